@@ -19,7 +19,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from runner.parts.pretrain import cleaning_steps, executors
+from runner.parts.pretrain import cleaning, executors
 from runner.parts.pretrain.cleaning import clean, help_clean
 from runner.parts.pretrain.stages import INDEX, Cleaning, Corpus, CorpusSet, helping_pod
 
@@ -44,10 +44,10 @@ def corpus(file: str) -> Corpus:
 def measure(file: str, folder: str, pods: int, own: bool) -> None:
     """One process's part; prints the processor seconds of each step, JSON."""
     if own:
-        cleaning_steps.quick_words = cleaning_steps.load_word_tokenizer
+        cleaning.quick_words = cleaning.load_word_tokenizer
     executors.LOOK_SECONDS = 0.2
     spent: dict[str, float] = {}
-    step = cleaning_steps._run
+    step = cleaning._run
 
     def counted(name, *arguments, **named):
         before = os.times()
@@ -55,7 +55,7 @@ def measure(file: str, folder: str, pods: int, own: bool) -> None:
         spent[name] = sum(os.times()[:4]) - sum(before[:4])
         return left
 
-    cleaning_steps._run = counted
+    cleaning._run = counted
     where = Cleaning(executor="pods", pods=pods, workers=1) if pods > 1 else Cleaning(tasks=1, workers=1)
     (help_clean if helping_pod() else clean)(corpus(file), Path(folder), where)
     print(json.dumps(spent))

@@ -28,12 +28,12 @@ from typing import Any
 
 from runner import catalog
 from runner.catalog import Gpu, Model
+from runner.data.lengths import Lengths
 from runner.parts.planner import duration, memory, published_runs
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.published_runs import Kind
 from runner.parts.planner.workload import Adapter, Workload
 from runner.plan import Machines
-from runner.tools.lengths import Lengths
 
 HERE = Path(__file__).parent
 ROWS, MODELS = HERE / "outside" / "public.csv", HERE / "outside" / "models"

@@ -18,8 +18,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from hypothesis import settings
 
-from runner.tools.files import ensure_home
 from runner.tools.problem import Problem
+from runner.tools.process import ensure_home
 
 # The same examples at every run, so that a change alone can turn a test red; `make test-long` draws new ones.
 settings.register_profile("steady", derandomize=True)

@@ -24,7 +24,6 @@ ALIASES = (
 )
 # Arrows that are still to go: each is used where the other part is there alone.
 SOFT = {
-    "openshift": {"kfp"},
     "planner": {"images"},
 }
 HEAVY = (

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from runner.catalog.tables import Facts, table
-from runner.tools import extras
+from runner.tools import packaged
 
 PLACES = ("log", "unmade", "queue", "placing", "image", "missing", "mount", "taken", "ended", "server")
 LOG, UNMADE, QUEUE, PLACING, IMAGE, MISSING, MOUNT, TAKEN, ENDED, SERVER = PLACES
@@ -173,9 +173,9 @@ def _line(text: str, at: int) -> str:
 
 def _package(_text: str, words: Mapping[str, str]) -> dict[str, str]:
     """A package that is missing, and how it is installed. Code that comes with a model may want one that no extra brings."""
-    package = extras.package(words["module"])
-    extra = extras.bringing(package)
-    return {"package": package, "install": extras.install(extra) if extra else f"pip install {package}"}
+    package = packaged.package(words["module"])
+    extra = packaged.bringing(package)
+    return {"package": package, "install": packaged.install(extra) if extra else f"pip install {package}"}
 
 
 _READERS: Mapping[str, Callable[[str, Mapping[str, str]], dict[str, str]]] = {

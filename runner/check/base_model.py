@@ -6,7 +6,7 @@ from os.path import isdir
 from typing import Any
 
 from runner import catalog
-from runner.catalog import published
+from runner.catalog import models
 from runner.recipe import lock
 from runner.recipe.recipe import Recipe, Settings
 from runner.scenarios.shared.axolotl import FLASH
@@ -54,13 +54,13 @@ def as_locked(recipe: Recipe) -> Iterator[Problem]:
     if "base" not in (recipe.settings.get("model") or {}) or recipe.model.base in catalog.model_ids():
         return
     base, folder = recipe.model.base, recipe.base_folder
-    if folder is None or not (folder / published.CONFIG).is_file():
+    if folder is None or not (folder / models.CONFIG).is_file():
         return
     locked, _ = lock.find(recipe.folder, base, recipe.model.revision)
     if locked is None:
         return
     try:
-        here = published.in_folder(folder, base)
+        here = models.in_folder(folder, base)
     except Stop as stop:
         message, _, hint = stop.text.partition("\n")
         yield recipe.problem("model.base", message, hint)
@@ -105,7 +105,7 @@ def _no_folder(recipe: Recipe) -> Problem | None:
         return None
     if isdir(folder):
         message = f"The folder `{base}` holds no readable `config.json`, so it holds no model that could be loaded."
-        below = sorted(inner.parent.name for inner in folder.glob(f"*/{published.CONFIG}"))
+        below = sorted(inner.parent.name for inner in folder.glob(f"*/{models.CONFIG}"))
         hint = "Name the folder that the model was saved into."
         hint = f"Did you mean `{base.rstrip('/')}/{below[0]}`?" if below else hint
     elif "/" not in base and catalog.near_model(base):

@@ -37,10 +37,10 @@ def schema_text(scenario: str) -> str:
     if file.is_file() and not theirs:
         return file.read_text(encoding="utf-8")
     # Only other people's parts need what follows.
-    from runner.scenarios import schemas
+    from runner import scenarios
 
-    whole = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else schemas.composed(scenario)
-    whole["properties"] |= schemas.foreign_sections()
+    whole = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else scenarios.composed(scenario)
+    whole["properties"] |= scenarios.foreign_sections()
     return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from runner.catalog import Schema, tables
-from runner.recipe import syntax, templates
+from runner.recipe import reading, templates
 from runner.recipe.document import Document, Path_
 from runner.recipe.reading import scalar
 from runner.tools.names import listed, nearest, setting, shortened
@@ -81,7 +81,7 @@ def _unknown_settings(document: Document, root: Schema, error: ValidationError, 
     unknown = [key for key in error.instance if key not in error.schema["properties"]]
     owner = f"`{_name(path)}`" if path else "the recipe's top level"
     place = document.keys.get((*path, unknown[0]))
-    header = syntax.hidden_header(document, place.line) if place and len(unknown) > 1 else None
+    header = reading.hidden_header(document, place.line) if place and len(unknown) > 1 else None
     # The section, not there or without a value, that all of the settings are of.
     homes = (
         name
@@ -92,7 +92,7 @@ def _unknown_settings(document: Document, root: Schema, error: ValidationError, 
     more = f"{len(unknown) - 1} line{'s' if len(unknown) > 2 else ''} below it"
     if header and header.name in root["properties"] and header.name not in document.data:
         lost.add(header.name)
-        yield syntax.behind_a_comment(document, header, f"they belong to {owner}")
+        yield reading.behind_a_comment(document, header, f"they belong to {owner}")
     elif home and home in document.data:
         lost.add(home)
         message = f"`{unknown[0]}` and {more} belong to `{home}`, and are not indented."

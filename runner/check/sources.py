@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from runner import catalog
-from runner.catalog.published import why_no_hub
+from runner.catalog.models import why_no_hub
 from runner.data import conversation_formats, row_files, rows
 from runner.data.conversation_formats import OWN, ChatSet
+from runner.data.lengths import BYTES_A_TOKEN
 from runner.recipe import templates
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe, Settings, sets_of
 from runner.recipe.templates import NoText
 from runner.tools.files import saved_by_datasets, text_files
-from runner.tools.lengths import BYTES_A_TOKEN
 from runner.tools.names import listed, nearest
 from runner.tools.names import setting as name_of
 from runner.tools.problem import Problem, Stop

@@ -3,13 +3,12 @@
 import click
 
 from runner.check.batch import FORMATS, CheckReport, find, judged
-from runner.commands import completing
-from runner.commands.options import allow_option, end, say, set_option
+from runner.commands.options import allow_option, complete_recipe, end, say, set_option
 from runner.recipe import overrides as changing
 
 
 @click.command()
-@click.argument("paths", metavar="RECIPE…", nargs=-1, required=True, shell_complete=completing.recipe_file)
+@click.argument("paths", metavar="RECIPE…", nargs=-1, required=True, shell_complete=complete_recipe)
 @set_option
 @click.option(
     "--format",

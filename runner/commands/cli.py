@@ -13,21 +13,21 @@ import click
 from click.shell_completion import CompletionItem
 
 from runner import __version__, parts
-from runner.tools import extras
-from runner.tools.files import ensure_home
+from runner.tools import packaged
 from runner.tools.problem import Interrupted, Stop, report_bug
+from runner.tools.process import ensure_home
 
-# The core's own: a new one costs one line here, its name and what `recipe --help` says of it. A part's stand in its table.
+# The core's own, each with its module here and what `recipe --help` says of it. A part's stand in its table.
 CORE = {
-    "list": "Show the starter recipes.",
-    "show": "Show a recipe with every default, and where it comes from.",
-    "check": "Say what is wrong in recipes, with line and remedy.",
-    "render": "Write what the cluster needs.",
-    "prepare": "Prepare a recipe's data.",
-    "rehearse": "Run all of it here with a tiny model.",
-    "run": "Train on the GPUs of this machine.",
-    "ask": "Ask a trained model.",
-    "merge": "Make an adapter part of its base model.",
+    "list": ("list", "Show the starter recipes."),
+    "show": ("show", "Show a recipe with every default, and where it comes from."),
+    "check": ("check", "Say what is wrong in recipes, with line and remedy."),
+    "render": ("render", "Write what the cluster needs."),
+    "prepare": ("run", "Prepare a recipe's data."),
+    "rehearse": ("run", "Run all of it here with a tiny model."),
+    "run": ("run", "Train on the GPUs of this machine."),
+    "ask": ("ask", "Ask a trained model."),
+    "merge": ("ask", "Make an adapter part of its base model."),
 }
 # How `recipe --help` lists them: as people come to need them. What is not here comes last.
 ORDER = (
@@ -41,7 +41,8 @@ ORDER = (
 @cache
 def commands() -> dict[str, tuple[str, str]]:
     """What `recipe --help` says of each command, and its module."""
-    known = {name: (told, f"runner.commands.{name}") for name, told in CORE.items()} | parts.commands()
+    ours = {name: (told, f"runner.commands.{module}") for name, (module, told) in CORE.items()}
+    known = ours | parts.commands()
     return {name: known[name] for name in sorted(known, key=lambda name: (*ORDER, name).index(name))}
 
 
@@ -55,8 +56,8 @@ class _Commands(click.Group):
         if name not in commands():
             return None
         module = importlib.import_module(commands()[name][1])
-        command: click.Command = getattr(module, module.__dict__.get("COMMAND", name))
-        return command
+        there = (each for each in vars(module).values() if isinstance(each, click.Command))
+        return next(each for each in there if each.name == name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -116,11 +117,11 @@ def _code(arguments: list[str] | None) -> int:
         # click's own answer to a reader (`| head`) that has seen enough.
         return 0
     except ModuleNotFoundError as error:
-        package = extras.package(error.name or "")
-        if not (extra := extras.bringing(package)):
+        package = packaged.package(error.name or "")
+        if not (extra := packaged.bringing(package)):
             return _bug()
         click.echo(f"This needs the package `{package}`, which is not installed.", err=True)
-        click.echo(extras.install(extra), err=True)
+        click.echo(packaged.install(extra), err=True)
         return 1
     except OSError as error:
         click.echo(f"{error.filename or 'A file'}: {error.strerror or error}.", err=True)

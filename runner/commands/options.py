@@ -6,28 +6,109 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from runner import catalog
 from runner.catalog import Gpu
 from runner.check.validate import ALLOWED, load, override, valid
-from runner.commands import completing
 from runner.recipe import overrides as changing
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.tools.names import listed
 from runner.tools.problem import Problem, Stop
 
-recipe_path = click.argument("path", metavar="RECIPE", shell_complete=completing.recipe_file)
+# What a shell may put in place of a word that is begun: files, settings and the catalog's names, by click's own completion.
+Completing = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+def _words(begun: str, known: Iterable[str]) -> list[CompletionItem]:
+    """Those that go on as begun, whatever their case; where none begins so, those that hold it."""
+    words, low = list(known), begun.lower()
+    first = [word for word in words if word.lower().startswith(low)]
+    return [CompletionItem(word) for word in first or [word for word in words if low in word.lower()]]
+
+
+def complete_recipe(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Files and folders, which the shell knows itself."""
+    return [CompletionItem(begun, type="file")]
+
+
+def complete_starter(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    from runner.tools import packaged
+
+    found = _words(begun, packaged.named())
+    return found or complete_recipe(context, parameter, begun)
+
+
+def complete_gpu(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    from runner import catalog
+
+    return _words(begun, catalog.gpu_names())
+
+
+def complete_model(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    from runner import catalog
+
+    return _words(begun, catalog.model_ids())
+
+
+# What a schema's `x-offers` names.
+OFFERS: dict[str, Completing] = {"gpus": complete_gpu, "models": complete_model}
+
+
+def complete_setting(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Settings of the recipe that the command line names, or of all scenarios; of one whose values are few, those behind the
+    `=` of `--set`."""
+    from runner.check import by_schema
+
+    scenarios = _scenarios(context)
+    name, equals, value = begun.partition("=")
+    if not equals:
+        known = dict.fromkeys(each for one in scenarios for each, _ in by_schema.settings(one))
+        ending = "=" if parameter.name == "sets" else ""
+        return _words(begun, (f"{each}{ending}" for each in known))
+    parts = [part for one in scenarios if (part := by_schema.part(one, name))]
+    values = dict.fromkeys(
+        choice
+        for part in parts
+        for choice in part.get("enum", ["true", "false"] if part.get("type") == "boolean" else [])
+    )
+    offered = next((OFFERS[part["x-offers"]] for part in parts if part.get("x-offers") in OFFERS), None)
+    if offered:
+        return [CompletionItem(f"{name}={item.value}") for item in offered(context, parameter, value)]
+    return [CompletionItem(f"{name}={item.value}") for item in _words(value, map(str, values))]
+
+
+def _scenarios(context: click.Context) -> Sequence[str]:
+    """The scenario of the recipe, or the starter, that the command line names; all where it names none that can be read."""
+    from runner import scenarios
+    from runner.recipe.reading import read
+    from runner.tools import packaged
+    from runner.tools.problem import Stop
+
+    # What click could not place yet, because the option before it still lacks its value, stands in `args`.
+    words = [context.params.get("path"), context.params.get("source"), *context.args]
+    files = (packaged.named().get(str(word), Path(str(word))) for word in words if word)
+    scenario = None
+    for file in files:
+        with suppress(Stop, OSError):
+            scenario = scenario or (read(file).data.get("scenario") if file.is_file() else None)
+    return [scenario] if scenario in scenarios.names() else scenarios.names()
+
+
+recipe_path = click.argument("path", metavar="RECIPE", shell_complete=complete_recipe)
 set_option = click.option(
     "--set",
     "sets",
     multiple=True,
     metavar="KEY=VALUE",
     help="Change a setting for this command, e.g. train.epochs=2. Repeatable.",
-    shell_complete=completing.settings,
+    shell_complete=complete_setting,
 )
 allow_option = click.option(
     "--allow",
@@ -63,7 +144,7 @@ def port_option(default: int, whose: str) -> Callable[[Callable[..., Any]], Call
 
 def gpu_option(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """`--gpu` of a command, with what it does there."""
-    return click.option("--gpu", "card", metavar="GPU", help=help, shell_complete=completing.gpus)
+    return click.option("--gpu", "card", metavar="GPU", help=help, shell_complete=complete_gpu)
 
 
 def card_named(name: str) -> Gpu:

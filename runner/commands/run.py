@@ -1,16 +1,18 @@
-"""`recipe run`: the full size, on the GPUs of this machine; and what it shares with `recipe rehearse`."""
+"""`recipe run`, `rehearse` and `prepare`: a recipe at full size, with a tiny model, or its data alone, on this machine."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from runner import parts
 from runner.commands.options import end, open_recipe, recipe_path, say, set_option
+from runner.recipe import overrides as changing
 
 if TYPE_CHECKING:
     from runner.run.run_folder import RunFolder
@@ -41,24 +43,6 @@ def training_options(default_folder: str, *own: Decorator) -> Decorator:
         return command
 
     return add
-
-
-@click.command()
-@training_options("runs/NAME")
-def run(path: str, sets: tuple[str, ...], out: str | None, fresh: bool, **stages: str | None) -> None:
-    """Prepare a recipe's data and train on this machine's GPUs. An interrupted run goes on where it was."""
-    from runner.tools.quiet import hush
-
-    hush()
-    from runner.run import run as running
-    from runner.run.pipeline import Selection
-    from runner.run.run_folder import folder, session
-
-    recipe, made = open_recipe(path, sets, environment=True)
-    home = folder(recipe.name, "run", run_folder_from(out))
-    with session(home, recipe.name, fresh, data_folder_from()), at_the_end(home):
-        running.run(recipe, home, Selection(**stages), say, watch, made)
-    end("Done: what was asked for is trained, and lies there.", "compare", path)
 
 
 def run_folder_from(out: str | None) -> str | None:
@@ -166,3 +150,75 @@ def _evaluation(event: Event) -> str:
     loss = event["validation_loss"]
     accuracy = f", accuracy {event['accuracy']:.1%}" if "accuracy" in event else ""
     return f"validation loss {loss:.3f}{accuracy}" if loss is not None else "no validation loss"
+
+
+@click.command()
+@training_options("runs/NAME")
+def run(path: str, sets: tuple[str, ...], out: str | None, fresh: bool, **stages: str | None) -> None:
+    """Prepare a recipe's data and train on this machine's GPUs. An interrupted run goes on where it was."""
+    from runner.tools.process import hush
+
+    hush()
+    from runner.run import run as running
+    from runner.run.pipeline import Selection
+    from runner.run.run_folder import folder, session
+
+    recipe, made = open_recipe(path, sets, environment=True)
+    home = folder(recipe.name, "run", run_folder_from(out))
+    with session(home, recipe.name, fresh, data_folder_from()), at_the_end(home):
+        running.run(recipe, home, Selection(**stages), say, watch, made)
+    end("Done: what was asked for is trained, and lies there.", "compare", path)
+
+
+@click.command()
+@training_options(
+    "runs/NAME-rehearsal", click.option("--data", metavar="FILE", help="Real rows instead of the recipe's sample.")
+)
+def rehearse(
+    path: str, sets: tuple[str, ...], data: str | None, out: str | None, fresh: bool, **stages: str | None
+) -> None:
+    """Run a recipe end to end on this machine, with a tiny twin of its model. No GPU, no download."""
+    from runner.tools.process import hush
+
+    hush()
+    from runner.run import run as rehearsing
+    from runner.run.pipeline import Selection
+    from runner.run.run_folder import folder, session
+    from runner.trainer.fork_server import forking
+
+    recipe, made = open_recipe(path, sets, environment=True)
+    home = folder(recipe.name, "rehearsal", run_folder_from(out))
+    with session(home, recipe.name, fresh, data_folder_from("rehearsal")), at_the_end(home), forking():
+        rehearsing.rehearse(recipe, home, data, Selection(**stages), say, watch, made)
+    done = "Rehearsed: what was asked for works here, in small."
+    end(done, "submit" if "openshift" in recipe.settings else "run", path)
+
+
+@click.command()
+@recipe_path
+@set_option
+@click.option("--data", metavar="FILE", help="Rows from this file instead of what the recipe names.")
+@click.option("--out", metavar="DIR", help="Where to write. Default: runs/NAME/data, where `recipe run` looks.")
+@click.option(
+    "--show", metavar="N", type=click.IntRange(min=1), help="Show N rows token by token, and prove what they train."
+)
+def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None, show: int | None) -> None:
+    """Read, fill, deduplicate and split a recipe's data; write Parquet and say what became of every row."""
+    from runner.tools.process import hush
+
+    hush()
+    from runner.entrypoints.prepare import carry_out
+    from runner.run.run_folder import folder
+    from runner.scenarios import translate
+
+    recipe, _ = open_recipe(path, sets, more=changing.from_data_option(data))
+    run = folder(recipe.name, "run")
+    place = run.place(str(Path(out).resolve()) if out else None)
+    # What is trained is proven where that is asked for, and again before a stage holds a GPU.
+    carry_out({**translate(recipe, place).stages[0].config, "proofs": None}, say)
+    say(f"written to {out or place.data_dir}")
+    if show:
+        for proven in parts.hook("show_rows")(recipe, place, show, say):
+            for line in proof_lines(proven, whole=True):
+                say(line)
+    end("The rows are ready; what became of each kind is said above.", "rehearse", path)

@@ -26,10 +26,10 @@ from runner.data.conversation_formats import (
     unwritten,
 )
 from runner.data.items import Spool
+from runner.data.lengths import Lengths
 from runner.data.report import Report
 from runner.data.tokenizers import TokenizerFor
 from runner.recipe import templates
-from runner.tools.lengths import Lengths
 
 
 def prepare(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from runner.data import data_sets
 from runner.data.data_sets import DataSets, Where
 from runner.data.report import DataFinding, Examined
-from runner.tools import extras
+from runner.tools import packaged
 
 if TYPE_CHECKING:
     import numpy as np
@@ -108,7 +108,7 @@ def examine(drawn: Iterable[ExaminedRow], of: int, report: Examined) -> None:
     try:
         report.findings += [*quickly, *languages(rows), *near_duplicates(rows)]
     except ImportError:
-        missing = DataFinding.of("not looked for", 0, "near duplicates and languages", extras.install("data"))
+        missing = DataFinding.of("not looked for", 0, "near duplicates and languages", packaged.install("data"))
         report.findings += [missing, *quickly]
 
 

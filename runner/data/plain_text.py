@@ -10,19 +10,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from runner.data import RenderedExample, data_sets, doctor, rows, tokenizers
+from runner.data.lengths import Lengths
 from runner.data.report import (
     REPORT_FILE,
     SHOWN_BAD_LINES,
     Examined,
-    findings_of,
     numbers,
     parts_of,
     require_few,
 )
 from runner.data.row_files import Bad, DataRow
 from runner.data.tokenizers import Pretrained, TokenizerFor
-from runner.tools.files import read_json, write_json
-from runner.tools.lengths import Lengths
 from runner.tools.names import content_hash, listed
 from runner.tools.problem import Stop
 
@@ -157,7 +155,7 @@ def prepare(
             "Check the model's name, your network and your access to it on the hub.",
         )
     key = _key(plain_text, tokenizer, sample_rows)
-    known = _read(out)
+    known = TextReport.read(out)
     if known and known.key == key and all((out / f"{side}.parquet").is_file() for side in sides):
         known.notes = list(_notes(plain_text, known))
         return known
@@ -186,7 +184,7 @@ def prepare(
         report.licence = doctor.licences(plain_text)
         doctor.examine(drawn.rows, drawn.of, report)
     report.notes = list(_notes(plain_text, report))
-    write_json(out / REPORT_FILE, asdict(report))
+    report.write(out)
     return report
 
 
@@ -276,14 +274,6 @@ def _notes(plain_text: PlainText, report: TextReport) -> Iterator[str]:
         yield f"  note: the learning rate still rises at the end, because `train.warmup_steps` is {plain_text.warmup_steps:,}"
     if every and steps < every:
         yield f"  note: the only evaluations are at the start and at the end, because `train.eval_steps` is {every:,}"
-
-
-def _read(folder: Path) -> TextReport | None:
-    facts = read_json(folder / REPORT_FILE)
-    try:
-        return TextReport(**facts | {"findings": findings_of(facts)})
-    except (TypeError, KeyError):
-        return None
 
 
 # The project's own text, about nothing in particular: every model is measured on it, and a twin warms up on it.

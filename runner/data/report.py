@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from runner.data.data_sets import DataSets, Where, drawn, set_name, where
+from runner.data.lengths import UNKNOWN, Lengths
 from runner.data.row_files import Bad, DataRow, Numbered
 from runner.tools.files import Record, read_json, sha256, write_json
-from runner.tools.lengths import UNKNOWN, Lengths
 from runner.tools.names import content_hash
 from runner.tools.problem import Stop
 
@@ -132,10 +132,22 @@ class Examined:
         for finding in self.findings:
             yield from finding.told()
 
+    def write(self, folder: Path) -> None:
+        write_json(folder / REPORT_FILE, _form(type(self)).dump_python(self, mode="json"))
 
-def findings_of(facts: Mapping[str, Any]) -> list[DataFinding]:
-    """Those of a report, as they are read back from its file. Raises TypeError or KeyError where they are none."""
-    return [DataFinding(**finding | {"lines": tuple(finding["lines"])}) for finding in facts["findings"]]
+    @classmethod
+    def read(cls, folder: Path) -> Self | None:
+        """The report that lies in a folder of prepared data, or None."""
+        try:
+            return cast(Self, _form(cls).validate_python(read_json(folder / REPORT_FILE)))
+        except ValueError:
+            return None
+
+
+def _form(kind: type) -> Any:
+    from pydantic import TypeAdapter  # a command that only reads a recipe does not wait for it
+
+    return TypeAdapter(kind)
 
 
 @dataclass
@@ -268,23 +280,6 @@ class Report(Examined):
         """The part of the training rows that each of several data sets has, 0 to 1."""
         named = {f"{set_name(index)} {one.name}": one.train_rows for index, one in enumerate(self.sets)}
         return parts_of(named, self.train_rows)
-
-    def write(self, folder: Path) -> None:
-        # asdict() rebuilds a Counter from pairs, which counts the pairs.
-        write_json(folder / REPORT_FILE, asdict(self) | {"dropped": dict(self.dropped)})
-
-    @classmethod
-    def read(cls, folder: Path) -> Self | None:
-        """The report that lies in a folder of prepared data, or None."""
-        facts = read_json(folder / REPORT_FILE)
-        if not isinstance(facts, dict):
-            return None
-        try:
-            sets = [SetCounts(**one) for one in facts["sets"]]
-            typed = {"dropped": Counter(facts["dropped"]), "lengths": Lengths.of(facts.get("lengths") or {})}
-            return cls(**facts | typed | {"findings": findings_of(facts), "sets": sets})
-        except (TypeError, KeyError):
-            return None
 
 
 def parts_of(rows: Mapping[str, int], of: int) -> dict[str, float]:

@@ -4,12 +4,13 @@ with its line number. A line that is no row is named, never lost. This module ha
 import codecs
 import csv
 import json
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, groupby
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from runner.tools.files import table
 from runner.tools.problem import Stop
@@ -27,6 +28,7 @@ SMALL_SHEET = 1_000_000
 FIRST_BYTES = 4_000_000
 # The golden ratio's part of 2^32: its multiples are spread evenly, and keep no step with rows that take turns.
 _GOLDEN, _ALL = 2654435769, 2**32
+_GAP = re.compile(r"\s*")
 NOT_UTF8 = "bytes that are not UTF-8; save the file again with the encoding UTF-8"
 # Wrong bytes are read as half characters, so that the line that has them can be named.
 KEPT = "surrogateescape"
@@ -65,6 +67,11 @@ class SampledRows:
     unit: str
     about: bool = False
 
+    @classmethod
+    def of_part(cls, count: int, rows: list[Any], unit: str, read: int, size: int) -> Self:
+        """Reckoned from a part. count: of rows in the `read` of `size` bytes."""
+        return cls(round(count * size / read) if read else count, rows, unit, read < size)
+
 
 class Unreadable(Exception):
     """Why columns cannot be read, or nobody can count the rows, in plain words; hint: what to do about it. severity: `note` where
@@ -82,7 +89,7 @@ class Unreadable(Exception):
 
 
 class RowFile:
-    """How files of one ending are read. Whatever a library raises, who calls these methods says it in plain words."""
+    """How files of one ending, or folders of one kind, are read. Whatever a library raises, who calls these methods says it in plain words."""
 
     def columns(self, file: Path) -> list[str]:
         """Their names, of the first row alone. Raises Unreadable."""
@@ -115,11 +122,6 @@ def evenly(rows: Iterable[Any]) -> tuple[int, list[Any]]:
                 below //= 2
                 kept = [each for each in kept if each[0] < below]
     return count, [row for _, row in kept]
-
-
-def _reckoned(count: int, read: int, size: int) -> int:
-    """Rows of a whole file of `size` bytes, of which `read` hold so many."""
-    return round(count * size / read) if read else count
 
 
 def _first_columns(text: str) -> list[str]:
@@ -194,7 +196,7 @@ class JsonLines(RowFile):
                 rows.append(json.loads(line.removeprefix(codecs.BOM_UTF8)))
             except (ValueError, RecursionError):
                 continue  # whoever prepares the rows names it
-        return SampledRows(_reckoned(count, read, size), rows, "lines", read < size)
+        return SampledRows.of_part(count, rows, "lines", read, size)
 
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
         quick = _quick()
@@ -263,6 +265,10 @@ def _exact(values: Iterable[Any]) -> bool:
     return True
 
 
+def _end_of_gap(text: str, place: int) -> int:
+    return cast(re.Match[str], _GAP.match(text, place)).end()
+
+
 class JsonList(RowFile):
     def columns(self, file: Path) -> list[str]:
         text = _beginning(file)
@@ -278,35 +284,29 @@ class JsonList(RowFile):
         with file.open("rb") as content:
             text = content.read(READ_OF_TABLE).removeprefix(codecs.BOM_UTF8).decode(errors="replace")
         whole, read, decode = size <= READ_OF_TABLE, 0, json.JSONDecoder().raw_decode
-        between = (" ", "\t", "\r", "\n")
-        place = len(text) - len(text.lstrip())
+        place = _end_of_gap(text, 0)
         if text[place : place + 1] != "[":
             raise ValueError
 
         def rows() -> Iterator[Any]:
             nonlocal place, read
-            while True:
-                place += 1
-                while text[place : place + 1] in between:
-                    place += 1
+            while text[place : place + 1] in ("[", ","):
+                place = _end_of_gap(text, place + 1)
                 if text[place : place + 1] in ("]", ""):
                     break
                 try:
-                    row, place = decode(text, place)
+                    row, read = decode(text, place)
                 except ValueError:
                     if whole:
                         raise
                     break  # the last one of the part is not there to its end
-                read = place
-                while text[place : place + 1] in between:
-                    place += 1
+                place = _end_of_gap(text, read)
                 yield row
-                if text[place : place + 1] != ",":
-                    break
 
         count, kept = evenly(rows())
-        about = count if whole else _reckoned(count, read, len(text) * size // READ_OF_TABLE)
-        return SampledRows(about, kept, "rows", not whole)
+        if whole:
+            return SampledRows(count, kept, "rows")
+        return SampledRows.of_part(count, kept, "rows", read, len(text) * size // READ_OF_TABLE)
 
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
         try:
@@ -327,7 +327,11 @@ class JsonList(RowFile):
 
 
 class Documents(RowFile):
-    """Documents of a text file, with empty lines between them."""
+    """Documents of a text file, with empty lines between them; each is told by the number of its first line. column: what their
+    text is called."""
+
+    def __init__(self, column: str | None) -> None:
+        self.column = str(column)
 
     def sample(self, file: Path, columns: Iterable[str]) -> SampledRows:
         size = file.stat().st_size
@@ -341,10 +345,9 @@ class Documents(RowFile):
 
             count, kept = evenly(documents())
             read = content.tell()
-        return SampledRows(_reckoned(count, read, size), kept, "documents", read < size)
+        return SampledRows.of_part(count, kept, "documents", read, size)
 
-    def documents(self, file: Path, column: str) -> Iterator[Numbered]:
-        """Each under the number of its first line. column: what its text is called."""
+    def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
         with file.open(encoding="utf-8-sig", errors=KEPT) as lines:
             first = 0
             document: list[str] = []
@@ -355,7 +358,7 @@ class Documents(RowFile):
                     document.append(line)
                 elif document:
                     text = "".join(document).rstrip("\n")
-                    yield first, {column: text} if _whole(text) else Bad(NOT_UTF8)
+                    yield first, {self.column: text} if _whole(text) else Bad(NOT_UTF8)
                     document = []
 
 
@@ -415,7 +418,7 @@ class Table(RowFile):
             count, kept = evenly(records)
             read = content.buffer.tell()
         rows = [dict(zip(names, record, strict=False)) for record in kept]
-        return SampledRows(_reckoned(count, read, size), rows, "rows", read < size)
+        return SampledRows.of_part(count, rows, "rows", read, size)
 
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
         """A quote that is opened and not closed takes the lines behind it along, up to the next quote or the end: it costs its own

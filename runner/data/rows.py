@@ -1,40 +1,263 @@
-"""Rows of a data file, a folder or a hub dataset: one reader for whoever checks columns, counts rows, or reads all of them."""
+"""Rows of a data file, a folder or a hub dataset: one reader for whoever checks columns, counts rows, or reads all of them. Of
+the ways to read a file this module has those that need a library, Parquet and XLSX, and those of folders."""
 
 import csv
+import re
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from contextlib import closing
+from importlib import import_module
+from itertools import accumulate, chain, islice
 from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile, ZipFile
 
-from runner.data import data_sets, row_tables
+from runner.data import data_sets, row_files
 from runner.data.data_sets import DataSource
-from runner.data.row_files import (
-    Bad,
-    DataRow,
-    Documents,
-    FilePart,
-    JsonLines,
-    JsonList,
-    Numbered,
-    RowFile,
-    SampledRows,
-    Table,
-    Unreadable,
-)
-from runner.data.row_tables import Parquet, Sheet
-from runner.tools.files import saved_by_datasets
+from runner.data.row_files import Bad, DataRow, FilePart, Numbered, RowFile, SampledRows, Unreadable, evenly, nameless
+from runner.tools import packaged
+from runner.tools.files import TEXTS, read_json, saved_by_datasets, text_files
+from runner.tools.names import listed
 from runner.tools.problem import Stop
 
+# Bytes of an image in CIFAR-10's binary files.
+CIFAR_RECORD = 3073
+_ROW = re.compile(rb"<row[ >]")
+# The rows of a part, from (0 the first) and to before; None is the end.
+Span = tuple[int, int | None]
+
+
+def _library(name: str, what: str) -> Any:
+    """A library that only some files need, and that is slow to load."""
+    try:
+        return import_module(name)
+    except ImportError:
+        raise Unreadable(
+            f"reading {what} needs {name.split('.')[0]}, which is not installed", "note", packaged.install("train")
+        ) from None
+
+
+class Sheet(RowFile):
+    """The rows of the first sheet of a spreadsheet, below the one with the names of its columns."""
+
+    def columns(self, file: Path) -> list[str]:
+        load = _library("openpyxl", "XLSX").load_workbook
+        try:
+            first = next(load(file, read_only=True).worksheets[0].iter_rows(values_only=True), ())
+        except Exception:
+            raise Unreadable("it is not XLSX.") from None
+        return [str(name) for name in first if name is not None] or nameless()
+
+    def sample(self, file: Path, columns: Iterable[str]) -> SampledRows:
+        """Of a large one the first rows, because cells are slow to read."""
+        _library("openpyxl", "XLSX")
+        small = file.stat().st_size <= row_files.SMALL_SHEET
+        numbered = list(islice(self.rows(file), None if small else row_files.MOST))
+        count, kept = evenly(row for _, row in numbered)
+        if small or count < row_files.MOST:
+            return SampledRows(count, kept, "rows")
+        from openpyxl import load_workbook
+
+        with closing(load_workbook(file, read_only=True)) as book:
+            sheet = book.worksheets[0]._worksheet_path
+        with ZipFile(file) as files, files.open(sheet) as text:
+            whole = sum(len(_ROW.findall(part)) for part in iter(lambda: text.read(2**20), b"")) - 1
+        return SampledRows(round(whole * count / (numbered[-1][0] - 1)), kept, "rows", True)
+
+    def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
+        from openpyxl import load_workbook
+        from openpyxl.utils.exceptions import InvalidFileException
+
+        try:
+            book = load_workbook(file, read_only=True, data_only=True)
+        except (InvalidFileException, BadZipFile, KeyError):
+            raise Stop(
+                f"`{file}` is not XLSX.", "Open it with the program that wrote it, and save it as CSV."
+            ) from None
+        with closing(book):
+            header: tuple[Any, ...] = ()
+            for number, fields in enumerate(book.worksheets[0].iter_rows(values_only=True), 1):
+                if not header:
+                    header = fields
+                elif any(field is not None for field in fields):
+                    named = zip(header, fields, strict=False)
+                    yield number, {str(name): field for name, field in named if name is not None}
+
+
+class Parquet(RowFile):
+    def columns(self, file: Path) -> list[str]:
+        parquet = _library("pyarrow.parquet", "Parquet")
+        try:
+            return list(parquet.read_schema(file).names)
+        except Exception:
+            raise Unreadable("it is not Parquet.") from None
+
+    def count(self, file: Path) -> int:
+        with _library("pyarrow.parquet", "Parquet").ParquetFile(file) as content:
+            return int(content.metadata.num_rows)
+
+    def sample(self, file: Path, columns: Iterable[str]) -> SampledRows:
+        with _library("pyarrow.parquet", "Parquet").ParquetFile(file) as content:
+            facts = content.metadata
+            wanted = [name for name in columns if name in content.schema_arrow.names] or None
+            groups = [index for index in range(facts.num_row_groups) if facts.row_group(index).num_rows]
+            largest = max((facts.row_group(index).total_byte_size for index in groups), default=0)
+            groups = groups[:: 1 + len(groups) * largest // row_files.READ_OF_TABLE]
+            batches = content.iter_batches(batch_size=1024, row_groups=groups, columns=wanted)
+            rows = _of_batches(batches, sum(facts.row_group(index).num_rows for index in groups))
+            return SampledRows(facts.num_rows, rows, "rows")
+
+    def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
+        """Of a part the rows of the row groups that begin in it, read by themselves; a batch at a time."""
+        from pyarrow import ArrowInvalid, parquet
+
+        try:
+            with parquet.ParquetFile(file) as content:
+                *starts, whole = _starts_of_groups(content.metadata)
+                part = part or FilePart(0, whole, 1)
+                groups = [index for index, start in enumerate(starts) if part.start <= start < part.end]
+                batches = content.iter_batches(1000, row_groups=groups)
+                there = islice((row for batch in batches for row in batch.to_pylist()), part.end - part.start)
+                yield from enumerate(there, part.first)
+        except ArrowInvalid:
+            raise Stop(
+                f"`{file}` is not Parquet.", "Open it with the program that wrote it, and save it as CSV."
+            ) from None
+
+    def marks(self, file: Path, most: int | None, count: int) -> tuple[list[tuple[int, int]], int] | None:
+        """Each part is whole row groups, so some are empty where there are fewer groups than parts."""
+        from pyarrow import ArrowInvalid, parquet
+
+        try:
+            starts = _starts_of_groups(parquet.read_metadata(file))
+        except (ArrowInvalid, OSError):
+            return None
+        whole = starts.pop()
+        return [(start, start + 1) for start in starts], whole if most is None else min(whole, most)
+
+
+def _starts_of_groups(facts: Any) -> list[int]:
+    """The number of rows before each row group of a Parquet file, and at last of all."""
+    return list(accumulate((facts.row_group(index).num_rows for index in range(facts.num_row_groups)), initial=0))
+
+
+def _of_batches(batches: Iterable[Any], count: int) -> list[Any]:
+    """At most about MOST of the `count` rows of Arrow's batches, evenly apart."""
+    step = -(-count // row_files.MOST) | 1
+    rows, first = [], 0
+    for batch in batches:
+        rows += batch.take(list(range(first, batch.num_rows, step))).to_pylist()
+        first = (first - batch.num_rows) % step
+    return rows
+
+
+class SavedFolder(RowFile):
+    """A folder that `datasets` has saved, and of several splits the one that is named."""
+
+    def __init__(self, split: str | None) -> None:
+        self.split = split
+
+    def columns(self, folder: Path) -> list[str]:
+        splits = (read_json(folder / "dataset_dict.json") or {}).get("splits")
+        if splits and self.split not in splits:
+            raise Unreadable(f"it has no split `{self.split}`.", hint=f"Its splits are {listed(splits)}.")
+        facts = read_json((folder / str(self.split) if splits else folder) / "dataset_info.json")
+        if not facts or not facts.get("features"):
+            raise Unreadable("its `dataset_info.json` names no columns.", hint="Save it again with `save_to_disk`.")
+        return list(facts["features"])
+
+    def sample(self, folder: Path, columns: Iterable[str]) -> SampledRows:
+        """Of Arrow streams, which `state.json` names."""
+        _library("pyarrow", "a folder of `datasets`")
+        import pyarrow as pa
+
+        if (folder / "dataset_dict.json").is_file():
+            folder = folder / str(self.split)
+        names = [one["filename"] for one in (read_json(folder / "state.json") or {})["_data_files"]]
+        batches = list(chain.from_iterable(pa.ipc.open_stream(pa.memory_map(str(folder / name))) for name in names))
+        count = sum(batch.num_rows for batch in batches)
+        wanted = [name for name in columns if batches and name in batches[0].schema.names]
+        selected = (each.select(wanted) if wanted else each for each in batches)
+        return SampledRows(count, _of_batches(selected, count), "rows")
+
+    def rows(self, folder: Path, part: FilePart | None = None) -> Iterator[Numbered]:
+        from datasets import load_from_disk
+
+        try:
+            rows = load_from_disk(str(folder))
+        except Exception as error:
+            raise Stop(
+                f"`{folder}` cannot be read: {data_sets.reason_of(error)}", "Save it again with `save_to_disk`."
+            ) from None
+        if isinstance(rows, dict):
+            if self.split not in rows:
+                raise Stop(
+                    f"`{folder}` has no split `{self.split}`.", f"It has {listed(rows)}; write one of them as `split`."
+                )
+            rows = rows[self.split]
+        yield from enumerate(rows, 1)
+
+
+class TextFolder(RowFile):
+    """Text files below a folder, each one document, sorted by name. column: what their text is called."""
+
+    def __init__(self, column: str | None) -> None:
+        self.column = column
+
+    def columns(self, folder: Path) -> list[str]:
+        raise Unreadable(
+            "it is a folder that `datasets` has not saved.", hint="Name a file, or save it with `save_to_disk`."
+        )
+
+    def sample(self, folder: Path, columns: Iterable[str]) -> SampledRows:
+        count, kept = evenly(text.stat().st_size for text in text_files(folder))
+        if not count:
+            raise Unreadable(f"`{folder}` holds no texts")
+        return SampledRows(count, kept, "files")
+
+    def rows(self, folder: Path, part: FilePart | None = None) -> Iterator[Numbered]:
+        files = text_files(folder) if self.column else []
+        if not files:
+            raise Stop(
+                f"`{folder}` is a folder with no data that can be read.",
+                "Name a file in it, or save it with the `save_to_disk` of `datasets`"
+                + (f", or put files ending in {' or '.join(TEXTS)} in it." if self.column else "."),
+            )
+        for number, file in enumerate(files, 1):
+            try:
+                yield number, {str(self.column): file.read_text(encoding="utf-8-sig")}
+            except UnicodeDecodeError:
+                yield number, Bad(f"{file.relative_to(folder)} is not text in UTF-8")
+
+
+def image_count(folder: Path) -> SampledRows:
+    """Images in folders, one a class, in Parquet files, or in CIFAR-10's binary ones; those in `test…` are not trained on."""
+    entries = [entry for entry in folder.iterdir() if not entry.name.startswith((".", "test"))]
+    if binary := [entry for entry in entries if entry.suffix == ".bin"]:
+        return SampledRows(sum(entry.stat().st_size // CIFAR_RECORD for entry in binary), [], "images")
+    if files := [entry for entry in entries if entry.suffix == ".parquet"]:
+        return SampledRows(sum(map(Parquet().count, files)), [], "images")
+    classes = (entry for entry in entries if entry.is_dir())
+    count = sum(file.is_file() and not file.name.startswith(".") for entry in classes for file in entry.rglob("*"))
+    if not count:
+        raise Unreadable(f"`{folder}` holds no images")
+    return SampledRows(count, [], "files in the folders")
+
+
 READERS: dict[str, RowFile] = {
-    ".jsonl": JsonLines(),
-    ".json": JsonList(),
-    ".csv": Table(),
-    ".tsv": Table(),
+    ".jsonl": row_files.JsonLines(),
+    ".json": row_files.JsonList(),
+    ".csv": row_files.Table(),
+    ".tsv": row_files.Table(),
     ".parquet": Parquet(),
     ".xlsx": Sheet(),
 }
-DOCUMENTS = Documents()
-# The rows of a part, from (0 the first) and to before; None is the end.
-Span = tuple[int, int | None]
+
+
+def _reader(path: Path, split: str | None = None, column: str | None = None) -> RowFile | None:
+    """What reads a file or a folder; None where nothing does. split: of a folder with several; column: what texts are called."""
+    if path.is_dir():
+        return SavedFolder(split) if saved_by_datasets(path) else TextFolder(column)
+    return row_files.Documents(column) if path.suffix == ".txt" else READERS.get(path.suffix)
 
 
 def read(
@@ -51,19 +274,15 @@ def read(
     if not file:
         yield from data_sets.hub_rows(source, stream)
         return
-    if file.is_dir():
-        saved = saved_by_datasets(file)
-        yield from row_tables.saved_rows(file, source.split) if saved else row_tables.text_rows(file, column)
-        return
-    reader = READERS.get(file.suffix)
-    if not reader and not (column and file.suffix == ".txt"):
+    reader = _reader(file, source.split, column)
+    if not reader or (file.suffix == ".txt" and not column and not file.is_dir()):
         endings = [*READERS, *([".txt"] if column else [])]
         raise Stop(
             f"`{file}` is no data file that can be read.",
             f"Its name must end in {', '.join(endings[:-1])} or {endings[-1]}.",
         )
     try:
-        yield from reader.rows(file, part) if reader else DOCUMENTS.documents(file, str(column))
+        yield from reader.rows(file, part)
     except FileNotFoundError:
         raise Stop(f"There is no data file `{file}`.") from None
     except UnicodeDecodeError:
@@ -113,9 +332,8 @@ def columns(file: Path, split: str | None = None) -> list[str]:
     Raises Unreadable with the reason in plain words.
     """
     try:
-        if file.is_dir():
-            return row_tables.saved_columns(file, split)
-        return READERS.get(file.suffix, READERS[".jsonl"]).columns(file)
+        reader = _reader(file, split) if file.is_dir() else None
+        return (reader or READERS.get(file.suffix, READERS[".jsonl"])).columns(file)
     except Unreadable as error:
         if error.severity == "note":
             raise Unreadable(f"{error}, so its columns are not checked.", error.severity, error.hint) from None
@@ -138,14 +356,10 @@ def sample(path: Path, split: str | None = None, columns: Iterable[str] = (), im
     """
     try:
         if images and path.is_dir():
-            return row_tables.image_count(path)
-        if path.is_dir():
-            saved = saved_by_datasets(path)
-            return row_tables.saved_sample(path, split, columns) if saved else row_tables.text_sample(path)
+            return image_count(path)
         if images and path.suffix == ".parquet":
             return SampledRows(Parquet().count(path), [], "rows")
-        reader = DOCUMENTS if path.suffix == ".txt" else READERS.get(path.suffix)
-        if reader and path.is_file():
+        if path.exists() and (reader := _reader(path, split)):
             return reader.sample(path, columns)
     except Unreadable as error:
         raise Unreadable(f"{error}: {error.hint}" if error.severity == "note" else str(error)) from None

@@ -21,10 +21,10 @@ from runner.data.tokenizers import Pretrained
 from runner.recipe import templates
 from runner.scenarios.shared import twin as twins
 from runner.scenarios.shared.common import FETCHING
-from runner.tools.files import ensure_home, read_json, write_json, write_text
+from runner.tools.files import read_json, write_json, write_text
 from runner.tools.names import listed, nearest
-from runner.tools.pods import helping_pod
 from runner.tools.problem import Stop
+from runner.tools.process import ensure_home, helping_pod
 from runner.tools.run_files import FETCHED, REPORT, STOPPED
 from runner.trainer import child_process
 
@@ -119,7 +119,7 @@ def _rows(work: Mapping[str, Any], out: Path) -> Report:
 
 def _rows_and_twin(work: Mapping[str, Any], twin: Mapping[str, Any], out: Path) -> Report:
     from runner.data.plain_text import general_documents
-    from runner.tools.quiet import without_scikit_learn
+    from runner.tools.process import without_scikit_learn
 
     without_scikit_learn()
 
@@ -197,7 +197,7 @@ def _first_line(error: Exception) -> str:
 
 
 def main(file: str) -> int:
-    from runner.tools.quiet import hush
+    from runner.tools.process import hush
 
     ensure_home()
     child_process.watch_parent()

@@ -20,9 +20,8 @@ from runner.plan import Plan, read_keys
 from runner.run import pipeline
 from runner.run.run_folder import require_of
 from runner.run.stage_folder import StageFolder
-from runner.tools.files import ensure_home
-from runner.tools.pods import helping_pod
 from runner.tools.problem import Stop
+from runner.tools.process import ensure_home, helping_pod
 from runner.tools.run_files import PROGRESS
 from runner.trainer import child_process
 

@@ -3,9 +3,8 @@
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from runner import catalog
 from runner.catalog import Facts, Model
@@ -62,7 +61,7 @@ def _count(most: int) -> Callable[[Any], object]:
 
 # What a value must be, in words: by a line's name, else by the type that a Model has there.
 Judge = tuple[Callable[[Any], object], str]
-JUDGES: dict[str, Judge] = {
+JUDGES: dict[object, Judge] = {
     "source": (lambda value: value in ("hub", "folder"), "`hub` or `folder`"),
     "revision": (_text("[0-9a-f]{40}"), "a full commit, 40 hexadecimal digits"),
     "chat_template": (
@@ -71,15 +70,15 @@ JUDGES: dict[str, Judge] = {
     ),
     # Formulas go through every layer.
     "num_hidden_layers": (_count(1000), "a whole number, at least 1 and at most 1,000"),
-    "int": (_count(10**8), "a whole number, at least 1 and at most 100,000,000"),
-    "bool": (lambda value: isinstance(value, bool), "true or false"),
-    "str": (_text("(?s).*"), "text"),
-    "tuple[str, ...]": (
+    int: (_count(10**8), "a whole number, at least 1 and at most 100,000,000"),
+    bool: (lambda value: isinstance(value, bool), "true or false"),
+    str: (_text("(?s).*"), "text"),
+    tuple[str, ...]: (
         lambda value: isinstance(value, list) and value and all(isinstance(one, str) for one in value),
         "a list of names",
     ),
 }
-TYPES = {field.name: str(field.type) for field in fields(Model)}
+TYPES = get_type_hints(Model)
 
 
 def find(folder: Path, name: str, revision: str) -> tuple[Model | None, list[Problem]]:
@@ -145,7 +144,7 @@ def _read(file: Path) -> Document | None:
 
 
 def _judge(key: str) -> Judge:
-    return JUDGES.get(key) or JUDGES[TYPES.get(key, "str")]
+    return JUDGES.get(key) or JUDGES[TYPES.get(key, str)]
 
 
 def _wrong(document: Document, name: str) -> list[Problem]:

@@ -1,24 +1,26 @@
-"""Asking the models of a run: the one that a stage began with and the one that it left."""
+"""The models of a run: the one that a stage began with and the one that it left are asked, and an adapter is merged on request."""
 
 import importlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from runner import parts
 from runner.check.validate import changed
 from runner.plan import Plan
 from runner.recipe.recipe import Recipe
+from runner.run import run_folder
 from runner.run.run_folder import RunFolder, find
 from runner.run.stage_folder import StageFolder
 from runner.scenarios import translate
 from runner.tools.files import read_json
 from runner.tools.problem import Stop
-from runner.tools.run_files import ANSWERS, BEST_IMAGES, DEMO, SUMMARY
-from runner.trainer.generation import CannotLoad, Chat, Loaded, answers, chats, load_both
-
-MOST_CLASSES = 5
+from runner.tools.run_files import ADAPTER, BEST_IMAGES, BEST_MODEL, DEMO, SUMMARY
+from runner.trainer import merging
+from runner.trainer.generation import CannotLoad, Chat, LoadedModel, answers, chats, load_both
+from runner.trainer.results import precision_of
 
 
 def plan_of(recipe: Recipe, run: RunFolder) -> Plan:
@@ -61,8 +63,8 @@ def of_pictures(folder: StageFolder) -> Callable[[Path], Mapping[str, float]] | 
 
 
 def shares(classes: Mapping[str, float]) -> str:
-    """The likeliest classes of a picture, a line each."""
-    likeliest = list(classes.items())[:MOST_CLASSES]
+    """The five likeliest classes of a picture, a line each."""
+    likeliest = list(classes.items())[:5]
     width = max(len(name) for name, _ in likeliest)
     return "\n".join(f"{name:<{width}}  {share:6.1%}" for name, share in likeliest)
 
@@ -100,24 +102,13 @@ def questions_of(recipe: Recipe, folder: StageFolder) -> list[str]:
     return own or list((read_json(folder.path / DEMO) or {}).get("questions") or ())
 
 
-def compare(recipe: Recipe, folder: StageFolder, questions: Iterable[str]) -> list[dict[str, str]]:
-    """`question`, `before` and `after` for each question; what the stage has already answered is not asked again."""
-    known = {row["question"]: row for row in read_json(folder.path / ANSWERS) or []}
-    new = [question for question in questions if question not in known]
-    if new:
-        before, after = models(recipe, folder)
-        both = zip(new, answers_of(before, new), answers_of(after, new), strict=True)
-        known |= {question: {"question": question, "before": old, "after": tuned} for question, old, tuned in both}
-    return [known[question] for question in questions]
-
-
 def answers_of(chat: Chat, questions: Sequence[str]) -> list[str]:
     """An answer to each question, from a model that is loaded once. Raises Stop where it cannot be."""
     with _loading(chat):
         return list(answers(chat, questions))
 
 
-def loaded(before: Chat, after: Chat) -> tuple[Loaded, Loaded]:
+def loaded(before: Chat, after: Chat) -> tuple[LoadedModel, LoadedModel]:
     """Both models, ready to answer. Raises Stop where one cannot be loaded."""
     with _loading(before, after):
         return load_both(before, after)
@@ -137,4 +128,58 @@ def _loading(*wanted: Chat) -> Iterator[None]:
         where = "" if Path(error.what).is_dir() else "Check the network, or "
         raise Stop(
             f"The model `{error.what}` cannot be loaded: {error}", f"{where or 'Check '}the run folder."
+        ) from None
+
+
+def merge_run(recipe: Recipe, run_dir: str | None, out: Path | None) -> Path:
+    """Merges the adapter of a recipe's run; returns where the model lies.
+
+    Raises Stop where the recipe trains no adapter, or the run has none yet.
+    """
+    plan = translate(recipe, run_folder.folder(recipe.name, "run").place())
+    stages = [stage.name for stage in plan.stages if stage.trains and stage.config.get("adapter")]
+    if not stages:
+        best = f"{BEST_MODEL}/" if "base_model" in plan.stages[-1].config else BEST_IMAGES
+        raise Stop(
+            f"`{recipe.document.file}` trains the model itself and no adapter, so there is nothing to merge.",
+            f"Its model is in `{best}` of the run.",
+        )
+    run = find(recipe.name, run_dir)
+    plan = plan_of(recipe, run)
+    folder = StageFolder(plan, plan.stage(stages[-1]))
+    config, adapter = folder.stage.config, folder.path / ADAPTER
+    # The run may have been moved or fetched since the adapter's own note.
+    base = (config["base_model"], config.get("revision_of_model"))
+    merge = partial(
+        _merge, adapter, precision=precision_of(config), trust=bool(config.get("trust_remote_code")), base=base
+    )
+    if out and not (folder.model.exists() and out.exists() and out.samefile(folder.model)):
+        return merge(out)
+    with run.lock():
+        written = merge(folder.model)
+        if folder.finished:
+            folder.mark("finished", outputs=folder.outputs())
+    return written
+
+
+def merge_adapter(adapter: Path, out: Path | None) -> Path:
+    """Merges the adapter in a folder. Raises Stop where it is none, or its base cannot be loaded."""
+    return _merge(adapter, out or adapter.with_name(f"{adapter.name}-merged"), "auto", trust=False)
+
+
+def _merge(adapter: Path, out: Path, precision: str, trust: bool, base: tuple[str, str | None] | None = None) -> Path:
+    if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / "config.json").is_file())):
+        raise Stop(f"`{out}` holds other things than a model.", "Name an empty or a new folder with `--out`.")
+    try:
+        base = merging.base_of(adapter, base)
+        for kind, kept in (("adapter itself", adapter), ("adapter's base model", Path(base[0]))):
+            if out.exists() and kept.exists() and out.samefile(kept):
+                raise Stop(f"`{out}` holds the {kind}, which would be lost.", "Name another folder with `--out`.")
+        return merging.merge(adapter, out, precision, trust, base)
+    except merging.NotAnAdapter as error:
+        raise Stop(str(error), "A finished run of scenario `lora` has one in `lora_adapter/`.") from None
+    except (OSError, ValueError) as error:
+        raise Stop(
+            f"The adapter in `{adapter}` cannot be merged: {' '.join(str(error).split()[:40])}",
+            "Check the base model that its adapter_config.json names, that all of the adapter's files are whole, and your network.",
         ) from None

@@ -8,8 +8,9 @@ recipes say. A part brings one by a line of its table (`runner/parts/__init__.py
 
 and, where it needs some,
 
-    rules.py         Rules: what the schema cannot say; a few of them may be in translation.py
-    rehearsal.py     Rehearsal: what stands in for the real thing; without it, as for language models on rows
+    rules.py         Rules: what the schema cannot say; or they are in translation.py
+    rehearsal.py     Rehearsal: what stands in for the real thing; or it is in translation.py. Members that it lacks are those of
+                     language models on rows
     work.py          functions for its stages that train nothing, where its rows are of several kinds; each takes a frozen
                      dataclass, whose JSON form is the stage's config, and a function to tell what it does; FIRST has, by the name
                      of such a function, what shows the rows that it prepares

@@ -17,21 +17,6 @@ from typing import Any, ClassVar, Self, TextIO, get_args, get_origin, get_type_h
 from runner.tools.names import content_hash
 
 
-def ensure_home() -> None:
-    """Gives this process, and all that it starts, a home folder where the user has none that can be written to: the libraries of
-    training keep caches in it. The folder lies below the temporary one, and stays for the next command."""
-    home = os.path.expanduser("~")
-    if home != "/" and os.access(home, os.W_OK):
-        return
-    import tempfile  # a command should not wait for what nearly nobody needs
-
-    folder = Path(tempfile.gettempdir()) / f"recipe-runner-home-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.stat().st_uid != os.getuid():  # somebody else was here first
-        folder = Path(tempfile.mkdtemp(prefix="recipe-runner-home-"))
-    os.environ["HOME"] = str(folder)
-
-
 def settings_folder() -> Path:
     """The folder of this person's own settings: `recipe-runner` below XDG_CONFIG_HOME, by default `~/.config` (XDG Base
     Directory Specification 0.8, which lets relative paths be ignored)."""

@@ -1,5 +1,8 @@
-"""Where the starter recipes and the schemas lie: in the wheel beside the code, in a checkout at its root."""
+"""Packaged: where starter recipes and schemas are (in the wheel beside the code, in a checkout at its root), which of the
+package's extras brings what, and how one is installed."""
 
+import re
+import shlex
 from functools import cache
 from pathlib import Path
 
@@ -29,3 +32,52 @@ def named() -> dict[str, Path]:
 
 def schema_file(scenario: str) -> Path:
     return folder("schemas") / f"{scenario}.schema.json"
+
+
+# By the names that packages are imported by; whatever else a command cannot import is our own bug.
+EXTRAS = {
+    "cluster": {"kubernetes"},
+    "data": {"datatrove", "orjson", "py3langid", "spacy"},
+    "edit": {"nicegui"},
+    "flash": {"flash_attn"},
+    "gguf": {"llama_cpp"},
+    "registry": {"model_registry"},
+    "report": {"jinja2"},
+    "serve": {"fastapi", "openai", "uvicorn"},
+    "train": {
+        *("PIL", "accelerate", "axolotl", "bitsandbytes", "datasets", "deepspeed", "gradio", "huggingface_hub"),
+        *("liger_kernel", "lm_eval", "numpy", "openpyxl", "peft", "pyarrow", "pydantic", "tokenizers", "torch"),
+        *("torchao", "transformers", "trl"),
+    },
+}
+
+
+def package(module: str) -> str:
+    """The package that a module is of, both by the names that they are imported by."""
+    return module.partition(".")[0]
+
+
+def bringing(package: str) -> str | None:
+    """The extra that brings a package; None where none does."""
+    return next((extra for extra, packages in EXTRAS.items() if package in packages), None)
+
+
+def install(extra: str) -> str:
+    """The command that installs an extra beside this installation: by the checkout that it runs from, else by what the installed
+    package says of itself, because no registry need have the project."""
+    root = Path(__file__).resolve().parents[2]
+    # Its build asks for the torch that is there.
+    options = " --no-build-isolation" if extra == "flash" else ""
+    if (root / "pyproject.toml").is_file():
+        return f"pip install{options} -c {shlex.quote(f'{root}/constraints.txt')} -e {shlex.quote(f'{root}[{extra}]')}"
+    from importlib.metadata import PackageNotFoundError, requires
+
+    try:
+        stated = requires("recipe-runner") or []
+    except PackageNotFoundError:
+        stated = []
+    marked = (line.partition(";") for line in stated)
+    wanted = [what.strip() for what, _, marker in marked if re.search(rf"""extra == ['"]{extra}['"]""", marker)]
+    if not wanted:
+        return f"Install what the extra `{extra}` of this project names."
+    return f"pip install{options} {shlex.join(wanted)}"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.tools.files import read_json, write_json, write_text
-from runner.tools.quiet import hush, without_scikit_learn
+from runner.tools.process import hush, without_scikit_learn
 from runner.tools.run_files import ADAPTER, ANSWERS, BEST_MODEL, DEMO, DEMO_OUTPUTS
 from runner.trainer import child_process
 
@@ -68,7 +68,7 @@ def repetition_penalty(chat: Chat) -> float:
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedModel:
     """A model in memory. switched: what makes its weights this one's while it answers; alone: keeps a second question out meanwhile."""
 
     chat: Chat
@@ -148,7 +148,7 @@ class _Said:
         """The whole answer comes from whoever asked."""
 
 
-def load(chat: Chat) -> Loaded:
+def load(chat: Chat) -> LoadedModel:
     """The model, ready to answer. Raises CannotLoad."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -163,10 +163,10 @@ def load(chat: Chat) -> Loaded:
         model = AutoModelForCausalLM.from_pretrained(chat.model, revision=chat.revision, dtype=dtype, **trust)
     except OSError as error:
         raise CannotLoad(chat.model, error) from error
-    return Loaded(chat, model.to("cuda" if cuda else "cpu").eval(), tokenizer)
+    return LoadedModel(chat, model.to("cuda" if cuda else "cpu").eval(), tokenizer)
 
 
-def load_both(before: Chat, after: Chat) -> tuple[Loaded, Loaded]:
+def load_both(before: Chat, after: Chat) -> tuple[LoadedModel, LoadedModel]:
     """The model before training and after it, both in memory: where training has made an adapter, it is one model, and the
     adapter is switched off and on. Raises CannotLoad."""
     first = load(before)
@@ -180,8 +180,8 @@ def load_both(before: Chat, after: Chat) -> tuple[Loaded, Loaded]:
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise CannotLoad(after.adapter, error) from error
     return (
-        Loaded(before, both, first.tokenizer, both.disable_adapter, first.alone),
-        Loaded(after, both, first.tokenizer, alone=first.alone),
+        LoadedModel(before, both, first.tokenizer, both.disable_adapter, first.alone),
+        LoadedModel(after, both, first.tokenizer, alone=first.alone),
     )
 
 

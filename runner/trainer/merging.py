@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.tools.files import read_json, replacing_folder
-from runner.tools.quiet import hush, without_scikit_learn
+from runner.tools.process import hush, without_scikit_learn
 from runner.trainer import child_process
 
 PRECISIONS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "auto": "auto"}
@@ -13,10 +13,6 @@ PRECISIONS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "auto": 
 
 class NotAnAdapter(ValueError):
     """The folder holds no adapter, or one that does not say what it belongs to."""
-
-
-class CannotLoad(Exception):
-    """The adapter or its base model cannot be read, or they do not fit together."""
 
 
 Base = tuple[str, str | None]
@@ -40,9 +36,8 @@ def merge(
     """Adds an adapter's weights to those of its base model and writes the whole model, with its tokenizer, into `out`.
 
     precision: of the written weights; `auto` is the base model's own. known: the base, where it is not what the adapter says.
-    The base is read whole and unquantised, also
-    where the adapter was trained beside one in 4 bits. Takes the base model's size in main memory.
-    Raises NotAnAdapter and CannotLoad.
+    The base is read whole and unquantised, also where the adapter was trained beside one in 4 bits. Takes the base model's
+    size in main memory. Raises NotAnAdapter; OSError or ValueError where one cannot be read, or the two do not fit together.
     """
     import torch
     from peft import PeftModel
@@ -57,8 +52,8 @@ def merge(
     try:
         model = AutoModelForCausalLM.from_pretrained(base, dtype=dtype, **trust, **options)
         merged = PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise CannotLoad(str(error)) from error
+    except (RuntimeError, SafetensorError) as error:
+        raise ValueError(str(error)) from error
     # The adapter's tokenizer carries the chat template of its training.
     named_by, options = (adapter, {}) if (adapter / "tokenizer_config.json").is_file() else (base, options)
     with replacing_folder(out) as partial:

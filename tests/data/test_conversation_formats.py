@@ -390,8 +390,8 @@ def test_a_mixture_holds_turns_of_both_kinds(tmp_path):
     """A domain that marks its last turns and has reasoning, with general rows that have neither."""
     from pydantic import TypeAdapter
 
-    from runner.parts.pretrain.post_training_rows import prepare_mixture
     from runner.parts.pretrain.stages import Mixture
+    from runner.parts.pretrain.work import prepare_mixture
 
     sides("columns", "rows.jsonl", tmp_path)
     domain = [

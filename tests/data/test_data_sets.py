@@ -14,7 +14,7 @@ from runner.check.validate import examine, load
 from runner.data import plain_text
 from runner.data.tokenizers import Pretrained
 from runner.parts.jobs import kubernetes
-from runner.parts.pretrain import cleaning, post_training_rows, stages
+from runner.parts.pretrain import cleaning, stages, work
 from runner.parts.pretrain.stages import Cleaning, CorpusSet
 from runner.recipe.overrides import from_options
 from runner.run.stage_folder import inputs
@@ -125,9 +125,7 @@ def test_preferences_of_two_sets_each_with_its_own_columns(tmp_path):
     ]
     wished = {"sets": sets, "system_prompt": None, "validation_share": 0.3, "seed": 1, "sequence_len": 64}
     wished["special_tokens"] = asdict(chat_template("chatml"))
-    report = post_training_rows.prepare_preferences(
-        TypeAdapter(stages.Preferences).validate_python(wished), tmp_path / "out"
-    )
+    report = work.prepare_preferences(TypeAdapter(stages.Preferences).validate_python(wished), tmp_path / "out")
     assert report.rows_in == report.train_rows + report.validation_rows == 12
     assert {row["chosen"] for side in ("train", "validation") for row in table(tmp_path / "out", side)} == {
         "So.",
@@ -288,7 +286,7 @@ def test_the_same_dataset_of_the_hub_may_stand_twice_with_other_splits(recipe):
 
 
 def test_every_room_knows_all_sets(recipe, tmp_path):
-    from runner.parts.openshift.upload import files
+    from runner.parts.openshift.transfer import files
     from runner.parts.planner import row_counts as rows
 
     opened, _, _ = load(recipe())

@@ -14,8 +14,8 @@ from runner.data.doctor import ExaminedRow
 from runner.data.plain_text import PlainText, TextSet
 from runner.data.report import Report
 from runner.data.tokenizers import Pretrained
-from runner.parts.pretrain.post_training_rows import prepare_preferences
 from runner.parts.pretrain.stages import Preferences, PreferenceSet
+from runner.parts.pretrain.work import prepare_preferences
 from tests.data.test_chat_data import prepare, wanted
 
 WORDS = (

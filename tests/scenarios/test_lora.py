@@ -19,10 +19,10 @@ from runner import catalog
 from runner.check.validate import load
 from runner.parts.evaluate import gates
 from runner.parts.jobs import kubernetes
-from runner.parts.serve import chat, local_server, served
+from runner.parts.serve import chat, openai_api
 from runner.plan import Place
 from runner.recipe.overrides import from_options
-from runner.run import inference, merge, pipeline
+from runner.run import inference, pipeline
 from runner.run.run_folder import RunFolder
 from runner.run.stage_folder import StageFolder
 from runner.scenarios import translate
@@ -331,7 +331,7 @@ def test_a_chat_switches_the_adapter_on_and_off_on_one_model(rehearsed):
     question = recipe.demo_questions[0][1]
     tokens = original.tokenizer(answers.prompt(before, original.tokenizer, question), return_tensors="pt")
 
-    def scores(loaded: answers.Loaded) -> torch.Tensor:
+    def scores(loaded: answers.LoadedModel) -> torch.Tensor:
         with loaded.switched(), torch.no_grad():
             return loaded.model(**tokens).logits[0, -1]
 
@@ -346,7 +346,7 @@ def test_vllm_serves_an_adapter_beside_its_base_and_nothing_that_it_cannot(rehea
     run, _ = rehearsed
     recipe = load(LYRICS)[0]
     _, after = inference.models(recipe, inference.folder_of(recipe, str(run)))
-    module, *arguments = local_server._vllm(tmp_path, "lyrics", after, 8000, gpu=True)
+    module, *arguments = openai_api._vllm(tmp_path, "lyrics", after)
     told = dict(itertools.pairwise(arguments))
     assert module == "vllm.entrypoints.openai.api_server"
     assert told["--model"] == f"{tmp_path}/models--lyrics-base/snapshots/0"
@@ -354,11 +354,11 @@ def test_vllm_serves_an_adapter_beside_its_base_and_nothing_that_it_cannot(rehea
     rank = read_json(run / "lora_adapter" / "adapter_config.json")["r"]
     assert int(told["--max-lora-rank"]) >= rank and int(told["--max-lora-rank"]) in RANKS
     assert json.loads(told["--override-generation-config"])["temperature"] == 0
-    assert not local_server.refusal(run / "lora_adapter")
+    assert not openai_api.refusal(run / "lora_adapter")
     for facts in ({"r": 1024}, {"r": 8, "modules_to_save": ["lm_head"]}):
         (tmp_path / "adapter_config.json").write_text(json.dumps(facts))
-        assert local_server.refusal(tmp_path)
-    _, *whole = local_server._vllm(tmp_path, "lyrics", replace(after, adapter=None), 8000, gpu=False)
+        assert openai_api.refusal(tmp_path)
+    _, *whole = openai_api._vllm(tmp_path, "lyrics", replace(after, adapter=None))
     assert "--enable-lora" not in whole and whole[whole.index("--served-model-name") + 1] == "lyrics"
 
 
@@ -369,7 +369,7 @@ def test_a_server_gives_short_answers_as_the_weights_do(rehearsed, tmp_path):
     recipe = load(LYRICS)[0]
     folder = inference.folder_of(recipe, str(run))
     with servers.served(LYRICS, run) as (url, process):
-        known = served.at(url, recipe).measure(folder)
+        known = openai_api.at(url, recipe).measure(folder)
         command = psutil.Process(process.pid).children()[0]
         process.kill()
         psutil.wait_procs([command], 10)
@@ -427,10 +427,10 @@ def test_a_merge_into_the_run_is_put_on_record_and_waits_for_nobody_at_work_ther
 
     monkeypatch.setattr(merging, "merge", merged)
     with run.lock(), pytest.raises(Stop, match="Another command is at work"):
-        merge.of_run(recipe, str(tmp_path), None)
+        inference.merge_run(recipe, str(tmp_path), None)
     train = StageFolder(plan, plan.stage("train"))
     (tmp_path / "best_model" / "config.json").write_text("{}")
-    assert merge.of_run(recipe, str(tmp_path), None) == tmp_path / "best_model"
+    assert inference.merge_run(recipe, str(tmp_path), None) == tmp_path / "best_model"
     assert train.finished and not train.changed_outputs()
 
 
@@ -458,7 +458,7 @@ def test_merging_writes_over_neither_the_adapter_nor_its_base(tmp_path, golden_m
     (adapter / "adapter_config.json").write_text(facts, encoding="utf-8")
     for out in (adapter, base):
         with pytest.raises(Stop, match="`--out`") as stop:
-            merge.folder(adapter, out)
+            inference.merge_adapter(adapter, out)
         golden_message(stop.value, out.name)
     assert (adapter / "adapter_model.safetensors").read_bytes() == b"weights"
 

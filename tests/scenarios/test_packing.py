@@ -175,8 +175,8 @@ def rehearsed(path, *options):
     from pathlib import Path
 
     from runner.check.validate import changed
+    from runner.data.lengths import Lengths
     from runner.data.report import PreparedRows
-    from runner.tools.lengths import Lengths
 
     recipe, _, _ = load(path, from_options(options))
     own = rehearsal(recipe.scenario)

@@ -255,7 +255,7 @@ print("SEEN", json.dumps({"losses": losses, "stage": engine.zero_optimization_st
 @pytest.mark.long
 @pytest.mark.parametrize("case", ["zero2", "zero3"])
 def test_deepspeed_itself_trains_by_the_emitted_file(case, tmp_path):
-    from runner.tools import ports
+    from runner.tools.process import free_port
 
     (tmp_path / "deepspeed.json").write_text(json.dumps(deepspeed(stage_of(*BESIDE[case]))), encoding="utf-8")
     alone = {
@@ -263,7 +263,7 @@ def test_deepspeed_itself_trains_by_the_emitted_file(case, tmp_path):
         "LOCAL_RANK": "0",
         "WORLD_SIZE": "1",
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(ports.free()),
+        "MASTER_PORT": str(free_port()),
     }
     ran = subprocess.run(
         [sys.executable, "-c", TRAINING, str(tmp_path / "deepspeed.json")],

@@ -11,8 +11,8 @@ from urllib.parse import parse_qs
 
 from runner.parts.editor import hints
 from runner.parts.editor.rehearsing import Rehearsal
-from runner.tools import ports
 from runner.tools.problem import Stop
+from runner.tools.process import HOST, bound_port
 
 HERE = Path(__file__).parent
 # Seconds without a word from a tab until it counts as closed; one that is only busy comes back sooner.
@@ -26,7 +26,7 @@ class Guarded:
 
     def __init__(self, inner: Callable[..., Awaitable[None]], token: str, port: int) -> None:
         self.inner, self.token, self.cookie = inner, token, f"recipe-edit-{port}"
-        self.origins = (f"http://{ports.HOST}:{port}", None)
+        self.origins = (f"http://{HOST}:{port}", None)
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
@@ -119,10 +119,10 @@ def serve(file: Path, port: int, ready: Callable[[str], None]) -> None:
         tailwind=False,
         reconnect_timeout=GONE_AFTER,
     )
-    with ports.bound(port) as socket:
+    with bound_port(port) as socket:
         number, token = socket.getsockname()[1], secrets.token_urlsafe(24)
         guarded = Guarded(application, token, number)
         server = uvicorn.Server(uvicorn.Config(guarded, log_level="error", timeout_graceful_shutdown=2))
         socket.listen()  # who opens the address at once waits a moment
-        ready(f"http://{ports.HOST}:{number}/?token={token}")
+        ready(f"http://{HOST}:{number}/?token={token}")
         server.run(sockets=[socket])

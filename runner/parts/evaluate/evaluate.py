@@ -20,7 +20,7 @@ from runner.parts.evaluate.language import Cannot
 from runner.parts.evaluate.metrics import ACCURACY, GENERATED, PREFERRED, SCORE, rise_window
 from runner.tools.files import read_json, write_json
 from runner.tools.names import listed
-from runner.tools.quiet import hush
+from runner.tools.process import hush
 from runner.tools.run_files import HISTORY
 from runner.tools.text import yaml_text
 from runner.trainer import child_process, records

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from runner.tools.files import write_json
 from runner.tools.problem import Stop
-from runner.tools.quiet import hush
+from runner.tools.process import hush
 from runner.tools.run_files import LOG, STOPPED
 from runner.trainer import child_process
 

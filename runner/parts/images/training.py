@@ -19,7 +19,7 @@ from runner import scenarios
 from runner.parts.images import network
 from runner.parts.images.data import SPLITS, ImageReport
 from runner.parts.images.network import Weights
-from runner.parts.proof import leaks
+from runner.parts.proof import judging
 from runner.tools.problem import Stop
 from runner.tools.run_files import BEST_IMAGES, FINAL_IMAGES, TENSORBOARD
 from runner.trainer import checkpoints, child_process, results, stopping
@@ -81,7 +81,7 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
 
 def _prove(folder: Path, report: ImageReport, settings: RunSettings, tell: bool) -> None:
     """Looks at the images that lie there now, whoever brought them. tell: whether this process leaves the proof."""
-    seen = leaks.images({split: folder / f"{split}.parquet" for split in SPLITS}, report.shared)
+    seen = judging.images({split: folder / f"{split}.parquet" for split in SPLITS}, report.shared)
     if tell:
         seen.write(Path(settings.run_dir))
         print(child_process.event_line({"event": "proof", "folder": settings.run_dir}), flush=True)

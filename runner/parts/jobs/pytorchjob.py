@@ -1,9 +1,9 @@
 """Target pytorchjob: a stage as a PyTorchJob of the Kubeflow training operator, kubeflow.org/v1."""
 
 import copy
-from typing import Any
 
 from runner.parts.jobs import batch, kubernetes, podspec
+from runner.parts.jobs.kubernetes import Manifest
 from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.tools.files import Artifact
@@ -30,7 +30,7 @@ def job(plan: Plan, stage: Stage) -> list[Artifact]:
     return [*kubernetes.folder(plan, stage, "pytorchjob.yaml", text), *batch.gate(plan, stage)]
 
 
-def _pytorchjob(plan: Plan, stage: Stage) -> dict[str, Any]:
+def _pytorchjob(plan: Plan, stage: Stage) -> Manifest:
     """One pod spec for master and workers, nothing that the operator sets itself."""
     site, machines = plan.site, stage.machines
     replica = {

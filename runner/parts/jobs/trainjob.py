@@ -8,6 +8,7 @@ from textwrap import wrap
 from typing import Any
 
 from runner.parts.jobs import batch, code, kubernetes, podspec
+from runner.parts.jobs.kubernetes import Manifest
 from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.tools.files import Artifact
@@ -93,7 +94,7 @@ def stuck(site: Mapping[str, Any]) -> str:
     )
 
 
-def _trainjob_spec(plan: Plan, stage: Stage) -> dict[str, Any]:
+def _trainjob_spec(plan: Plan, stage: Stage) -> Manifest:
     trainer = {
         "image": kubernetes.image(plan),
         "command": code.wrapped(plan, list(stage.command)),
@@ -102,7 +103,7 @@ def _trainjob_spec(plan: Plan, stage: Stage) -> dict[str, Any]:
         "numProcPerNode": max(1, stage.machines.gpus_per_node),
         "resourcesPerNode": podspec.resources(plan, stage),
     }
-    spec: dict[str, Any] = {
+    spec: Manifest = {
         "runtimeRef": {"apiGroup": "trainer.kubeflow.org", "kind": "ClusterTrainingRuntime", "name": RUNTIME},
         "trainer": trainer,
     }
@@ -112,7 +113,7 @@ def _trainjob_spec(plan: Plan, stage: Stage) -> dict[str, Any]:
     return spec | {"podTemplateOverrides": [{"targetJobs": [{"name": NODE}], **_pod(plan, stage)}]}
 
 
-def _patch(plan: Plan, stage: Stage) -> dict[str, Any]:
+def _patch(plan: Plan, stage: Stage) -> Manifest:
     """The form of 3.6: a patch of the runtime, which also has room for the security context."""
     pod = _pod(plan, stage)
     pod["spec"]["securityContext"] = podspec.pod_security()
@@ -122,7 +123,7 @@ def _patch(plan: Plan, stage: Stage) -> dict[str, Any]:
     return {"manager": MANAGER, "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [node]}}}}
 
 
-def _pod(plan: Plan, stage: Stage) -> dict[str, Any]:
+def _pod(plan: Plan, stage: Stage) -> Manifest:
     """What the runtime's pod gets on top. Until 3.5 the security context has no place here; restricted-v2 fills in
     the same values when it admits the pod."""
     account = plan.site.get("service_account")
@@ -137,7 +138,7 @@ def _pod(plan: Plan, stage: Stage) -> dict[str, Any]:
     }
 
 
-def _mounts(plan: Plan) -> list[dict[str, Any]]:
+def _mounts(plan: Plan) -> list[Manifest]:
     """A TrainJob takes no init container, so the trainer itself clones its code and must write there."""
     return [
         {key: value for key, value in mount.items() if mount["mountPath"] != code.MOUNT or key != "readOnly"}

@@ -15,7 +15,7 @@ from runner.render import planned
 from runner.tools.files import Artifact
 from runner.tools.text import yaml_text
 
-NAME = "kfp"
+NAME = driver_job.PIPELINE
 FOLDER = "kfp"
 FILE = "pipeline.yaml"
 # The name that images of 0.1 know it by, too.

@@ -201,7 +201,7 @@ def _tell(text: str) -> None:
 
 
 def main() -> None:
-    from runner.tools.quiet import hush
+    from runner.tools.process import hush
 
     hush()
     # A store of torch whose other side is gone shows a trace of its own, which no one here needs.

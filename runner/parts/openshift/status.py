@@ -1,4 +1,4 @@
-"""State: where a job on the cluster is, read from the job, its pods and its queue entry."""
+"""Status: where a job on the cluster is, read from the job, its pods, its events and its queue entry."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from runner.parts.jobs import batch, code
 from runner.parts.openshift import driver_job
 from runner.parts.openshift.client import Cluster, Manifest, Manifests
 from runner.parts.openshift.errors import TryAgain
-from runner.parts.openshift.events import TAKEN, events_about
 from runner.parts.openshift.jobs import (
     attempts_of,
     container,
@@ -22,7 +21,6 @@ from runner.parts.openshift.jobs import (
     node_number,
     queue_of,
 )
-from runner.parts.openshift.pod_trouble import entry_of
 from runner.trainer import child_process, records
 from runner.trainer.records import EarlyStop
 
@@ -148,6 +146,15 @@ def _workload(cluster: Cluster, job: dict[str, Any]) -> dict[str, Any] | None:
     return entry_of(cluster.list("Workload", job["metadata"]["namespace"], forgiving=True), job)
 
 
+def entry_of(workloads: Manifests, owner: Manifest) -> Manifest | None:
+    """Kueue's entry for an object, among those of its namespace."""
+    for workload in workloads:
+        owners = workload["metadata"].get("ownerReferences") or []
+        if any(each["uid"] == owner["metadata"]["uid"] for each in owners):
+            return workload
+    return None
+
+
 def _former(made_by: Manifests) -> Callable[[Manifest], bool]:
     """Whether an event says that a pod of a job was taken off its machine, one that is not there any more."""
     names = "|".join(re.escape(maker["metadata"]["name"]) for maker in made_by)
@@ -250,3 +257,48 @@ def _started(pod: dict[str, Any]) -> datetime | None:
         if at := entry.get("state", {}).get("running", {}).get("startedAt"):
             return datetime.fromisoformat(at.replace("Z", "+00:00"))
     return None
+
+
+# How a cluster takes a pod off its machine: the kubelet for want of memory or disk, the scheduler for a pod of higher
+# priority, and the node controller from a machine that is gone.
+TAKEN = ("Evicted", "Preempted", "TaintManagerEviction")
+
+
+def events_about(cluster: Cluster, about: Manifests, by_name: Callable[[Manifest], bool]) -> Manifests:
+    """What went wrong with these objects, and with the claims of pods among them that are not bound, the latest last. What
+    something went well after is over, but for a pod that was taken off its machine; of claims all is kept, because a reason
+    why one is not bound may be no warning.
+
+    by_name: of an event about an object whose uid nobody knows any more, or ever did, whether it counts all the same; asked of
+    those since the first of these objects was made.
+    """
+    meta = about[0]["metadata"]
+    volumes = [volume for manifest in about for volume in manifest.get("spec", {}).get("volumes") or ()]
+    names = {volume["persistentVolumeClaim"]["claimName"] for volume in volumes if "persistentVolumeClaim" in volume}
+    found = [cluster.get("PersistentVolumeClaim", meta["namespace"], name) for name in sorted(names)]
+    unbound = [claim for claim in found if claim and claim.get("status", {}).get("phase") != "Bound"]
+    uids = {manifest["metadata"]["uid"] for manifest in (*about, *unbound)}
+    events = cluster.list("Event", meta["namespace"], forgiving=True)
+    well: dict[str, str] = {}
+    for event in events:
+        if event.get("type") == "Normal":
+            uid = event["involvedObject"].get("uid", "")
+            well[uid] = max(well.get(uid, ""), when(event))
+
+    def told(event: Manifest) -> bool:
+        of = event["involvedObject"]
+        uid = of.get("uid", "")
+        if uid not in uids and not (when(event) >= meta["creationTimestamp"] and by_name(event)):
+            return False
+        if of.get("kind") == "PersistentVolumeClaim" or (event.get("reason") in TAKEN and uid not in uids):
+            return True
+        return event.get("type") == "Warning" and when(event) >= well.get(uid, "")
+
+    return sorted(filter(told, events), key=when)
+
+
+def when(event: Manifest) -> str:
+    """When an event was seen last; each of the cluster's parts says it in a place of its own."""
+    series = event.get("series") or {}
+    said = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
+    return next((at for at in said if at), event["metadata"].get("creationTimestamp") or "")

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from runner import catalog
 from runner.data import report
+from runner.data.lengths import BYTES_A_TOKEN, UNKNOWN, Lengths
 from runner.plan import Plan, Stage
 from runner.recipe import templates
-from runner.tools.lengths import BYTES_A_TOKEN, UNKNOWN, Lengths
 
 if TYPE_CHECKING:
     from runner.data.row_files import SampledRows

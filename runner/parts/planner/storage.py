@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from runner.catalog import hardware
+from runner.data.lengths import BYTES_A_TOKEN
 from runner.parts.planner import offload
 from runner.plan import Plan, Stage
 from runner.recipe.document import Document
-from runner.tools.lengths import BYTES_A_TOKEN
 from runner.tools.problem import Problem
 
 if TYPE_CHECKING:

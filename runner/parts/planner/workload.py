@@ -8,9 +8,9 @@ from typing import Any, Self, TypedDict
 
 from runner.catalog import Gpu, Model, Network, network
 from runner.catalog.tables import VALIDATION_BLOCKS
+from runner.data.lengths import UNKNOWN, Lengths
 from runner.parts.planner.row_counts import Rows
 from runner.plan import Machines, Stage
-from runner.tools.lengths import UNKNOWN, Lengths
 
 # Axolotl's defaults, read in its schema (0.19.0), for what a config leaves out.
 _OPTIMIZER = "adamw_torch_fused"

@@ -1,20 +1,44 @@
-"""Cleaning text: datatrove's filters, then exact and near duplicates out; kept documents stay as they are.
+"""Cleaning text: datatrove's filters, then exact and near duplicates (MinHash) out; kept documents stay as they are.
 
 Each step is datatrove's own and leaves its work on disk, so that a stopped run goes on with the parts that are missing.
+
+Words are cut as datatrove's tokenizers do, in a third of the time: spaCy's rules for a language, with its memory on.
+datatrove 0.10.1 opens a memory zone of spaCy for each document, in which spaCy's tokenizer (3.8) remembers no word, and has
+attributes of each word computed that nobody asks for. Without both the words are the same.
 """
 
 import json
 import shutil
+import time
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, astuple, dataclass, field
+from itertools import islice
 from pathlib import Path
+from typing import Any, cast
 
-from runner.data.doctor import quiet_datatrove
+from datatrove.data import Document
+from datatrove.pipeline.base import PipelineStep
+from datatrove.pipeline.dedup import (
+    ExactDedupConfig,
+    ExactDedupFilter,
+    ExactDedupSignature,
+    ExactFindDedups,
+    MinhashDedupBuckets,
+    MinhashDedupCluster,
+    MinhashDedupFilter,
+    MinhashDedupSignature,
+)
+from datatrove.pipeline.filters import GopherQualityFilter, GopherRepetitionFilter
+from datatrove.pipeline.readers import HuggingFaceDatasetReader, JsonlReader
+from datatrove.pipeline.writers.jsonl import JsonlWriter
+from datatrove.utils.word_tokenizers import SpaCyTokenizer, WordTokenizer, load_word_tokenizer, strip_strings
+
+from runner.data import data_sets, doctor, rows
 from runner.data.report import require_few
-from runner.parts.pretrain import cleaning_steps as steps
+from runner.data.row_files import Bad, DataRow, FilePart
 from runner.parts.pretrain import executors
-from runner.parts.pretrain.stages import Cleaning, Corpus
+from runner.parts.pretrain.stages import Cleaning, Corpus, CorpusSet
 from runner.tools.files import read_json, write_json
 from runner.tools.names import content_hash
 from runner.tools.problem import Stop
@@ -82,8 +106,6 @@ def clean(corpus: Corpus, folder: Path, where: Cleaning) -> CleaningReport:
     for stale in (folder / ".work").glob("*"):
         if stale != work:
             shutil.rmtree(stale)
-    import time
-
     started = time.monotonic()
     last = _worked(corpus, work, on)
     report = _report(corpus, work, on.tasks)
@@ -114,12 +136,12 @@ def help_clean(corpus: Corpus, folder: Path, where: Cleaning) -> None:
 
 def _worked(corpus: Corpus, work: Path, on: executors.Executor) -> Path:
     """All of datatrove's steps; the folder of the kept documents, a file for each task that has some."""
-    quiet_datatrove()
-    last = steps.filtered(corpus, work, on)
+    doctor.quiet_datatrove()
+    last = filtered(corpus, work, on)
     if corpus.deduplicate != "off":
-        last = steps.without_exact(last, work, on)
+        last = without_exact(last, work, on)
     if corpus.deduplicate == "near":
-        last = steps.without_near(last, work, on, corpus.language)
+        last = without_near(last, work, on, corpus.language)
     return last
 
 
@@ -162,7 +184,7 @@ def _size(corpus: Corpus) -> int | None:
 
 
 def _report(corpus: Corpus, work: Path, tasks: int) -> CleaningReport:
-    counts = steps.counts(work)
+    counts = counts_of(work)
     dropped: Counter[str] = Counter()
     for reason, count in counts.items():
         if reason not in ("documents_in", "kept"):
@@ -177,3 +199,288 @@ def _report(corpus: Corpus, work: Path, tasks: int) -> CleaningReport:
         workers=tasks,
         missed=max(0, sum(one.limit or 0 for one in corpus.sets) - read) if any(one.hub for one in corpus.sets) else 0,
     )
+
+
+LOGS = "logs"
+
+
+class CorpusRows(PipelineStep):
+    """Documents of a local file, of a data set by its number; lines that are no documents are counted and kept aside.
+
+    parts: of each task, one after the other the whole file: shares of it, or, where it cannot be cut, the rows that a task takes
+    of all that it then parses, from and to.
+    """
+
+    name = "Rows"
+    type = "reader"
+
+    def __init__(self, corpus: Corpus, index: int, dropped: Path, parts: list[FilePart] | list[rows.Span]) -> None:
+        super().__init__()
+        self.corpus, self.index, self.dropped, self.parts = corpus, index, str(dropped), parts
+        self.source = corpus.sets[index]
+
+    def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
+        if data:
+            yield from data
+        bad, part = [], self.parts[rank]
+        numbered = rows.read(self.source, part) if isinstance(part, FilePart) else islice(rows.read(self.source), *part)
+        for number, row in numbered:
+            self.stat_update("documents_in")
+            text = None if isinstance(row, Bad) else row.get(self.source.column)
+            where = data_sets.where(self.corpus, self.index, number)
+            if isinstance(row, Bad):
+                self.stat_update("dropped_bad_line")
+                bad.append({"line": where, "reason": row.reason})
+            elif not isinstance(text, str) or not text.strip():
+                self.stat_update("dropped_no_text")
+                bad.append({"line": where, "reason": f"no text in column {self.source.column}"})
+            elif not data_sets.drawn(row, self.source.share, self.corpus.seed):
+                self.stat_update("dropped_not_taken")
+            else:
+                yield Document(text=text, id=str(where))
+        if bad:
+            folder = Path(self.dropped)
+            folder.mkdir(parents=True, exist_ok=True)
+            lines = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in bad)
+            (folder / f"{rank:05d}.jsonl").write_text(lines, encoding="utf-8")
+
+
+def whole_text(document: Document) -> str:
+    """What two exact duplicates have in common."""
+    return str(document.text)
+
+
+# datatrove's priorities are two bytes, and begin at 1.
+HIGHEST = 65535
+NEAR = doctor.minhash()
+EXACT = ExactDedupConfig(content_getter=whole_text, hash_config=NEAR.hash_config)
+
+
+class _Quick(PipelineStep):
+    """A step whose words come from a quick tokenizer, in whichever process it runs."""
+
+    language: str
+
+    def run(self, data: Any, rank: int = 0, world_size: int = 1) -> Any:
+        self.word_tokenizer = quick_words(self.language)
+        return super().run(data, rank, world_size)
+
+
+class Quality(_Quick, GopherQualityFilter):
+    pass
+
+
+class Repetition(_Quick, GopherRepetitionFilter):
+    pass
+
+
+class Signature(_Quick, MinhashDedupSignature):
+    pass
+
+
+# What filters go by beside the count of words.
+BESIDE_COUNTS = (
+    *("min_avg_word_length", "max_avg_word_length", "max_symbol_word_ratio", "max_bullet_lines_ratio"),
+    *("max_ellipsis_lines_ratio", "max_non_alpha_words_ratio", "min_stop_words"),
+)
+
+
+def filtered(corpus: Corpus, work: Path, on: executors.Executor) -> Path:
+    """Reads, and drops what is no running text."""
+    dropped = work / "dropped"
+    # The list of common words is English; in other languages their absence says nothing.
+    english = () if corpus.language == "en" else ("min_stop_words",)
+    running = Quality(
+        min_doc_words=corpus.min_words or None,
+        max_doc_words=corpus.max_words,
+        language=corpus.language,
+        exclusion_writer=_writer(dropped / "filters"),
+        **dict.fromkeys(english if corpus.drop_low_quality else BESIDE_COUNTS),
+    )
+    repeats = Repetition(language=corpus.language, exclusion_writer=_writer(dropped / "repetition"))
+    readers = [_reader(corpus, index, work, on) for index in range(len(corpus.sets))]
+    pipeline = [*readers, running, *([repeats] if corpus.drop_repetitive else [])]
+    return _run("1-filtered", pipeline, work, on)
+
+
+def _reader(corpus: Corpus, index: int, work: Path, on: executors.Executor) -> PipelineStep:
+    """What reads a data set, behind the documents of those before it."""
+    one, tasks = corpus.sets[index], on.tasks
+    if one.file:
+        made = on.agreed(work / f"parts-{index}.json", lambda: _parts(one, tasks))
+        parts = [FilePart(*part) for part in made] if len(made[0]) == 3 else [(begin, end) for begin, end in made]
+        return CorpusRows(corpus, index, work / "dropped" / f"rows-{index}", parts)
+    options = {"name": one.subset, "split": one.split, "revision": one.revision}
+    limit = -1 if one.limit is None else -(-one.limit // _reading(one.hub, options, tasks))
+    reader = HubRows(one.hub, dataset_options=options, streaming=True, text_key=one.column, limit=limit)
+    reader.taken = (one.share, corpus.seed)
+    return reader
+
+
+def _parts(one: CorpusSet, tasks: int) -> list[Any]:
+    """The parts of a local file, as JSON knows them."""
+    cut = rows.parts_of_file(one.file, one.limit, tasks) if one.file else None
+    return [astuple(part) for part in cut] if cut else rows.spans(one, one.limit, tasks)
+
+
+class HubRows(HuggingFaceDatasetReader):
+    """Documents of a dataset on the hub. taken: the share of its rows that is taken, and the seed of the draw."""
+
+    taken = (1.0, 0)
+
+    def _get_dataset_shard(self, dst: Any, rank: int, world_size: int) -> Any:
+        """Of several files those that lie together, so that the tasks one after the other have them in their order."""
+        if getattr(dst, "n_shards", 1) < max(2, world_size):
+            return super()._get_dataset_shard(dst, rank, world_size)
+        return dst.shard(num_shards=world_size, index=rank, contiguous=True)
+
+    def get_document_from_dict(self, data: DataRow, *place: Any) -> Document | None:
+        if not data_sets.drawn(data, *self.taken):
+            self.stat_update("dropped_not_taken")
+            return None
+        document: Document | None = super().get_document_from_dict(data, *place)
+        return document
+
+
+def _reading(hub: str | None, options: Mapping[str, Any], tasks: int) -> int:
+    """How many of the tasks get something to read: datatrove 0.10.1 gives out whole files where there are several."""
+    from datasets import load_dataset
+
+    files = load_dataset(hub, **options, streaming=True).n_shards if tasks > 1 else 1
+    return min(tasks, files) if files > 1 else tasks
+
+
+class Marks(ExactDedupSignature):
+    """Of equal documents the first one counts most. datatrove 0.10.1 goes by places in each task's own file, so that another number
+    of tasks would keep others of them."""
+
+    rank = 0
+
+    def run(self, data: Any, rank: int = 0, world_size: int = 1) -> None:
+        self.rank = rank
+        super().run(data, rank, world_size)
+
+    def get_hashes(self, doc: Document, doc_idx: int) -> list[Any]:
+        return [(digest, HIGHEST - self.rank, place) for digest, _, place in super().get_hashes(doc, doc_idx)]
+
+
+def without_exact(source: Path, work: Path, on: executors.Executor) -> Path:
+    """Of documents with the same text, one stays."""
+    marks, duplicates = work / "exact-marks", work / "exact-found"
+    _run("2-exact-marks", [_again(source), Marks(str(marks), EXACT)], work, on, writes=False)
+    _run("3-exact-found", [ExactFindDedups(str(marks), str(duplicates), EXACT)], work, on, writes=False, tasks=1)
+    drop = ExactDedupFilter(str(duplicates), EXACT, exclusion_writer=_writer(work / "dropped" / "exact"))
+    return _run("4-exact", [_again(source), drop], work, on)
+
+
+def without_near(source: Path, work: Path, on: executors.Executor, language: str) -> Path:
+    """Of documents that share most of their phrases, one stays."""
+    marks, pairs, groups = (str(work / f"near-{name}") for name in ("marks", "pairs", "groups"))
+    signature = Signature(marks, NEAR, language=language)
+    _run("5-near-marks", [_again(source), signature], work, on, writes=False)
+    buckets = MinhashDedupBuckets(marks, pairs, config=NEAR)
+    _run("6-near-pairs", [buckets], work, on, writes=False, tasks=NEAR.num_buckets)
+    _run("7-near-groups", [MinhashDedupCluster(pairs, groups, config=NEAR)], work, on, writes=False, tasks=1)
+    drop = MinhashDedupFilter(groups, exclusion_writer=_writer(work / "dropped" / "near"))
+    return _run("8-near", [_again(source), drop], work, on)
+
+
+class Again(JsonlReader):
+    """The documents that this very task has left of the step before, however many others had none left."""
+
+    def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
+        if self.data_folder.isfile(name := f"{rank:05d}.jsonl"):
+            yield from self.read_files_shard([name])
+
+
+def _again(folder: Path) -> JsonlReader:
+    # Where a document has been worked on says nothing about it, and would differ by the number of tasks.
+    return Again(str(folder), add_file_path=False)
+
+
+def _writer(folder: Path) -> JsonlWriter:
+    return JsonlWriter(str(folder), compression=None)
+
+
+def _run(
+    name: str,
+    pipeline: list[PipelineStep],
+    work: Path,
+    on: executors.Executor,
+    writes: bool = True,
+    tasks: int | None = None,
+) -> Path:
+    """Runs one step to its end; tasks that are done already are not done again. Gives the folder of its documents."""
+    out = work / name
+    on.run(name, [*pipeline, *([_writer(out)] if writes else [])], tasks or on.tasks, work / LOGS / name)
+    return out
+
+
+def counts_of(work: Path) -> dict[str, int]:
+    """`documents_in`, `kept`, and what was dropped by datatrove's reason, from what each task has written down."""
+    documents: Counter[str] = Counter()
+    last = max(path.name for path in (work / LOGS).iterdir())
+    for folder in sorted((work / LOGS).iterdir()):
+        for file in (folder / "stats").glob("*.json"):
+            for step in json.loads(file.read_text(encoding="utf-8")):
+                documents += _of_step(step, folder.name, last)
+    return dict(documents)
+
+
+def _of_step(step: Mapping[str, Any], folder: str, last: str) -> Counter[str]:
+    documents: Counter[str] = Counter()
+    figures = {
+        name: round(float(value["total"] if isinstance(value, Mapping) else value))
+        for name, value in step["stats"].items()
+    }
+    if "Hugging" in step["name"]:
+        documents["documents_in"] += figures.get("documents", 0)
+    if "Jsonl" in step["name"] and "writer" in step["name"].lower() and folder == last:
+        documents["kept"] += figures.get("total", 0)
+    for name, count in figures.items():
+        if name == "documents_in":
+            documents[name] += count
+        elif name.startswith("dropped_"):
+            documents[name.removeprefix("dropped_")] += count
+    if folder in ("4-exact", "8-near") and "dropped" in figures:
+        documents[folder.split("-")[1]] += figures["dropped"]
+    return documents
+
+
+# Distinct words that are remembered before a tokenizer begins anew: some 100 MB in each process.
+MOST_WORDS = 500_000
+# Chunks between two blanks whose words are remembered; spaCy's own number is 10,000.
+MOST_CHUNKS = 200_000
+
+
+class QuickWords(SpaCyTokenizer):
+    """A tokenizer of datatrove with spaCy's plain rules. language: as spaCy names it."""
+
+    _tokenizer: Any
+
+    def word_tokenize(self, text: str) -> list[str]:
+        if self._tokenizer is not None and len(self._tokenizer.vocab) > MOST_WORDS:
+            self._tokenizer = None
+        new = self._tokenizer is None
+        language: Any = self.tokenizer
+        if new:
+            language.vocab.lex_attr_getters = {}
+            language.tokenizer.max_cache_size = MOST_CHUNKS
+        # One text breaks spaCy's tokenizer, and datatrove leaves that name out (`SpaCyTokenizer._do_tokenize`).
+        try:
+            tokens = language.tokenizer(text)
+        except Exception:
+            tokens = language.tokenizer(text.replace("IS_ALPHA", ""))
+        return cast(list[str], strip_strings([token.text for token in tokens]))
+
+
+def quick_words(language: str) -> WordTokenizer:
+    """datatrove's tokenizer of a language in this process, made quick where it is one of spaCy's plain ones; all of datatrove's
+    steps then have it."""
+    from spacy.tokenizer import Tokenizer
+
+    found = load_word_tokenizer(language)
+    if type(found) is SpaCyTokenizer and type(found.tokenizer.tokenizer) is Tokenizer:
+        found._tokenizer = None
+        found.__class__ = QuickWords
+    return found

@@ -20,8 +20,8 @@ from datatrove.pipeline.base import PipelineStep
 
 from runner.parts.pretrain.stages import Cleaning
 from runner.tools.files import read_json, write_json
-from runner.tools.pods import INDEX, helping_pod
 from runner.tools.problem import Stop
+from runner.tools.process import INDEX, helping_pod
 
 # Seconds between two looks of a pod at what the others have left.
 LOOK_SECONDS = 2.0

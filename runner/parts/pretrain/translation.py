@@ -22,7 +22,7 @@ from runner.parts.pretrain.architecture import (
 from runner.plan import EngineConfig, Evaluation, Place, Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.scenarios.contract import Measurable
-from runner.scenarios.shared import axolotl, cadence, common, sharding
+from runner.scenarios.shared import axolotl, common, sharding
 
 if TYPE_CHECKING:
     from runner.scenarios.shared.common import Section
@@ -252,9 +252,9 @@ def after_pretraining(recipe: Recipe, place: Place, kind: str, before: str) -> E
         "chat_template": recipe.tokenizer.chat_template,
         "datasets": [dataset("train")],
         "test_datasets": [dataset("validation")],
-        **cadence.evaluated(section),
+        **common.evaluated(section),
         # Else epochs, whose evaluations say which model is kept.
-        **({"load_best_model_at_end": False} if prefers else cadence.KEEPS_THE_BEST),
+        **({"load_best_model_at_end": False} if prefers else common.KEEPS_THE_BEST),
     }
     if kind == "lora":
         config |= {"adapter": "lora", "lora_target_modules": list(recipe.facts.linear)}

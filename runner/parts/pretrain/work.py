@@ -1,22 +1,44 @@
-"""The stages of a pipeline that train nothing: its data, and first weights (see `runner.entrypoints.prepare`)."""
+"""The stages of a pipeline that train nothing, its data and first weights (see `runner.entrypoints.prepare`): a tokenizer, blocks of
+each context length as `.npy` files that training maps into memory, and the rows of the stages after pretraining, preferences for
+DPO, and a domain's conversations mixed with general ones, so that learning the one does not forget the other."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable, Iterator
+import os
+import random
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from runner.data import RenderedExample
-from runner.data.tokenizers import Pretrained
-from runner.parts.pretrain.stages import Data, FirstWeights
-from runner.tools.files import replacing_folder
-from runner.tools.pods import helping_pod
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+
+from runner import catalog
+from runner.catalog.tables import VALIDATION_BLOCKS
+from runner.data import RenderedExample, blocks, chat, doctor, items, rows, tokenizers
+from runner.data.conversation_formats import rendered
+from runner.data.data_sets import hash_64
+from runner.data.report import Report, rows_of
+from runner.data.tokenizers import Pretrained, TokenizerFor
+from runner.parts.pretrain.stages import (
+    END_OF_TEXT,
+    Data,
+    FirstWeights,
+    Mixture,
+    Preference,
+    Preferences,
+    Tokenizer,
+)
+from runner.recipe import templates
+from runner.tools.files import replacing, replacing_folder
 from runner.tools.problem import Stop
+from runner.tools.process import helping_pod
 from runner.tools.run_files import REPORT
-
-if TYPE_CHECKING:
-    from runner.data.tokenizers import TokenizerFor
+from runner.trainer.generation import messages
 
 Tell = Callable[[str], None]
 
@@ -43,10 +65,6 @@ def data(everything: Data, tell: Tell) -> None:
 
 def _parts(everything: Data, out: Path) -> Iterator[tuple[str, Iterable[str]]]:
     """Each part with its report, made when it is its turn."""
-    from runner.data import chat
-    from runner.data.report import rows_of
-    from runner.parts.pretrain.post_training_rows import prepare_mixture, prepare_preferences
-
     # What lies in the folder counts too: with another tokenizer the rows are others.
     tokenizer, load = Pretrained(str(out / "tokenizer")), _tokenizer(out)
     yield "text", _text(everything, out)
@@ -65,14 +83,10 @@ def _parts(everything: Data, out: Path) -> Iterator[tuple[str, Iterable[str]]]:
 
 
 def _text(everything: Data, out: Path) -> Iterator[str]:
-    from itertools import islice
-
-    from runner.parts.pretrain import packing
-
     text, weights = everything.text, dict(everything.lengths)
     if text.packed:
-        tokenizer = packing.tokenizer_for(everything.tokenizer, lambda: (), out / "tokenizer")
-        counts = packing.take_packed(Path(text.packed), weights, tokenizer, out / "blocks")
+        tokenizer = tokenizer_for(everything.tokenizer, lambda: (), out / "tokenizer")
+        counts = take_packed(Path(text.packed), weights, tokenizer, out / "blocks")
     else:
         from runner.parts.pretrain import cleaning
 
@@ -81,9 +95,9 @@ def _text(everything: Data, out: Path) -> Iterator[str]:
         def first() -> Iterator[str]:
             return islice(cleaning.documents(out), TOKENIZER_DOCUMENTS)
 
-        tokenizer = packing.tokenizer_for(everything.tokenizer, first, out / "tokenizer")
+        tokenizer = tokenizer_for(everything.tokenizer, first, out / "tokenizer")
         share, seed = text.validation_share, text.seed
-        counts = packing.pack(lambda: cleaning.documents(out), tokenizer, weights, share, seed, out / "blocks")
+        counts = pack(lambda: cleaning.documents(out), tokenizer, weights, share, seed, out / "blocks")
     yield f"tokenizer            {len(tokenizer):>11,}   entries, of {everything.tokenizer.most:,} rows of the embedding"
     for name, side in counts.items():
         told = (
@@ -104,22 +118,271 @@ def _tokenizer(out: Path) -> TokenizerFor:
     return load
 
 
+def tokenizer_for(chosen: Tokenizer, texts: Callable[[], Iterable[str]], folder: Path) -> Any:
+    """The tokenizer in `folder`, trained on the texts or taken from `chosen.base`, with the special tokens of chats set.
+
+    Raises Stop where it has more entries than the embedding has rows, or cannot be loaded.
+    """
+    if chosen.base:
+        tokenizer = _taken(chosen.base, chosen.revision, catalog.chat_template("chatml"))
+        tokenizer.save_pretrained(str(folder))
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+        tokenizer = tokenizers.train(texts(), folder, None, catalog.chat_template("chatml"), chosen.vocabulary)
+    if len(tokenizer) > chosen.most:
+        raise Stop(
+            f"The tokenizer has {len(tokenizer):,} entries, and the embedding has rows for {chosen.most:,}.",
+            "Take a smaller tokenizer, or raise `model.vocabulary`.",
+        )
+    return tokenizer
+
+
+def _taken(base: str, revision: str, template: catalog.ChatTemplate) -> Any:
+    from transformers import AutoTokenizer
+
+    options = {} if Path(base).is_dir() else {"revision": revision}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(base, **options)
+    except (OSError, ValueError) as error:
+        raise Stop(
+            f"The tokenizer `{base}` cannot be loaded: {str(error).splitlines()[0]}",
+            "Check its name, your network and your access.",
+        ) from None
+    missing = [token for token in (END_OF_TEXT, *template.tokens) if token not in tokenizer.get_vocab()]
+    tokenizer.add_special_tokens({"additional_special_tokens": missing} if missing else {})
+    tokenizer.eos_token, tokenizer.pad_token, tokenizer.chat_template = (
+        template.end,
+        END_OF_TEXT,
+        tokenizers.jinja(template),
+    )
+    return tokenizer
+
+
+def pack(
+    texts: Callable[[], Iterable[str]],
+    tokenizer: Any,
+    tokens: Mapping[int, int],
+    share: float,
+    seed: int,
+    out: Path,
+) -> dict[str, dict[str, int]]:
+    """Writes `train-<length>.npy` and `validation-<length>.npy`; arrays (blocks, length) of token numbers.
+
+    tokens: for each length how many tokens training will read; the training documents are divided among the
+    lengths in these proportions, so that no length learns another's text again. share: part of the documents for
+    validation, on which every length is measured.
+    Raises Stop where the text is too little for one block of a length.
+    """
+    end = tokenizer.convert_tokens_to_ids(END_OF_TEXT)
+    encode, dtype = blocks.encoder(tokenizer), np.uint16 if len(tokenizer) <= 2**16 else np.int32
+    report = {}
+    for length, home in _homes(tokens, share).items():
+        for split, (first, last) in home.items():
+            # By its text, so that equal texts stay together and one more redraws none.
+            chosen = (text for text in texts() if first <= hash_64(f"{seed}\n{text}") / 2**64 < last)
+            most = VALIDATION_BLOCKS if split == "validation" else None
+            file = out / f"{split}-{length}.npy"
+            counts = _write_blocks(file, blocks.tokenise(chosen, encode, end), length, dtype, most)
+            report[f"{split}-{length}"] = counts.facts
+            if not counts.blocks:
+                raise Stop(
+                    f"The {'validation' if split == 'validation' else 'training'} text of length {length:,} has "
+                    f"{counts.tokens:,} tokens, too few for one block.",
+                    "Give more text, raise `data.validation_share`, or shorten the blocks.",
+                )
+    return report
+
+
+def _homes(tokens: Mapping[int, int], share: float) -> dict[int, dict[str, tuple[float, float]]]:
+    """For each length the stretches of [0, 1) whose documents are its own: validation first, the rest divided."""
+    whole, start, homes = sum(tokens.values()), share, {}
+    for length, count in tokens.items():
+        end = start + (1 - share) * count / whole
+        homes[length] = {"train": (start, end), "validation": (0.0, share)}
+        start = end
+    homes[length]["train"] = (homes[length]["train"][0], 1.1)  # the last one takes what rounding leaves
+    return homes
+
+
+def _write_blocks(
+    file: Path, documents: Iterator[np.ndarray], length: int, dtype: Any, most_blocks: int | None
+) -> blocks.BlockCounts:
+    """Writes a `.npy` file of blocks of `length` tokens, which appears when it is complete. documents: the tokens of each."""
+    counts = blocks.BlockCounts(length)
+
+    def write_header(out: Any) -> None:
+        description = np.lib.format.dtype_to_descr(np.dtype(dtype))
+        header = {"descr": description, "fortran_order": False, "shape": (counts.blocks, length)}
+        np.lib.format.write_array_header_1_0(out, header)
+
+    with replacing(file) as partial, partial.open("wb") as out:
+        write_header(out)
+        for group in blocks.cut(documents, counts, most_blocks):
+            out.write(group.astype(dtype).tobytes())
+        # NumPy's header keeps room for the first axis to grow, so the true count fits where 0 stood.
+        out.seek(0)
+        write_header(out)
+    return counts
+
+
+def take_packed(source: Path, lengths: Iterable[int], tokenizer: Any, out: Path) -> dict[str, dict[str, int]]:
+    """Takes files that somebody has packed already, after looking at them.
+
+    Raises Stop where one is no array of blocks of its length, or holds numbers that the tokenizer does not have.
+    """
+    report = {}
+    for length in lengths:
+        for split in ("train", "validation"):
+            file = source / f"{split}-{length}.npy"
+            try:
+                array = np.load(file, mmap_mode="r", allow_pickle=False)
+            except (OSError, ValueError):
+                raise Stop(f"`{file}` is no array of NumPy.", "Write it with numpy.save, a block a row.") from None
+            if array.ndim != 2 or array.shape[1] != length or not len(array) or array.dtype.kind not in "iu":
+                raise Stop(
+                    f"`{file}` is an array {array.shape} of {array.dtype}, and must hold whole numbers (blocks, {length}).",
+                    "Write one block a row.",
+                )
+            highest = max(int(array[start : start + 65536].max()) for start in range(0, len(array), 65536))
+            if highest >= len(tokenizer):
+                raise Stop(
+                    f"`{file}` holds the token {highest:,}, and the tokenizer has {len(tokenizer):,} entries.",
+                    "Name the tokenizer that the file was made with under `tokenizer.base`.",
+                )
+            out.mkdir(parents=True, exist_ok=True)
+            link = out / file.name
+            link.unlink(missing_ok=True)
+            try:
+                os.link(file, link)
+            except OSError:
+                shutil.copyfile(file, link)
+            report[f"{split}-{length}"] = blocks.BlockCounts(length, 0, array.size, len(array)).facts
+    return report
+
+
+# What Axolotl reads of prepared conversations.
+READ = ("messages", "tools")
+
+
+def prepare_preferences(preferences: Preferences, out: Path, tokenizer_for: TokenizerFor | None = None) -> Report:
+    """Writes `train.parquet` and `validation.parquet` (columns `messages`, `chosen`, `rejected`) and `report.json`.
+
+    tokenizer_for: gives the tokenizer that counts what training will cut of longer rows.
+    Raises Stop where too few rows are left to train and validate on.
+    """
+
+    def read(place: Path, report: Report) -> tuple[items.Spool, np.ndarray]:
+        codecs = [items.RowCodec(one.preference, _batch) for one in preferences.sets]
+        return items.without_duplicates(preferences, codecs, place, report)
+
+    return items.prepare(
+        preferences,
+        out,
+        read,
+        partial(PreferenceColumns, preferences),
+        tokenizer=preferences.tokenizer,
+        tokenizer_for=tokenizer_for,
+    )
+
+
+def _batch(preferences: Sequence[Preference]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([vars(preference) for preference in preferences])
+
+
+class PreferenceColumns:
+    """What becomes of spooled preferences."""
+
+    def __init__(self, asked: Preferences, spool: items.Spool) -> None:
+        self.asked, self.spool = asked, spool
+
+    def said(self, batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
+        for row in batch.to_pylist():
+            yield "\n".join((row["prompt"], row["chosen"], row["rejected"])), row["chosen"]
+
+    def table(self, batch: pa.RecordBatch) -> pa.Table:
+        asked = [messages(self.asked.system_prompt, prompt) for prompt in batch["prompt"].to_pylist()]
+        return pa.table({"messages": asked, "chosen": batch["chosen"], "rejected": batch["rejected"]})
+
+    def measured(self, kept: np.ndarray, tokenizer_for: TokenizerFor | None, report: Report) -> np.ndarray:
+        """Counts the tokens of each row's longer answer behind its prompt, and what training cuts of both."""
+
+        def texts(answer: str) -> Iterator[str]:
+            for batch in self.spool.batches(kept):
+                for row in batch.to_pylist():
+                    conversation = messages(self.asked.system_prompt, row["prompt"], row[answer])
+                    yield rendered(self.asked.special_tokens, conversation)
+
+        tokenizer = tokenizer_for(texts("chosen")) if tokenizer_for and len(kept) else None
+        if tokenizer is None:
+            report.tokenizer = "the tokenizer is not here; longer rows are cut in training"
+            return kept
+        report.tokenizer = str(tokenizer.name_or_path)
+        lengths = np.stack([blocks.lengths(texts(answer), tokenizer) for answer in ("chosen", "rejected")])
+        longer, limit = lengths.max(axis=0), self.asked.sequence_len
+        report.token_lengths = blocks.figures(longer)
+        lines = self.spool.where(self.asked, kept[longer > limit])
+        lost = int((lengths - limit).clip(min=0).sum())
+        report.findings += doctor.too_long(longer, limit, lines, lost, " are cut in training")
+        return kept
+
+
+def _preferences(preferences: Preferences) -> Iterator[RenderedExample]:
+    """The rows that make a preference, one after the other: the question with the answer to prefer, and below it the other."""
+    for one in preferences.sets:
+        for row in rows.good(one):
+            with suppress(templates.NoText):
+                found = one.preference(row)
+                if isinstance(found, Preference):
+                    conversation = messages(preferences.system_prompt, found.prompt, found.chosen)
+                    text = rendered(preferences.special_tokens, conversation)
+                    yield RenderedExample(found.prompt, f"{text}\n\nrejected: {found.rejected}")
+
+
+def prepare_mixture(
+    mixture: Mixture, out: Path, general: Path, tokenizer_for: TokenizerFor
+) -> tuple[Report, list[str]]:
+    """Writes `out/train.parquet` (mixed) and `out/validation.parquet` (the domain alone); gives the domain's report, and
+    lines about the mixture.
+
+    general: Parquet with the general conversations, of which the rest is drawn, each at most once.
+    """
+    from datasets import Dataset
+
+    share = mixture.domain_share
+    report = chat.prepare(mixture, out / "domain", tokenizer_for=tokenizer_for)
+    domain, others = (
+        table.select([name for name in READ if name in table.column_names])
+        for table in map(parquet.read_table, (out / "domain" / "train.parquet", general))
+    )
+    count = min(len(others), round(len(domain) * (1 - share) / share))
+    drawn = sorted(random.Random(mixture.seed).sample(range(len(others)), count))
+    # Permissive, because turns of the one may have what those of the other do not.
+    mixed = pa.concat_tables([domain, others.take(drawn)], promote_options="permissive").replace_schema_metadata()
+    _write_rows(Dataset(mixed).shuffle(seed=mixture.seed).with_format("arrow")[:], out / "train.parquet")
+    _write_rows(parquet.read_table(out / "domain" / "validation.parquet"), out / "validation.parquet")
+    short = round(len(domain) * (1 - share) / share) - count
+    return report, [
+        f"mixed                {len(domain):>9,} of the domain, {count:,} general: {len(domain) / len(mixed):.0%} domain",
+        *([f"  note: {short:,} general rows are missing for a share of {share:.0%}"] if short else []),
+    ]
+
+
+def _write_rows(table: Any, file: Path) -> None:
+    with replacing(file) as partial:
+        parquet.write_table(table, partial, compression="zstd")
+
+
 def _seen(everything: Data) -> dict[str, Iterator[RenderedExample]]:
     """The rows of each stage, documents as they are before they are cleaned."""
-    from runner.data import chat
-    from runner.parts.pretrain import post_training_rows
-
     kinds = {
         "pretrain": _documents(everything),
         "sft": chat.first(everything.sft),
-        "dpo": post_training_rows.first(everything.dpo),
+        "dpo": _preferences(everything.dpo),
     }
     return kinds | ({"lora": chat.first(everything.lora)} if everything.lora else {})
 
 
 def _documents(everything: Data) -> Iterator[RenderedExample]:
-    from runner.data import rows
-
     for one in everything.text.sets:
         for row in rows.good(one):
             if row.get(one.column):

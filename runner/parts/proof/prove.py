@@ -16,18 +16,8 @@ import torch
 from axolotl.utils.dict import DictDefault
 from jinja2 import TemplateError
 
-from runner.parts.proof import leaks, showing
-from runner.parts.proof.batches import (
-    ROWS,
-    TOLERANCE,
-    Engine,
-    few,
-    first_loss,
-    judge,
-    moved,
-    undisturbed,
-)
-from runner.parts.proof.conversations import SHOWN, UNTRAINED, Reader, Talk, Tokens, spread
+from runner.parts.proof import judging, showing
+from runner.parts.proof.judging import SHOWN, TOLERANCE, UNTRAINED, Reader, Tokens, spread
 from runner.parts.proof.showing import Faults
 from runner.tools.names import same, shortened
 from runner.trainer import child_process
@@ -38,285 +28,6 @@ from runner.trainer.settings import RunSettings
 # hundred that is wrong, a sample of so many misses all in one case of 10^13.
 MOST_ROWS = 3000
 BATCHES = 4
-
-
-@dataclass
-class Prover:
-    """cfg: the engine's config, as it has it now. asks_later: questions of the demo and of the evaluation. turn_end: the token
-    that ends an answer, where it is not end-of-text. first: the row that training begins with, where the earlier ones belong to
-    another stage. with_model: whether the model is whole and on a processor, and can be asked. show: rows to show. planned_attention: where another one stands in for it."""
-
-    cfg: Any
-    trainer: Any
-    asks_later: Sequence[str] = ()
-    turn_end: str | None = None
-    first: int = 0
-    with_model: bool = True
-    show: int = 2
-    planned_attention: str | None = None
-    faults: Faults = field(default_factory=Faults)
-    facts: dict[str, Any] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-
-    def prove(self) -> Proof:
-        begun = time.monotonic()
-        judged = {"conversations": self._conversations, "preferences": self._preferences, "text": self._text}[self.kind]
-        with undisturbed(self.trainer.model):
-            judged()
-            self._batches()
-            self._leaks()
-            if self.with_model and self.kind != "preferences":
-                self._model()
-        return Proof(
-            kind=self.kind,
-            notes=tuple(self.notes),
-            faults=tuple(self.faults),
-            seconds=round(time.monotonic() - begun, 1),
-            **self.facts,
-        )
-
-    @property
-    def kind(self) -> Kind:
-        if self.cfg.rl:
-            return "preferences"
-        return "conversations" if str(self.cfg.datasets[0].get("type")).startswith("chat_template") else "text"
-
-    @cached_property
-    def tokenizer(self) -> Any:
-        """As it will lie beside the trained model, where whoever asks that model finds it."""
-        from transformers import AutoTokenizer
-
-        with tempfile.TemporaryDirectory() as folder:
-            self.trainer.processing_class.save_pretrained(folder)
-            return AutoTokenizer.from_pretrained(folder, trust_remote_code=bool(self.cfg.trust_remote_code))
-
-    @cached_property
-    def ends(self) -> frozenset[int]:
-        named = [*(self.cfg.eot_tokens or ()), *([self.turn_end] if self.turn_end else ())]
-        numbers = [self.tokenizer.eos_token_id, *self.tokenizer.convert_tokens_to_ids(named)]
-        return frozenset(number for number in numbers if number is not None)
-
-    @cached_property
-    def reader(self) -> Reader:
-        first = self.cfg.datasets[0]
-        roles = frozenset(first.get("roles_to_train") or ("assistant",))
-        return Reader(self.tokenizer, roles, first.get("message_field_training"), self.ends)
-
-    @cached_property
-    def engine(self) -> Engine:
-        return Engine(self.trainer, self.first)
-
-    def _files(self, side: str) -> list[Path]:
-        return [Path(data["path"]) for data in self.cfg[side] or () if Path(data["path"]).is_file()]
-
-    def _prepared(self) -> Iterator[Mapping[str, Any]]:
-        """Prepared training rows: all, or of many some evenly apart."""
-        from pyarrow import parquet
-
-        files = self._files("datasets")
-        count = sum(parquet.read_metadata(file).num_rows for file in files)
-        every = spread(count, MOST_ROWS).step
-        if every > 1:
-            self.notes.append(f"of {count:,} prepared rows every {every}th was compared with the template")
-        number = 0
-        for file in files:
-            with parquet.ParquetFile(file) as table:
-                for batch in table.iter_batches(1000):
-                    yield from batch.slice(-number % every).to_pylist()[::every]
-                    number += len(batch)
-
-    def _conversations(self) -> None:
-        rows = _Rows(self.trainer.train_dataset)
-        limit, cut, rows_cut, judged = self.cfg.sequence_len, 0, 0, 0
-        shown: list[Mapping[str, Any]] = []
-        name = self.cfg.datasets[0].get("field_messages") or "messages"
-        for prepared in self._prepared():
-            try:
-                talk = self.reader.talk(prepared, name)
-            except TemplateError as error:
-                self.faults.add("template_fails", str(error))
-                continue
-            number, left = rows.number(talk.tokens), 0
-            if number is None and len(talk.tokens) > limit:
-                number = rows.number(talk.tokens[:limit])
-                left, rows_cut = len(talk.tokens) - (limit if number is not None else 0), rows_cut + 1
-                cut += left
-            if number is None:
-                if not left:
-                    self.faults.add("row_differs", f"the row that begins «{talk.named}» is not among them")
-                continue
-            judged += 1
-            labels = rows.labels(number)
-            if not left:
-                self.reader.judge(talk.tokens, labels, talk, self.faults)
-            if len(shown) < self.show:
-                shown.append(self._shown(number, talk, labels))
-        whole, empty = int((rows.trained == rows.lengths).sum()), int((rows.trained == 0).sum())
-        if empty:
-            self.faults.add("nothing_trained", times=empty)
-        if whole and self.reader.masks:
-            self.faults.add("nothing_masked", times=whole)
-        self.facts |= rows.shares | {"judged": judged, "cut": cut, "rows_cut": rows_cut, "shown": tuple(shown)}
-
-    def _shown(self, number: int, talk: Talk, labels: Sequence[int]) -> Mapping[str, Any]:
-        tokens = self._words(talk.tokens)
-        return showing.row(
-            number + 1, tokens[: len(labels)], [label != UNTRAINED for label in labels], tokens[len(labels) :]
-        )
-
-    def _words(self, tokens: Sequence[int]) -> list[str]:
-        return [self.tokenizer.decode([token]) for token in tokens]
-
-    def _preferences(self) -> None:
-        """Every prompt is what a model is asked with; both answers have an end, and what is cut of them is counted."""
-        dataset, limit = self.trainer.train_dataset, self.trainer.args.max_length
-        prompts = {tuple(row) for row in dataset["prompt_ids"]}
-        asked = 0
-        for prepared in self._prepared():
-            talk = self.reader.talk(
-                {"messages": [*prepared["messages"], {"role": "assistant", "content": ""}]}, "messages"
-            )
-            prompt = talk.answers[-1].prompt or ()
-            asked += 1
-            if prompt not in prompts and (limit is None or len(prompt) < limit):
-                trained = min(prompts, key=lambda known: abs(len(known) - len(prompt)), default=())
-                seen = f"in training {self.reader.words(trained[:12])}…, when asked {self.reader.words(prompt[:12])}…"
-                self.faults.add("prompt_differs", seen)
-        counts = {"trained": 0, "seen": 0, "cut": 0, "rows_cut": 0}
-        for row in dataset:
-            for answer in (row["chosen_ids"], row["rejected_ids"]):
-                if not answer or answer[-1] not in self.ends:
-                    self.faults.add("end_not_trained", f"the last token is {self.reader.words(answer[-1:])}")
-                left = max(0, len(row["prompt_ids"]) + len(answer) - limit) if limit else 0
-                counts["seen"] += len(row["prompt_ids"])
-                counts["trained"] += len(answer) - left
-                counts["cut"] += left
-                counts["rows_cut"] += left > 0
-        shown = [
-            showing.row(
-                number + 1, self._words(ids), [place >= len(row["prompt_ids"]) for place in range(len(ids))], ()
-            )
-            for number, row in enumerate(islice(dataset, self.show))
-            for ids in [row["prompt_ids"] + row["chosen_ids"]]
-        ]
-        self.facts |= counts | {"rows": len(dataset), "judged": asked, "shown": tuple(shown)}
-
-    def _text(self) -> None:
-        dataset, trained, seen = self.trainer.train_dataset, 0, 0
-        shown: list[Mapping[str, Any]] = []
-        numbers = [self.first + number for number in spread(len(dataset) - self.first, MOST_ROWS)]
-        for number in numbers:
-            row = dataset[number]
-            tokens, labels = np.asarray(row["input_ids"]), np.asarray(row["labels"])
-            trained += (here := int((labels != UNTRAINED).sum()))
-            seen += len(labels) - here
-            if wrong := int((tokens != labels).sum()):
-                self.faults.add("text_not_whole", f"{wrong:,} of {len(tokens):,} tokens of a row")
-            if len(shown) < self.show:
-                marks = (labels != UNTRAINED).tolist()
-                shown.append(showing.row(number + 1, self._words(tokens.tolist()), marks, ()))
-        self.facts |= {"rows": len(dataset) - self.first, "judged": len(numbers), "trained": trained, "seen": seen}
-        self.facts |= {"shown": tuple(shown)}
-
-    def _batches(self) -> None:
-        padding = batches = 0
-        for numbers, batch in self._made():
-            rows = self.engine.rows(numbers)
-            if self.kind == "preferences":
-                rows, batch = (
-                    self._pairs(rows),
-                    {**batch, "labels": batch["input_ids"].masked_fill(batch["completion_mask"] == 0, UNTRAINED)},
-                )
-            padding += judge(batch, rows, self.ends, self.faults)
-            batches += 1
-        self.facts |= {"batches": batches, "padding": padding}
-
-    def _made(self) -> Iterator[tuple[list[int], Any]]:
-        """The first batches of training, and one of a short and a long row, so that there is something to pad."""
-        yield from self.engine.batches(BATCHES)
-        if self.kind == "conversations":
-            lengths = _Rows(self.trainer.train_dataset).lengths
-            pair = [int(lengths.argmin()), int(lengths.argmax())]
-            yield pair, self.engine.batch(self.engine.rows(pair))
-
-    def _pairs(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """The rows that a batch of preferences is made of: all better answers, then all worse ones."""
-        limit = self.trainer.args.max_length
-        return [
-            {
-                "input_ids": (row["prompt_ids"] + row[answer])[:limit],
-                "labels": ([UNTRAINED] * len(row["prompt_ids"]) + row[answer])[:limit],
-            }
-            for answer in ("chosen_ids", "rejected_ids")
-            for row in rows
-        ]
-
-    def _leaks(self) -> None:
-        if self.kind == "text":
-            self._same_documents()
-            return
-        held = {leaks.words(row): row for row in leaks.conversations(self._files("test_datasets"))}
-        asked, later = set(), {same(question): question for question in self.asks_later}
-        for row in leaks.conversations(self._files("datasets")):
-            if (known := held.pop(leaks.words(row), None)) is not None:
-                exactly = known["messages"] == row["messages"]
-                first = next(turn["content"] for turn in row["messages"] if turn["role"] == "user")
-                how = "word for word" if exactly else "but for space, case or system prompt"
-                self.faults.add("leak", f"«{shortened(str(first), SHOWN)}», {how}")
-            asked |= later.keys() & set(leaks.questions(row))
-        self.facts["asked"] = tuple(later[question] for question in later if question in asked)
-
-    def _same_documents(self) -> None:
-        sides = self._blocks()
-        if sides is None:
-            return
-        train, validation = (leaks.documents(side, self.ends, self.tokenizer) for side in sides)
-        held = {document for document in validation if document}
-        for document in train:
-            if document in held:
-                held.discard(document)
-                self.faults.add("leak", f"the document that begins «{shortened(document, SHOWN)}»")
-
-    def _blocks(self) -> tuple[Iterator[np.ndarray], Iterator[np.ndarray]] | None:
-        """Training and validation text in the order in which it was cut; None where there is no validation text."""
-        blocks = (self.cfg.recipe_runner or {}).get("blocks")
-        if blocks:
-            names = (
-                Path(blocks["folder"]) / f"{side}-{blocks['sequence_len']}.npy" for side in ("train", "validation")
-            )
-            train, validation = (iter(np.load(file, mmap_mode="r")) for file in names)
-            return train, validation
-        if not self._files("test_datasets"):
-            return None
-        return _lines(self._files("datasets")), _lines(self._files("test_datasets"))
-
-    def _model(self) -> None:
-        """Rows of one batch do not see each other, and a loss is the same in one batch and in eight."""
-        trainer, vocabulary = self.trainer, len(self.tokenizer)
-        numbers = range(self.first, min(len(trainer.train_dataset), self.first + 8 * ROWS))
-        rows = few(self.engine, vocabulary, numbers)
-        config = trainer.model.config
-        self.facts["attention"] = str(getattr(config, "_attn_implementation", ""))
-        if self.planned_attention not in (None, self.facts["attention"]):
-            self.notes.append(
-                f"{self.planned_attention} needs a GPU; {self.facts['attention']} was judged, which tells rows apart by the same positions"
-            )
-        self.facts["joined"] = (
-            "packed" if self.engine.packs else "flattened" if self.cfg.batch_flattening is True else "padded"
-        )
-        if len(rows) < 2:
-            self.notes.append("there are too few rows to see whether those of one batch see each other")
-            return
-        self.facts["logits_moved"] = change = moved(self.engine, rows, vocabulary)
-        if not change <= TOLERANCE:
-            self.faults.add(
-                "rows_mixed", f"by up to {change:.2g} ({self.facts['joined']} rows, {self.facts['attention']})"
-            )
-        at_once = first_loss(self.engine, [self.engine.batch(rows)])
-        accumulated = first_loss(self.engine, [self.engine.batch([row]) for row in rows])
-        self.facts |= {"loss_at_once": at_once, "loss_accumulated": accumulated}
-        if not abs(at_once - accumulated) <= TOLERANCE:
-            self.faults.add("accumulation", f"{at_once:.6f} and {accumulated:.6f}")
 
 
 class _Rows:
@@ -341,40 +52,291 @@ class _Rows:
     def number(self, tokens: Tokens) -> int | None:
         return self.numbers.get(np.array(tokens, dtype=np.int64).tobytes())
 
-    def labels(self, number: int) -> list[int]:
-        labels: list[int] = self.dataset[number]["labels"]
-        return labels
+
+@dataclass
+class Prover:
+    """Judges what an engine is about to train. cfg: the engine's config, as it has it now."""
+
+    cfg: Any
+    trainer: Any
+    settings: RunSettings
+    faults: Faults = field(default_factory=Faults)
+    facts: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def prove(self) -> Proof:
+        begun = time.monotonic()
+        judged = {"conversations": self._conversations, "preferences": self._preferences, "text": self._text}[self.kind]
+        with judging.undisturbed(self.trainer.model):
+            judged()
+            self._batches()
+            self._same_documents() if self.kind == "text" else self._leaks()
+            # Models on GPUs may be in parts by now, and are not asked.
+            sharded = self.cfg.deepspeed or self.cfg.fsdp or self.cfg.fsdp_config
+            if self.kind != "preferences" and not torch.cuda.is_available() and not sharded:
+                self._model()
+        return Proof(
+            kind=self.kind,
+            notes=tuple(self.notes),
+            faults=tuple(self.faults),
+            seconds=round(time.monotonic() - begun, 1),
+            **self.facts,
+        )
 
     @property
-    def shares(self) -> dict[str, int]:
-        trained = int(self.trained.sum())
-        return {"rows": len(self.lengths), "trained": trained, "seen": int(self.lengths.sum()) - trained}
+    def first(self) -> int:
+        """The row that training begins with; earlier ones belong to the context length before."""
+        blocks = self.settings.blocks
+        return blocks.first_step * self.settings.effective_batch_size if blocks else 0
 
+    @property
+    def kind(self) -> Kind:
+        if self.cfg.rl:
+            return "preferences"
+        return "conversations" if str(self.cfg.datasets[0].get("type")).startswith("chat_template") else "text"
 
-def _lines(files: Sequence[Path]) -> Iterator[np.ndarray]:
-    from pyarrow import parquet
+    @cached_property
+    def tokenizer(self) -> Any:
+        """As it will lie beside the trained model, where whoever asks that model finds it."""
+        from transformers import AutoTokenizer
 
-    for file in files:
-        with parquet.ParquetFile(file) as table:
-            for batch in table.iter_batches(100, columns=["input_ids"]):
-                yield np.asarray(batch.column(0).flatten())
+        with tempfile.TemporaryDirectory() as folder:
+            self.trainer.processing_class.save_pretrained(folder)
+            return AutoTokenizer.from_pretrained(folder, trust_remote_code=bool(self.cfg.trust_remote_code))
+
+    @cached_property
+    def ends(self) -> frozenset[int]:
+        demo = self.settings.demo
+        named = [*(self.cfg.eot_tokens or ()), *([demo.turn_end] if demo and demo.turn_end else ())]
+        numbers = [self.tokenizer.eos_token_id, *self.tokenizer.convert_tokens_to_ids(named)]
+        return frozenset(number for number in numbers if number is not None)
+
+    @cached_property
+    def reader(self) -> Reader:
+        first = self.cfg.datasets[0]
+        roles = frozenset(first.get("roles_to_train") or ("assistant",))
+        return Reader(self.tokenizer, roles, first.get("message_field_training"), self.ends)
+
+    @cached_property
+    def rows(self) -> _Rows:
+        return _Rows(self.trainer.train_dataset)
+
+    @cached_property
+    def engine(self) -> judging.Engine:
+        return judging.Engine(self.trainer, self.first)
+
+    def _files(self, side: str) -> list[Path]:
+        return [Path(data["path"]) for data in self.cfg[side] or () if Path(data["path"]).is_file()]
+
+    def _prepared(self) -> Iterator[Mapping[str, Any]]:
+        """Prepared training rows: all, or of many some evenly apart."""
+        from pyarrow import parquet
+
+        files = self._files("datasets")
+        count = sum(parquet.read_metadata(file).num_rows for file in files)
+        every = spread(count, MOST_ROWS).step
+        if every > 1:
+            self.notes.append(f"of {count:,} prepared rows every {every}th was compared with the template")
+        number = 0
+        for batch in judging.batches(files, 1000):
+            yield from batch.slice(-number % every).to_pylist()[::every]
+            number += len(batch)
+
+    def _conversations(self) -> None:
+        rows = self.rows
+        limit, cut, rows_cut, judged = self.cfg.sequence_len, 0, 0, 0
+        shown: list[Mapping[str, Any]] = []
+        name = self.cfg.datasets[0].get("field_messages") or "messages"
+        for prepared in self._prepared():
+            try:
+                talk = self.reader.talk(prepared, name)
+            except TemplateError as error:
+                self.faults.add("template_fails", str(error))
+                continue
+            number, left = rows.number(talk.tokens), 0
+            if number is None and len(talk.tokens) > limit:
+                number = rows.number(talk.tokens[:limit])
+                left, rows_cut = len(talk.tokens) - (limit if number is not None else 0), rows_cut + 1
+                cut += left
+            if number is None:
+                if not left:
+                    self.faults.add("row_differs", f"the row that begins «{talk.named}» is not among them")
+                continue
+            judged += 1
+            labels = rows.dataset[number]["labels"]
+            if not left:
+                self.reader.judge(talk.tokens, labels, talk, self.faults)
+            if len(shown) < self.settings.proof.show:
+                tokens, marks = self._words(talk.tokens), [label != UNTRAINED for label in labels]
+                shown.append(showing.row(number + 1, tokens[: len(labels)], marks, tokens[len(labels) :]))
+        whole, empty = int((rows.trained == rows.lengths).sum()), int((rows.trained == 0).sum())
+        if empty:
+            self.faults.add("nothing_trained", times=empty)
+        if whole and self.reader.masks:
+            self.faults.add("nothing_masked", times=whole)
+        trained = int(rows.trained.sum())
+        self.facts |= {"rows": len(rows.lengths), "trained": trained, "seen": int(rows.lengths.sum()) - trained}
+        self.facts |= {"judged": judged, "cut": cut, "rows_cut": rows_cut, "shown": tuple(shown)}
+
+    def _words(self, tokens: Sequence[int]) -> list[str]:
+        return [self.tokenizer.decode([token]) for token in tokens]
+
+    def _preferences(self) -> None:
+        """Every prompt is what a model is asked with; both answers have an end, and what is cut of them is counted."""
+        dataset, limit = self.trainer.train_dataset, self.trainer.args.max_length
+        prompts = {tuple(row) for row in dataset["prompt_ids"]}
+        asked = 0
+        for prepared in self._prepared():
+            talk = self.reader.talk(
+                {"messages": [*prepared["messages"], {"role": "assistant", "content": ""}]}, "messages"
+            )
+            prompt = talk.prompts[-1] or ()
+            asked += 1
+            if prompt not in prompts and (limit is None or len(prompt) < limit):
+                trained = min(prompts, key=lambda known: abs(len(known) - len(prompt)), default=())
+                seen = f"in training {self.reader.words(trained[:12])}…, when asked {self.reader.words(prompt[:12])}…"
+                self.faults.add("prompt_differs", seen)
+        counts = {"trained": 0, "seen": 0, "cut": 0, "rows_cut": 0}
+        for row in dataset:
+            for answer in (row["chosen_ids"], row["rejected_ids"]):
+                if not answer or answer[-1] not in self.ends:
+                    self.faults.add("end_not_trained", f"the last token is {self.reader.words(answer[-1:])}")
+                left = max(0, len(row["prompt_ids"]) + len(answer) - limit) if limit else 0
+                counts["seen"] += len(row["prompt_ids"])
+                counts["trained"] += len(answer) - left
+                counts["cut"] += left
+                counts["rows_cut"] += left > 0
+        shown = [
+            showing.row(
+                number + 1, self._words(ids), [place >= len(row["prompt_ids"]) for place in range(len(ids))], ()
+            )
+            for number, row in enumerate(islice(dataset, self.settings.proof.show))
+            for ids in [row["prompt_ids"] + row["chosen_ids"]]
+        ]
+        self.facts |= counts | {"rows": len(dataset), "judged": asked, "shown": tuple(shown)}
+
+    def _text(self) -> None:
+        dataset, trained, seen = self.trainer.train_dataset, 0, 0
+        shown: list[Mapping[str, Any]] = []
+        numbers = [self.first + number for number in spread(len(dataset) - self.first, MOST_ROWS)]
+        for number in numbers:
+            row = dataset[number]
+            tokens, labels = np.asarray(row["input_ids"]), np.asarray(row["labels"])
+            trained += (here := int((labels != UNTRAINED).sum()))
+            seen += len(labels) - here
+            if wrong := int((tokens != labels).sum()):
+                self.faults.add("text_not_whole", f"{wrong:,} of {len(tokens):,} tokens of a row")
+            if len(shown) < self.settings.proof.show:
+                marks = (labels != UNTRAINED).tolist()
+                shown.append(showing.row(number + 1, self._words(tokens.tolist()), marks, ()))
+        self.facts |= {"rows": len(dataset) - self.first, "judged": len(numbers), "trained": trained, "seen": seen}
+        self.facts |= {"shown": tuple(shown)}
+
+    def _batches(self) -> None:
+        padding = batches = 0
+        for numbers, batch in self._made():
+            rows = self.engine.rows(numbers)
+            if self.kind == "preferences":
+                rows = self._pairs(rows)
+                batch = {**batch, "labels": batch["input_ids"].masked_fill(batch["completion_mask"] == 0, UNTRAINED)}
+            padding += judging.judge(batch, rows, self.ends, self.faults)
+            batches += 1
+        self.facts |= {"batches": batches, "padding": padding}
+
+    def _made(self) -> Iterator[tuple[list[int], Any]]:
+        """The first batches of training, and one of a short and a long row, so that there is something to pad."""
+        yield from self.engine.batches(BATCHES)
+        if self.kind == "conversations":
+            lengths = self.rows.lengths
+            pair = [int(lengths.argmin()), int(lengths.argmax())]
+            yield pair, self.engine.batch(self.engine.rows(pair))
+
+    def _pairs(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """The rows that a batch of preferences is made of: all better answers, then all worse ones."""
+        limit = self.trainer.args.max_length
+        return [
+            {
+                "input_ids": (row["prompt_ids"] + row[answer])[:limit],
+                "labels": ([UNTRAINED] * len(row["prompt_ids"]) + row[answer])[:limit],
+            }
+            for answer in ("chosen_ids", "rejected_ids")
+            for row in rows
+        ]
+
+    def _leaks(self) -> None:
+        """What is in training and in validation alike, and what will be asked later and is in training."""
+        held = {judging.words(row): row for row in judging.conversations(self._files("test_datasets"))}
+        demo, measured = self.settings.demo, self.settings.proof.questions
+        lines = Path(measured).read_text("utf-8").splitlines() if measured else ()
+        questions = [
+            *(demo.questions if demo and demo.chat else ()),
+            *(json.loads(line)["question"] for line in lines if line.strip()),
+        ]
+        asked, later = set(), {same(question): question for question in questions}
+        for row in judging.conversations(self._files("datasets")):
+            if (known := held.pop(judging.words(row), None)) is not None:
+                exactly = known["messages"] == row["messages"]
+                first = next(turn["content"] for turn in row["messages"] if turn["role"] == "user")
+                how = "word for word" if exactly else "but for space, case or system prompt"
+                self.faults.add("leak", f"«{shortened(str(first), SHOWN)}», {how}")
+            asked |= later.keys() & set(judging.questions(row))
+        self.facts["asked"] = tuple(later[question] for question in later if question in asked)
+
+    def _same_documents(self) -> None:
+        """Documents that are in training and in validation text, which both are read in the order in which they were cut."""
+        blocks = (self.cfg.recipe_runner or {}).get("blocks")
+        if blocks:
+            names = (
+                Path(blocks["folder"]) / f"{side}-{blocks['sequence_len']}.npy" for side in ("train", "validation")
+            )
+            sides = [iter(np.load(file, mmap_mode="r")) for file in names]
+        elif self._files("test_datasets"):
+            batches = (
+                judging.batches(self._files(side), 100, ("input_ids",)) for side in ("datasets", "test_datasets")
+            )
+            sides = [(np.asarray(batch.column(0).flatten()) for batch in side) for side in batches]
+        else:
+            return
+        train, validation = (judging.documents(side, self.ends, self.tokenizer) for side in sides)
+        held = {document for document in validation if document}
+        for document in train:
+            if document in held:
+                held.discard(document)
+                self.faults.add("leak", f"the document that begins «{shortened(document, SHOWN)}»")
+
+    def _model(self) -> None:
+        """Rows of one batch do not see each other, and a loss is the same in one batch and in eight."""
+        trainer, vocabulary = self.trainer, len(self.tokenizer)
+        numbers = range(self.first, min(len(trainer.train_dataset), self.first + 8 * judging.ROWS))
+        rows = judging.few(self.engine, vocabulary, numbers)
+        config = trainer.model.config
+        self.facts["attention"] = str(getattr(config, "_attn_implementation", ""))
+        if (planned := self.settings.proof.planned) not in (None, self.facts["attention"]):
+            self.notes.append(
+                f"{planned} needs a GPU; {self.facts['attention']} was judged, which tells rows apart by the same positions"
+            )
+        self.facts["joined"] = (
+            "packed" if self.engine.packs else "flattened" if self.cfg.batch_flattening is True else "padded"
+        )
+        if len(rows) < 2:
+            self.notes.append("there are too few rows to see whether those of one batch see each other")
+            return
+        self.facts["logits_moved"] = change = judging.moved(self.engine, rows, vocabulary)
+        if not change <= TOLERANCE:
+            self.faults.add(
+                "rows_mixed", f"by up to {change:.2g} ({self.facts['joined']} rows, {self.facts['attention']})"
+            )
+        at_once = judging.first_loss(self.engine, [self.engine.batch(rows)])
+        accumulated = judging.first_loss(self.engine, [self.engine.batch([row]) for row in rows])
+        self.facts |= {"loss_at_once": at_once, "loss_accumulated": accumulated}
+        if not abs(at_once - accumulated) <= TOLERANCE:
+            self.faults.add("accumulation", f"{at_once:.6f} and {accumulated:.6f}")
 
 
 def prove(cfg: DictDefault, trainer: Any, settings: RunSettings) -> Proof:
     """Judges rows and batches in every process alike, because some of the engine's figures are made by all together; the first
-    one leaves `proof.json` and says so. Models on GPUs may be in parts by now, and are not asked."""
-    demo, blocks = settings.demo, settings.blocks
-    sharded = cfg.deepspeed or cfg.fsdp or cfg.fsdp_config
-    proof = Prover(
-        cfg,
-        trainer,
-        asks_later=[*(demo.questions if demo and demo.chat else ()), *_questions(settings.proof.questions)],
-        turn_end=demo.turn_end if demo else None,
-        first=blocks.first_step * settings.effective_batch_size if blocks else 0,
-        with_model=not torch.cuda.is_available() and not sharded,
-        show=settings.proof.show,
-        planned_attention=settings.proof.planned,
-    ).prove()
+    one leaves `proof.json` and says so."""
+    proof = Prover(cfg, trainer, settings).prove()
     if not proof.attention and settings.proof.prepared and (earlier := Proof.read(Path(settings.proof.prepared))):
         names = ("joined", "attention", "logits_moved", "loss_at_once", "loss_accumulated")
         proof = replace(proof, **{name: getattr(earlier, name) for name in names})
@@ -383,9 +345,3 @@ def prove(cfg: DictDefault, trainer: Any, settings: RunSettings) -> Proof:
         proof.write(folder)
         print(child_process.event_line({"event": "proof", "folder": str(folder)}), flush=True)
     return proof
-
-
-def _questions(file: str | None) -> list[str]:
-    if file is None:
-        return []
-    return [json.loads(line)["question"] for line in Path(file).read_text("utf-8").splitlines() if line.strip()]

@@ -16,7 +16,7 @@ from runner.parts.report.facts import Curve, RunFacts, Series, of
 from runner.recipe.document import differing
 from runner.run.run_folder import RunFolder
 from runner.run.run_manifest import flat
-from runner.tools import extras
+from runner.tools import packaged
 from runner.tools.files import write_text
 from runner.tools.problem import Stop
 from runner.tools.run_files import PAGE
@@ -125,7 +125,7 @@ def _questions(runs: Sequence[RunFacts], stages: Sequence[str]) -> Iterator[tupl
 def missing() -> str:
     """What must be installed for a page; empty where all is there."""
     lacking = [package for package in ("jinja2", "pydantic") if find_spec(package) is None]
-    return extras.install("report") if lacking else ""
+    return packaged.install("report") if lacking else ""
 
 
 def leave(run: RunFolder, tell: Tell) -> None:

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 from runner.recipe.recipe import Recipe
 from runner.run import inference as ask
 from runner.run.stage_folder import StageFolder
-from runner.tools import ports
-from runner.trainer.generation import Loaded
+from runner.tools.process import HOST, free_port
+from runner.trainer.generation import LoadedModel
 
 # A question and what each side has said to it.
 Turn = tuple[str, tuple[str, ...]]
@@ -39,7 +39,7 @@ class Models:
     """Two models that answer in words, one after the other, because they share a processor. A model that has learned to answer
     knows its own earlier answers; one that continues a text begins anew each time."""
 
-    both: tuple[Loaded, Loaded]
+    both: tuple[LoadedModel, LoadedModel]
     names: tuple[str, ...] = ("original", "trained")
 
     @property
@@ -85,8 +85,8 @@ def show_page(
     # Fonts of this machine; those of the theme come from elsewhere.
     theme = gradio.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
     page.launch(
-        server_name=ports.HOST,
-        server_port=ports.free(port),
+        server_name=HOST,
+        server_port=free_port(port),
         share=False,
         inbrowser=False,
         quiet=True,

@@ -17,7 +17,7 @@ from runner.plan import Plan
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.run.launch import device_names, gpus_of, particular
-from runner.tools import extras
+from runner.tools import packaged
 
 if TYPE_CHECKING:
     from runner.recipe.sections import Nodes
@@ -55,7 +55,7 @@ def packages(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iter
     images = plan is not None and all(stage.engine == "images" for stage in plan.stages if stage.trains)
     needed = NEEDED_FOR_IMAGES if images else NEEDED
     if missing := [name for name in needed if not machine.packages.get(name)]:
-        yield Finding(PROBLEM, "packages", f"not installed: {', '.join(missing)}", extras.install("train"))
+        yield Finding(PROBLEM, "packages", f"not installed: {', '.join(missing)}", packaged.install("train"))
     else:
         shown = ", ".join(f"{name} {machine.packages[name]}" for name in needed)
         yield Finding(OK, "packages", f"Python {machine.python}, {shown}")
@@ -74,7 +74,7 @@ def packages(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iter
 
 def _flash_attention(machine: Machine) -> Finding:
     """The package, or the kernel that transformers takes in its place, which the product's own image carries."""
-    why, mend = "for `attention: flash_attention_2`", f"{extras.install('flash')}, or `attention: sdpa`"
+    why, mend = "for `attention: flash_attention_2`", f"{packaged.install('flash')}, or `attention: sdpa`"
     kernels = machine.packages.get("kernels")
     if version := machine.packages.get("flash-attn"):
         return Finding(OK, "flash-attn", f"version {version}, {why}")
@@ -88,7 +88,7 @@ def _flash_attention(machine: Machine) -> Finding:
 
 def _wanted_packages(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
     """Packages beside the usual ones: the name, what a recipe needs it for, and what installs it."""
-    train = extras.install("train")
+    train = packaged.install("train")
     # Images are trained without this setting.
     if recipe.settings.get("distribution", "").startswith("zero"):
         yield "deepspeed", f"`distribution: {recipe.distribution}`", train
@@ -102,7 +102,7 @@ def _wanted_packages(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
         yield "liger-kernel", "`speed.fused_kernels` and `speed.fused_cross_entropy`", train
     if not recipe.data.packed:
         for name in ("datatrove", "spacy"):
-            yield name, "cleaning text", extras.install("data")
+            yield name, "cleaning text", packaged.install("data")
         if recipe.data.cleaning.executor == "ray":
             yield "ray", "`data.cleaning.executor: ray`", 'pip install "ray[default]"'
     if recipe.evaluation.tasks:

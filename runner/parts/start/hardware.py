@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runner import catalog
-from runner.catalog.published import why_no_hub
-from runner.tools import ports
+from runner.catalog.models import why_no_hub
 from runner.tools.problem import Stop
+from runner.tools.process import free_port
 
 PACKAGES = (
     "axolotl",
@@ -177,7 +177,7 @@ def _free_gib(folder: Path) -> float:
 
 def _taken(port: int) -> bool:
     try:
-        ports.free(port)
+        free_port(port)
     except Stop:
         return True
     return False

@@ -11,8 +11,16 @@ import click
 
 from runner import catalog
 from runner.check import by_schema
-from runner.commands import completing
-from runner.commands.options import card_named, say, short, table
+from runner.commands.options import (
+    Completing,
+    card_named,
+    complete_gpu,
+    complete_model,
+    complete_recipe,
+    say,
+    short,
+    table,
+)
 from runner.data.conversation_formats import COLUMNS
 from runner.parts.planner import cards
 from runner.parts.start import drafting
@@ -38,7 +46,7 @@ class Question:
     proposed: Callable[[Answers], str] = lambda answers: ""
     asked: Callable[[Answers], bool] = lambda answers: True
     shown: Callable[[Answers], None] = lambda answers: None
-    completed: completing.Completing | None = None
+    completed: Completing | None = None
 
     @property
     def option(self) -> str:
@@ -116,7 +124,7 @@ DATA = (
         "Where is the file, or the folder?",
         "The file, or the folder, that it learns from.",
         _file,
-        completed=completing.recipe_file,
+        completed=complete_recipe,
     ),
     Question(
         "question",
@@ -153,7 +161,7 @@ PLACE = (
         proposed=lambda answers: answers.of.model,
         asked=lambda answers: bool(answers.of.model),
         shown=_show_models,
-        completed=completing.models,
+        completed=complete_model,
     ),
     Question(
         "where",
@@ -196,7 +204,7 @@ PLACE = (
         "The GPU, by its label.",
         lambda answers, said: card_named(said).name,
         proposed=_proposed_card,
-        completed=completing.gpus,
+        completed=complete_gpu,
     ),
     Question(
         "gpus",

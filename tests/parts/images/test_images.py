@@ -16,11 +16,11 @@ from PIL import Image
 from runner import parts
 from runner.check.validate import load
 from runner.commands.cli import _code as command
-from runner.parts.images import network, rehearsal, training
+from runner.parts.images import network, training, translation
 from runner.parts.images.data import SPLITS
 from runner.parts.images.trainer import STOCK_PACKAGES
 from runner.parts.jobs import code, kubernetes
-from runner.parts.proof import leaks, showing
+from runner.parts.proof import judging, showing
 from runner.recipe.overrides import from_options
 from runner.scenarios import prepare, translate
 from runner.tools.problem import Stop
@@ -292,7 +292,7 @@ def test_an_image_of_the_test_that_stands_in_training_is_taken_out_there_and_nam
     assert "    train.parquet, image 1 is test.parquet, image 101" in report.lines()
     kept, _ = training.read(tmp_path / "out" / "test.parquet", 32)
     assert (kept.permute(0, 2, 3, 1).numpy() == tests).all(), "the test is what it is for everybody"
-    seen = leaks.images({split: tmp_path / "out" / f"{split}.parquet" for split in SPLITS}, report.shared)
+    seen = judging.images({split: tmp_path / "out" / f"{split}.parquet" for split in SPLITS}, report.shared)
     assert (seen.rows, seen.judged) == (report.train_rows, report.validation_rows + 101) and not seen.faults
     assert prepare(wanted(tmp_path), tmp_path / "out").shared == 1
     told = list(showing.plain(seen))
@@ -318,7 +318,7 @@ def test_a_measured_image_that_somebody_has_put_into_training_is_a_fault(split, 
     pq.write_table(
         pa.concat_tables([pq.read_table(files["train"]), pq.read_table(files[split]).slice(2, 1)]), files["train"]
     )
-    seen = leaks.images(files)
+    seen = judging.images(files)
     assert [fault["kind"] for fault in seen.faults] == ["image_leak"]
     golden_message(seen.complaint)
 
@@ -543,9 +543,9 @@ def test_what_is_no_picture_and_what_images_have_not_is_said(tmp_path, capsys, m
 
 def test_a_rehearsal_below_60_percent_has_failed(golden_message):
     plan = plan_of(RECIPE)
-    rehearsal.judge(plan, [Summary(best_accuracy=0.6)])
+    translation.judge(plan, [Summary(best_accuracy=0.6)])
     with pytest.raises(Stop, match=r"59\.9%") as stop:
-        rehearsal.judge(plan, [Summary(best_accuracy=0.599)])
+        translation.judge(plan, [Summary(best_accuracy=0.599)])
     golden_message(stop.value)
 
 
@@ -616,14 +616,14 @@ def _file(module):
 # hub, cleaning, and what is said of rows.
 OF_LANGUAGE = {
     "orjson": ("data.row_files",),
-    "openpyxl": ("data.row_tables",),
+    "openpyxl": ("data.rows",),
     "httpx": ("catalog.published", "entrypoints.prepare", "parts.start.hardware"),
     "datatrove": (
         "data.doctor",
-        "parts.pretrain.cleaning_steps",
+        "parts.pretrain.cleaning",
         "parts.pretrain.executors",
     ),
-    "spacy": ("parts.pretrain.cleaning_steps",),
+    "spacy": ("parts.pretrain.cleaning",),
     "loguru": ("data.doctor",),
     "ray": ("parts.pretrain.executors",),
     "py3langid": ("data.doctor",),

@@ -14,14 +14,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from runner.check.validate import load
-from runner.parts.openshift import port_forward
+from runner.parts.openshift import client
 from runner.parts.openshift.jobs import sent
 from runner.parts.serve import cluster
 from runner.parts.serve import kserve as target
 from runner.parts.serve.cluster import POD_LABEL, SERVICE, ServerState, reasons
 from runner.parts.serve.kserve import served
 from runner.recipe.overrides import from_options
-from runner.tools import ports
+from runner.tools.process import bound_port
 from tests.conftest import ROOT
 from tests.parts.openshift import kserve
 from tests.parts.openshift.conftest import in_process
@@ -84,7 +84,7 @@ class Serve(threading.Thread):
     def __init__(self, site, monkeypatch, *options: str, path: str = "recipes/survival.yaml") -> None:
         super().__init__(daemon=True)
         self.site, self.options, self.path, self.code = site, options, path, None
-        monkeypatch.setattr(port_forward, "forward", lambda *given: given[-1](given[-2]))
+        monkeypatch.setattr(client, "forward", lambda *given: given[-1](given[-2]))
         self.start()
 
     def run(self) -> None:
@@ -280,7 +280,7 @@ def test_without_kserve_the_cluster_does_not_know_it(platform, capsys, golden_me
 
 
 def test_a_port_that_is_in_use_is_said_before_anything_is_sent(platform, capsys):
-    with ports.bound(0) as taken:
+    with bound_port(0) as taken:
         taken.listen()
         assert platform.recipe("serve", "--cluster", "--port", str(taken.getsockname()[1])) == 1
     assert "is in use" in capsys.readouterr().err

@@ -18,17 +18,7 @@ import pytest
 
 from runner.check.validate import load
 from runner.parts.jobs import code, kubernetes
-from runner.parts.openshift import (
-    errors,
-    fetch,
-    follow,
-    helper_pod,
-    jobs,
-    logs,
-    port_forward,
-    status,
-    submit,
-)
+from runner.parts.openshift import client, errors, helper_pod, jobs, status, submit, transfer, watch
 from runner.parts.openshift.diagnose import reasons
 from runner.parts.openshift.errors import Refused, TryAgain, patiently
 from runner.parts.openshift.jobs import sent
@@ -648,7 +638,7 @@ def test_following_a_log_waits_for_a_pod_that_is_not_there_yet_and_for_a_busy_cl
             finish(site)
         return site.job()
 
-    logs.follow(site.cluster, find, 3, said.append)
+    watch.follow_log(site.cluster, find, 3, said.append)
     assert (said[1:], len(asked)) == (["a line"], 4)
     golden_message(said[0])
 
@@ -682,9 +672,9 @@ def test_a_pod_made_again_is_the_one_that_is_watched(site, capsys):
         )
         site.set_status("Pod", name, {"phase": phase, "containerStatuses": [entry | {"state": state}]})
     there = site.job("Job", "survival-data")
-    assert logs.pod_of(site.cluster, there, 0)["metadata"]["name"] == "b-now"
+    assert watch.pod_of(site.cluster, there, 0)["metadata"]["name"] == "b-now"
     state = status.look(site.cluster, there)
-    assert follow.line(state).endswith(", 1 of 1 machines run")
+    assert watch.line(state).endswith(", 1 of 1 machines run")
     (said,) = reasons(state, lambda _pod: "")
     assert "(`a-failed`, since replaced) ended. It said: no network" in said
 
@@ -866,7 +856,7 @@ def test_a_fetch_survives_a_busy_cluster(site, results, tmp_path, at):
 
 @in_process
 def test_a_fetch_survives_a_busy_cluster_in_the_middle_of_a_file(site, results, tmp_path, monkeypatch):
-    site.api.cut_after, site.api.busy_at, go_on = 2_000_000, "/file/best_model", fetch._continue
+    site.api.cut_after, site.api.busy_at, go_on = 2_000_000, "/file/best_model", transfer._continue
     sizes = []
 
     def then_busy(share, name, half, size):
@@ -876,7 +866,7 @@ def test_a_fetch_survives_a_busy_cluster_in_the_middle_of_a_file(site, results, 
                 site.api.busy = [429, 503]
             sizes.append(half.stat().st_size)
 
-    monkeypatch.setattr(fetch, "_continue", then_busy)
+    monkeypatch.setattr(transfer, "_continue", then_busy)
     assert site.recipe("fetch", "--to", str(tmp_path / "home")) == 0
     whole = results["best_model/model.safetensors"]
     here = sizes[0]
@@ -887,13 +877,13 @@ def test_a_fetch_survives_a_busy_cluster_in_the_middle_of_a_file(site, results, 
 @in_process
 def test_what_has_come_of_a_file_stays_where_the_cluster_stays_busy(site, results, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(errors, "PATIENCE_SECONDS", 0.5)
-    site.api.cut_after, site.api.busy_at, go_on = 2_000_000, "/file/best_model", fetch._continue
+    site.api.cut_after, site.api.busy_at, go_on = 2_000_000, "/file/best_model", transfer._continue
 
     def then_busy(*arguments):
         go_on(*arguments)
         site.api.busy = [503] * 5 if site.api.cut_after is None else []
 
-    monkeypatch.setattr(fetch, "_continue", then_busy)
+    monkeypatch.setattr(transfer, "_continue", then_busy)
     assert site.recipe("fetch", "--to", str(tmp_path / "home")) == 1
     assert "has come in part only." in capsys.readouterr().err
     (partial,) = (tmp_path / "home/best_model").iterdir()
@@ -939,7 +929,7 @@ def test_a_fetch_that_is_interrupted_leaves_no_helper(site, results, tmp_path, m
         assert len(helpers(site)) == 1
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(fetch, "_one", interrupted)
+    monkeypatch.setattr(transfer, "_one", interrupted)
     assert site.recipe("fetch", "--to", str(tmp_path / "home")) == 130
     assert helpers(site) == []
 
@@ -953,7 +943,7 @@ def test_a_fetch_that_is_ended_from_outside_leaves_no_helper(site, results, tmp_
         time.sleep(5)
 
     # So that a signal that nobody takes care of ends this test, and not all tests.
-    monkeypatch.setattr(fetch, "_one", ended)
+    monkeypatch.setattr(transfer, "_one", ended)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(helper_pod.signal, "getsignal", lambda _number: signal.SIG_DFL)
         before = signal.signal(number, lambda *_: pytest.fail("nobody has taken care of it"))
@@ -968,7 +958,7 @@ def test_a_fetch_that_is_ended_from_outside_leaves_no_helper(site, results, tmp_
 def test_two_people_do_not_end_each_others_fetch(site, results, tmp_path, capsys, golden_message):
     recipe, _, _ = load(SURVIVAL, from_options((f"openshift.namespace={site.namespace}",)))
     plan = translate(recipe, kubernetes.place(recipe))
-    with fetch.helper(site.cluster, plan, plan.stages[-1], lambda _line: None, plan.place.run_dir):
+    with helper_pod.helper(site.cluster, plan, plan.stages[-1], lambda _line: None, plan.place.run_dir):
         uid = helpers(site)[0]["metadata"]["uid"]
         assert site.recipe("fetch", "--to", str(tmp_path / "home")) == 1
         golden_message(capsys.readouterr().err)
@@ -988,7 +978,7 @@ def test_a_run_of_this_machine_is_not_overwritten(site, results, tmp_path, capsy
 def test_only_who_knows_the_word_sees_the_files(site, results):
     recipe, _, _ = load(SURVIVAL, from_options((f"openshift.namespace={site.namespace}",)))
     plan = translate(recipe, kubernetes.place(recipe))
-    with fetch.helper(site.cluster, plan, plan.stages[-1], lambda _line: None, plan.place.run_dir):
+    with helper_pod.helper(site.cluster, plan, plan.stages[-1], lambda _line: None, plan.place.run_dir):
         (port,) = site.api.ports.values()
         for path in ("/list", "/wrong/list", "/wrong/file/training_summary.json"):
             with pytest.raises(urllib.error.HTTPError, match="403"):
@@ -1013,7 +1003,7 @@ def test_tensorboard_is_brought_to_this_machine(site):
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": "tensorboard-1", "namespace": site.namespace, "labels": port_forward.TENSORBOARD},
+        "metadata": {"name": "tensorboard-1", "namespace": site.namespace, "labels": client.TENSORBOARD},
         "spec": {"containers": [{"name": "tensorboard", "image": "x"}]},
     }
     site.cluster.create(pod)
@@ -1026,9 +1016,9 @@ def test_tensorboard_is_brought_to_this_machine(site):
         found.append(port)
         ready.set()
 
-    name = port_forward.tensorboard(site.cluster, site.namespace, "trained-models-pvc")
+    name = client.tensorboard(site.cluster, site.namespace, "trained-models-pvc")
     threading.Thread(
-        target=port_forward.forward, args=(site.cluster, site.namespace, name, 6006, 0, listens), daemon=True
+        target=client.forward, args=(site.cluster, site.namespace, name, 6006, 0, listens), daemon=True
     ).start()
     assert ready.wait(10)
     with urllib.request.urlopen(f"http://127.0.0.1:{found[0]}/", timeout=20) as page:
@@ -1046,19 +1036,19 @@ def test_without_tensorboard_the_remedy_is_named(site, capsys):
 @in_process
 def test_of_several_tensorboards_the_one_over_the_recipes_claim_is_taken(site):
     for name, labels in (
-        ("other", {port_forward.INSTANCE: "other-pvc"}),
-        ("ours", {port_forward.INSTANCE: "trained-models-pvc"}),
+        ("other", {client.INSTANCE: "other-pvc"}),
+        ("ours", {client.INSTANCE: "trained-models-pvc"}),
     ):
         pod = {
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {"name": name, "namespace": site.namespace, "labels": port_forward.TENSORBOARD | labels},
+            "metadata": {"name": name, "namespace": site.namespace, "labels": client.TENSORBOARD | labels},
             "spec": {"containers": [{"name": "tensorboard", "image": "x"}]},
         }
         site.cluster.create(pod)
         site.set_status("Pod", name, {"phase": "Running"})
-    assert port_forward.tensorboard(site.cluster, site.namespace, "trained-models-pvc") == "ours"
-    assert port_forward.tensorboard(site.cluster, site.namespace, "other-pvc") == "other"
+    assert client.tensorboard(site.cluster, site.namespace, "trained-models-pvc") == "ours"
+    assert client.tensorboard(site.cluster, site.namespace, "other-pvc") == "other"
 
 
 @in_process
@@ -1068,7 +1058,7 @@ def test_a_local_port_in_use_is_named(site, capsys):
         from runner.tools.problem import Stop
 
         with pytest.raises(Stop, match="is in use"):
-            port_forward.forward(site.cluster, site.namespace, "p", 6006, taken.getsockname()[1], lambda _port: None)
+            client.forward(site.cluster, site.namespace, "p", 6006, taken.getsockname()[1], lambda _port: None)
 
 
 PREPARED = ("--set", "openshift.data_dir=/shared/models/data/survival")

@@ -12,6 +12,7 @@ import pytest
 from benchmarks.estimate_accuracy import MODELS
 from runner import catalog
 from runner.check.validate import load
+from runner.data.lengths import Lengths
 from runner.parts.planner import (
     duration,
     forecast,
@@ -28,7 +29,6 @@ from runner.plan import Machines
 from runner.recipe import units
 from runner.render import place
 from runner.scenarios import translate
-from runner.tools.lengths import Lengths
 from tests.conftest import RECIPES, ROOT
 
 SMOL = catalog.model("HuggingFaceTB/SmolLM3-3B")

@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 from runner.catalog import from_config
 from runner.check.validate import examine, load
 from runner.data import report
+from runner.data.lengths import Lengths
 from runner.parts.planner import cluster_totals, forecast, limits, memory, recipe_offers, saved
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.row_counts import Rows
@@ -25,8 +26,7 @@ from runner.recipe import units
 from runner.recipe.overrides import from_options
 from runner.render import place
 from runner.scenarios import translate
-from runner.tools import extras
-from runner.tools.lengths import Lengths
+from runner.tools import packaged
 from tests.conftest import ROOT, STARTERS
 
 HOPES = sorted((ROOT / "tests" / "fixtures" / "hopes").glob("*.yaml"))
@@ -456,7 +456,7 @@ def test_an_exact_plan_without_the_packages_for_it_names_them():
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert extras.install("train") in done.stderr
+    assert packaged.install("train") in done.stderr
 
 
 @pytest.mark.parametrize("price", ["nan", "inf"])

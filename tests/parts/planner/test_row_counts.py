@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from runner import catalog
 from runner.catalog.tables import table as catalog_table
 from runner.data import report, row_files, rows
+from runner.data.lengths import Lengths
 from runner.parts.planner import duration, memory, row_counts, steps
-from runner.tools.lengths import Lengths
 from tests.parts.planner.test_estimate import work
 
 TALK = {"question": "[question]", "answer": "[answer]", "share": 1.0}
@@ -173,7 +173,7 @@ def test_a_file_with_fewer_songs_than_are_asked_for_has_no_more(tmp_path):
 
 
 def test_images_are_counted_as_they_are_read(tmp_path):
-    from runner.data.row_tables import CIFAR_RECORD
+    from runner.data.rows import CIFAR_RECORD
 
     (tmp_path / "batches.meta.txt").write_text("a\nb\n")
     for name in ("data_batch_1.bin", "data_batch_2.bin", "test_batch.bin"):

@@ -18,7 +18,7 @@ import pytest
 from runner.check.validate import load
 from runner.data import rows
 from runner.data.rows import parts_of_file
-from runner.parts.pretrain import cleaning, cleaning_steps, executors, stages
+from runner.parts.pretrain import cleaning, executors, stages
 from runner.parts.pretrain.stages import Cleaning, Corpus, CorpusSet
 from runner.recipe.overrides import from_options
 from runner.run import run_folder
@@ -123,18 +123,16 @@ def test_any_number_of_tasks_leaves_the_same_bytes(kind, others, tmp_path):
 def test_quick_words_are_those_of_datatrove(language, monkeypatch):
     from datatrove.utils.word_tokenizers import SpaCyTokenizer
 
-    from runner.parts.pretrain import cleaning_steps
-
     sample = (ROOT / "README.md").read_text("utf-8")[
         :9000
     ] + "Don't :) z.B. Äpfel … 10 km/h, e.g. https://a.b/c?d=e  U.S.A. \u00a0x"
     texts = [*sample.split("\n\n"), sample, "", "IS_ALPHA is a word"]
-    slow, quick = SpaCyTokenizer(language), cleaning_steps.quick_words(language)
-    assert type(quick) is cleaning_steps.QuickWords
+    slow, quick = SpaCyTokenizer(language), cleaning.quick_words(language)
+    assert type(quick) is cleaning.QuickWords
     told = [slow.word_tokenize(text) for text in texts]
     assert [quick.word_tokenize(text) for text in texts] == told
     # It begins anew, as after half a million words.
-    monkeypatch.setattr(cleaning_steps, "MOST_WORDS", len(quick.tokenizer.vocab) - 1)
+    monkeypatch.setattr(cleaning, "MOST_WORDS", len(quick.tokenizer.vocab) - 1)
     assert quick.word_tokenize(sample) == told[-3]
 
 
@@ -297,7 +295,7 @@ def by_tasks(text: Corpus, dropped: Path, tasks: int) -> tuple[list[list], int]:
     parts = parts_of_file(one.file, one.limit, tasks) or rows.spans(one, one.limit, tasks)
     began, given = read_bytes(), []
     for rank in range(tasks):
-        reader = cleaning_steps.CorpusRows(text, 0, dropped / str(tasks), parts)
+        reader = cleaning.CorpusRows(text, 0, dropped / str(tasks), parts)
         given.append([(document.id, document.text) for document in reader.run(rank=rank, world_size=tasks)])
     return given, read_bytes() - began
 

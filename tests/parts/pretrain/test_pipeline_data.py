@@ -14,7 +14,8 @@ from runner.check.validate import changed as with_overrides
 from runner.check.validate import load
 from runner.data.report import PreparedRows, asked
 from runner.entrypoints.prepare import carry_out
-from runner.parts.pretrain import packing, rehearsal
+from runner.parts.pretrain import rehearsal
+from runner.parts.pretrain import work as pretrain_work
 from runner.parts.pretrain.stages import Tokenizer
 from runner.parts.proof import hooks
 from runner.plan import Place
@@ -51,7 +52,7 @@ def prepared(tmp_path_factory):
 def test_preparing_alone_proves_nothing_and_needs_no_files_of_a_run(monkeypatch, tmp_path):
     from click.testing import CliRunner
 
-    from runner.commands.prepare import prepare as command
+    from runner.commands.run import prepare as command
     from runner.entrypoints import prepare
 
     asked = []
@@ -175,7 +176,7 @@ def test_a_tokenizer_that_is_larger_than_the_embedding_is_an_error(prepared):
     folder, config = prepared
     asked = Tokenizer(**config["tokenizer"] | {"base": str(folder / "tokenizer"), "most": 1000})
     with pytest.raises(Stop, match=r"1,024 entries\b.* 1,000\b"):
-        packing.tokenizer_for(asked, lambda: (), folder / "other")
+        pretrain_work.tokenizer_for(asked, lambda: (), folder / "other")
 
 
 def test_packed_files_are_taken_as_they_are(prepared, tmp_path):
@@ -183,7 +184,7 @@ def test_packed_files_are_taken_as_they_are(prepared, tmp_path):
 
     folder, _ = prepared
     words = AutoTokenizer.from_pretrained(str(folder / "tokenizer"))
-    counts = packing.take_packed(folder / "blocks", [512, 1024], words, tmp_path / "out")
+    counts = pretrain_work.take_packed(folder / "blocks", [512, 1024], words, tmp_path / "out")
     assert counts["train-512"]["blocks"] == len(np.load(folder / "blocks" / "train-512.npy"))
     assert (tmp_path / "out" / "train-512.npy").read_bytes() == (folder / "blocks" / "train-512.npy").read_bytes()
 
@@ -205,7 +206,7 @@ def test_packed_files_that_do_not_fit_are_refused(prepared, tmp_path, array, wor
     for side in ("train", "validation"):
         np.save(tmp_path / f"{side}-512.npy", array)
     with pytest.raises(Stop, match=words):
-        packing.take_packed(tmp_path, [512], tokenizer, tmp_path / "out")
+        pretrain_work.take_packed(tmp_path, [512], tokenizer, tmp_path / "out")
 
 
 def packed_recipe(prepared, folder: Path) -> list[str]:

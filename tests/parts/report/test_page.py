@@ -24,7 +24,7 @@ from runner.run.run_folder import RunFolder
 from runner.run.run_manifest import RunManifest, keep
 from runner.run.stage_folder import StageFolder
 from runner.scenarios import translate
-from runner.tools import extras
+from runner.tools import packaged
 from runner.tools.problem import Stop
 from runner.tools.run_files import PAGE
 from runner.trainer.records import Proof
@@ -292,7 +292,7 @@ def test_without_its_libraries_a_run_ends_well_and_says_what_to_install(tmp_path
     told: list[str] = []
     with page.at_the_end(run, told.append):
         pass
-    assert told == [f"No page to show is made: {extras.install('report')}"]
+    assert told == [f"No page to show is made: {packaged.install('report')}"]
 
 
 def test_a_fault_of_the_page_never_ends_a_run(tmp_path, monkeypatch):

@@ -19,10 +19,11 @@ from runner.commands.cli import _code as command
 from runner.data.tokenizers import jinja
 from runner.parts.evaluate import language
 from runner.parts.evaluate.evaluate import Measures
-from runner.parts.serve import local_server, served
+from runner.parts.serve import openai_api
 from runner.run.run_folder import RunFolder
-from runner.tools import extras, names, ports
+from runner.tools import names, packaged, process
 from runner.tools.problem import Stop
+from runner.tools.process import bound_port, free_port
 from runner.trainer.generation import Chat, messages, with_system, written
 from tests.conftest import ROOT
 from tests.stages import finish, plan_in
@@ -65,7 +66,7 @@ def test_plain_text_becomes_its_own_tokens_and_no_others(kind, tmp_path):
         made = kind(vocab=vocabulary, merges=[("▁", "a"), ("▁", "b")], add_bos_token=True)
     assert made("a b").input_ids[0] == made.bos_token_id, "as its makers have it"
     bare = made("a b", add_special_tokens=False).input_ids
-    local_server._exactly(made)
+    openai_api._exactly(made)
     made.save_pretrained(str(tmp_path))
     assert AutoTokenizer.from_pretrained(str(tmp_path))("a b").input_ids == bare
 
@@ -81,28 +82,28 @@ def test_names_are_those_that_the_hubs_cache_takes():
 
 
 def test_a_port_that_is_taken_is_said_before_anything_is_loaded():
-    with ports.bound(0) as other:
+    with bound_port(0) as other:
         other.listen()
         port = other.getsockname()[1]
         with pytest.raises(Stop, match=f"Port {port} of this machine is in use") as stop:
-            ports.free(port)
+            free_port(port)
     assert "`--port`" in stop.value.text
-    assert ports.free() > 0
+    assert free_port() > 0
 
 
 def test_a_port_that_nobody_can_have_is_said_so(monkeypatch):
-    monkeypatch.setattr(ports, "HOST", "203.0.113.1")
+    monkeypatch.setattr(process, "HOST", "203.0.113.1")
     with pytest.raises(Stop, match="cannot be used: Cannot assign requested address"):
-        ports.free()
+        free_port()
 
 
 def test_a_server_that_is_not_installed_is_said_with_its_extra(monkeypatch, tmp_path, capsys):
     RunFolder(tmp_path).mark("running", recipe="survival")
     finish(plan_in(tmp_path, "survival"))
-    monkeypatch.setattr(local_server, "find_spec", lambda name: None)
+    monkeypatch.setattr(openai_api, "find_spec", lambda name: None)
     assert command(["serve", str(SURVIVAL), "--run", str(tmp_path)]) == 1
     said = capsys.readouterr()
-    assert "served by transformers" in said.out and extras.install("serve") in said.err
+    assert "served by transformers" in said.out and packaged.install("serve") in said.err
     assert command(["serve", str(SURVIVAL), "--run", str(tmp_path), "--engine", "vllm"]) == 1
     assert "vLLM is not installed here" in capsys.readouterr().err
 
@@ -154,7 +155,7 @@ def test_the_models_of_a_recipe_are_found_by_the_names_that_serve_gives_them():
         (("one", "two"), "", ""),
     ):
         with speaking(lambda *_, known=known: (200, listed(*known))) as url:
-            server = served.at(f"{url}/v1/", recipe)
+            server = openai_api.at(f"{url}/v1/", recipe)
         assert (server.after.model, server.before.model) == (after, before) and server.url == f"{url}/v1"
         assert server.after.system_prompt == recipe.data.system_prompt and server.after.chat
     with pytest.raises(Stop, match="It has `one` and `two`"):
@@ -183,14 +184,14 @@ def test_an_answer_without_words_is_said(capsys):
 
 
 def test_where_nobody_answers_the_address_is_said(capsys):
-    assert command(["compare", str(SURVIVAL), "--url", f"http://127.0.0.1:{ports.free()}"]) == 1
+    assert command(["compare", str(SURVIVAL), "--url", f"http://127.0.0.1:{free_port()}"]) == 1
     said = capsys.readouterr().err
     assert "No server answers at http://127.0.0.1:" in said and "`recipe serve RECIPE`" in said
 
 
 def test_the_key_of_the_environment_is_sent_and_what_is_sent_is_what_training_asks(monkeypatch, capsys):
     heard: list[Any] = []
-    monkeypatch.setenv(served.KEY, "sesame")
+    monkeypatch.setenv(openai_api.KEY, "sesame")
 
     def says(method: str, path: str, body: Any, headers: Any) -> tuple[int, Any]:
         heard.append((method, path, body, headers["Authorization"]))
@@ -217,8 +218,8 @@ def test_the_loss_on_held_out_rows_comes_from_a_server_that_gives_log_probabilit
 
     chat, measures = Chat("m", None, "", None, 8), Measures()
     with speaking(says) as url:
-        server = served.Served("survival", f"{url}/v1", ("m",), chat, chat)
-        found = served.on_rows(server, chat, rows, measures)
+        server = openai_api.Served("survival", f"{url}/v1", ("m",), chat, chat)
+        found = openai_api.on_rows(server, chat, rows, measures)
     # Of each row the tokens that count; the first follows on nothing.
     assert found["validation_loss"] == pytest.approx((0.7 + 0.8 + 0.3) / 3)
     assert found["perplexity"] == pytest.approx(2.718281828 ** found["validation_loss"])
@@ -237,17 +238,17 @@ def test_a_server_that_reads_other_tokens_than_training_saw_is_not_measured():
             return {"input_ids": [1]}
 
     with speaking(lambda *_: (200, {"choices": [{"text": "a"}], "usage": {"prompt_tokens": 4}})) as url:
-        server = served.Served("survival", f"{url}/v1", ("m",), chat, chat)
+        server = openai_api.Served("survival", f"{url}/v1", ("m",), chat, chat)
         with pytest.raises(language.Cannot, match="reads 4 tokens where training saw 3"):
-            served.accuracy(server, chat, Words(), [question])
+            openai_api.accuracy(server, chat, Words(), [question])
 
 
 def test_the_stage_that_is_asked_by_address_is_the_one_that_is_named():
     recipe = load(ROOT / "recipes" / "seven-b.yaml")[0]
     with speaking(lambda *_: (200, listed("seven-b"))) as url:
-        assert served.at(url, recipe).after.chat and not served.at(url, recipe, "pretrain-512").after.chat
+        assert openai_api.at(url, recipe).after.chat and not openai_api.at(url, recipe, "pretrain-512").after.chat
         with pytest.raises(Stop, match="no stage `nowhere`"):
-            served.at(url, recipe, "nowhere")
+            openai_api.at(url, recipe, "nowhere")
 
 
 def test_the_two_ways_of_measuring_exclude_each_other(capsys):

@@ -10,7 +10,9 @@ import click
 from runner import parts
 from runner.commands.options import end, open_recipe, recipe_path, run_option, say, set_option, url_option
 from runner.recipe.recipe import Recipe
+from runner.tools.files import read_json
 from runner.tools.problem import Stop
+from runner.tools.run_files import ANSWERS
 
 if TYPE_CHECKING:
     from runner.run.run_folder import RunFolder
@@ -40,7 +42,7 @@ def compare(
 
     First of all, for each stage: losses, metrics, gates and promotions, side by side with those of other runs.
     """
-    from runner.tools.quiet import hush
+    from runner.tools.process import hush
 
     hush()
     from runner.parts.evaluate import evaluation_report as comparing
@@ -86,8 +88,13 @@ def _answers(recipe: Recipe, run: RunFolder, questions: Sequence[str]) -> None:
     before, after = inference.models(recipe, folder)
     say(f"before: {before.model}")
     say(f"after:  {after.model}")
-    answers = inference.compare(recipe, folder, asked)
-    _show_answers((row["question"], row["before"], row["after"]) for row in answers)
+    # What the stage has already answered is not asked again.
+    known = {row["question"]: (row["before"], row["after"]) for row in read_json(folder.path / ANSWERS) or []}
+    new = [question for question in asked if question not in known]
+    if new:
+        both = (inference.answers_of(chat, new) for chat in (before, after))
+        known |= dict(zip(new, zip(*both, strict=True), strict=True))
+    _show_answers((question, *known[question]) for question in asked)
 
 
 def _served(recipe: Recipe, url: str, questions: Sequence[str]) -> None:

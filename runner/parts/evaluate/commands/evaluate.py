@@ -33,7 +33,7 @@ def evaluate(
     STAGE is one of a pipeline's; left out, the last one that has left a model. With `--url` what a server says is measured, on the
     same rows; that is shown and recorded nowhere.
     """
-    from runner.tools.quiet import hush
+    from runner.tools.process import hush
 
     hush()
     from runner.parts.evaluate import evaluation_report, gates

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from runner.commands import completing
-from runner.commands.options import end, say
+from runner.commands.options import complete_recipe, end, say
 from runner.tools.problem import Stop
 
 if TYPE_CHECKING:
-    from runner.parts.export.source import TrainedModel
+    from runner.parts.export.trained_model import TrainedModel
 
-run_argument = click.argument("run", metavar="RUN", shell_complete=completing.recipe_file)
+run_argument = click.argument("run", metavar="RUN", shell_complete=complete_recipe)
 stage_option = click.option("--stage", metavar="STAGE", help="The model that this stage left. Default: the last one.")
 form_option = click.option(
     "--format", "form", type=click.Choice(("safetensors", "adapter", "gguf")), default="safetensors", show_default=True,
@@ -40,7 +39,7 @@ def kind_of(form: str, quantize: str | None) -> str | None:
 
 def opened(run: str, stage: str | None) -> TrainedModel:
     """The model of a run folder, or of the latest run of a recipe."""
-    from runner.parts.export.source import of
+    from runner.parts.export.trained_model import of
     from runner.recipe.reading import read
     from runner.run.run_folder import find
 
@@ -59,7 +58,7 @@ def export(run: str, form: str, quantize: str | None, stage: str | None, out: st
 
     RUN is a run folder; in its place a recipe means its latest run.
     """
-    from runner.tools.quiet import hush
+    from runner.tools.process import hush
 
     hush()
     from runner.parts.export import exporting

@@ -25,7 +25,7 @@ def push(run: str, name: str, form: str, quantize: str | None, stage: str | None
 
     The token is that of HF_TOKEN or of `hf auth login`. RUN is a run folder; in its place a recipe means its latest run.
     """
-    from runner.tools.quiet import hush
+    from runner.tools.process import hush
 
     hush()
     from runner.parts.export import sending

@@ -30,7 +30,7 @@ def register(run: str, server: str, name: str | None, version: str | None, uri: 
     """
     import model_registry  # noqa: F401 - said here, before anything is read
 
-    from runner.tools.quiet import hush
+    from runner.tools.process import hush
 
     hush()
     from runner.parts.export import sending

@@ -6,15 +6,14 @@ from dataclasses import asdict
 import click
 
 from runner import catalog
-from runner.commands import completing
-from runner.commands.options import listing_option, open_recipe, say, set_option, table
+from runner.commands.options import complete_recipe, listing_option, open_recipe, say, set_option, table
 from runner.parts.planner import cards
 from runner.parts.planner.cards import OnCard
 from runner.recipe import units
 
 
 @click.command()
-@click.argument("path", metavar="[RECIPE]", required=False, shell_complete=completing.recipe_file)
+@click.argument("path", metavar="[RECIPE]", required=False, shell_complete=complete_recipe)
 @set_option
 @listing_option
 def gpus(path: str | None, sets: tuple[str, ...], style: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from runner.parts.planner.images import Images
 from runner.parts.planner.workload import Offload, Run, Workload
-from runner.tools import extras
+from runner.tools import packaged
 from runner.tools.problem import Stop
 
 
@@ -38,7 +38,7 @@ def trace(run: Run, operations: bool = True) -> Traced:
 
     Raises Stop where the packages for it are not installed, ValueError where they cannot build the model.
     """
-    from runner.tools.quiet import hush
+    from runner.tools.process import hush
 
     hush()
     try:
@@ -52,7 +52,7 @@ def trace(run: Run, operations: bool = True) -> Traced:
 
                 return images.trace(run)
     except ImportError:
-        raise Stop("`--exact` needs packages that are not installed.", extras.install("train")) from None
+        raise Stop("`--exact` needs packages that are not installed.", packaged.install("train")) from None
     raise TypeError(f"nothing traces {type(run).__name__}")
 
 
@@ -62,7 +62,7 @@ def any_architecture(run: Workload, folder: Path | None) -> Traced:
     Raises Stop where that is not on this machine, transformers would not train the model so, or the architecture does something
     that fake tensors cannot follow.
     """
-    from runner.tools.quiet import hush
+    from runner.tools.process import hush
 
     hush()
     name, kind = str(folder or run.model.id), run.model.model_type
@@ -74,7 +74,7 @@ def any_architecture(run: Workload, folder: Path | None) -> Traced:
 
         config = AutoConfig.from_pretrained(name, local_files_only=True)
     except ImportError:
-        raise Stop("`--exact` needs packages that are not installed.", extras.install("train")) from None
+        raise Stop("`--exact` needs packages that are not installed.", packaged.install("train")) from None
     except Exception as error:  # each class judges its own settings, in its own way
         raise Stop(
             f"`{run.model.id}` is of the type `{kind}`, and its own `config.json` is needed to build it: {_said(error)}",

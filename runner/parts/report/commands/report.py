@@ -5,12 +5,11 @@ from pathlib import Path
 
 import click
 
-from runner.commands import completing
-from runner.commands.options import end, say
+from runner.commands.options import complete_recipe, end, say
 
 
 @click.command()
-@click.argument("runs", nargs=-1, required=True, metavar="RUN...", shell_complete=completing.recipe_file)
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...", shell_complete=complete_recipe)
 @click.option("--out", metavar="FILE", help="Where the page goes. Default: report.html in the run, of several here.")
 def report(runs: tuple[str, ...], out: str | None) -> None:
     """Make an HTML page of a run folder, or of several beside each other. In place of a folder a recipe means its latest run.

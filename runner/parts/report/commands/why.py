@@ -7,13 +7,12 @@ from pathlib import Path
 import click
 
 from runner import parts
-from runner.commands import completing
-from runner.commands.options import end, open_recipe, say, set_option
+from runner.commands.options import complete_recipe, end, open_recipe, say, set_option
 from runner.tools.problem import Stop
 
 
 @click.command()
-@click.argument("path", metavar="PATH", shell_complete=completing.recipe_file)
+@click.argument("path", metavar="PATH", shell_complete=complete_recipe)
 @set_option
 @click.option("--stage", metavar="NAME", help="The stage that is meant.")
 def why(path: str, sets: tuple[str, ...], stage: str | None) -> None:

@@ -35,7 +35,7 @@ HELP = "/1, /2, … asks a question of the list, /new begins a new conversation,
 @port_option(7860, "the page")
 def chat(path: str, sets: tuple[str, ...], run_dir: str | None, stage: str | None, page: bool, port: int) -> None:
     """Talk to the original and the trained model at once: both stay loaded, and answers stand side by side."""
-    from runner.tools.quiet import hush
+    from runner.tools.process import hush
 
     hush()
     from runner.parts.serve import chat as chatting

@@ -5,14 +5,13 @@ from dataclasses import asdict
 
 import click
 
-from runner.commands import completing
-from runner.commands.options import end, say, table
+from runner.commands.options import complete_starter, end, say, table
 from runner.parts.start import differences
 
 
 @click.command()
-@click.argument("before", metavar="A", shell_complete=completing.starters)
-@click.argument("after", metavar="B", shell_complete=completing.starters)
+@click.argument("before", metavar="A", shell_complete=complete_starter)
+@click.argument("after", metavar="B", shell_complete=complete_starter)
 @click.option("--plan", "plans", is_flag=True, help="Say what changes in memory, time, cost and emitted settings.")
 @click.option("--price", type=click.FloatRange(min=0), help="What one GPU costs an hour, for `--plan`.")
 @click.option(

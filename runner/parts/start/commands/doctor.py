@@ -4,17 +4,16 @@ from pathlib import Path
 
 import click
 
-from runner.commands import completing
-from runner.commands.options import end, open_recipe, say, set_option
+from runner.commands.options import complete_recipe, end, open_recipe, say, set_option
 
 
 @click.command()
-@click.argument("path", metavar="[RECIPE]", required=False, shell_complete=completing.recipe_file)
+@click.argument("path", metavar="[RECIPE]", required=False, shell_complete=complete_recipe)
 @set_option
 @click.option("--out", metavar="DIR", help="Where results would go. Default: the current folder.")
 def doctor(path: str | None, sets: tuple[str, ...], out: str | None) -> int:
     """Look at GPUs, packages, disk, memory, ports and the hub, and say what will not work, and what mends it."""
-    from runner.tools.quiet import hush
+    from runner.tools.process import hush
 
     hush()
     from runner.parts.start import doctor as doctors

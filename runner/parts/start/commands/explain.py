@@ -6,8 +6,7 @@ from dataclasses import asdict
 import click
 
 from runner.check.validate import load
-from runner.commands import completing
-from runner.commands.options import end, listing_option, say, set_option, table
+from runner.commands.options import complete_recipe, complete_setting, end, listing_option, say, set_option, table
 from runner.parts.start import explaining
 from runner.parts.start.explaining import Explained
 from runner.recipe import overrides as changing
@@ -23,8 +22,8 @@ MOST_LINES, WIDTH = 6, 110
 
 
 @click.command()
-@click.argument("setting", metavar="SETTING", shell_complete=completing.settings)
-@click.argument("path", metavar="[RECIPE]", required=False, shell_complete=completing.recipe_file)
+@click.argument("setting", metavar="SETTING", shell_complete=complete_setting)
+@click.argument("path", metavar="[RECIPE]", required=False, shell_complete=complete_recipe)
 @set_option
 @listing_option
 def explain(setting: str, path: str | None, sets: tuple[str, ...], style: str) -> None:

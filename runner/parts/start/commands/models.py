@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from runner import catalog, parts
-from runner.catalog import published
+from runner.catalog.models import in_folder, on_hub
 from runner.check.validate import judge
 from runner.commands.options import card_named, end, gpu_option, listing_option, say, short, table
 from runner.parts.planner import cards, parameters
@@ -130,7 +130,7 @@ def written(file: Path, name: str, revision: str, known_as: str | None = None) -
     folder = next((place for place in (file.parent / name, Path(name)) if place.is_dir()), None)
     if folder:
         path = name if Path(name).is_absolute() else Path(os.path.relpath(folder, file.parent)).as_posix()
-        model = published.in_folder(folder, known_as or path)
+        model = in_folder(folder, known_as or path)
     elif name.startswith("/"):
         raise Stop(
             f"There is no folder `{name}` on this machine.",
@@ -141,6 +141,6 @@ def written(file: Path, name: str, revision: str, known_as: str | None = None) -
     elif known_as:
         raise Stop("`--as` is for a folder: a model on the hub has its name.", "Leave it out.", code=2)
     else:
-        model = published.on_hub(name, revision)
+        model = on_hub(name, revision)
     lock.add(file, model.id, lock.entry_of(model, revision))
     return model

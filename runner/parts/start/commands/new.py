@@ -5,8 +5,7 @@ from pathlib import Path
 import click
 
 from runner.check.validate import valid
-from runner.commands import completing
-from runner.commands.options import end, say, set_option
+from runner.commands.options import complete_starter, end, say, set_option
 from runner.parts.start import wizard
 from runner.parts.start.answers import Answers
 from runner.parts.start.drafting import Draft, draft, minimal_starter, starter, write
@@ -23,7 +22,7 @@ from runner.tools.problem import Stop
     "source",
     metavar="RECIPE",
     help="A starter recipe's name, or any recipe file. Without it, a terminal is asked.",
-    shell_complete=completing.starters,
+    shell_complete=complete_starter,
 )
 @click.option(
     "--minimal",

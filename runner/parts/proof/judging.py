@@ -1,0 +1,410 @@
+"""Judging: whether each prepared row is trained as the chat template writes it, whether batches train what their rows say, whether a
+model keeps the rows of a batch apart, and what is in training and in validation alike."""
+
+import hashlib
+import json
+import random
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, islice, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from runner.parts.proof.showing import Faults
+from runner.tools.names import same, shortened
+from runner.trainer.generation import written
+from runner.trainer.records import Proof
+
+UNTRAINED = -100
+# Characters of a text by which a person knows its row.
+SHOWN = 60
+# Tokens that a sentence shows on each side of what it is about.
+NEAR = 8
+
+Tokens = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Talk:
+    """A prepared row."""
+
+    # The whole of it, as the template writes it.
+    tokens: Tokens
+    # Of each answer the tokens that a model is asked with; None where it is not trained, or where the template writes what
+    # comes before it otherwise once the conversation has gone on.
+    prompts: tuple[Tokens | None, ...]
+    # Of whatever role.
+    trained_turns: int
+    # How its first question begins, for naming the row.
+    named: str
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads prepared rows as the engine's settings for them say.
+
+    tokenizer: as it will lie beside the trained model. roles: that are trained; marked: the field of a turn that says so instead.
+    ends: the tokens that end an answer.
+    """
+
+    tokenizer: Any
+    roles: frozenset[str]
+    marked: str | None
+    ends: frozenset[int]
+
+    @property
+    def masks(self) -> bool:
+        """Whether something of every row is only seen."""
+        return self.roles == {"assistant"}
+
+    def talk(self, row: Mapping[str, Any], field: str) -> Talk:
+        said = [_bare(message) for message in row[field]]
+        trained = [self._trains(message) for message in said]
+        shown = [{name: value for name, value in message.items() if name != self.marked} for message in said]
+        tools = row.get("tools")
+        tools = json.loads(tools) if isinstance(tools, str) else tools
+        whole = self._tokens(written(self.tokenizer, shown, asking=False, tools=tools))
+        prompts: list[Tokens | None] = []
+        for place, message in enumerate(shown):
+            if message["role"] != "assistant":
+                continue
+            prompt: Tokens | None = None
+            last = not any(other["role"] == "assistant" for other in shown[place + 1 :])
+            if trained[place]:
+                prompt = self._tokens(written(self.tokenizer, shown[:place], asking=True, tools=tools))
+                prompt = prompt if last or whole[: len(prompt)] == prompt else None
+            prompts.append(prompt)
+        asked = next((str(message["content"]) for message in shown if message["role"] == "user"), "")
+        return Talk(whole, tuple(prompts), sum(trained), shortened(asked, SHOWN))
+
+    def _trains(self, message: Mapping[str, Any]) -> bool:
+        if self.marked and message.get(self.marked) is not None:
+            return bool(message[self.marked])
+        return message["role"] in self.roles
+
+    def _tokens(self, text: str) -> Tokens:
+        return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def words(self, tokens: Sequence[int]) -> str:
+        return repr(self.tokenizer.decode(list(tokens)))
+
+    def judge(self, tokens: Sequence[int], labels: Sequence[int], talk: Talk, faults: Faults) -> None:
+        """Whether a row of the engine is trained as it is to be: each answer behind the words that a model is asked with, and
+        to its end."""
+        runs = list(_runs(labels))
+        if len(runs) < talk.trained_turns:
+            faults.add("nothing_trained", f"an answer to «{talk.named}»")
+        begins = []
+        for prompt in talk.prompts:
+            if prompt is None:
+                continue
+            begin = self._behind_blanks(tokens, labels, len(prompt))
+            begins.append(begin)
+            if tuple(tokens[: len(prompt)]) != prompt or begin >= len(tokens) or labels[begin] == UNTRAINED:
+                faults.add("prompt_differs", self._difference(tokens, labels, prompt))
+                return
+        for first, after in runs:
+            ended = tokens[after - 1] in self.ends
+            answers = self.masks or any(first <= begin < after for begin in begins)
+            # A turn of another role may have no end of its own.
+            if not ended and (answers or (after < len(tokens) and tokens[after] in self.ends)):
+                left = f", and {self.words(tokens[after : after + 1])} behind it is not" if after < len(tokens) else ""
+                faults.add(
+                    "end_not_trained", f"the last trained token is {self.words(tokens[after - 1 : after])}{left}"
+                )
+
+    def _behind_blanks(self, tokens: Sequence[int], labels: Sequence[int], begin: int) -> int:
+        """Mistral's template writes a blank before an answer. A tokenizer takes it into the first word, or, where it has no such
+        word, as a token of its own, which Axolotl leaves untrained and a model writes without being taught."""
+        while begin < len(tokens) and labels[begin] == UNTRAINED and not self.tokenizer.decode([tokens[begin]]).strip():
+            begin += 1
+        return begin
+
+    def _difference(self, tokens: Sequence[int], labels: Sequence[int], prompt: Tokens) -> str:
+        same = next((place for place, pair in enumerate(zip(tokens, prompt)) if pair[0] != pair[1]), None)  # noqa: B905
+        if same is not None:
+            first = max(0, same - NEAR)
+            return f"in training …{self.words(tokens[first : same + NEAR])}, when asked …{self.words(prompt[first : same + NEAR])}"
+        begin = next((place for place in range(len(prompt), len(tokens)) if labels[place] != UNTRAINED), len(tokens))
+        before = max(0, len(prompt) - NEAR)
+        return f"in training …{self.words(tokens[before:begin])}, when asked …{self.words(prompt[before:])}"
+
+
+def _runs(labels: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Where tokens are trained: the first of each stretch, and the one after it."""
+    trained = [False, *(label != UNTRAINED for label in labels), False]
+    edges = [place for place, (before, now) in enumerate(pairwise(trained)) if before != now]
+    return zip(edges[::2], edges[1::2], strict=True)
+
+
+def _bare(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A turn without what a table keeps for others, its calls as the engine hands them to the template."""
+    turn = {name: value for name, value in message.items() if value is not None}
+    if "tool_calls" in turn:
+        turn["tool_calls"] = [_call(call) for call in turn["tool_calls"]]
+    return turn
+
+
+def _call(call: Mapping[str, Any]) -> dict[str, Any]:
+    bare = {name: value for name, value in call.items() if value is not None}
+    function = bare.get("function")
+    if isinstance(function, Mapping) and isinstance(function.get("arguments"), str):
+        bare["function"] = {**function, "arguments": json.loads(function["arguments"])}
+    return bare
+
+
+def spread(count: int, most: int) -> range:
+    """At most so many of `count` numbers, evenly apart."""
+    return range(0, count, -(-count // most) if count > most else 1)
+
+
+# Rows of a batch, and of as many batches, whose first losses must be equal.
+ROWS = 8
+# What a number may differ by: losses in nats, logits as they are. Sums in another order differ by some 1e-7.
+TOLERANCE = 1e-5
+# Numbers that the logits of a batch may have: 0.5 GiB in fp32.
+MOST_LOGITS = 2**27
+
+Row = Mapping[str, Any]
+
+
+@dataclass
+class Engine:
+    """A trainer's way from rows to batches. first: the row that it begins with."""
+
+    trainer: Any
+    first: int = 0
+
+    @cached_property
+    def loader(self) -> Any:
+        """The loader as the trainer builds it, before it is shared among processes."""
+        accelerator = self.trainer.accelerator
+        accelerator.prepare = lambda *values, **_: values[0]
+        try:
+            return self.trainer.get_train_dataloader()
+        finally:
+            del accelerator.prepare
+
+    @property
+    def packs(self) -> bool:
+        """Whether the loader's own batches are lists of rows that are joined."""
+        return bool(getattr(self.trainer.args, "sample_packing", False))
+
+    def rows(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
+        return [dict(self.loader.dataset[number]) for number in numbers]
+
+    def batches(self, most: int) -> Iterator[tuple[list[int], Any]]:
+        """The first batches of training, with the numbers of their rows."""
+        size = self.trainer.args.per_device_train_batch_size
+        if self.first:
+            numbers: Iterator[Any] = (
+                list(range(self.first + size * batch, self.first + size * (batch + 1))) for batch in range(most)
+            )
+        else:
+            numbers = islice(iter(self.loader.batch_sampler), most)
+        for batch in numbers:
+            nested = bool(batch) and isinstance(batch[0], list)
+            flat = list(chain.from_iterable(batch)) if nested else list(batch)
+            rows = [self.rows(inner) for inner in batch] if nested else self.rows(flat)
+            yield flat, self.loader.collate_fn(rows)
+
+    def batch(self, rows: Sequence[Row]) -> dict[str, Any]:
+        """One micro batch of these rows, as many as it may hold."""
+        copies = [dict(row) for row in rows]
+        if not self.packs:
+            return dict(self.loader.collate_fn(copies))
+        apart = self.trainer.args.multipack_real_batches
+        return dict(self.loader.collate_fn([[row] for row in copies] if apart else [copies]))
+
+    def joined(self, rows: Sequence[Row]) -> dict[str, Any]:
+        """These rows as close together as training may put them."""
+        copies = [dict(row) for row in rows]
+        return dict(self.loader.collate_fn([copies] if self.packs else copies))
+
+
+def places(lines: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]) -> list[tuple[int, int] | None]:
+    """Where each row begins in a batch, (line, token), in their order; None where it is nowhere."""
+    begins: list[tuple[int, int] | None] = []
+    line = token = 0
+    for row in rows:
+        place = next(
+            (
+                (number, begin)
+                for number in range(line, len(lines))
+                for begin in range(token if number == line else 0, len(lines[number]) - len(row) + 1)
+                if lines[number][begin] == row[0] and list(lines[number][begin : begin + len(row)]) == list(row)
+            ),
+            None,
+        )
+        begins.append(place)
+        if place:
+            line, token = place[0], place[1] + len(row)
+    return begins
+
+
+def judge(batch: Mapping[str, Any], rows: Sequence[Row], ends: frozenset[int], faults: Faults) -> int:
+    """Whether a batch trains of its rows what they say, and nothing else; gives its tokens of padding."""
+    lines, labels = batch["input_ids"].tolist(), batch["labels"].tolist()
+    for row, place in zip(rows, places(lines, [row["input_ids"] for row in rows]), strict=True):
+        if place is None:
+            faults.add("labels_changed", "a row's tokens are not in its batch as they were")
+            return 0
+        line, begin = place
+        for token, (number, label) in enumerate(zip(row["input_ids"], row["labels"], strict=True)):
+            kept = labels[line][begin + token]
+            # Nothing comes before the first token that it could be told from, so a loss never has it.
+            if kept != label and not (token == 0 and kept == UNTRAINED):
+                lost = kept == UNTRAINED and number in ends
+                faults.add("end_not_trained" if lost else "labels_changed", "the engine's collator has taken its label")
+            labels[line][begin + token] = None
+    padding = [label for line in labels for label in line if label is not None]
+    if trained := sum(label != UNTRAINED for label in padding):
+        faults.add("padding_trained", f"{trained:,} of {len(padding):,} tokens of padding in a batch have a label")
+    return len(padding)
+
+
+@contextmanager
+def undisturbed(model: Any) -> Iterator[None]:
+    """Draws nothing from the random numbers of training, and leaves the model as it was."""
+    numbers, draws, training = random.getstate(), np.random.get_state(), model.training
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        model.eval()
+        try:
+            yield
+        finally:
+            model.train(training)
+            random.setstate(numbers)
+            np.random.set_state(draws)
+
+
+def few(engine: Engine, vocabulary: int, numbers: Sequence[int]) -> list[dict[str, Any]]:
+    """Rows to ask the model with: the shortest ones that train something, cut to what memory allows."""
+    most = max(16, MOST_LOGITS // (vocabulary * ROWS))
+    rows = [{name: _cut(value, most) for name, value in row.items()} for row in engine.rows(numbers)]
+    fit = [row for row in rows if any(label != UNTRAINED for label in row["labels"][1:])]
+    return sorted(fit, key=lambda row: len(row["input_ids"]))[:ROWS]
+
+
+def _cut(value: Any, most: int) -> Any:
+    return value[:most] if isinstance(value, list) else value
+
+
+def moved(engine: Engine, rows: Sequence[Row], vocabulary: int) -> float:
+    """How much the logits of the second row change when the first one does; 0 where rows do not see each other."""
+    first, second = rows[:2]
+    other = dict(first) | {"input_ids": [(token + 1) % vocabulary for token in first["input_ids"]]}
+    return float((_logits(engine, (first, second)) - _logits(engine, (other, second))).abs().max())
+
+
+def _logits(engine: Engine, rows: Sequence[Row]) -> torch.Tensor:
+    """Of the last of these rows in one batch."""
+    trainer, batch = engine.trainer, engine.joined(rows)
+    place = places(batch["input_ids"].tolist(), [row["input_ids"] for row in rows])[-1]
+    assert place is not None
+    _, outputs = trainer.compute_loss(trainer.model, trainer._prepare_inputs(batch), return_outputs=True)
+    logits: torch.Tensor = outputs["logits"]
+    return logits[place[0], place[1] : place[1] + len(rows[-1]["input_ids"])].float()
+
+
+def first_loss(engine: Engine, batches: Sequence[dict[str, Any]]) -> float:
+    """What the trainer would log as the loss of a step on these micro batches, as its `training_step` adds it up
+    (transformers 5.16.1)."""
+    trainer = engine.trainer
+    samples, items = trainer.get_batch_samples(iter(batches), len(batches), trainer.args.device)
+    whole = 0.0
+    for batch in samples:
+        inputs = trainer._prepare_inputs(batch)
+        with trainer.compute_loss_context_manager():
+            loss = trainer.compute_loss(trainer.model, inputs, num_items_in_batch=items)
+        if (not trainer.model_accepts_loss_kwargs or items is None) and trainer.compute_loss_func is None:
+            loss = loss / len(batches)
+        whole += float(loss)
+    return whole
+
+
+# Tokens of text whose documents are looked at.
+MOST_DOCUMENT_TOKENS = 20_000_000
+
+
+def batches(files: Iterable[Path], size: int, columns: Sequence[str] = ()) -> Iterator[Any]:
+    """The rows of Parquet files, so many in memory at a time. columns: those to read, where they are there; none for all."""
+    from pyarrow import parquet
+
+    for file in files:
+        with parquet.ParquetFile(file) as table:
+            yield from table.iter_batches(
+                size, columns=[name for name in table.schema_arrow.names if name in columns] or None
+            )
+
+
+def conversations(files: Iterable[Path]) -> Iterator[Mapping[str, Any]]:
+    for batch in batches(files, 1000, ("messages", "chosen", "rejected")):
+        yield from batch.to_pylist()
+
+
+def words(row: Mapping[str, Any]) -> str:
+    """Equal for conversations that differ in nothing but space, case and system prompt."""
+    said = [
+        f"{same(str(turn['content'] or ''))}{turn.get('tool_calls') or ''}"
+        for turn in row["messages"]
+        if turn["role"] != "system"
+    ]
+    return "\n".join([*said, *(same(row[name]) for name in ("chosen", "rejected") if isinstance(row.get(name), str))])
+
+
+def questions(row: Mapping[str, Any]) -> Iterator[str]:
+    return (same(str(turn["content"] or "")) for turn in row["messages"] if turn["role"] == "user")
+
+
+def documents(blocks: Iterable[np.ndarray], ends: frozenset[int], tokenizer: Any) -> Iterator[str]:
+    """The documents that blocks were cut from, put together again; those at both edges may be parts."""
+    rest: list[np.ndarray] = []
+    seen = 0
+    for block in blocks:
+        seen += len(block)
+        stops = np.flatnonzero(np.isin(block, list(ends)))
+        begin = 0
+        for stop in stops:
+            document = np.concatenate([*rest, block[begin:stop]])
+            rest, begin = [], int(stop) + 1
+            if len(document):
+                yield same(tokenizer.decode(document.tolist()))
+        rest.append(block[begin:])
+        if seen > MOST_DOCUMENT_TOKENS:
+            return
+
+
+def images(files: Mapping[str, Path], taken_out: int = 0) -> Proof:
+    """Judges prepared images (Parquet, column `image`, pixels as bytes). files: by split, `train` among them. taken_out: images that
+    were in training and in the test, and are no longer."""
+    begun = time.monotonic()
+    faults, judged = Faults(), 0
+    train = {digest: number for number, digest in _digests(files["train"])}
+    for split, file in files.items():
+        if split == "train":
+            continue
+        for number, digest in _digests(file):
+            judged += 1
+            if digest in train:
+                faults.add("image_leak", f"image {number} of {split} is image {train[digest]} of training")
+    noted = f"{taken_out:,} images of the test were training images too, and were taken out of training"
+    return Proof(
+        kind="images",
+        rows=len(train),
+        judged=judged,
+        notes=(noted,) if taken_out else (),
+        faults=tuple(faults),
+        seconds=round(time.monotonic() - begun, 1),
+    )
+
+
+def _digests(file: Path) -> Iterator[tuple[int, bytes]]:
+    """The number of each image, from 1, and a hash of its pixels."""
+    images = chain.from_iterable(batch.column(0).to_pylist() for batch in batches([file], 256, ("image",)))
+    return ((number, hashlib.sha256(image).digest()) for number, image in enumerate(images, 1))

@@ -1,0 +1,92 @@
+"""Process: a home folder for this one, libraries that do not write over what the runner says, free ports, and which pod it is in."""
+
+import errno
+import logging
+import os
+import socket
+import sys
+import warnings
+from pathlib import Path
+from typing import Any, cast
+
+from runner.tools.problem import Stop
+
+# What each says at import or load that no user can act on: kernels for other GPUs, deprecations of its own code.
+_CHATTY = (
+    *("torchao", "torch.utils._pytree", "DeepSpeed", "transformers", "datasets", "huggingface_hub"),
+    "bitsandbytes.backends.cpu.ops",
+)
+
+
+def hush() -> None:
+    """Call it before the first import of torch, transformers or datasets."""
+    os.environ.setdefault("TQDM_DISABLE", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
+    for library in ("HF_HUB", "TRANSFORMERS", "DATASETS"):
+        os.environ.setdefault(f"{library}_VERBOSITY", "error")
+    for name in _CHATTY:
+        # A filter, because DeepSpeed sets its own level when it is imported.
+        logging.getLogger(name).addFilter(_errors_only)
+    warnings.filterwarnings(
+        "ignore", module=r"(torch|torchao|transformers|datasets|huggingface_hub|bitsandbytes)(\.|$)"
+    )
+
+
+def without_scikit_learn() -> None:
+    """Call it before the first import of transformers, in a process that runs models alone: 5.16 imports scikit-learn for a
+    kind of generation that nobody here asks for, and that is a quarter of its time."""
+    sys.modules.setdefault("sklearn", cast(Any, None))
+
+
+def _errors_only(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.ERROR
+
+
+def ensure_home() -> None:
+    """Gives this process, and all that it starts, a home folder where the user has none that can be written to: the libraries of
+    training keep caches in it. The folder lies below the temporary one, and stays for the next command."""
+    home = os.path.expanduser("~")
+    if home != "/" and os.access(home, os.W_OK):
+        return
+    import tempfile  # a command should not wait for what nearly nobody needs
+
+    folder = Path(tempfile.gettempdir()) / f"recipe-runner-home-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():  # somebody else was here first
+        folder = Path(tempfile.mkdtemp(prefix="recipe-runner-home-"))
+    os.environ["HOME"] = str(folder)
+
+
+HOST = "127.0.0.1"
+
+
+def bound_port(port: int) -> socket.socket:
+    """A socket on that port, 0 for any that is free, before it listens. Raises Stop where the port cannot be had."""
+    held = socket.socket()
+    # A port that was closed a moment ago is free.
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        held.bind((HOST, port))
+    except OSError as error:
+        held.close()
+        why = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
+        raise Stop(
+            f"Port {port} of this machine {why}.", "Name another with `--port`, or `--port 0` for any."
+        ) from None
+    return held
+
+
+def free_port(port: int = 0) -> int:
+    """The port, or with 0 one that is free. Raises Stop where it cannot be had."""
+    with bound_port(port) as held:
+        return int(held.getsockname()[1])
+
+
+# Kubernetes numbers the pods of an indexed Job from 0 (https://kubernetes.io/docs/concepts/workloads/controllers/job/).
+INDEX = "JOB_COMPLETION_INDEX"
+
+
+def helping_pod() -> int:
+    """The number of this pod, where it is one of several and not the first, which does all that cannot be shared; else 0."""
+    return int(os.environ.get(INDEX) or 0)
