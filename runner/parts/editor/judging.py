@@ -9,10 +9,9 @@ from runner import scenarios
 from runner.check.by_schema import scenario_problem
 from runner.check.validate import changed, examined
 from runner.data import RenderedExample
-from runner.parts.planner import forecast
+from runner.parts.planner import forecast, screen
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
-from runner.parts.planner.show import screen
 from runner.recipe import copying, reading
 from runner.recipe.document import Document
 from runner.recipe.recipe import Recipe
