@@ -13,9 +13,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.kfp import target
 from runner.parts.openshift import controller, driver_job, pipeline
-from runner.parts.openshift.client import Cluster, Manifest
+from runner.parts.openshift.client import Cluster
 from runner.parts.openshift.controller import say, walk
 from runner.parts.openshift.errors import patiently, pause
 from runner.parts.openshift.jobs import container, pods_of

@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import Any, Protocol
 from urllib.parse import urlencode
 
+from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift.errors import Refused, no_api, passes, recent, unreachable
 from runner.tools import packaged
 from runner.tools.problem import Stop
@@ -107,8 +108,6 @@ OLDER = dict.fromkeys(("LocalQueue", "Workload"), "kueue.x-k8s.io/v1beta1")
 MANAGER = "recipe-runner"
 TIMEOUT_SECONDS = (10, 60)
 
-# An object of the cluster, as Kubernetes defines it.
-Manifest = dict[str, Any]
 Manifests = list[Manifest]
 Query = Sequence[tuple[str, Any]]
 

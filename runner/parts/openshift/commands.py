@@ -24,14 +24,15 @@ from runner.commands.options import (
 )
 from runner.data.report import contents
 from runner.parts.jobs import kubernetes
+from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import client, controller, jobs, pipeline, rules, transfer, watch
 from runner.parts.openshift import site as sites
 from runner.parts.openshift import submit as sending
-from runner.parts.openshift.client import Cluster, Manifest, connect
+from runner.parts.openshift.client import Cluster, connect
 from runner.parts.openshift.diagnose import logs_of, reasons
 from runner.parts.openshift.errors import TryAgain, pause
 from runner.parts.openshift.pipeline import Milestone
-from runner.parts.openshift.status import ENDED, FAILED, FINISHED, State, early_stop, look
+from runner.parts.openshift.status import ENDED, FAILED, FINISHED, JobState, early_stop, look
 from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.render import planned
@@ -83,7 +84,7 @@ def job_at_work(cluster: Cluster, plan: Plan, name: str | None) -> Manifest:
     return find_job(cluster, plan, milestone.stage if milestone else plan.stages[-1])
 
 
-def why(cluster: Cluster, state: State) -> list[str]:
+def why(cluster: Cluster, state: JobState) -> list[str]:
     """What stands in a job's way."""
     return reasons(state, logs_of(cluster, state))
 
@@ -190,7 +191,7 @@ def confirm(yes: bool) -> Callable[[str], bool]:
 def live() -> Iterator[watch.Show]:
     """Shows states: one line that changes on a terminal, a line a change where output is piped."""
 
-    def text(state: State | None, why: list[str]) -> str:
+    def text(state: JobState | None, why: list[str]) -> str:
         said = [f"{state.name}: {watch.line(state)}"] if state else []
         return "\n".join([*said, *(f"  {reason}" for reason in why)])
 

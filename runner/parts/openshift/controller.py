@@ -8,10 +8,10 @@ import argparse
 import signal
 import sys
 from pathlib import Path
-from typing import Any
 
 from runner.entrypoints import stage as entry
 from runner.parts.jobs import batch, kubernetes, podspec
+from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import driver_job, pipeline, submit
 from runner.parts.openshift.client import Cluster, address, connect_in_pod
 from runner.parts.openshift.driver_job import ACCOUNT
@@ -139,7 +139,7 @@ def promote(cluster: Cluster, plan: Plan, stage: Stage, by: str, reason: str, te
         patiently(lambda: _annotate(cluster, job, "\n".join(said)))
 
 
-def _annotate(cluster: Cluster, job: dict[str, Any], promotion: str) -> None:
+def _annotate(cluster: Cluster, job: Manifest, promotion: str) -> None:
     """The gate's Job shows the override, because `recipe status` and `recipe submit` do not look on the claim."""
     space, name = job["metadata"]["namespace"], job["metadata"]["name"]
     body = {"metadata": {"annotations": {pipeline.PROMOTION: promotion}}}
@@ -149,7 +149,7 @@ def _annotate(cluster: Cluster, job: dict[str, Any], promotion: str) -> None:
         raise refused.stop("Job", space, name) from None
 
 
-def promotion_pod(plan: Plan, stage: Stage, by: str, reason: str) -> dict[str, Any]:
+def promotion_pod(plan: Plan, stage: Stage, by: str, reason: str) -> Manifest:
     """The pod: no GPU, the claims, and half an hour, because a large model's weights are hashed first."""
     file = f"{plan.place.config_dir}/{PLAN_FILE}"
     command = ["python", "-m", "runner.entrypoints.stage", PROMOTE, file, "--by", by, "--reason", reason]

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import cache
-from typing import Any
 
 from runner.catalog import troubles
 from runner.parts.jobs import code
-from runner.parts.openshift.client import Cluster, Manifest, Manifests
+from runner.parts.jobs.kubernetes import Manifest
+from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.errors import TryAgain
 from runner.parts.openshift.jobs import (
     WORKING,
@@ -18,7 +18,7 @@ from runner.parts.openshift.jobs import (
     node_number,
     queue_of,
 )
-from runner.parts.openshift.status import FAILED, FINISHED, QUEUED, TAKEN, State, when
+from runner.parts.openshift.status import FAILED, FINISHED, QUEUED, TAKEN, JobState, when
 from runner.recipe import units
 
 # Given a pod's name, the end of its container's log, of the previous container's where it has been restarted.
@@ -102,7 +102,7 @@ def _claims(events: Manifests, said: str) -> str:
     return (told[-1] if told else f"They are not bound to storage yet: {said}").rstrip(".")
 
 
-def unfetched(pod: Manifest, entry: dict[str, Any], where: str, remedy: str) -> Iterator[str]:
+def unfetched(pod: Manifest, entry: Manifest, where: str, remedy: str) -> Iterator[str]:
     """Why the image of a container is not there."""
     waiting = entry.get("state", {}).get("waiting") or {}
     if waiting.get("reason") in NO_IMAGE:
@@ -113,7 +113,7 @@ def unfetched(pod: Manifest, entry: dict[str, Any], where: str, remedy: str) -> 
         yield f"{where}: {found or f'the image `{image}` cannot be fetched: {said}. {remedy}'}"
 
 
-def unmade(pod: Manifest, entry: dict[str, Any], events: Manifests, where: str, remedy: str) -> Iterator[str]:
+def unmade(pod: Manifest, entry: Manifest, events: Manifests, where: str, remedy: str) -> Iterator[str]:
     """Why a container whose image is there is not made: a Secret, or a volume. remedy: for what else is missing."""
     waiting = entry.get("state", {}).get("waiting") or {}
     reason, said = waiting.get("reason", ""), waiting.get("message") or waiting.get("reason", "")
@@ -128,7 +128,7 @@ def unmade(pod: Manifest, entry: dict[str, Any], events: Manifests, where: str, 
             yield f"{where}: {found or f'a volume cannot be attached: {said}'}"
 
 
-def ends(entry: dict[str, Any]) -> list[dict[str, Any]]:
+def ends(entry: Manifest) -> Manifests:
     """A container's bad ends: the present one, else the last one."""
     known = [entry.get(part, {}).get("terminated") for part in ("state", "lastState")]
     return [end for end in known if end and end.get("exitCode")][:1]
@@ -138,7 +138,7 @@ def times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
 
 
-def again(entry: dict[str, Any]) -> str:
+def again(entry: Manifest) -> str:
     """How often a container was started again, to go on a sentence; empty where it was not."""
     return f", and was started again ({times(entry['restartCount'])} so far)" if entry.get("restartCount") else ""
 
@@ -157,7 +157,7 @@ MORE_MEMORY = troubles.remedy("main memory")
 GONE = "Its pods are gone, and their logs with them; `recipe fetch RECIPE` brings what it had left on its claim."
 
 
-def reasons(state: State, log_of: LogOf) -> list[str]:
+def reasons(state: JobState, log_of: LogOf) -> list[str]:
     """What stands in the way, most telling first; empty while all is well."""
     if state.phase == FINISHED:
         return []
@@ -179,14 +179,14 @@ def reasons(state: State, log_of: LogOf) -> list[str]:
     return list(dict.fromkeys(said))
 
 
-def _follows(pod: dict[str, Any], log_of: LogOf) -> bool:
+def _follows(pod: Manifest, log_of: LogOf) -> bool:
     """Whether what ended a pod was mostly brought about by another one, whose words are then read first."""
     entries = [entry for entry in pod.get("status", {}).get("containerStatuses") or [] if entry["name"] in WORKING]
     found = troubles.find(log_of(pod["metadata"]["name"]), troubles.LOG) if any(map(ends, entries)) else None
     return found is not None and found.trouble.follows
 
 
-def _missing_pods(state: State) -> Iterator[str]:
+def _missing_pods(state: JobState) -> Iterator[str]:
     """Why the operator has not made all pods; the job itself then shows nothing at all."""
     there, wanted = len(state.pods), machines(state.job)
     if there >= wanted or state.ended or state.phase == QUEUED:
@@ -203,13 +203,13 @@ def _missing_pods(state: State) -> Iterator[str]:
     yield f"{f'Only {there} of {wanted} pods are made' if there else 'No pods are made'}: {why}"
 
 
-def _age(manifest: dict[str, Any]) -> float:
+def _age(manifest: Manifest) -> float:
     """Seconds since an object was made, by this machine's clock."""
     at = manifest["metadata"].get("creationTimestamp")
     return (datetime.now(UTC) - datetime.fromisoformat(at.replace("Z", "+00:00"))).total_seconds() if at else 0.0
 
 
-def _taken(state: State) -> Iterator[str]:
+def _taken(state: JobState) -> Iterator[str]:
     """Pods that are not there any more, because the cluster took them off their machines."""
     here = {pod["metadata"].get("uid") for pod in (*state.pods, *state.replaced)}
     for event in state.events:
@@ -218,7 +218,7 @@ def _taken(state: State) -> Iterator[str]:
             yield taken_off(f"`{of['name']}`", event["reason"], event["message"], f" ({when(event)[:19]}Z)")
 
 
-def _ended(state: State) -> Iterator[str]:
+def _ended(state: JobState) -> Iterator[str]:
     if lost := state.job.get("status", {}).get("failedIndexes"):
         tries = state.job["spec"].get("backoffLimitPerIndex", 0) + 1
         yield (
@@ -236,7 +236,7 @@ def _ended(state: State) -> Iterator[str]:
             yield f"The cluster says: {said}"
 
 
-def _pod(state: State, pod: dict[str, Any], log_of: LogOf) -> Iterator[str]:
+def _pod(state: JobState, pod: Manifest, log_of: LogOf) -> Iterator[str]:
     before = ", since replaced" if pod in state.replaced else ""
     where = f"Machine {node_number(pod)} (`{pod['metadata']['name']}`{before})"
     status = pod.get("status", {})
@@ -250,7 +250,7 @@ def _pod(state: State, pod: dict[str, Any], log_of: LogOf) -> Iterator[str]:
             yield from _container(state, pod, entry, where, log_of)
 
 
-def _clone(pod: dict[str, Any], entry: dict[str, Any], where: str) -> Iterator[str]:
+def _clone(pod: Manifest, entry: Manifest, where: str) -> Iterator[str]:
     """Our own container that fetches the code; it runs in the pod's image, and first."""
     yield from unfetched(pod, entry, where, BUILD)
     for ended in ends(entry):
@@ -261,7 +261,7 @@ def _clone(pod: dict[str, Any], entry: dict[str, Any], where: str) -> Iterator[s
         )
 
 
-def _wait_for_master(entry: dict[str, Any], where: str) -> Iterator[str]:
+def _wait_for_master(entry: Manifest, where: str) -> Iterator[str]:
     """The operator's container that goes before each worker's."""
     waiting = entry.get("state", {}).get("waiting") or {}
     if waiting.get("reason") in NO_IMAGE:
@@ -276,16 +276,14 @@ def _wait_for_master(entry: dict[str, Any], where: str) -> Iterator[str]:
         yield f"{where} gave up waiting for the master; look at machine 0 first."
 
 
-def _container(state: State, pod: dict[str, Any], entry: dict[str, Any], where: str, log_of: LogOf) -> Iterator[str]:
+def _container(state: JobState, pod: Manifest, entry: Manifest, where: str, log_of: LogOf) -> Iterator[str]:
     yield from unfetched(pod, entry, where, BUILD)
     yield from unmade(pod, entry, state.events, where, "Submit the recipe again.")
     for ended in ends(entry):
         yield from _end(state, pod, entry, ended, where, log_of)
 
 
-def _end(
-    state: State, pod: dict[str, Any], entry: dict[str, Any], ended: dict[str, Any], where: str, log_of: LogOf
-) -> Iterator[str]:
+def _end(state: JobState, pod: Manifest, entry: Manifest, ended: Manifest, where: str, log_of: LogOf) -> Iterator[str]:
     if ended.get("reason") == "OOMKilled":
         yield f"{where} used up its main memory{again(entry)}. {_memory(pod, state.job)} {MORE_MEMORY}"
         return
@@ -297,7 +295,7 @@ def _end(
     yield f"{where} ended with exit code {ended['exitCode']}{again(entry)}. {why}".strip()
 
 
-def _of_log(state: State, pod: dict[str, Any], log_of: LogOf) -> str:
+def _of_log(state: JobState, pod: Manifest, log_of: LogOf) -> str:
     """What a pod's last words mean. Who came late to what all do together, all logs say together."""
     text = log_of(pod["metadata"]["name"])
     plan = troubles.planned(foreseen(state.job, "gpu-memory"))
@@ -312,7 +310,7 @@ def _of_log(state: State, pod: dict[str, Any], log_of: LogOf) -> str:
     return found.with_line
 
 
-def _memory(pod: dict[str, Any], job: dict[str, Any]) -> str:
+def _memory(pod: Manifest, job: Manifest) -> str:
     """The pod's limit, by its recipe, and what the plan had said."""
     shared = [
         volume["emptyDir"].get("sizeLimit")
@@ -329,6 +327,6 @@ def _last_line(text: str) -> str:
     return ([line.strip() for line in text.splitlines() if line.strip()] or [""])[-1][:300].rstrip(".")
 
 
-def logs_of(cluster: Cluster, state: State) -> LogOf:
+def logs_of(cluster: Cluster, state: JobState) -> LogOf:
     """Reads the logs of a job's pods for `reasons`."""
     return log_reader(cluster, state.job["metadata"]["namespace"], container(state.job))

@@ -4,9 +4,8 @@ It mounts no claim, because one for a single machine would keep the training pod
 shows, and each stage's own pod looks at the claim.
 """
 
-from typing import Any
-
 from runner.parts.jobs import batch, kubernetes, podspec
+from runner.parts.jobs.kubernetes import Manifest
 from runner.plan import PLAN_FILE, RUNNER, Machines, Plan, Stage
 from runner.tools.files import Artifact
 
@@ -48,7 +47,7 @@ def command(plan: Plan, module: str = "runner.cluster.walk") -> list[str]:
     return ["python", "-m", module, file, "--server", SERVER, "--keys", KEYS]
 
 
-def job(plan: Plan, own: Stage, options: list[str]) -> dict[str, Any]:
+def job(plan: Plan, own: Stage, options: list[str]) -> Manifest:
     """The Job. plan: of the driver alone; own: its stage; options: of its command."""
     spec = {
         "backoffLimit": DEATHS,
@@ -68,7 +67,7 @@ def job(plan: Plan, own: Stage, options: list[str]) -> dict[str, Any]:
     return batch.job(plan, own, kubernetes.job_name(plan), PART, spec, origin)
 
 
-def _template(plan: Plan, own: Stage, options: list[str]) -> dict[str, Any]:
+def _template(plan: Plan, own: Stage, options: list[str]) -> Manifest:
     kept = ("config", "tmp", "code")
     mounts = [mount for mount in podspec.mounts(plan) if mount["name"] in kept]
     volumes = podspec.volumes(plan, own, kubernetes.config_map_name(plan, own))

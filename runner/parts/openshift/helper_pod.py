@@ -15,12 +15,13 @@ from urllib.parse import quote
 
 from runner.data.report import PreparedRows, asked
 from runner.parts.jobs import batch, code, podspec
-from runner.parts.openshift.client import Cluster, Manifest, Response, address
+from runner.parts.jobs.kubernetes import Manifest
+from runner.parts.openshift.client import Cluster, Response, address
 from runner.parts.openshift.diagnose import reasons
 from runner.parts.openshift.errors import Busy, Refused, passes, patiently, pause
 from runner.parts.openshift.file_server import FULL, MISPLACED, PORT, WORD, WRITES
 from runner.parts.openshift.jobs import FETCH, LOOK, SEND
-from runner.parts.openshift.status import WAITING, State, events_about, going
+from runner.parts.openshift.status import WAITING, JobState, events_about, going
 from runner.plan import Plan, Stage
 from runner.tools.problem import Stop
 
@@ -82,7 +83,7 @@ def helper(
         yield Share(cluster, f"{address('Pod', space, name)}:{SHARE_PORT}/proxy/{word}", writes)
 
 
-def finished(cluster: Cluster, manifest: dict[str, Any], container: str, tell: Tell) -> list[str]:
+def finished(cluster: Cluster, manifest: Manifest, container: str, tell: Tell) -> list[str]:
     """Runs a pod to its end and deletes it whatever happens; gives what it has said.
 
     Raises Stop with its words where it ends badly, or does not start.
@@ -101,7 +102,7 @@ def finished(cluster: Cluster, manifest: dict[str, Any], container: str, tell: T
 
 
 @contextmanager
-def _made(cluster: Cluster, manifest: dict[str, Any], tell: Tell) -> Iterator[tuple[str, str]]:
+def _made(cluster: Cluster, manifest: Manifest, tell: Tell) -> Iterator[tuple[str, str]]:
     """A pod, by namespace and name, that is gone when the block ends, and when a signal ends the command in it."""
     space, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
     _clear(cluster, manifest)
@@ -129,7 +130,7 @@ def _interrupted_by(*numbers: signal.Signals) -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
-def _look(cluster: Cluster, space: str, name: str) -> dict[str, Any] | None:
+def _look(cluster: Cluster, space: str, name: str) -> Manifest | None:
     return patiently(lambda: cluster.get("Pod", space, name))
 
 
@@ -141,7 +142,7 @@ def _delete(cluster: Cluster, space: str, name: str) -> None:
     patiently(lambda: cluster.delete("Pod", space, name, grace_seconds=0))
 
 
-def _clear(cluster: Cluster, manifest: dict[str, Any]) -> None:
+def _clear(cluster: Cluster, manifest: Manifest) -> None:
     """Deletes a pod of that name that has ended or has never started.
 
     Raises Stop where one is at work, perhaps for somebody else, and where a claim is not there: the pod would wait for it in
@@ -168,7 +169,7 @@ def _clear(cluster: Cluster, manifest: dict[str, Any]) -> None:
         pause()
 
 
-def _looks(cluster: Cluster, space: str, name: str, tell: Tell) -> Iterator[dict[str, Any] | None]:
+def _looks(cluster: Cluster, space: str, name: str, tell: Tell) -> Iterator[Manifest | None]:
     """A pod, looked at again and again, and what it waits for as soon as that is known.
 
     Raises Stop where it does not start for long.
@@ -206,15 +207,15 @@ def _ready(cluster: Cluster, space: str, name: str, container: str, tell: Tell) 
             raise Stop(f"The claim cannot be read: {why}")
 
 
-def _why(cluster: Cluster, pod: dict[str, Any]) -> list[str]:
+def _why(cluster: Cluster, pod: Manifest) -> list[str]:
     """Why a helper does not start, or ended, as far as its pod and its events tell."""
     meta = pod["metadata"]
     job = {"kind": "Pod", "metadata": {"name": meta["name"], "namespace": meta["namespace"]}, "spec": {}}
     events = patiently(lambda: events_about(cluster, [pod], lambda _: False))
-    return reasons(State(WAITING, job, [pod], events), lambda _pod: "")
+    return reasons(JobState(WAITING, job, [pod], events), lambda _pod: "")
 
 
-def pod(plan: Plan, stage: Stage, word: str, folder: str, writes: bool = False) -> dict[str, Any]:
+def pod(plan: Plan, stage: Stage, word: str, folder: str, writes: bool = False) -> Manifest:
     """The helper: the claims, read-only unless it writes, our own file server on a folder, and an end of its own after four
     hours. plan: of the stage alone, after which it is named."""
     part = SEND if writes else FETCH

@@ -5,14 +5,14 @@ What the cluster shows is for people; each stage's own pod looks at the records 
 
 import time
 from dataclasses import dataclass, replace
-from typing import Any
 
 import yaml
 
 from runner.entrypoints.stage import ON_CLUSTER
 from runner.parts.jobs import batch, kubernetes
+from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import driver_job
-from runner.parts.openshift.client import Cluster, Manifest, address
+from runner.parts.openshift.client import Cluster, Manifests, address
 from runner.parts.openshift.diagnose import MORE_MEMORY, logs_of, reasons
 from runner.parts.openshift.errors import ENDING_SECONDS, Refused, patiently, pause
 from runner.parts.openshift.jobs import (
@@ -57,7 +57,7 @@ class Milestone:
 
     stage: Stage
     of_gate: bool
-    job: dict[str, Any] | None
+    job: Manifest | None
     state: str
 
     @property
@@ -87,7 +87,7 @@ def milestones(
     plan: Plan,
     files_key: str = "",
     claims: Claims | None = None,
-    there: list[Manifest] | None = None,
+    there: Manifests | None = None,
 ) -> list[Milestone]:
     """Every milestone of a recipe, in order. files_key: of the data files as they are on this machine, where that counts;
     claims, there: as `claims_of` and `ours` have them, where somebody has asked already."""
@@ -110,7 +110,7 @@ def milestones(
     return [replace(each, state=LOST) if gone else each for each, gone in zip(way, lost, strict=True)]
 
 
-def beside(there: list[Manifest], plan: Plan, way: list[Milestone]) -> list[Manifest]:
+def beside(there: Manifests, plan: Plan, way: list[Milestone]) -> Manifests:
     """What is at work on the run of a plan and is none of its milestones: stages that the recipe has had before it changed."""
     known = {milestone.job["metadata"]["uid"] for milestone in way if milestone.job}
     return [job for job in there if not ended(job) and runs_in(plan, job) and job["metadata"]["uid"] not in known]
@@ -123,7 +123,7 @@ def _claims_since(plan: Plan, claims: Claims) -> str:
     return max((_made(claims[name]) for name in written), default="")
 
 
-def _state(cluster: Cluster, job: dict[str, Any] | None, key_now: str, files_key: str) -> str:
+def _state(cluster: Cluster, job: Manifest | None, key_now: str, files_key: str) -> str:
     if job is None:
         return MISSING
     if going(job):
@@ -137,12 +137,12 @@ def _state(cluster: Cluster, job: dict[str, Any] | None, key_now: str, files_key
     return PROMOTED if end == FAILED and promotion(job) else end or UNDER_WAY
 
 
-def _made(manifest: dict[str, Any] | None) -> str:
+def _made(manifest: Manifest | None) -> str:
     """When an object was made; of one that is not there, never."""
     return str(manifest["metadata"].get("creationTimestamp", "")) if manifest else NEVER
 
 
-def promotion(job: dict[str, Any]) -> str:
+def promotion(job: Manifest) -> str:
     """Who has overruled the gate of this Job, when and why; empty where nobody has."""
     return annotation(job, PROMOTION)
 
@@ -273,7 +273,7 @@ def walks(job: Manifest | None) -> bool:
     return job is not None and not ended(job) and not going(job)
 
 
-def outdated_driver(cluster: Cluster, plan: Plan, target: str | None, files_key: str) -> list[Manifest]:
+def outdated_driver(cluster: Cluster, plan: Plan, target: str | None, files_key: str) -> Manifests:
     """The driver that is at work on the recipe as it was before it changed, which would send that again."""
     job = driver_of(cluster, plan)
     return [job] if job and walks(job) and not same_driver(job, driver_sent(plan, target, files_key)) else []

@@ -6,15 +6,14 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 from runner import parts
 from runner.catalog import tables
 from runner.parts.jobs import kubernetes, trainjob
-from runner.parts.jobs.kubernetes import SHARED
+from runner.parts.jobs.kubernetes import SHARED, Manifest
 from runner.parts.jobs.podspec import KEY, KEY_SECRET
 from runner.parts.openshift import helper_pod, pipeline
-from runner.parts.openshift.client import MANAGER, Cluster, Manifest, address
+from runner.parts.openshift.client import MANAGER, Cluster, Manifests, address
 from runner.parts.openshift.errors import ENDING_SECONDS, Refused, patiently, pause
 from runner.parts.openshift.jobs import (
     Sent,
@@ -26,7 +25,7 @@ from runner.parts.openshift.jobs import (
     sent,
 )
 from runner.parts.openshift.pipeline import CLAIM, Claims
-from runner.parts.openshift.status import FAILED, TRAINING, State, ended, going
+from runner.parts.openshift.status import FAILED, TRAINING, JobState, ended, going
 from runner.parts.openshift.transfer import Files, upload
 from runner.parts.openshift.watch import follow, line
 from runner.plan import Plan, Stage
@@ -214,7 +213,7 @@ def judge(
     cluster: Cluster,
     sent: Sent,
     claims: Claims,
-    there: list[dict[str, Any]],
+    there: Manifests,
     keeps: bool = False,
     alone: bool = False,
 ) -> None:
@@ -254,7 +253,7 @@ def _judge_helpers(cluster: Cluster, sent: Sent, files: Files | None) -> None:
         cluster.create(manifest | {"metadata": meta | {"name": f"{meta['name']}-dry-run"}}, dry_run=True)
 
 
-def _is_kept(manifest: dict[str, Any], claims: Claims) -> bool:
+def _is_kept(manifest: Manifest, claims: Claims) -> bool:
     """A claim that exists keeps its size and mode: nobody may change them, and somebody's results lie on it."""
     return manifest["kind"] == CLAIM and claims[manifest["metadata"]["name"]] is not None
 
@@ -291,7 +290,7 @@ def _queue_is_there(cluster: Cluster, sent: Sent) -> None:
         )
 
 
-def _existing(cluster: Cluster, plan: Plan, sent: Sent) -> list[dict[str, Any]]:
+def _existing(cluster: Cluster, plan: Plan, sent: Sent) -> Manifests:
     """Jobs of this name, under any target. Raises Stop where one is not of this recipe."""
     return [require_of(job, sent.plan.name) for job in existing(cluster, plan, sent.stage, sent.of_gate)]
 
@@ -308,7 +307,7 @@ def _holds(milestone: pipeline.Milestone, sent: Sent) -> bool:
     return milestone.stage.trains and len(contents) == 1
 
 
-def _ask(job: dict[str, Any], confirm: Confirm) -> None:
+def _ask(job: Manifest, confirm: Confirm) -> None:
     """Asks whether an older job of this recipe that is under way may go. Raises Stop after a no."""
     kind, meta = job["kind"], job["metadata"]
     if (
@@ -321,7 +320,7 @@ def _ask(job: dict[str, Any], confirm: Confirm) -> None:
         raise Stop(f"{kind} `{meta['name']}` goes on; nothing was sent.")
 
 
-def _make_room(cluster: Cluster, job: dict[str, Any], tell: Tell) -> None:
+def _make_room(cluster: Cluster, job: Manifest, tell: Tell) -> None:
     """Takes an older job of this recipe away."""
     kind, meta = job["kind"], job["metadata"]
     delete(cluster, kind, meta["namespace"], meta["name"])
@@ -356,7 +355,7 @@ def wait(cluster: Cluster, sent: Sent, tell: Tell) -> None:
     """
     said: list[str] = []
 
-    def show(state: State | None, why: list[str]) -> None:
+    def show(state: JobState | None, why: list[str]) -> None:
         nonlocal said
         lines = [*([state.phase if state.phase == TRAINING else line(state)] if state else []), *why]
         for text in lines:
@@ -371,7 +370,7 @@ DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 SETTING = "`openshift.claims[].storage_class`"
 
 
-def require_storage(cluster: Cluster, made: list[dict[str, Any]], tell: Callable[[str], None]) -> None:
+def require_storage(cluster: Cluster, made: Manifests, tell: Callable[[str], None]) -> None:
     """Says what is not known of the storage of claims that are to be made. Raises Stop where it cannot be what they ask for:
     such a claim is never bound, and pods wait for it without end.
 

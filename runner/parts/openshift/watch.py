@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from runner.parts.openshift.client import Cluster, Manifest, Manifests, address
+from runner.parts.jobs.kubernetes import Manifest
+from runner.parts.openshift.client import Cluster, Manifests, address
 from runner.parts.openshift.diagnose import GONE, logs_of, reasons, times
 from runner.parts.openshift.errors import Refused, TryAgain, pause
 from runner.parts.openshift.jobs import (
@@ -19,11 +20,11 @@ from runner.parts.openshift.jobs import (
     pods_of,
     queue_of,
 )
-from runner.parts.openshift.status import FAILED, QUEUED, TRAINING, State, ended, entry_of, look
+from runner.parts.openshift.status import FAILED, QUEUED, TRAINING, JobState, ended, entry_of, look
 from runner.tools.problem import Stop
 
 # Gets the state (None while the cluster cannot be reached) and what to say about it.
-Show = Callable[[State | None, list[str]], None]
+Show = Callable[[JobState | None, list[str]], None]
 
 
 class Failed(Stop):
@@ -38,7 +39,7 @@ class Gone(Stop):
     """A job that was watched has been taken away by somebody."""
 
 
-def follow(cluster: Cluster, sent: Sent, show: Show) -> State:
+def follow(cluster: Cluster, sent: Sent, show: Show) -> JobState:
     """Shows a job's state until it ends; returns the last one.
 
     Raises Gone where the job is taken away, and Failed where it fails.
@@ -66,7 +67,7 @@ def follow(cluster: Cluster, sent: Sent, show: Show) -> State:
         pause()
 
 
-def line(state: State) -> str:
+def line(state: JobState) -> str:
     """A state in one line."""
     running = sum(pod.get("status", {}).get("phase") == "Running" for pod in state.pods)
     said = f"{running} of {machines(state.job)} machines run" if state.pods else "no machine yet"
@@ -88,11 +89,11 @@ TITLES = ("job", "state", "step", "loss", "speed", "GPU memory", "left", "spent"
 
 
 @dataclass(frozen=True)
-class Row:
+class JobRow:
     """A job: its state, what stands in its way, its place in its queue (`2nd of 5`, empty where it waits in none), and the GPU
     hours that it has held so far."""
 
-    state: State
+    state: JobState
     why: list[str] = field(default_factory=list)
     place: str = ""
     gpu_hours: float = 0.0
@@ -146,18 +147,18 @@ class Row:
         return f"{self.gpu_hours * float(price):,.2f}" if price else f"{self.gpu_hours:.1f} GPU h"
 
 
-def rows(cluster: Cluster, namespace: str) -> list[Row]:
+def rows(cluster: Cluster, namespace: str) -> list[JobRow]:
     """Every job of a namespace that recipe-runner has rendered, the latest first."""
     jobs = sorted(everyone(cluster, namespace), key=lambda job: str(job["metadata"]["creationTimestamp"]), reverse=True)
     waiting = cluster.list("Workload", namespace, forgiving=True) if any(map(queue_of, jobs)) else []
     found = []
     for job in jobs:
         state = look(cluster, job)
-        found.append(Row(state, reasons(state, logs_of(cluster, state)), place(waiting, job), gpu_hours(state)))
+        found.append(JobRow(state, reasons(state, logs_of(cluster, state)), place(waiting, job), gpu_hours(state)))
     return found
 
 
-def table(rows: list[Row]) -> list[str]:
+def table(rows: list[JobRow]) -> list[str]:
     """The rows under their titles, without columns that nobody fills, and below each what stands in its way."""
     cells = [TITLES, *(row.cells for row in rows)]
     kept = [column for column in range(len(TITLES)) if any(line[column] for line in cells[1:])]
@@ -198,7 +199,7 @@ def ordinal(number: int) -> str:
     return f"{number}{'th' if number % 100 in (11, 12, 13) else last}"
 
 
-def gpu_hours(state: State, now: datetime | None = None) -> float:
+def gpu_hours(state: JobState, now: datetime | None = None) -> float:
     """How long GPUs were held: by each pod that is there, from its start to its end; by a job whose pods are gone, all of them
     from its start to its end. Pods that others have taken the place of and that are gone are not counted."""
     now = now or datetime.now(UTC)
@@ -210,7 +211,7 @@ def gpu_hours(state: State, now: datetime | None = None) -> float:
     return sum(_gpus_of(pod) * _hours(pod.get("status", {}).get("startTime"), _end_of(pod), now) for pod in pods)
 
 
-def _ended(state: State) -> str | None:
+def _ended(state: JobState) -> str | None:
     """When the last condition of a job came about, which is its end."""
     conditions = state.job.get("status", {}).get("conditions") or []
     return max((each.get("lastTransitionTime") or "" for each in conditions), default="") or None
@@ -245,7 +246,7 @@ class NotYet(Stop):
     """A machine that the job is for has no pod: not yet, or between two of them."""
 
 
-def pod_of(cluster: Cluster, job: dict[str, Any], node: int) -> dict[str, Any]:
+def pod_of(cluster: Cluster, job: Manifest, node: int) -> Manifest:
     """The pod of machine `node`, 0 the master. Raises Stop where the job is for fewer, NotYet where it is not there."""
     meta = job["metadata"]
     if node >= (planned := machines(job)):
@@ -266,7 +267,7 @@ def pod_of(cluster: Cluster, job: dict[str, Any], node: int) -> dict[str, Any]:
     )
 
 
-def whole_log(cluster: Cluster, job: dict[str, Any], node: int) -> list[str]:
+def whole_log(cluster: Cluster, job: Manifest, node: int) -> list[str]:
     """A machine's log, that of the previous container first where it was restarted."""
     pod = pod_of(cluster, job, node)
     space, name = job["metadata"]["namespace"], pod["metadata"]["name"]
@@ -280,13 +281,11 @@ def whole_log(cluster: Cluster, job: dict[str, Any], node: int) -> list[str]:
     return lines + (now or "").splitlines()
 
 
-def _restarts(pod: dict[str, Any]) -> int:
+def _restarts(pod: Manifest) -> int:
     return sum(entry.get("restartCount", 0) for entry in pod.get("status", {}).get("containerStatuses") or [])
 
 
-def follow_log(
-    cluster: Cluster, find: Callable[[], dict[str, Any] | None], node: int, say: Callable[[str], None]
-) -> None:
+def follow_log(cluster: Cluster, find: Callable[[], Manifest | None], node: int, say: Callable[[str], None]) -> None:
     """Says every new line of a machine's log until its job ends; goes on after restarts and lost connections.
 
     Raises Stop where the cluster refuses, and where there is no such machine: waiting would change neither.
@@ -319,7 +318,7 @@ def follow_log(
         pause()
 
 
-def _since(cluster: Cluster, job: dict[str, Any], pod: str, since: str, previous: bool) -> list[tuple[str, str]]:
+def _since(cluster: Cluster, job: Manifest, pod: str, since: str, previous: bool) -> list[tuple[str, str]]:
     """Lines after the time stamp `since`, each with its own; a stamp has nanoseconds, so no line comes twice.
 
     previous: of the container before the last restart.

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from runner.catalog import troubles
+from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import client, diagnose, pipeline
-from runner.parts.openshift.client import Cluster, Manifest, Manifests
+from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.errors import TryAgain, pause
 from runner.parts.openshift.jobs import annotation, queue_of, require_of
 from runner.parts.openshift.status import FAILED, entry_of, events_about, going

@@ -22,7 +22,7 @@ from runner.parts.openshift import client, errors, helper_pod, jobs, status, sub
 from runner.parts.openshift.diagnose import reasons
 from runner.parts.openshift.errors import Refused, TryAgain, patiently
 from runner.parts.openshift.jobs import sent
-from runner.parts.openshift.status import FAILED, QUEUED, TRAINING, WAITING, State
+from runner.parts.openshift.status import FAILED, QUEUED, TRAINING, WAITING, JobState
 from runner.recipe.overrides import from_options
 from runner.render import planned
 from runner.scenarios import translate
@@ -70,7 +70,7 @@ def warning(kind: str, name: str, reason: str, message: str) -> dict:
 
 
 def why(pods=(), events=(), workload=None, log="", phase=WAITING, **status) -> str:
-    return "\n".join(reasons(State(phase, job(**status), list(pods), list(events), workload), lambda _pod: log))
+    return "\n".join(reasons(JobState(phase, job(**status), list(pods), list(events), workload), lambda _pod: log))
 
 
 def test_no_pods_made(golden_message):
@@ -258,7 +258,7 @@ def of_four(logs: dict[str, str], **entry) -> list[str]:
     roles = (("master", 0), *(("worker", index) for index in range(3)))
     end = {"name": "pytorch", "restartCount": 0, "state": {"terminated": {"exitCode": 1}}}
     pods = [a_pod(role, index, containerStatuses=[end]) for role, index in roles]
-    return reasons(State(TRAINING, job(), pods, [], None), lambda pod: logs[pod])
+    return reasons(JobState(TRAINING, job(), pods, [], None), lambda pod: logs[pod])
 
 
 def test_the_rank_that_came_late_is_found_on_the_logs_of_all_machines(golden_message):
@@ -385,7 +385,7 @@ def test_a_step_that_is_overdue_is_said_with_what_to_do(golden_message):
     log = written((90, "begin", 0), (100, "step", 5), (110, "step", 10))
     for after, hangs in ((600, False), (2000, True)):
         known = status.progress(log, BEGUN, BEGUN + timedelta(seconds=110 + after))
-        said = reasons(State(TRAINING, job(), [a_pod(phase="Running")], progress=known), lambda _pod: "")
+        said = reasons(JobState(TRAINING, job(), [a_pod(phase="Running")], progress=known), lambda _pod: "")
         assert bool(said) is hangs
     assert "Its last step was 33.3 min ago, and one takes 2 s" in said[0]
     golden_message(said[0])
