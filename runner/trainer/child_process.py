@@ -61,9 +61,8 @@ def event_line(facts: Mapping[str, Any]) -> str:
     return MARK + json.dumps(facts)
 
 
-def phase(name: str) -> str:
-    """The line that says what goes on now."""
-    return event_line({"event": "phase", "phase": name})
+def tell(event: str, **facts: Any) -> None:
+    print(event_line({"event": event, **facts}), flush=True)
 
 
 def events(text: str) -> Iterator[dict[str, Any]]:

@@ -59,6 +59,13 @@ def precision_of(config: Mapping[str, Any]) -> str:
     return "bf16" if config.get("bf16") else "fp16" if config.get("fp16") else "fp32"
 
 
+# Of an adapter, by the engine's names.
+ADAPTER_FACTS = {
+    **{"kind": "adapter", "rank": "lora_r", "alpha": "lora_alpha", "dropout": "lora_dropout"},
+    "layers": "lora_target_modules",
+}
+
+
 def summary(settings: RunSettings, history: History, config: dict[str, Any], engine: str = "axolotl") -> Summary:
     """What a run says of itself in the end."""
     state = history.final
@@ -70,7 +77,7 @@ def summary(settings: RunSettings, history: History, config: dict[str, Any], eng
         recipe=read_json(Path(settings.recipe_file)),
         engine=engine,
         base_model=config.get("base_model"),
-        adapter=_adapter(config),
+        adapter={name: config[key] for name, key in ADAPTER_FACTS.items()} if config.get("adapter") else None,
         world_size=settings.world_size,
         backend=settings.backend if settings.world_size > 1 else None,
         effective_batch_size=settings.effective_batch_size,
@@ -124,19 +131,6 @@ def _taken(settings: RunSettings, history: History) -> dict[str, Any]:
     }
 
 
-def _adapter(config: dict[str, Any]) -> dict[str, Any] | None:
-    """Kind, rank, alpha, dropout and layers of the adapter, or None where the model itself was trained."""
-    if not config.get("adapter"):
-        return None
-    return {
-        "kind": config["adapter"],
-        "rank": config["lora_r"],
-        "alpha": config["lora_alpha"],
-        "dropout": config["lora_dropout"],
-        "layers": list(config["lora_target_modules"]),
-    }
-
-
 def keep_template(demo: Demo, model: Path) -> None:
     """Beside a model that was trained with a system prompt: its template with that in it, for servers."""
     from transformers import AutoTokenizer
@@ -161,7 +155,7 @@ def answer_demo(settings: RunSettings, config: dict[str, Any]) -> None:
     write_json(run_dir / run_files.DEMO, demo.model_dump())
     keep_template(demo, run_dir / run_files.BEST_MODEL)
     if demo.questions:
-        print(child_process.phase(child_process.ASKING), flush=True)
+        child_process.tell("phase", phase=child_process.ASKING)
         _alone("runner.trainer.generation", settings.run_dir)
 
 

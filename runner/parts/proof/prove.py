@@ -343,5 +343,5 @@ def prove(cfg: DictDefault, trainer: Any, settings: RunSettings) -> Proof:
     if int(os.environ.get("RANK", "0")) == 0:
         folder = Path(settings.run_dir)
         proof.write(folder)
-        print(child_process.event_line({"event": "proof", "folder": str(folder)}), flush=True)
+        child_process.tell("proof", folder=str(folder))
     return proof
