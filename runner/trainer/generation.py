@@ -136,7 +136,7 @@ def end_tokens(tokenizer: Any, turn_end: str | None) -> list[int]:
     return list(dict.fromkeys(token for token in ends if token is not None))
 
 
-def written(tokenizer: Any, conversation: list[dict[str, Any]], *, asking: bool, tools: Any = None) -> str:
+def written(tokenizer: Any, conversation: Sequence[Mapping[str, Any]], *, asking: bool, tools: Any = None) -> str:
     """A conversation as the tokenizer's chat template writes it. asking: with the beginning of the answer behind it, as a model
     is asked, here and by a server."""
     options = {"tools": tools} if tools else {}
@@ -171,7 +171,7 @@ def messages(
     return [*system, *before, {"role": "user", "content": question}, *reply]
 
 
-def chats(run_dir: Path, demo: dict[str, Any]) -> tuple[Chat, Chat]:
+def chats(run_dir: Path, demo: Mapping[str, Any]) -> tuple[Chat, Chat]:
     """The original and the tuned model of a run. Both use the tuned model's tokenizer, which carries the template."""
     best, adapter = str(run_dir / BEST_MODEL), run_dir / ADAPTER
     shared = {

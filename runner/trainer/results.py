@@ -43,7 +43,7 @@ def keep_best(checkpoints: Path, folder: Path) -> Path:
     return folder
 
 
-def keep_adapter(run_dir: Path, config: dict[str, Any]) -> None:
+def keep_adapter(run_dir: Path, config: Mapping[str, Any]) -> None:
     """The best adapter in `lora_adapter/`, and the model that it makes of its base in `best_model/`."""
     adapter = keep_best(Path(config["output_dir"]), run_dir / run_files.ADAPTER)
     facts = read_json(adapter / "adapter_config.json")
@@ -66,7 +66,7 @@ ADAPTER_FACTS = {
 }
 
 
-def summary(settings: RunSettings, history: History, config: dict[str, Any], engine: str = "axolotl") -> Summary:
+def summary(settings: RunSettings, history: History, config: Mapping[str, Any], engine: str = "axolotl") -> Summary:
     """What a run says of itself in the end."""
     state = history.final
     losses = [entry["validation_loss"] for entry in history.epochs if entry["validation_loss"] is not None]
@@ -84,7 +84,8 @@ def summary(settings: RunSettings, history: History, config: dict[str, Any], eng
         effective_batch_tokens=settings.effective_batch_tokens,
         base_learning_rate=settings.base_learning_rate,
         learning_rate=settings.learning_rate,
-        **history.parameters,
+        trainable_parameters=history.parameters["trainable_parameters"],
+        total_parameters=history.parameters["total_parameters"],
         steps=state["global_step"],
         epochs=state["epoch"],
         tokens=state["tokens"],
@@ -144,7 +145,7 @@ def keep_template(demo: Demo, model: Path) -> None:
         write_text(model / run_files.SERVED_TEMPLATE, with_system(tokenizer.chat_template, demo.system_prompt))
 
 
-def answer_demo(settings: RunSettings, config: dict[str, Any]) -> None:
+def answer_demo(settings: RunSettings, config: Mapping[str, Any]) -> None:
     """Puts the demo's questions, or those of validation rows, to the original and the tuned model."""
     from runner.trainer.generation import with_questions
 
@@ -182,7 +183,7 @@ def keep_log_and_configs(run_dir: Path, checkpoints: Path, recipe_file: Path) ->
                 shutil.copyfile(file, configs / file.name)
 
 
-def finish(settings: RunSettings, history: History, config: dict[str, Any]) -> None:
+def finish(settings: RunSettings, history: History, config: Mapping[str, Any]) -> None:
     run_dir = Path(settings.run_dir)
     if config.get("adapter"):
         keep_adapter(run_dir, config)

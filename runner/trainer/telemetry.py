@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,13 @@ class History(TrainerCallback):
     def __init__(self, settings: RunSettings) -> None:
         self.settings = settings
         self.file = Path(settings.run_dir) / HISTORY
-        self.steps: list[dict[str, Any]] = []
-        self.epochs: list[dict[str, Any]] = []
-        self.parameters: dict[str, Any] = {}
+        self.steps: list[Mapping[str, Any]] = []
+        self.epochs: list[Mapping[str, Any]] = []
+        self.parameters: Mapping[str, int] = {}
         self.started = self.last_time = time.monotonic()
         self.earlier = 0.0
         self.last_step = self.last_tokens = 0
-        self.final: dict[str, Any] = {}
+        self.final: Mapping[str, Any] = {}
         self.preferences: dict[str, float] = {}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:

@@ -251,7 +251,7 @@ class Prover:
             pair = [int(lengths.argmin()), int(lengths.argmax())]
             yield pair, self.engine.batch(self.engine.rows(pair))
 
-    def _pairs(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    def _pairs(self, rows: Sequence[Mapping[str, Any]]) -> list[judging.Row]:
         """The rows that a batch of preferences is made of: all better answers, then all worse ones."""
         limit = self.trainer.args.max_length
         return [
