@@ -37,15 +37,8 @@ def known(recipe: Recipe) -> Iterator[Problem]:
 
 # What a `config.json` says of a model's shape; the other lines of a lock a person may have mended.
 SHAPE = (
-    *(
-        "model_type",
-        "hidden_size",
-        "intermediate_size",
-        "num_hidden_layers",
-        "num_attention_heads",
-        "num_key_value_heads",
-    ),
-    *("head_dim", "vocab_size", "max_position_embeddings", "tied", "custom_code"),
+    *("model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
+    *("num_key_value_heads", "head_dim", "vocab_size", "max_position_embeddings", "tied", "custom_code"),
 )
 
 
@@ -175,13 +168,8 @@ def custom_code(recipe: Recipe) -> Iterator[Problem]:
             "model could put other code there, and it would run with your rights."
         )
         hint = "Write the full commit that you have read, 40 hexadecimal digits, as `revision`."
-        yield recipe.problem(
-            ("model", "revision")
-            if "revision" in (recipe.document.lookup(("model",)) or {})
-            else ("model", "trust_remote_code"),
-            message,
-            hint,
-        )
+        written = recipe.document.lookup(("model",)) or {}
+        yield recipe.problem(f"model.{'revision' if 'revision' in written else 'trust_remote_code'}", message, hint)
 
 
 def template_fits(recipe: Recipe) -> Iterator[Problem]:
@@ -274,3 +262,9 @@ def gated(recipe: Recipe) -> Iterator[Problem]:
         "--from-file=token=FILE`, and write `hub_token_secret: hub-token` under `openshift`."
     )
     yield recipe.note("model.base", message, hint)
+
+
+RULES = (
+    *(known, looked_at, custom_code, template_fits, own_template, precision_fits, loss_fits_model),
+    *(attention_fits_precision, gated),
+)

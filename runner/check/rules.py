@@ -224,8 +224,8 @@ def advanced_settings(recipe: Recipe) -> Iterator[Problem]:
                 message = f"`{name}` cannot be `{value:g}`."
                 yield recipe.problem(path, message, "Write 0 or more; training would stop at it, or learn nothing.")
             elif key in known:
-                part, definitions = known[key], schema["$defs"]
-                yield from schema_errors.values(recipe.document, path, part, value, definitions, AXOLOTL, name)
+                part = {**known[key], "$defs": schema["$defs"]}
+                yield from schema_errors.values(recipe.document, path, part, value, AXOLOTL, name)
             else:
                 yield schema_errors.unknown_to(recipe.document, path, known, AXOLOTL)
 
@@ -338,16 +338,16 @@ def own_engine_file(recipe: Recipe) -> Iterator[Problem]:
         message = f"{problem.file}: {problem.message}"
         yield recipe.problem("sharding.file", message, "Paths start from the recipe's own folder.")
         return
-    if document is None or not (sharding.by_fsdp(recipe) or recipe.distribution.startswith("zero")):
+    fsdp = sharding.by_fsdp(recipe)
+    if document is None or not (fsdp or recipe.distribution.startswith("zero")):
         return
-    if sharding.by_fsdp(recipe):
-        schema = catalog.axolotl_settings()
-        section = schema["$defs"]["FSDPConfig"]
-        yield from schema_errors.values(document, (), section, document.data, schema["$defs"], AXOLOTL, "fsdp_config")
+    if fsdp:
+        definitions = catalog.axolotl_settings()["$defs"]
+        section = {**definitions["FSDPConfig"], "$defs": definitions}
+        yield from schema_errors.values(document, (), section, document.data, AXOLOTL, "fsdp_config")
         decides = sharding.fsdp_decided(recipe)
     else:
-        schema = catalog.deepspeed_settings()
-        yield from schema_errors.values(document, (), schema, document.data, schema["$defs"], DEEPSPEED, "")
+        yield from schema_errors.values(document, (), catalog.deepspeed_settings(), document.data, DEEPSPEED, "")
         train = recipe.settings.get("train") or {}
         longest = train.get("max_grad_norm") or (recipe.settings.get("sft") or {}).get("max_grad_norm") or 1.0
         stated = recipe.model.precision
@@ -363,33 +363,12 @@ def own_engine_file(recipe: Recipe) -> Iterator[Problem]:
         yield document.problem(path, message, hint, key=holds is None, severity="note")
 
 
-# Each rule that several scenarios share costs one line here.
 RULES: tuple[Rule, ...] = (
-    base_model.known,
-    base_model.looked_at,
-    base_model.custom_code,
-    base_model.template_fits,
-    base_model.own_template,
-    base_model.precision_fits,
-    base_model.loss_fits_model,
-    base_model.attention_fits_precision,
-    joined_rows,
-    packed_rows,
-    packed_batch,
-    base_model.gated,
-    sequence_length,
-    known_gpu,
-    effective_batch,
-    one_warmup,
-    needs_gpus,
-    offload_places,
-    offload_disk,
-    offloaded_optimizer,
+    *base_model.RULES,
+    *(joined_rows, packed_rows, packed_batch, sequence_length, known_gpu, effective_batch, one_warmup),
+    *(needs_gpus, offload_places, offload_disk, offloaded_optimizer),
     *sources.RULES,
-    memory_sizes,
-    limits_can_be_meant,
-    counted_here,
-    advanced_settings,
+    *(memory_sizes, limits_can_be_meant, counted_here, advanced_settings),
     *lints.RULES,
 )
 # Those that look at files of this machine.

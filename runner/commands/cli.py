@@ -56,8 +56,8 @@ class _Commands(click.Group):
         if name not in commands():
             return None
         module = importlib.import_module(commands()[name][1])
-        command: click.Command = getattr(module, module.__dict__.get("COMMAND", name))
-        return command
+        there = (each for each in vars(module).values() if isinstance(each, click.Command))
+        return next(each for each in there if each.name == name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

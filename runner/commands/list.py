@@ -74,6 +74,3 @@ def list_recipes(style: str) -> None:
 
 def _table(rows: list[dict[str, str]]) -> None:
     table([tuple(key.upper() for key in rows[0]), *(tuple(each.values()) for each in rows)])
-
-
-COMMAND = "list_recipes"

@@ -22,7 +22,7 @@ from runner.recipe import templates
 from runner.scenarios.shared import twin as twins
 from runner.scenarios.shared.common import FETCHING
 from runner.tools.files import read_json, write_json, write_text
-from runner.tools.names import listed, nearest
+from runner.tools.names import did_you_mean, listed
 from runner.tools.problem import Stop
 from runner.tools.process import ensure_home, helping_pod
 from runner.tools.run_files import FETCHED, REPORT, STOPPED
@@ -94,11 +94,8 @@ def require_columns(data: Mapping[str, Any]) -> None:
             used = settings | dict.fromkeys(conversation_formats.COLUMNS.get(form, ()), f"the form {form}")
             for column, user in used.items():
                 if column not in there:
-                    near = nearest(column, there)
-                    raise Stop(
-                        f"The dataset `{source.hub}` has no column `{column}`, which {user} names.",
-                        (f"Did you mean `{near}`? " if near else "") + f"Its columns are {listed(there)}.",
-                    )
+                    hint = f"{did_you_mean(column, there)}Its columns are {listed(there)}."
+                    raise Stop(f"The dataset `{source.hub}` has no column `{column}`, which {user} names.", hint)
 
 
 def _rows(work: Mapping[str, Any], out: Path) -> Report:

@@ -1,10 +1,10 @@
 """Plain Jobs and pods beside training: what prepares a stage, what measures it, and what opens its claim for a while."""
 
 from dataclasses import asdict, replace
-from typing import Any
 
 from runner.plan import PLAN_FILE, Machines, Plan, Stage
 from runner.render import code, kubernetes, podspec
+from runner.render.kubernetes import Manifest
 from runner.tools.files import Artifact
 from runner.tools.names import content_hash
 from runner.tools.text import yaml_text
@@ -16,9 +16,7 @@ PREPARE_FILE, GATE_FILE = "job.yaml", "gate.yaml"
 TRIES = 3
 
 
-def job(
-    plan: Plan, stage: Stage, name: str, part: str, spec: dict[str, Any], annotations: dict[str, str]
-) -> dict[str, Any]:
+def job(plan: Plan, stage: Stage, name: str, part: str, spec: Manifest, annotations: dict[str, str]) -> Manifest:
     """A plain Job that goes with a stage. part: what it does for the stage, one word."""
     return {
         "apiVersion": "batch/v1",
@@ -37,10 +35,10 @@ def pod(
     plan: Plan,
     stage: Stage,
     part: str,
-    container: dict[str, Any],
-    volumes: list[dict[str, Any]],
+    container: Manifest,
+    volumes: list[Manifest],
     machines: Machines | None = None,
-) -> dict[str, Any]:
+) -> Manifest:
     """The template of a pod with one container that runs once. machines: with the GPU that it needs; None for any."""
     return {
         "metadata": {"labels": kubernetes.pod_labels(plan, stage) | {"recipe-runner/part": part}},
@@ -60,11 +58,11 @@ def small(
     plan: Plan,
     part: str,
     command: list[str],
-    mounts: list[dict[str, Any]],
+    mounts: list[Manifest],
     env: dict[str, str] | None = None,
-    secrets: list[dict[str, Any]] | None = None,
+    secrets: list[Manifest] | None = None,
     memory: str = "1Gi",
-) -> dict[str, Any]:
+) -> Manifest:
     """The container of a pod that computes nothing. env: beside the writable folders and the code's own; secrets: what of it
     is read from Secrets; memory: a quantity."""
     share = {"cpu": "1", "memory": memory}
@@ -79,9 +77,7 @@ def small(
     }
 
 
-def alone(
-    plan: Plan, stage: Stage, part: str, container: dict[str, Any], volumes: list[dict[str, Any]], seconds: int
-) -> dict[str, Any]:
+def alone(plan: Plan, stage: Stage, part: str, container: Manifest, volumes: list[Manifest], seconds: int) -> Manifest:
     """A pod without a Job, which a command makes, waits for and deletes. seconds: after which it ends by itself."""
     template = pod(plan, stage, part, container, volumes)
     meta = {"name": f"{kubernetes.job_name(plan)}-{part}", "namespace": plan.site["namespace"]}
@@ -106,12 +102,12 @@ def prepare(plan: Plan, stage: Stage) -> list[Artifact]:
     return kubernetes.folder(plan, stage, PREPARE_FILE, yaml_text(prepare_job(plan, stage)), comment)
 
 
-def prepare_job(plan: Plan, stage: Stage) -> dict[str, Any]:
+def prepare_job(plan: Plan, stage: Stage) -> Manifest:
     """One pod without a GPU, with the training pods' image, folders and claims; or several that share the work, each with its
     number, and each tried again by itself."""
     plain = podspec.writable(plan) | dict(stage.env) | {"AXOLOTL_DO_NOT_TRACK": "1", "CUDA_VISIBLE_DEVICES": ""}
     if (count := stage.machines.nodes) == 1:
-        pods: dict[str, Any] = {"backoffLimit": TRIES}
+        pods: Manifest = {"backoffLimit": TRIES}
     else:
         # All run at once, because each waits for what the others leave; what one cannot do the others wait for in vain, and the
         # Job ends (`maxFailedIndexes`).
@@ -142,7 +138,7 @@ def gate(plan: Plan, stage: Stage) -> list[Artifact]:
     return [Artifact(GATE_FILE, comment + yaml_text(gate_job(plan, stage)))]
 
 
-def gate_job(plan: Plan, stage: Stage) -> dict[str, Any]:
+def gate_job(plan: Plan, stage: Stage) -> Manifest:
     """One pod, which tries once, because a second look at the same result would see the same."""
     machines = stage.machines.one_gpu
     measured = replace(stage, machines=machines, shm_gib=min(stage.shm_gib, max(1, int(machines.memory_gib // 4))))
@@ -167,7 +163,7 @@ def gate_key(stage: Stage) -> str:
     return content_hash([stage.keys.get("", ""), [str(gate) for gate in stage.gates], measured])
 
 
-def _template(plan: Plan, stage: Stage, part: str, command: list[str], plain: dict[str, str]) -> dict[str, Any]:
+def _template(plan: Plan, stage: Stage, part: str, command: list[str], plain: dict[str, str]) -> Manifest:
     """The pod of one of these Jobs. stage: with the machines that the pod needs; plain: its environment but for tokens and code."""
     container = {
         "name": part,

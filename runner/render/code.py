@@ -1,10 +1,12 @@
 """Code by git: an init container that clones one commit into a folder which only this pod has."""
 
-from typing import Any
+from collections.abc import Mapping
 
 from runner.plan import Plan
+from runner.render import kubernetes
+from runner.render.kubernetes import Manifest
 
-MOUNT = "/opt/recipe-code"
+MOUNT = kubernetes.CODE_DIR
 FOLDER = f"{MOUNT}/repository"
 CONTAINER = "clone-code"
 
@@ -32,10 +34,9 @@ echo "cloned $1 at $2"
 """
 
 
-def init_containers(plan: Plan, image: dict[str, str], env: list[dict[str, str]]) -> list[dict[str, Any]]:
-    """The container that clones the plan's code before the pod's own starts; empty where the code is in the image.
-
-    image: as the pod's own container names it. It needs git, so that no second image has to be brought to the cluster.
+def init_containers(plan: Plan, env: list[Manifest]) -> list[Manifest]:
+    """The container that clones the plan's code before the pod's own starts; empty where the code is in the image. It has the
+    image of the pod's own container, which needs git, so that no second image has to be brought to the cluster.
     """
     if plan.code_from_git is None:
         return []
@@ -44,16 +45,8 @@ def init_containers(plan: Plan, image: dict[str, str], env: list[dict[str, str]]
     return [
         {
             "name": CONTAINER,
-            **image,
-            "command": [
-                "/bin/sh",
-                "-c",
-                SCRIPT,
-                CONTAINER,
-                plan.code_from_git["url"],
-                plan.code_from_git["commit"],
-                FOLDER,
-            ],
+            **kubernetes.pulled(plan),
+            "command": ["/bin/sh", "-c", SCRIPT, CONTAINER, *_address(plan.code_from_git)],
             # Without a terminal git would otherwise wait for a user's name and password for ever.
             "env": [*env, {"name": "GIT_TERMINAL_PROMPT", "value": "0"}],
             "resources": {"requests": resources, "limits": resources},
@@ -65,11 +58,11 @@ def init_containers(plan: Plan, image: dict[str, str], env: list[dict[str, str]]
     ]
 
 
-def volumes(plan: Plan) -> list[dict[str, Any]]:
+def volumes(plan: Plan) -> list[Manifest]:
     return [{"name": "code", "emptyDir": {}}] if plan.code_from_git else []
 
 
-def mounts(plan: Plan) -> list[dict[str, Any]]:
+def mounts(plan: Plan) -> list[Manifest]:
     """Where the pod's own container sees the code; it cannot change it."""
     return [{"name": "code", "mountPath": MOUNT, "readOnly": True}] if plan.code_from_git else []
 
@@ -86,5 +79,9 @@ def wrapped(plan: Plan, command: list[str]) -> list[str]:
     before = "# Never wait for a name and a password.\nexport GIT_TERMINAL_PROMPT=0\n"
     after = '# Leave address, commit and folder out,\nshift 3\n# go back,\ncd /\n# and become the training command.\nexec "$@"\n'
     script = f"{before}{SCRIPT}{after}"
-    address = [plan.code_from_git["url"], plan.code_from_git["commit"], FOLDER]
-    return ["/bin/sh", "-c", script, CONTAINER, *address, *command]
+    return ["/bin/sh", "-c", script, CONTAINER, *_address(plan.code_from_git), *command]
+
+
+def _address(git: Mapping[str, str]) -> list[str]:
+    """The script's arguments."""
+    return [git["url"], git["commit"], FOLDER]

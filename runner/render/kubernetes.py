@@ -6,15 +6,19 @@ from typing import Any
 from runner import __version__
 from runner.plan import Place, Plan, Stage
 from runner.recipe.units import gib
-from runner.render import code
 from runner.tools.files import Artifact
 from runner.tools.names import content_hash, label
 from runner.tools.problem import Stop
 from runner.tools.text import yaml_text
 
+# An object of Kubernetes' API, or a part of one.
+Manifest = dict[str, Any]
+
 CONFIG_DIR = "/etc/recipe-runner"
+# Where a pod has its code that comes by git.
+CODE_DIR = "/opt/recipe-code"
 # What recipes' relative paths start from: in the image (container/Containerfile), and in a clone of this project.
-IMAGE_FILES, CLONED_FILES = "/opt/recipe-runner/recipes", f"{code.FOLDER}/recipes"
+IMAGE_FILES, CLONED_FILES = "/opt/recipe-runner/recipes", f"{CODE_DIR}/repository/recipes"
 # What `recipe submit` sends, below the results folder on the claim.
 SENT_FILES = "files"
 # What the result of a stage depends on, however the rest of the recipe changes.
@@ -74,7 +78,7 @@ def job_name(plan: Plan) -> str:
     return plan.site.get("job_name") or plan.name
 
 
-def job(api_version: str, kind: str, spec: dict[str, Any], plan: Plan, stage: Stage) -> dict[str, Any]:
+def job(api_version: str, kind: str, spec: Manifest, plan: Plan, stage: Stage) -> Manifest:
     """The object that an operator makes pods of; spec: what that operator wants to know."""
     return {
         "apiVersion": api_version,
@@ -105,7 +109,7 @@ def dashboard(plan: Plan) -> dict[str, str]:
     )
 
 
-def origin(spec: dict[str, Any], plan: Plan, stage: Stage) -> dict[str, str]:
+def origin(spec: Manifest, plan: Plan, stage: Stage) -> dict[str, str]:
     """Annotations of a job: what it was made from, and a hash of all that it says, which tells a changed recipe."""
     return {
         "recipe-runner/recipe": plan.name,

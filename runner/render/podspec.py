@@ -1,10 +1,9 @@
 """The pod that every target for a cluster starts, in OpenShift's restricted-v2 terms; and how pods of several machines reach each
 other, over plain Ethernet and RDMA."""
 
-from typing import Any
-
 from runner.plan import Machines, Plan, Stage
 from runner.render import code, kubernetes
+from runner.render.kubernetes import Manifest
 from runner.tools.run_files import SEAL_KEY
 
 # An image runs as a user that nobody knows (restricted-v2: no passwd entry, group 0), so whatever wants to write to
@@ -39,13 +38,13 @@ LAUNCHERS = 10
 KEY_SECRET, KEY = "recipe-runner", "seal-key"
 
 
-def metadata(plan: Plan, stage: Stage) -> dict[str, Any]:
+def metadata(plan: Plan, stage: Stage) -> Manifest:
     """By what the pod of a stage is found, read and joined to a network."""
     annotations = kubernetes.scraped(plan) | joined(plan, stage)
     return {"labels": kubernetes.pod_labels(plan, stage), "annotations": annotations}
 
 
-def pod_template(plan: Plan, stage: Stage, container: str, ports: list[dict[str, Any]]) -> dict[str, Any]:
+def pod_template(plan: Plan, stage: Stage, container: str, ports: list[Manifest]) -> Manifest:
     """The pod of every machine of a stage, master or worker."""
     site = plan.site
     return {
@@ -73,9 +72,9 @@ def pod_template(plan: Plan, stage: Stage, container: str, ports: list[dict[str,
     }
 
 
-def cloned(plan: Plan) -> dict[str, Any]:
+def cloned(plan: Plan) -> Manifest:
     """The init container of a pod whose code comes by git."""
-    init = code.init_containers(plan, kubernetes.pulled(plan), listed(CACHES))
+    init = code.init_containers(plan, listed(CACHES))
     return {"initContainers": init} if init else {}
 
 
@@ -84,13 +83,13 @@ def grace(stage: Stage) -> int:
     return stage.grace_seconds or USUAL_GRACE
 
 
-def identity(plan: Plan) -> dict[str, Any]:
+def identity(plan: Plan) -> Manifest:
     """Who the pod is. Training asks nothing of the cluster, so it gets no key to it."""
     account = plan.site.get("service_account")
     return {"automountServiceAccountToken": False, **({"serviceAccountName": account} if account else {})}
 
 
-def where(machines: Machines) -> dict[str, Any]:
+def where(machines: Machines) -> Manifest:
     """Machines with the GPU that is asked for; a stage that trains nothing runs on any, and takes no GPU from others."""
     if not machines.gpus_per_node:
         return {}
@@ -100,21 +99,21 @@ def where(machines: Machines) -> dict[str, Any]:
     }
 
 
-def pod_security() -> dict[str, Any]:
+def pod_security() -> Manifest:
     """What restricted-v2 asks of a pod. No user is named: the cluster gives each namespace its own."""
     return {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
 
 
-def container_security() -> dict[str, Any]:
+def container_security() -> Manifest:
     return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
-def resources(plan: Plan, stage: Stage) -> dict[str, Any]:
+def resources(plan: Plan, stage: Stage) -> Manifest:
     """Requests and limits of a pod of a stage."""
     return amounts(stage.machines, rdma(plan, stage))
 
 
-def amounts(machines: Machines, others: dict[str, Any] | None = None) -> dict[str, Any]:
+def amounts(machines: Machines, others: Manifest | None = None) -> Manifest:
     """Requests and limits. GPUs and other devices are never shared, so both are equal there."""
     promised = machines.requested_memory_gib or machines.memory_gib
     gpus = {"nvidia.com/gpu": machines.gpus_per_node} if machines.gpus_per_node else {}
@@ -130,12 +129,12 @@ def _quantity(gib: float) -> str:
     return f"{gib:.0f}Gi" if gib == int(gib) else f"{int(gib * 1024)}Mi"
 
 
-def as_text(resources: dict[str, Any]) -> dict[str, Any]:
+def as_text(resources: Manifest) -> Manifest:
     """Amounts as text: servers whose schema has them so (tried with Kubernetes 1.20) refuse a number in a Job."""
     return {part: {name: str(amount) for name, amount in amounts.items()} for part, amounts in resources.items()}
 
 
-def mounts(plan: Plan) -> list[dict[str, Any]]:
+def mounts(plan: Plan) -> list[Manifest]:
     return [
         {"name": "config", "mountPath": plan.place.config_dir, "readOnly": True},
         {"name": "shm", "mountPath": "/dev/shm"},
@@ -145,14 +144,14 @@ def mounts(plan: Plan) -> list[dict[str, Any]]:
     ]
 
 
-def claim_mounts(plan: Plan, read_only: bool = False) -> list[dict[str, Any]]:
+def claim_mounts(plan: Plan, read_only: bool = False) -> list[Manifest]:
     how = {"readOnly": True} if read_only else {}
     return [
         {"name": _volume(claim["name"]), "mountPath": claim["mount"]} | how for claim in plan.site.get("claims") or ()
     ]
 
 
-def claim_volumes(plan: Plan) -> list[dict[str, Any]]:
+def claim_volumes(plan: Plan) -> list[Manifest]:
     return [
         {"name": _volume(claim["name"]), "persistentVolumeClaim": {"claimName": claim["name"]}}
         for claim in plan.site.get("claims") or ()
@@ -164,7 +163,7 @@ def _volume(claim: str) -> str:
     return f"{claim}-claim" if claim in _OWN_VOLUMES else claim
 
 
-def volumes(plan: Plan, stage: Stage, config: str) -> list[dict[str, Any]]:
+def volumes(plan: Plan, stage: Stage, config: str) -> list[Manifest]:
     """The volumes behind `mounts`; config: the name of the config map."""
     return [
         {"name": "config", "configMap": {"name": config}},
@@ -176,7 +175,7 @@ def volumes(plan: Plan, stage: Stage, config: str) -> list[dict[str, Any]]:
     ]
 
 
-def variables(plan: Plan, plain: dict[str, str]) -> list[dict[str, Any]]:
+def variables(plan: Plan, plain: dict[str, str]) -> list[Manifest]:
     """Environment variables as a container lists them; tokens by reference, never by value, and of the hub not for who does not
     go there."""
     entries = listed(plain) + seal_key(plan)
@@ -191,13 +190,13 @@ def variables(plan: Plan, plain: dict[str, str]) -> list[dict[str, Any]]:
     return entries
 
 
-def seal_key(plan: Plan) -> list[dict[str, Any]]:
+def seal_key(plan: Plan) -> list[Manifest]:
     """The key that measured numbers are sealed with, for pods of a plan with gates. Where it is missing the pod says so itself."""
     key = {"name": KEY_SECRET, "key": KEY, "optional": True}
     return [{"name": SEAL_KEY, "valueFrom": {"secretKeyRef": key}}] if plan.has_gates else []
 
 
-def listed(plain: dict[str, str]) -> list[dict[str, Any]]:
+def listed(plain: dict[str, str]) -> list[Manifest]:
     return [{"name": name, "value": value} for name, value in plain.items()]
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from runner.plan import Plan, Stage
 from runner.render import batch, code, kubernetes, podspec
+from runner.render.kubernetes import Manifest
 from runner.tools.files import Artifact
 from runner.tools.problem import Stop
 from runner.tools.text import yaml_text
@@ -41,7 +42,7 @@ def pytorchjob(plan: Plan) -> list[Artifact]:
     return [*kubernetes.folder(plan, stage, "pytorchjob.yaml", text), *batch.gate(plan, stage)]
 
 
-def _pytorchjob(plan: Plan, stage: Stage) -> dict[str, Any]:
+def _pytorchjob(plan: Plan, stage: Stage) -> Manifest:
     """One pod spec for master and workers, nothing that the operator sets itself."""
     site, machines = plan.site, stage.machines
     replica = {
@@ -140,7 +141,7 @@ def numbers(text: str) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def _trainjob_spec(plan: Plan, stage: Stage) -> dict[str, Any]:
+def _trainjob_spec(plan: Plan, stage: Stage) -> Manifest:
     trainer = {
         "image": kubernetes.image(plan),
         "command": code.wrapped(plan, list(stage.command)),
@@ -149,7 +150,7 @@ def _trainjob_spec(plan: Plan, stage: Stage) -> dict[str, Any]:
         "numProcPerNode": max(1, stage.machines.gpus_per_node),
         "resourcesPerNode": podspec.resources(plan, stage),
     }
-    spec: dict[str, Any] = {
+    spec: Manifest = {
         "runtimeRef": {"apiGroup": "trainer.kubeflow.org", "kind": "ClusterTrainingRuntime", "name": RUNTIME},
         "trainer": trainer,
     }
@@ -159,7 +160,7 @@ def _trainjob_spec(plan: Plan, stage: Stage) -> dict[str, Any]:
     return spec | {"podTemplateOverrides": [{"targetJobs": [{"name": NODE}], **_pod(plan, stage)}]}
 
 
-def _patch(plan: Plan, stage: Stage) -> dict[str, Any]:
+def _patch(plan: Plan, stage: Stage) -> Manifest:
     """The form of 3.6: a patch of the runtime, which also has room for the security context."""
     pod = _pod(plan, stage)
     pod["spec"]["securityContext"] = podspec.pod_security()
@@ -169,7 +170,7 @@ def _patch(plan: Plan, stage: Stage) -> dict[str, Any]:
     return {"manager": MANAGER, "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [node]}}}}
 
 
-def _pod(plan: Plan, stage: Stage) -> dict[str, Any]:
+def _pod(plan: Plan, stage: Stage) -> Manifest:
     """What the runtime's pod gets on top. Until 3.5 the security context has no place here; restricted-v2 fills in
     the same values when it admits the pod."""
     account = plan.site.get("service_account")
@@ -184,7 +185,7 @@ def _pod(plan: Plan, stage: Stage) -> dict[str, Any]:
     }
 
 
-def _mounts(plan: Plan) -> list[dict[str, Any]]:
+def _mounts(plan: Plan) -> list[Manifest]:
     """A TrainJob takes no init container, so the trainer itself clones its code and must write there."""
     return [
         {key: value for key, value in mount.items() if mount["mountPath"] != code.MOUNT or key != "readOnly"}

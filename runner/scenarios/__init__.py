@@ -1,4 +1,4 @@
-"""Scenarios: one folder a technique, found by what lies in it. `contract.py` says what a folder brings."""
+"""Scenarios: one folder a technique, found by what is in it. `contract.py` says what a folder brings."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from runner import parts
+from runner import __version__, parts
 from runner.catalog import Model
 from runner.data import PREPARERS, RenderedExample, reading
 from runner.plan import Place, Plan, Stage
+from runner.recipe import reading as yaml_file
 from runner.recipe.recipe import Recipe, Settings
 from runner.scenarios.contract import Architecture, Forecasting, Measurable, Preparer, Rehearsal, Rule, Translation
 
@@ -71,9 +72,12 @@ def model_facts(scenario: str, settings: Settings) -> Model | None:
 
 
 def rehearsal(scenario: str) -> Rehearsal:
-    """What a rehearsal puts in place of the real thing, and when it has learned: the scenario's own module, else that of
-    language models on rows."""
-    return cast(Rehearsal, part(scenario, "rehearsal") or importlib.import_module(f"{__name__}.shared.rehearsal"))
+    """What a rehearsal puts in place of the real thing, and when it has learned: the scenario's own members, and of those that it
+    lacks those of language models on rows."""
+    own = part(scenario, "rehearsal") or part(scenario, "translation")
+    usual = importlib.import_module(f"{__name__}.shared.rehearsal")
+    names = ("before_data", "after_data", "stands_in", "shown", "judge")
+    return cast(Rehearsal, SimpleNamespace(**{name: getattr(own, name, getattr(usual, name)) for name in names}))
 
 
 def prepare(data: Mapping[str, Any], out: Path, **options: Any) -> Report:
@@ -107,3 +111,63 @@ def work(name: str) -> Callable[[Mapping[str, Any], Callable[[str], None]], None
 def forecasting() -> Forecasting | None:
     """What tells a recipe's needs before it runs; None where no part does."""
     return next((cast("Forecasting", module) for module in parts.modules("forecast")), None)
+
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+Schema = dict[str, Any]
+
+
+# The schema of a scenario is made of its own file, the pieces that scenarios share, and the sections of parts. `make schemas`
+# writes those of ours, once; what other people's parts bring is put together when it is read.
+
+
+def composed(scenario: str) -> Schema:
+    """The whole schema of a scenario, as its package has it now."""
+    source = inlined(_source(scenario))
+    source["properties"]["scenario"] |= {"const": scenario, "examples": [scenario]}
+    # What tells copies of a schema apart: its scenario and version, and no address that somebody would have to keep.
+    return {"$schema": DIALECT, "$id": f"urn:recipe-runner:{scenario}:{__version__}", **source}
+
+
+def _source(scenario: str) -> Schema:
+    return dict(yaml_file.read(_file(packages()[scenario], "schema.yaml")).data)
+
+
+@cache
+def foreign_sections() -> Schema:
+    """The sections that other people's parts bring to every scenario."""
+    names = [section for part in parts.found().values() if part.foreign for section in part.sections]
+    return {name: inlined(_pieces()[name]) for name in names}
+
+
+def inlined(node: Any) -> Any:
+    """Replaces `$ref: FILE#/NAME` by the piece of that name, and `$ref: SCENARIO/schema.yaml` by that scenario's schema; keys beside
+    `$ref` win, those of a section one by one."""
+    if isinstance(node, list):
+        return [inlined(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    while "$ref" in node:
+        file, _, name = node["$ref"].partition("#/")
+        piece = _pieces()[name] if name else _source(file.partition("/")[0])
+        node = _merged(piece, {key: value for key, value in node.items() if key != "$ref"})
+    return {key: inlined(value) for key, value in node.items()}
+
+
+def _merged(piece: Mapping[str, Any], own: Mapping[str, Any]) -> Schema:
+    both = {key: _merged(piece[key], value) for key, value in own.items() if isinstance(value, dict) and key in piece}
+    return {**piece, **own, **both}
+
+
+@cache
+def _pieces() -> Schema:
+    """What schemas may refer to, by name: what scenarios share, and the sections of every part."""
+    owners = [part.package for part in parts.found().values() if part.sections]
+    files = [Path(__file__).parent / "shared" / "schema.yaml", *(_file(owner, "sections.yaml") for owner in owners)]
+    return {name: piece for file in files for name, piece in yaml_file.read(file).data.items()}
+
+
+def _file(package: str, name: str) -> Path:
+    spec = find_spec(package)
+    assert spec and spec.submodule_search_locations, package
+    return Path(spec.submodule_search_locations[0]) / name

@@ -8,8 +8,9 @@ recipes say. A part brings one by a line of its table (`runner/parts/__init__.py
 
 and, where it needs some,
 
-    rules.py         Rules: what the schema cannot say; a few of them may be in translation.py
-    rehearsal.py     Rehearsal: what stands in for the real thing; without it, as for language models on rows
+    rules.py         Rules: what the schema cannot say; or they are in translation.py
+    rehearsal.py     Rehearsal: what stands in for the real thing; or it is in translation.py. Members that it lacks are those of
+                     language models on rows
     work.py          functions for its stages that train nothing, where its rows are of several kinds; each takes a frozen
                      dataclass, whose JSON form is the stage's config, and a function to tell what it does; FIRST has, by the name
                      of such a function, what shows the rows that it prepares
@@ -44,6 +45,7 @@ Rules for every recipe. `hooks` names functions by their moment:
     gate_in_pod(folder, tell), promote_in_pod(folder, by, reason, tell)
                                            what `runner.entrypoints.stage` does beside running a stage
     seal_key(make)                         the key that measured numbers are sealed with; make: write one where there is none
+    page_of_run(run)                       a run as an HTML page
     plan_server(recipe, as_json)           shows what a server of the trained model needs; exit code
 """
 

@@ -18,6 +18,12 @@ def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     return by_lower[matches[0]] if matches else None
 
 
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The beginning of a hint that names the nearest, with a blank after it; empty where nothing is near."""
+    near = nearest(word, known)
+    return f"Did you mean `{near}`? " if near else ""
+
+
 def listed(words: Iterable[str], joint: str = "and") -> str:
     """Names as a person lists them: `a`, `b` and `c`."""
     quoted = [f"`{word}`" for word in words]

@@ -26,9 +26,9 @@ from runner.check.by_schema import part as part_of
 from runner.check.by_schema import schema
 from runner.check.validate import judge, override
 from runner.parts.openshift import site
+from runner.parts.planner import report
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
-from runner.parts.planner.show.report import PlanReport
 from runner.parts.start.explaining import COPIES
 from runner.recipe import lock, reading
 from runner.recipe.document import Document
@@ -195,7 +195,7 @@ class Made:
     @cached_property
     def report(self) -> str:
         try:
-            return PlanReport.of(Planned.of(self.recipe, 2.5), [], [1], {}).as_json()
+            return report.as_json(Planned.of(self.recipe, 2.5), [], [1], {})
         except UnknownArchitecture:
             return ""
 

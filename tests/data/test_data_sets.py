@@ -286,7 +286,7 @@ def test_the_same_dataset_of_the_hub_may_stand_twice_with_other_splits(recipe):
 
 
 def test_every_room_knows_all_sets(recipe, tmp_path):
-    from runner.parts.openshift.upload import files
+    from runner.parts.openshift.transfer import files
     from runner.parts.planner import row_counts as rows
 
     opened, _, _ = load(recipe())

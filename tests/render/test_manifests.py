@@ -17,7 +17,7 @@ from runner import __version__
 from runner.catalog import hardware
 from runner.catalog.hardware import GIB
 from runner.check.validate import load
-from runner.parts.openshift import helper_pod, promote, site
+from runner.parts.openshift import controller, helper_pod, site
 from runner.recipe import units
 from runner.recipe.overrides import from_options
 from runner.render import emit, kubernetes, planned, podspec, render
@@ -186,7 +186,7 @@ def test_every_container_starts_from_the_image_that_its_name_means_now(path, opt
     for more in ((), cloned):
         plan = plan_of(path, *options, *more)
         pods = [helper_pod.pod(plan.only(stage), stage, "word", "/folder") for stage in plan.stages]
-        pods += [promote.pod(plan.only(stage), stage, "ann", "why") for stage in plan.stages]
+        pods += [controller.promotion_pod(plan.only(stage), stage, "ann", "why") for stage in plan.stages]
         there = [one for one in manifests(render(plan, ("pytorchjob",))) if "spec" in one and containers(one)] + pods
         assert len(there) > len(pods)
         for manifest in there:

@@ -19,7 +19,7 @@ import pytest
 
 from runner.check.validate import load as check
 from runner.commands.cli import _code as command
-from runner.parts.serve import chat, local_server
+from runner.parts.serve import chat, openai_api
 from runner.run import inference
 from runner.tools.run_files import SERVED_TEMPLATE
 from runner.trainer import child_process, records
@@ -356,12 +356,12 @@ def test_what_a_server_reads_of_a_request_is_token_for_token_what_training_saw(r
     recipe = check(SURVIVAL)[0]
     before, after = inference.models(recipe, inference.folder_of(recipe, str(run)))
     home = run / "tokens"
-    local_server.lay_out(home, recipe.name, before, after)
+    openai_api.lay_out(home, recipe.name, before, after)
     rows = [row["messages"] for row in parquet.read_table(run / "data" / "validation.parquet").to_pylist()]
     # Some are longer than the engine takes.
     held = records.read_held_out(run / "held_out.parquet").rows
     trained = {tuple(numbers[: [label != -100 for label in labels].index(True)]) for numbers, labels in held}
-    model = local_server.folder_of(home, "survival")
+    model = openai_api.folder_of(home, "survival")
     with servers.listening(model) as read:
         asked = [[turn for turn in row if turn["role"] == "user"] for row in rows]
         assert all(len(turns) == 1 and row[0]["role"] == "system" for turns, row in zip(asked, rows, strict=True))

@@ -18,7 +18,7 @@ import torch
 from runner import catalog
 from runner.check.validate import load
 from runner.parts.evaluate import gates
-from runner.parts.serve import chat, local_server, served
+from runner.parts.serve import chat, openai_api
 from runner.plan import Place
 from runner.recipe.overrides import from_options
 from runner.render import kubernetes, render
@@ -345,7 +345,7 @@ def test_vllm_serves_an_adapter_beside_its_base_and_nothing_that_it_cannot(rehea
     run, _ = rehearsed
     recipe = load(LYRICS)[0]
     _, after = inference.models(recipe, inference.folder_of(recipe, str(run)))
-    module, *arguments = local_server._vllm(tmp_path, "lyrics", after, 8000, gpu=True)
+    module, *arguments = openai_api._vllm(tmp_path, "lyrics", after)
     told = dict(itertools.pairwise(arguments))
     assert module == "vllm.entrypoints.openai.api_server"
     assert told["--model"] == f"{tmp_path}/models--lyrics-base/snapshots/0"
@@ -353,11 +353,11 @@ def test_vllm_serves_an_adapter_beside_its_base_and_nothing_that_it_cannot(rehea
     rank = read_json(run / "lora_adapter" / "adapter_config.json")["r"]
     assert int(told["--max-lora-rank"]) >= rank and int(told["--max-lora-rank"]) in RANKS
     assert json.loads(told["--override-generation-config"])["temperature"] == 0
-    assert not local_server.refusal(run / "lora_adapter")
+    assert not openai_api.refusal(run / "lora_adapter")
     for facts in ({"r": 1024}, {"r": 8, "modules_to_save": ["lm_head"]}):
         (tmp_path / "adapter_config.json").write_text(json.dumps(facts))
-        assert local_server.refusal(tmp_path)
-    _, *whole = local_server._vllm(tmp_path, "lyrics", replace(after, adapter=None), 8000, gpu=False)
+        assert openai_api.refusal(tmp_path)
+    _, *whole = openai_api._vllm(tmp_path, "lyrics", replace(after, adapter=None))
     assert "--enable-lora" not in whole and whole[whole.index("--served-model-name") + 1] == "lyrics"
 
 
@@ -368,7 +368,7 @@ def test_a_server_gives_short_answers_as_the_weights_do(rehearsed, tmp_path):
     recipe = load(LYRICS)[0]
     folder = inference.folder_of(recipe, str(run))
     with servers.served(LYRICS, run) as (url, process):
-        known = served.at(url, recipe).measure(folder)
+        known = openai_api.at(url, recipe).measure(folder)
         command = psutil.Process(process.pid).children()[0]
         process.kill()
         psutil.wait_procs([command], 10)

@@ -35,14 +35,13 @@ FIRST |= {"runner.__main__"}
 # it is at work for ever.
 CHILDREN = {
     "runner.entrypoints.prepare": ["{folder}/file"],
-    "runner.parts.export.converting": ["{folder}", "{folder}/model", "{folder}/out", "f32"],
-    "runner.parts.export.native": ["read", "{folder}/model", "{folder}/file"],
+    "runner.parts.export.llama_cpp": ["convert", "{folder}", "{folder}/model", "{folder}/out", "f32"],
     "runner.parts.evaluate.evaluate": ["{folder}/file"],
     "runner.trainer.fork_server": ["{socket}"],
     "runner.parts.images.trainer": ["{folder}/file"],
     "runner.trainer.generation": ["{folder}"],
     "runner.trainer.merging": ["{folder}", "{folder}/out"],
-    "runner.parts.serve.server_wrapper": ["{folder}", "waits"],
+    "runner.parts.serve.openai_api": ["{folder}", "waits"],
 }
 
 
@@ -57,8 +56,6 @@ def test_every_program_of_the_runner_is_known_here():
 
 @pytest.mark.parametrize("module", CHILDREN)
 def test_a_program_ends_when_the_one_that_started_it_is_gone(module, tmp_path):
-    if module == "runner.parts.export.native":
-        pytest.importorskip("llama_cpp", reason="the extra gguf")
     for name in ("file", "demo.json", "adapter_config.json"):
         os.mkfifo(tmp_path / name)
     for name in ("waits.py", "convert_hf_to_gguf.py"):

@@ -13,7 +13,7 @@ from runner.recipe.document import Path_
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared.rehearsal import substitute
-from runner.tools.names import ALIKE, listed, nearest, setting
+from runner.tools.names import ALIKE, did_you_mean, listed, nearest, setting
 from runner.tools.problem import Problem, Stop
 
 # What stands in for lm-eval's tasks in a rehearsal.
@@ -65,12 +65,11 @@ def gate_metrics(recipe: Recipe) -> Iterator[Problem]:
         if not metrics.is_producible(metric, known):
             if (asked := _TASK.match(metric)) and asked[1] in misspelt_tasks(recipe).values():
                 continue
-            near = nearest(metric, known)
             owner = f"`{section}`" if section else "This recipe"
             yield recipe.document.problem(
                 place,
                 f"{owner} cannot produce the metric `{metric}`, so this gate would never open.",
-                (f"Did you mean `{near}`? " if near else "") + f"It can produce {listed(known)}.",
+                f"{did_you_mean(metric, known)}It can produce {listed(known)}.",
             )
         elif metrics.is_senseless(gate):
             yield recipe.document.problem(

@@ -11,9 +11,8 @@ from typing import Any
 from runner import __version__
 from runner.data import plain_text
 from runner.parts.evaluate import language
-from runner.parts.export import card, gguf, llama_cpp, weights
-from runner.parts.export.source import TrainedModel
-from runner.parts.export.weights import Proof, unproven, words_of
+from runner.parts.export import card, gguf, llama_cpp, trained_model
+from runner.parts.export.trained_model import Proof, TrainedModel, unproven, words_of
 from runner.tools.files import Record, read_record, replacing_folder, sha256, write_json, write_text
 from runner.tools.names import label
 from runner.tools.problem import Stop
@@ -122,10 +121,10 @@ def _proven_weights(source: TrainedModel, folder: Path, tell: Tell) -> Proof:
         return {}
     with _base_at_hand(source.base[0]):
         if source.adapter is None:
-            proof = weights.trained(folder, source.base, trust)
+            proof = trained_model.trained(folder, source.base, trust)
             tell(f"Training has changed {proof['changed_tensors']} of {proof['tensors']} tensors of its base model.")
         else:
-            proof = weights.merged(folder, source.adapter, source.base, trust)
+            proof = trained_model.merged(folder, source.adapter, source.base, trust)
             tell(
                 f"Its {proof['changed_tensors']} adapted layers are the base model's with the adapter added (within "
                 f"{proof['largest_difference']:.1e} of the largest change); all others are the base model's."
@@ -181,10 +180,10 @@ def _adapter(source: TrainedModel) -> Writer:
         raise Stop(
             "The adapter's base model is not here, so nobody can say whether it fits.", "Bring the base model back."
         )
-    base, revision = source.base
-    with _base_at_hand(base):
-        modules = weights.modules_of(base, revision, trust)
-    if found := list(weights.faults(adapter, modules)):
+    base = source.base
+    with _base_at_hand(base[0]):
+        modules = trained_model.modules_of(base, trust)
+    if found := list(trained_model.faults(adapter, modules)):
         raise Stop(
             "Servers cannot serve this adapter: " + "; ".join(found) + ".",
             "`--format safetensors` exports the model with the adapter in it."
@@ -193,15 +192,15 @@ def _adapter(source: TrainedModel) -> Writer:
         )
 
     def write(folder: Path, tell: Tell) -> tuple[str, Proof]:
-        for name in (weights.WEIGHTS, "adapter_config.json", *_WORDS):
+        for name in (trained_model.WEIGHTS, "adapter_config.json", *_WORDS):
             for file in sorted(adapter.folder.glob(name)):
                 shutil.copy2(file, folder / file.name)
         # Whoever loads it has no folder of this machine.
         facts = read_record(folder / "adapter_config.json")
         named = {"base_model_name_or_path": source.hub_base, "revision": source.run.planned.revision or None}
         write_json(folder / "adapter_config.json", facts | (named if source.hub_base else {}))
-        with _base_at_hand(base):
-            proof = weights.beside(folder, base, revision, source.model, _prompts(source), trust)
+        with _base_at_hand(base[0]):
+            proof = trained_model.beside(folder, base, source.model, _prompts(source), trust)
         tell("Beside its base model it answers as the merged model does, and not as the base model.")
         rank = saved(adapter.folder).rank
         return "", proof | {"rank": rank, "max_lora_rank": room_for(rank) or rank}
@@ -234,7 +233,7 @@ def _gguf(source: TrainedModel, kind: str | None) -> Writer:
         tell("The trained template and the end of an answer are in the file.")
         ends = [str(tokenizer.convert_ids_to_tokens(token)) for token in end_tokens(tokenizer, asked.turn_end)]
         context = source.folder.stage.config.get("sequence_len")
-        told = gguf.modelfile(
+        told = card.modelfile(
             file.name, tokenizer, asked.chat, asked.system_prompt, ends, context, repetition_penalty(asked)
         )
         write_text(folder / "Modelfile", told)

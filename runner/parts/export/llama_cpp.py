@@ -1,19 +1,29 @@
-"""llama.cpp: its converter, which lies in the source package of llama-cpp-python, and its library, which that package builds."""
+"""llama.cpp: its converter, which lies in the source package of llama-cpp-python, and its library, which that package builds.
+
+Each works in a process of its own, because what fails in it ends the process and not the sentence:
+
+    python -m runner.parts.export.llama_cpp convert CONVERTER MODEL OUT TYPE [TURN_END]
+    python -m runner.parts.export.llama_cpp quantise FILE OUT KIND
+    python -m runner.parts.export.llama_cpp read FILE TASK
+"""
 
 import ast
+import ctypes
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from runner.tools.files import cache_folder, replacing_folder, write_json
+from runner.tools.files import cache_folder, read_record, replacing_folder, write_json
 from runner.tools.problem import Stop
+from runner.tools.process import hush
 from runner.trainer import child_process
 
 VERSION = "0.3.36"
@@ -83,33 +93,33 @@ def convert(converter: Path, model: Path, out: Path, kind: str, turn_end: int | 
     Raises Stop where the converter refuses it.
     """
     end = [str(turn_end)] if turn_end is not None else []
-    done = _run("converting", str(converter), str(model), str(out), kind, *end)
+    done = _run("convert", str(converter), str(model), str(out), kind, *end)
     if done.returncode or not out.is_file():
         raise Stop(f"llama.cpp's converter cannot convert this model: {_why(done)}", ELSE)
 
 
 def quantise(whole: Path, out: Path, kind: str) -> None:
     """Writes a GGUF file with fewer bits a weight. Raises Stop where llama.cpp refuses."""
-    done = _run("native", "quantise", str(whole), str(out), kind)
+    done = _run("quantise", str(whole), str(out), kind)
     if done.returncode:
         raise Stop(f"llama.cpp cannot write this model as {kind}: {_why(done)}", "Name another kind with `--quantize`.")
 
 
 def read(file: Path, task: Mapping[str, Any]) -> dict[str, Any]:
-    """What llama.cpp makes of a file, as `runner.parts.export.native.read` has it. Raises Stop where it cannot load it."""
+    """What llama.cpp makes of a file, as `look_into` has it. Raises Stop where it cannot load it."""
     with tempfile.TemporaryDirectory() as folder:
         given = Path(folder) / "task.json"
         write_json(given, task)
-        done = _run("native", "read", str(file), str(given))
+        done = _run("read", str(file), str(given))
     if done.returncode:
         raise Stop(f"llama.cpp cannot load what its converter has made of this model: {_why(done)}", ELSE)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 
-def _run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
     env = os.environ | {child_process.PARENT: str(os.getpid())}
-    command = [sys.executable, "-m", f"runner.parts.export.{program}", *arguments]
+    command = [sys.executable, "-m", "runner.parts.export.llama_cpp", *arguments]
     return subprocess.run(command, capture_output=True, text=True, errors="replace", env=env)
 
 
@@ -120,3 +130,167 @@ def _why(done: subprocess.CompletedProcess[str]) -> str:
     if done.returncode < 0:
         return f"it was ended by {signal.Signals(-done.returncode).name}"
     return first or (lines[-1] if lines else "it does not say why")
+
+
+def is_gpt2(tokenizer: Path) -> bool:
+    """Whether a `tokenizer.json` parts text into words as GPT-2 does, which llama.cpp calls `gpt-2`: the tokenizers that are
+    trained here do."""
+    facts = read_record(tokenizer)
+    parts: Any = facts.get("pre_tokenizer") or {}
+    plain = not facts.get("normalizer") and facts.get("model", {}).get("type") == "BPE"
+    by_bytes = parts.get("type") == "ByteLevel" and parts.get("use_regex", True) and not parts.get("add_prefix_space")
+    return bool(plain and by_bytes)
+
+
+def teach(turn_end: str) -> None:
+    """Tells the converter the name of a pre-tokenizer that it does not know by its hash, what kind of tokenizer a Phi has, and the
+    token that ends an answer. In place of its methods, because it has no options for these."""
+    import gguf
+    from conversion.base import TextModel
+    from conversion.phi import Phi3MiniModel
+
+    by_hash, by_class = TextModel.get_vocab_base_pre, Phi3MiniModel.set_vocab
+    add = gguf.SpecialVocab.add_to_gguf
+
+    def name_of(model: Any, tokenizer: Any) -> str:
+        try:
+            name: str = by_hash(model, tokenizer)
+        except NotImplementedError:
+            if not is_gpt2(model.dir_model / "tokenizer.json"):
+                raise
+            return "gpt-2"
+        return name
+
+    def of_phi(model: Any) -> None:
+        # Told by the tokenizer's class, which transformers 5 does not write any more.
+        (by_class if (model.dir_model / "tokenizer.model").is_file() else TextModel._set_vocab_gpt2)(model)
+
+    def with_turn_end(vocabulary: Any, writer: Any, quiet: bool = False) -> None:
+        if turn_end:
+            vocabulary.special_token_ids["eot"] = int(turn_end)
+        add(vocabulary, writer, quiet)
+
+    TextModel.get_vocab_base_pre, Phi3MiniModel.set_vocab = name_of, of_phi
+    gguf.SpecialVocab.add_to_gguf = with_turn_end
+
+
+def run_converter(converter: str, model: str, out: str, kind: str, turn_end: str = "") -> None:
+    """llama.cpp's own converter, with what it cannot know of a model that was trained here. turn_end: the number of the token that
+    ends an answer."""
+    hush()
+    # The converter finds its own library `gguf` beside itself.
+    sys.path.insert(0, converter)
+    import convert_hf_to_gguf
+
+    teach(turn_end)
+    sys.argv = ["convert_hf_to_gguf.py", model, "--outfile", out, "--outtype", kind]
+    convert_hf_to_gguf.main()
+
+
+ERROR = 4  # ggml's level for them, GGML_LOG_LEVEL_ERROR
+FP32 = 0  # ggml's type, GGML_TYPE_F32
+# The function that the library calls, until the process ends: C does not keep it.
+_KEPT: list[Any] = []
+
+
+def _say(level: int, text: bytes, data: Any) -> None:
+    """Errors alone: what else it says is pages."""
+    if level == ERROR:
+        sys.stderr.write(text.decode(errors="replace"))
+
+
+class ModelFile:
+    """A GGUF file on this processor, for texts of at most `context` tokens. library: llama.cpp's."""
+
+    def __init__(self, library: Any, file: str, context: int) -> None:
+        self.library = library
+        options = library.llama_model_default_params()
+        options.n_gpu_layers = 0
+        # As the file has them: weights in another order are another arithmetic, and need more of a processor.
+        options.use_extra_bufts = False
+        self.model = library.llama_model_load_from_file(file.encode(), options)
+        if not self.model:
+            raise SystemExit(1)
+        self.vocabulary = library.llama_model_get_vocab(self.model)
+        room = library.llama_context_default_params()
+        room.n_ctx = room.n_batch = room.n_ubatch = context
+        # The cache in fp32 too, because halves of it would show as another model.
+        room.type_k = room.type_v = FP32
+        room.flash_attn_type = library.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        self.context = library.llama_init_from_model(self.model, room)
+
+    def metadata(self, name: str) -> str:
+        size = self.library.llama_model_meta_val_str(self.model, name.encode(), ctypes.create_string_buffer(1), 1)
+        text = ctypes.create_string_buffer(max(0, size) + 1)
+        self.library.llama_model_meta_val_str(self.model, name.encode(), text, len(text))
+        return text.value.decode()
+
+    def tokens(self, text: str) -> list[int]:
+        raw = text.encode()
+        room = (self.library.llama_token * (len(raw) + 8))()
+        count = self.library.llama_tokenize(self.vocabulary, raw, len(raw), room, len(room), False, True)
+        return list(room[:count])
+
+    def ends(self, token: int) -> bool:
+        """Whether an answer ends with this token."""
+        return bool(self.library.llama_vocab_is_eog(self.vocabulary, token))
+
+    def answer(self, prompt: Sequence[int], said: Sequence[int]) -> tuple[list[int], float]:
+        """What it would say in place of each word of an answer, and the mean log-probability of those words, in nats."""
+        import numpy as np
+
+        self.library.llama_memory_clear(self.library.llama_get_memory(self.context), True)
+        self._read(prompt)
+        chosen, total = [], 0.0
+        for token in said:
+            raw = self.library.llama_get_logits_ith(self.context, -1)
+            size = self.library.llama_vocab_n_tokens(self.vocabulary)
+            logits = np.ctypeslib.as_array(raw, shape=(size,)).astype(np.float64)
+            chosen.append(int(logits.argmax()))
+            total += float(logits[token] - logits.max()) - math.log(np.exp(logits - logits.max()).sum())
+            self._read([token])
+        return chosen, total / max(1, len(said))
+
+    def _read(self, tokens: Sequence[int]) -> None:
+        numbers = (self.library.llama_token * len(tokens))(*tokens)
+        if self.library.llama_decode(self.context, self.library.llama_batch_get_one(numbers, len(tokens))):
+            raise SystemExit("llama.cpp cannot read a prompt")
+
+
+def look_into(library: Any, file: str, task: Mapping[str, Any]) -> dict[str, Any]:
+    """What llama.cpp makes of a file. task: `texts` to cut into tokens, `ends` that may end an answer, and `answers`, each with
+    `prompt` and `said`, in token numbers, and `context`, their longest."""
+    model = ModelFile(library, file, task["context"])
+    return {
+        "chat_template": model.metadata("tokenizer.chat_template"),
+        "ends": [model.ends(token) for token in task["ends"]],
+        "texts": [model.tokens(text) for text in task["texts"]],
+        "answers": [model.answer(one["prompt"], one["said"]) for one in task["answers"]],
+    }
+
+
+def write_fewer_bits(library: Any, file: str, out: str, kind: str) -> int:
+    options = library.llama_model_quantize_default_params()
+    options.ftype = getattr(library, f"LLAMA_FTYPE_MOSTLY_{kind.upper()}")
+    return int(library.llama_model_quantize(file.encode(), out.encode(), options))
+
+
+def main(arguments: list[str]) -> int:
+    child_process.watch_parent()
+    what, *given = arguments
+    if what == "convert":
+        run_converter(*given)
+        return 0
+    import llama_cpp as library
+
+    _KEPT.append(library.llama_log_callback(_say))
+    library.llama_log_set(_KEPT[0], None)
+    if what == "quantise":
+        return write_fewer_bits(library, *given)
+    file, task = given
+    print(json.dumps(look_into(library, file, json.loads(Path(task).read_text(encoding="utf-8")))))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 from runner import __version__
 from runner.parts.export import card, exporting
 from runner.parts.export.exporting import Export, Tell
-from runner.parts.export.source import TrainedModel
-from runner.parts.export.weights import unproven
+from runner.parts.export.trained_model import TrainedModel, unproven
 from runner.parts.report import sentences
 from runner.tools.files import Record, sha256
 from runner.tools.problem import Stop

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from runner.data.row_files import Bad
-from runner.parts.images.pictures import decoded, scaled
+from runner.parts.images.data import decoded, scaled
 from runner.tools.problem import Stop
 from runner.trainer.records import ACCURACY
 

@@ -14,7 +14,9 @@ from runner.render import code, kubernetes, planned, podspec
 from runner.tools.files import Artifact
 from runner.tools.text import yaml_text
 
-NAME = "kfp"
+# A piece of a pipeline, as Kubeflow Pipelines defines it.
+Spec = dict[str, Any]
+NAME = driver_job.PIPELINE
 FOLDER = "kfp"
 FILE = "pipeline.yaml"
 # The name that images of 0.1 know it by, too.
@@ -35,7 +37,7 @@ RECORD = ["--executor-input", "{{$}}"]
 
 OF_STAGE = {"stage": TEXT, "key": TEXT, "before": {**TEXT, "isOptional": True}}
 # Each kind of task: what it takes, the texts that it gives, the artifacts that it leaves, and whether it builds on a model.
-PARTS: dict[str, tuple[dict[str, Any], tuple[str, ...], tuple[str, ...], bool]] = {
+PARTS: dict[str, tuple[Spec, tuple[str, ...], tuple[str, ...], bool]] = {
     "prepare": (OF_STAGE, ("made",), (), False),
     "train": (OF_STAGE, ("made",), ("metrics", "model"), True),
     "gate": ({"stage": TEXT, "made": TEXT}, ("verdict", "said"), ("metrics",), True),
@@ -70,8 +72,8 @@ def render(plan: Plan) -> list[Artifact]:
     return [Artifact(f"{FOLDER}/{config.path}", config.text), Artifact(f"{FOLDER}/{FILE}", text)]
 
 
-def _pipeline(plan: Plan, alone: Plan) -> dict[str, Any]:
-    components: dict[str, Any] = {}
+def _pipeline(plan: Plan, alone: Plan) -> Spec:
+    components: Spec = {}
     root = _dag(plan, list(plan.stages), components, None, None)
     parts = {one["executorLabel"].removeprefix("exec-") for one in components.values() if "executorLabel" in one}
     return {
@@ -84,7 +86,7 @@ def _pipeline(plan: Plan, alone: Plan) -> dict[str, Any]:
     }
 
 
-def _platform(alone: Plan, config: str) -> dict[str, Any]:
+def _platform(alone: Plan, config: str) -> Spec:
     """What the pod of a task has beside its container: the plan, a folder for cloned code, and today's build of its image."""
     place = {"configMapName": config, "mountPath": alone.place.config_dir, "optional": False}
     folders = [{"volumeName": volume["name"], "mountPath": code.MOUNT} for volume in code.volumes(alone)]
@@ -95,11 +97,11 @@ def _platform(alone: Plan, config: str) -> dict[str, Any]:
     }
 
 
-def _kind(name: str) -> dict[str, Any]:
+def _kind(name: str) -> Spec:
     return {"artifactType": {"schemaTitle": f"system.{name.capitalize()}", "schemaVersion": "0.0.1"}}
 
 
-def _component(part: str) -> dict[str, Any]:
+def _component(part: str) -> Spec:
     """What a task of this kind takes and leaves. The model before it is taken so that the dashboard shows where one comes from."""
     takes, gives, leaves, built_on = PARTS[part]
     inputs = {"parameters": takes} | (
@@ -112,7 +114,7 @@ def _component(part: str) -> dict[str, Any]:
     return own | ({"outputDefinitions": outputs} if outputs else {})
 
 
-def _executor(plan: Plan, alone: Plan, part: str) -> dict[str, Any]:
+def _executor(plan: Plan, alone: Plan, part: str) -> Spec:
     """The pod of a task. It takes no init container, so that code by git comes with its command."""
     command = code.wrapped(plan, driver_job.command(alone, module=MODULE))
     told = ["--stage", "{{$.inputs.parameters['stage']}}", *RECORD]
@@ -137,14 +139,12 @@ def _executor(plan: Plan, alone: Plan, part: str) -> dict[str, Any]:
     }
 
 
-def _dag(
-    plan: Plan, stages: list[Stage], components: dict[str, Any], made: str | None, model: str | None
-) -> dict[str, Any]:
+def _dag(plan: Plan, stages: list[Stage], components: Spec, made: str | None, model: str | None) -> Spec:
     """The tasks up to the first gate, and in a condition all after it. made, model: the names of the inputs by which a
     condition's first task gets what was made before it; None where nothing was."""
-    tasks: dict[str, Any] = {}
-    before: dict[str, Any] | None = {"componentInputParameter": made} if made else None
-    base: dict[str, Any] | None = {"componentInputArtifact": model} if model else None
+    tasks: Spec = {}
+    before: Spec | None = {"componentInputParameter": made} if made else None
+    base: Spec | None = {"componentInputArtifact": model} if model else None
     last: list[str] = []
     for number, stage in enumerate(stages):
         part = "train" if stage.trains else "prepare"
@@ -174,11 +174,11 @@ def _after(
     plan: Plan,
     stage: Stage,
     later: list[Stage],
-    components: dict[str, Any],
+    components: Spec,
     gate: str,
-    made: dict[str, Any],
-    model: dict[str, Any] | None,
-) -> dict[str, Any]:
+    made: Spec,
+    model: Spec | None,
+) -> Spec:
     """What follows a gate: the stages after it where it is open, and the end of the run where it is closed."""
     verdict, said = (
         {"taskOutputParameter": {"producerTask": gate, "outputParameterKey": name}} for name in ("verdict", "said")
@@ -206,9 +206,7 @@ def _channel(gate: str) -> str:
     return f"pipelinechannel--{gate}--verdict"
 
 
-def _condition(
-    name: str, comparison: str, gate: str, parameters: dict[str, Any], model: dict[str, Any] | None
-) -> dict[str, Any]:
+def _condition(name: str, comparison: str, gate: str, parameters: Spec, model: Spec | None) -> Spec:
     inputs = {"parameters": parameters} | ({"artifacts": {"model": model}} if model else {})
     return {
         "componentRef": {"name": f"comp-{name}"},
@@ -220,15 +218,15 @@ def _condition(
 
 
 def _task(
-    components: dict[str, Any],
+    components: Spec,
     name: str,
     part: str,
     after: list[str],
-    parameters: dict[str, Any],
-    base: dict[str, Any] | None,
+    parameters: Spec,
+    base: Spec | None,
     cached: bool,
     retried: bool = True,
-) -> dict[str, Any]:
+) -> Spec:
     """A task with a component of its own, as the SDK writes them: by that its local runner names its results."""
     components[f"comp-{name}"] = _component(part)
     inputs = {"parameters": parameters} | ({"artifacts": {"base": base}} if base else {})
@@ -243,11 +241,11 @@ def _task(
     }
 
 
-def _producers(inputs: dict[str, Any]) -> list[str]:
+def _producers(inputs: Spec) -> list[str]:
     """The tasks whose outputs a task takes."""
     sources = [source for kind in inputs.values() for source in kind.values()]
     return [how["producerTask"] for source in sources for how in source.values() if "producerTask" in how]
 
 
-def _constant(text: str) -> dict[str, Any]:
+def _constant(text: str) -> Spec:
     return {"runtimeValue": {"constant": text}}

@@ -14,15 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from runner.parts.kfp import target
-from runner.parts.openshift import driver_job, in_pod, pipeline
-from runner.parts.openshift.client import Cluster, Manifest
+from runner.parts.openshift import controller, driver_job, pipeline
+from runner.parts.openshift.client import Cluster
 from runner.parts.openshift.controller import say, walk
 from runner.parts.openshift.errors import patiently, pause
-from runner.parts.openshift.follow import Gone
 from runner.parts.openshift.jobs import container, pods_of
 from runner.parts.openshift.pipeline import Milestone
 from runner.parts.openshift.status import FAILED, TAIL
+from runner.parts.openshift.watch import Gone
 from runner.plan import Plan, Stage
+from runner.render.kubernetes import Manifest
 from runner.tools.problem import Stop
 from runner.trainer import child_process
 
@@ -116,7 +117,7 @@ def leave(given: str, parameters: dict[str, str], metadata: dict[str, Output], m
 
 
 def main(arguments: list[str]) -> int:
-    program = in_pod.Program("runner.parts.kfp.task")
+    program = controller.Program("runner.parts.kfp.task")
     parser = program.parser
     parser.add_argument("verb", choices=("prepare", "train", "gate", "closed"))
     parser.add_argument("--stage", required=True)
@@ -127,7 +128,7 @@ def main(arguments: list[str]) -> int:
     try:
         if given.verb == "closed":
             raise Stop(given.said)
-        cluster, plan = in_pod.opened(given)
+        cluster, plan = controller.opened(given)
         wanted = plan.stage(given.stage)
         leave(given.executor_input, *(verdict if given.verb == "gate" else stage)(cluster, plan, wanted), given.model)
     except Stop as stop:

@@ -5,14 +5,15 @@ from runner.parts import Part
 PART = Part(
     package=__name__,
     sections=("openshift", "image"),
-    rules="deployment_rules",
+    rules="rules",
     hooks={
         "beside_jobs": "upload_instructions.beside_jobs",
-        "why_on_cluster": "hooks.why_on_cluster",
-        "promote_on_cluster": "hooks.promote_on_cluster",
-        "model_on_claim": "claimed_model.copied",
+        "why_on_cluster": "commands.why_on_cluster",
+        "promote_on_cluster": "commands.promote_on_cluster",
+        "model_on_claim": "transfer.copied",
         "callbacks": "training_metrics.callbacks",
     },
+    command_module="commands",
     commands={
         "site": "Write what its namespace needs, once.",
         "submit": "Send a recipe to the cluster.",

@@ -4,13 +4,14 @@ It mounts no claim, because one for a single machine would keep the training pod
 shows, and each stage's own pod looks at the claim.
 """
 
-from typing import Any
-
 from runner.plan import PLAN_FILE, RUNNER, Machines, Plan, Stage
 from runner.render import batch, kubernetes, podspec
+from runner.render.kubernetes import Manifest
 from runner.tools.files import Artifact
 
 PART = "driver"
+# Whoever walks in its place: a run of Kubeflow Pipelines, by the target of that name.
+PIPELINE = "kfp"
 # Who the driver is: an account with the rights of what it does, which `recipe site` writes.
 ACCOUNT = "recipe-driver"
 # Where every pod finds the cluster, and the account's key and the cluster's authority.
@@ -46,7 +47,7 @@ def command(plan: Plan, module: str = "runner.cluster.walk") -> list[str]:
     return ["python", "-m", module, file, "--server", SERVER, "--keys", KEYS]
 
 
-def job(plan: Plan, own: Stage, options: list[str]) -> dict[str, Any]:
+def job(plan: Plan, own: Stage, options: list[str]) -> Manifest:
     """The Job. plan: of the driver alone; own: its stage; options: of its command."""
     spec = {
         "backoffLimit": DEATHS,
@@ -66,7 +67,7 @@ def job(plan: Plan, own: Stage, options: list[str]) -> dict[str, Any]:
     return batch.job(plan, own, kubernetes.job_name(plan), PART, spec, origin)
 
 
-def _template(plan: Plan, own: Stage, options: list[str]) -> dict[str, Any]:
+def _template(plan: Plan, own: Stage, options: list[str]) -> Manifest:
     kept = ("config", "tmp", "code")
     mounts = [mount for mount in podspec.mounts(plan) if mount["name"] in kept]
     volumes = podspec.volumes(plan, own, kubernetes.config_map_name(plan, own))

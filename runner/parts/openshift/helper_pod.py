@@ -1,4 +1,4 @@
-"""Helpers: short-lived pods that open a claim, for `fetch`, `submit` and `promote`, or look into an image for `submit`; they
+"""Helpers: short-lived pods that open a claim, for `fetch` and `submit`, or look into an image for `submit`; they
 always go away again."""
 
 import json
@@ -9,18 +9,20 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from runner.data.report import PreparedRows, asked
 from runner.parts.openshift.client import Cluster, Response, address
 from runner.parts.openshift.diagnose import reasons
 from runner.parts.openshift.errors import Busy, Refused, passes, patiently, pause
-from runner.parts.openshift.events import events_about
 from runner.parts.openshift.file_server import FULL, MISPLACED, PORT, WORD, WRITES
-from runner.parts.openshift.jobs import FETCH, SEND
-from runner.parts.openshift.status import WAITING, State, going
+from runner.parts.openshift.jobs import FETCH, LOOK, SEND
+from runner.parts.openshift.status import WAITING, JobState, events_about, going
 from runner.plan import Plan, Stage
 from runner.render import batch, code, podspec
+from runner.render.kubernetes import Manifest
 from runner.tools.problem import Stop
 
 SHARE_PORT = 8080
@@ -81,7 +83,7 @@ def helper(
         yield Share(cluster, f"{address('Pod', space, name)}:{SHARE_PORT}/proxy/{word}", writes)
 
 
-def finished(cluster: Cluster, manifest: dict[str, Any], container: str, tell: Tell) -> list[str]:
+def finished(cluster: Cluster, manifest: Manifest, container: str, tell: Tell) -> list[str]:
     """Runs a pod to its end and deletes it whatever happens; gives what it has said.
 
     Raises Stop with its words where it ends badly, or does not start.
@@ -100,7 +102,7 @@ def finished(cluster: Cluster, manifest: dict[str, Any], container: str, tell: T
 
 
 @contextmanager
-def _made(cluster: Cluster, manifest: dict[str, Any], tell: Tell) -> Iterator[tuple[str, str]]:
+def _made(cluster: Cluster, manifest: Manifest, tell: Tell) -> Iterator[tuple[str, str]]:
     """A pod, by namespace and name, that is gone when the block ends, and when a signal ends the command in it."""
     space, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
     _clear(cluster, manifest)
@@ -128,7 +130,7 @@ def _interrupted_by(*numbers: signal.Signals) -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
-def _look(cluster: Cluster, space: str, name: str) -> dict[str, Any] | None:
+def _look(cluster: Cluster, space: str, name: str) -> Manifest | None:
     return patiently(lambda: cluster.get("Pod", space, name))
 
 
@@ -140,7 +142,7 @@ def _delete(cluster: Cluster, space: str, name: str) -> None:
     patiently(lambda: cluster.delete("Pod", space, name, grace_seconds=0))
 
 
-def _clear(cluster: Cluster, manifest: dict[str, Any]) -> None:
+def _clear(cluster: Cluster, manifest: Manifest) -> None:
     """Deletes a pod of that name that has ended or has never started.
 
     Raises Stop where one is at work, perhaps for somebody else, and where a claim is not there: the pod would wait for it in
@@ -167,7 +169,7 @@ def _clear(cluster: Cluster, manifest: dict[str, Any]) -> None:
         pause()
 
 
-def _looks(cluster: Cluster, space: str, name: str, tell: Tell) -> Iterator[dict[str, Any] | None]:
+def _looks(cluster: Cluster, space: str, name: str, tell: Tell) -> Iterator[Manifest | None]:
     """A pod, looked at again and again, and what it waits for as soon as that is known.
 
     Raises Stop where it does not start for long.
@@ -205,15 +207,15 @@ def _ready(cluster: Cluster, space: str, name: str, container: str, tell: Tell) 
             raise Stop(f"The claim cannot be read: {why}")
 
 
-def _why(cluster: Cluster, pod: dict[str, Any]) -> list[str]:
+def _why(cluster: Cluster, pod: Manifest) -> list[str]:
     """Why a helper does not start, or ended, as far as its pod and its events tell."""
     meta = pod["metadata"]
     job = {"kind": "Pod", "metadata": {"name": meta["name"], "namespace": meta["namespace"]}, "spec": {}}
     events = patiently(lambda: events_about(cluster, [pod], lambda _: False))
-    return reasons(State(WAITING, job, [pod], events), lambda _pod: "")
+    return reasons(JobState(WAITING, job, [pod], events), lambda _pod: "")
 
 
-def pod(plan: Plan, stage: Stage, word: str, folder: str, writes: bool = False) -> dict[str, Any]:
+def pod(plan: Plan, stage: Stage, word: str, folder: str, writes: bool = False) -> Manifest:
     """The helper: the claims, read-only unless it writes, our own file server on a folder, and an end of its own after four
     hours. plan: of the stage alone, after which it is named."""
     part = SEND if writes else FETCH
@@ -225,3 +227,42 @@ def pod(plan: Plan, stage: Stage, word: str, folder: str, writes: bool = False) 
     }
     volumes = [{"name": "tmp", "emptyDir": {}}, *code.volumes(plan), *podspec.claim_volumes(plan)]
     return batch.alone(plan, stage, part, container, volumes, seconds=4 * 3600)
+
+
+REMEDY = "Write `openshift.data_from: claim`, and the cluster prepares them; or build the image with EMBED={name}."
+
+
+def require_rows(cluster: Cluster, plan: Plan, stage: Stage, contents: str, tell: Tell) -> None:
+    """Raises Stop where the stage's image has no rows for it, or others than the recipe asks for now.
+
+    contents: of its files as they are on this machine; empty where they are not here, and then they are not compared.
+    """
+    for line in finished(cluster, look_pod(plan, stage, contents), LOOK, tell):
+        tell(line)
+
+
+def look_pod(plan: Plan, stage: Stage, contents: str) -> Manifest:
+    """The pod: the image of training, no GPU, no claim, and an hour, because the image may have to be fetched."""
+    what = [plan.place.data_dir, asked(stage.data), contents, plan.name]
+    command = ["python", "-m", "runner.entrypoints.embedded", *what]
+    container = batch.small(plan, LOOK, command, [{"name": "tmp", "mountPath": "/tmp"}, *code.mounts(plan)])
+    volumes = [{"name": "tmp", "emptyDir": {}}, *code.volumes(plan)]
+    said = {"terminationMessagePolicy": "FallbackToLogsOnError"}
+    return batch.alone(plan, stage, LOOK, container | said, volumes, seconds=3600)
+
+
+def look(folder: str, expected: str, contents: str, name: str) -> int:
+    """Whether the image that this process runs in holds a recipe's rows (`python -m runner.entrypoints.embedded`); 1 where not.
+
+    folder: where they should lie; expected, contents: what they should have been made for, and from (`runner.data.report`;
+    empty contents: that is not known); name: the recipe's.
+    """
+    rows = PreparedRows.read(Path(folder))
+    as_asked = rows is not None and rows.asked == expected
+    if rows is not None and as_asked and contents in ("", rows.contents):
+        print(f"The image holds {rows.train_rows:,} rows for training and {rows.validation_rows:,} for validation.")
+        return 0
+    other = "from the data file as it was before it changed" if as_asked else "for other settings of `data`"
+    what = "no rows of this recipe" if rows is None else f"rows that were made {other}"
+    print(f"The image holds {what} in `{folder}`.", REMEDY.format(name=name), sep="\n")
+    return 1

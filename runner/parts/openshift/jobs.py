@@ -6,9 +6,10 @@ from typing import Any
 import yaml
 
 from runner.parts.openshift import driver_job
-from runner.parts.openshift.client import Cluster, Manifest, Manifests
+from runner.parts.openshift.client import Cluster, Manifests
 from runner.plan import Plan, Stage
 from runner.render import TARGETS, batch, default, kubernetes
+from runner.render.kubernetes import Manifest
 from runner.tools.problem import Stop
 
 # The training jobs that a target makes, and the labels that its operator gives a job's pods, first the first one's.
@@ -38,8 +39,8 @@ class Sent:
 
     plan: Plan
     stage: Stage
-    support: tuple[dict[str, Any], ...]
-    job: dict[str, Any]
+    support: tuple[Manifest, ...]
+    job: Manifest
 
     @property
     def namespace(self) -> str:
@@ -96,7 +97,7 @@ def everyone(cluster: Cluster, namespace: str, labels: dict[str, str] | None = N
     return [{"kind": kind, **job} for kind in POD_LABEL for job in cluster.list(kind, namespace, labels)]
 
 
-def existing(cluster: Cluster, plan: Plan, stage: Stage, of_gate: bool = False) -> list[dict[str, Any]]:
+def existing(cluster: Cluster, plan: Plan, stage: Stage, of_gate: bool = False) -> Manifests:
     """What the cluster has by the name of a stage's job, under any target, or of the gate's after it, whoever has made it: asked
     by name, because what is not of recipe-runner is not among those of `ours`."""
     kinds, name = _called(plan, stage, of_gate)
@@ -132,13 +133,13 @@ def config_of(manifest: Any) -> str:
     return next(filter(None, map(config_of, manifest)), "") if isinstance(manifest, list) else ""
 
 
-def container(job: dict[str, Any]) -> str:
+def container(job: Manifest) -> str:
     """The name of the container that does a job's work."""
     kind = job["kind"]
     return CONTAINER[kind] if kind in CONTAINER else (job["metadata"].get("labels") or {}).get(PART, batch.PREPARE)
 
 
-def annotation(job: dict[str, Any], name: str) -> str:
+def annotation(job: Manifest, name: str) -> str:
     """An annotation of a job; empty where it has none of that name."""
     return str((job["metadata"].get("annotations") or {}).get(name, ""))
 
@@ -153,7 +154,7 @@ def foreseen(job: Manifest, what: str) -> str:
     return annotation(job, f"{kubernetes.PLANNED}{what}")
 
 
-def recipe_of(job: dict[str, Any]) -> str:
+def recipe_of(job: Manifest) -> str:
     """The recipe, or the stage of one, that a job was made from; empty where recipe-runner has not made it."""
     return annotation(job, "recipe-runner/recipe")
 
@@ -170,7 +171,7 @@ def require_of(there: Manifest, recipe: str) -> Manifest:
     return there
 
 
-def key(job: dict[str, Any]) -> str:
+def key(job: Manifest) -> str:
     """The key of what a job was made from, where it is of one stage of several; else empty."""
     return annotation(job, kubernetes.KEY)
 
@@ -203,7 +204,7 @@ def latest(attempts: Manifests) -> Manifests:
     return list({node_number(pod): pod for pod in attempts}.values())
 
 
-def machines(job: dict[str, Any]) -> int:
+def machines(job: Manifest) -> int:
     """How many machines a job is for, whether they have pods yet or not."""
     spec = job["spec"]
     if job["kind"] == "PyTorchJob":
@@ -211,7 +212,7 @@ def machines(job: dict[str, Any]) -> int:
     return int(spec.get("trainer", {}).get("numNodes") or spec.get("completions") or 1)
 
 
-def gpus(job: dict[str, Any]) -> int:
+def gpus(job: Manifest) -> int:
     """How many GPUs a job holds while it runs, on all its machines."""
     spec = job["spec"]
     if job["kind"] == "PyTorchJob":
@@ -231,7 +232,7 @@ def gpus(job: dict[str, Any]) -> int:
     return sum(asked)
 
 
-def node_number(pod: dict[str, Any]) -> int:
+def node_number(pod: Manifest) -> int:
     """A pod's place in its job: 0 for the master, as the operators number them."""
     labels = pod["metadata"].get("labels", {})
     if labels.get("training.kubeflow.org/replica-type") == "worker":

@@ -1,27 +1,34 @@
-"""How far a recipe is on the cluster, stage by stage and gate by gate, and what comes next.
+"""How far a recipe is on the cluster, stage by stage and gate by gate, what comes next, and what walks on by itself.
 
 What the cluster shows is for people; each stage's own pod looks at the records on the claim before it starts.
 """
 
+import time
 from dataclasses import dataclass, replace
-from typing import Any
+
+import yaml
 
 from runner.entrypoints.stage import ON_CLUSTER
-from runner.parts.openshift.client import Cluster, Manifest
+from runner.parts.openshift import driver_job
+from runner.parts.openshift.client import Cluster, Manifests, address
 from runner.parts.openshift.diagnose import MORE_MEMORY, logs_of, reasons
+from runner.parts.openshift.errors import ENDING_SECONDS, Refused, patiently, pause
 from runner.parts.openshift.jobs import (
     FILES,
+    Sent,
     annotation,
     config_of,
     found,
     key,
     ours,
     pods_of,
+    require_of,
     runs_in,
 )
 from runner.parts.openshift.status import FAILED, FINISHED, ended, going, look
 from runner.plan import Plan, Stage
-from runner.render import batch
+from runner.render import batch, kubernetes
+from runner.render.kubernetes import Manifest
 from runner.tools.problem import Stop
 
 MISSING, CHANGED, UNDER_WAY, PROMOTED, GOING = (
@@ -50,7 +57,7 @@ class Milestone:
 
     stage: Stage
     of_gate: bool
-    job: dict[str, Any] | None
+    job: Manifest | None
     state: str
 
     @property
@@ -80,7 +87,7 @@ def milestones(
     plan: Plan,
     files_key: str = "",
     claims: Claims | None = None,
-    there: list[Manifest] | None = None,
+    there: Manifests | None = None,
 ) -> list[Milestone]:
     """Every milestone of a recipe, in order. files_key: of the data files as they are on this machine, where that counts;
     claims, there: as `claims_of` and `ours` have them, where somebody has asked already."""
@@ -103,7 +110,7 @@ def milestones(
     return [replace(each, state=LOST) if gone else each for each, gone in zip(way, lost, strict=True)]
 
 
-def beside(there: list[Manifest], plan: Plan, way: list[Milestone]) -> list[Manifest]:
+def beside(there: Manifests, plan: Plan, way: list[Milestone]) -> Manifests:
     """What is at work on the run of a plan and is none of its milestones: stages that the recipe has had before it changed."""
     known = {milestone.job["metadata"]["uid"] for milestone in way if milestone.job}
     return [job for job in there if not ended(job) and runs_in(plan, job) and job["metadata"]["uid"] not in known]
@@ -116,7 +123,7 @@ def _claims_since(plan: Plan, claims: Claims) -> str:
     return max((_made(claims[name]) for name in written), default="")
 
 
-def _state(cluster: Cluster, job: dict[str, Any] | None, key_now: str, files_key: str) -> str:
+def _state(cluster: Cluster, job: Manifest | None, key_now: str, files_key: str) -> str:
     if job is None:
         return MISSING
     if going(job):
@@ -130,12 +137,12 @@ def _state(cluster: Cluster, job: dict[str, Any] | None, key_now: str, files_key
     return PROMOTED if end == FAILED and promotion(job) else end or UNDER_WAY
 
 
-def _made(manifest: dict[str, Any] | None) -> str:
+def _made(manifest: Manifest | None) -> str:
     """When an object was made; of one that is not there, never."""
     return str(manifest["metadata"].get("creationTimestamp", "")) if manifest else NEVER
 
 
-def promotion(job: dict[str, Any]) -> str:
+def promotion(job: Manifest) -> str:
     """Who has overruled the gate of this Job, when and why; empty where nobody has."""
     return annotation(job, PROMOTION)
 
@@ -240,3 +247,94 @@ def last_words(cluster: Cluster, job: Manifest, part: str) -> list[str]:
         if text := cluster.log(meta["namespace"], pod["metadata"]["name"], part, tail=40):
             return text.strip().splitlines()
     return []
+
+
+CONTENT = "recipe-runner/content"
+
+
+def driver_sent(plan: Plan, target: str | None, files_key: str) -> Sent:
+    """What the driver puts on the cluster; files_key: of the data files that lie on the claim."""
+    own = driver_job.stage(plan)
+    alone = plan.only(own)
+    options = [*(["--target", target] if target else []), *(["--files", files_key] if files_key else [])]
+    config = yaml.safe_load(kubernetes.config_map(alone, own).text)
+    return Sent(alone, own, (config,), driver_job.job(alone, own, options))
+
+
+def driver_of(cluster: Cluster, plan: Plan) -> Manifest | None:
+    """The driver that the cluster has. Raises Stop where its name is in use for something else."""
+    alone = plan.only(driver_job.stage(plan))
+    job = cluster.get("Job", plan.site["namespace"], kubernetes.job_name(alone))
+    return require_of(job, alone.name) if job else None
+
+
+def walks(job: Manifest | None) -> bool:
+    """Whether a driver is at work."""
+    return job is not None and not ended(job) and not going(job)
+
+
+def outdated_driver(cluster: Cluster, plan: Plan, target: str | None, files_key: str) -> Manifests:
+    """The driver that is at work on the recipe as it was before it changed, which would send that again."""
+    job = driver_of(cluster, plan)
+    return [job] if job and walks(job) and not same_driver(job, driver_sent(plan, target, files_key)) else []
+
+
+def same_driver(job: Manifest, wanted: Sent) -> bool:
+    """Whether a driver was made from what it would be made from now."""
+    return annotation(job, CONTENT) == annotation(wanted.job, CONTENT)
+
+
+def driver_why(cluster: Cluster, job: Manifest) -> list[str]:
+    """Why a driver has ended, in its own words, or what stands in its way."""
+    if ended(job) == FAILED:
+        return last_words(cluster, job, driver_job.PART)
+    state = look(cluster, job)
+    return reasons(state, logs_of(cluster, state))
+
+
+def driver_state(job: Manifest) -> str:
+    """How a driver is, in a word or two; one that has failed has ended before the last stage, by its own decision or not."""
+    end = ended(job)
+    return "has ended" if end == FAILED else "done" if end == FINISHED else "goes on by itself"
+
+
+# What kfp's compiler gives every pod of a run, and Argo every pod of a Workflow: the Workflow's name.
+OF_RUN, WORKFLOW = {"pipelines.kubeflow.org/v2_component": "true"}, "workflows.argoproj.io/workflow"
+
+
+def runs_of(cluster: Cluster, plan: Plan) -> dict[str, str]:
+    """The runs that are at work, of the recipe as it is or was, each with the config map of the plan that its task mounts."""
+    own = plan.only(driver_job.stage(plan, driver_job.PIPELINE))
+    runs: dict[str, str] = {}
+    for pod in cluster.list("Pod", plan.site["namespace"], OF_RUN):
+        maps = [volume.get("configMap", {}).get("name", "") for volume in pod["spec"].get("volumes", ())]
+        mounted = [name for name in maps if kubernetes.is_config_map_of(name, own)]
+        if mounted and pod.get("status", {}).get("phase") in ("Pending", "Running"):
+            runs[str(pod["metadata"]["labels"][WORKFLOW])] = mounted[0]
+    return dict(sorted(runs.items()))
+
+
+def outdated_runs(cluster: Cluster, plan: Plan) -> list[str]:
+    """The runs that are at work on the recipe as it was before it changed, which would send that again."""
+    own = driver_job.stage(plan, driver_job.PIPELINE)
+    now = kubernetes.config_map_name(plan.only(own), own)
+    return [name for name, config in runs_of(cluster, plan).items() if config != now]
+
+
+def end_run(cluster: Cluster, plan: Plan, name: str) -> None:
+    """Ends a run, and waits until no task of it is left that would send something. Raises Stop where the cluster refuses, or it stays."""
+    patiently(lambda: _no_time_left(cluster, plan.site["namespace"], name))
+    deadline = time.monotonic() + ENDING_SECONDS
+    while time.monotonic() < deadline:
+        if name not in patiently(lambda: runs_of(cluster, plan)):
+            return
+        pause()
+    raise Stop(f"Workflow `{name}` is to end, and does not.", "Look at it with `oc describe`.")
+
+
+def _no_time_left(cluster: Cluster, namespace: str, name: str) -> None:
+    over, merge = {"spec": {"activeDeadlineSeconds": 0}}, "application/merge-patch+json"
+    try:
+        cluster.request("PATCH", address("Workflow", namespace, name), body=over, content=merge)
+    except Refused as refused:
+        raise refused.stop("Workflow", namespace, name) from None

@@ -1,4 +1,4 @@
-"""State: where a job on the cluster is, read from the job, its pods and its queue entry."""
+"""Status: where a job on the cluster is, read from the job, its pods, its events and its queue entry."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from runner.parts.openshift import driver_job
-from runner.parts.openshift.client import Cluster, Manifest, Manifests
+from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.errors import TryAgain
-from runner.parts.openshift.events import TAKEN, events_about
 from runner.parts.openshift.jobs import (
     attempts_of,
     container,
@@ -21,8 +20,8 @@ from runner.parts.openshift.jobs import (
     node_number,
     queue_of,
 )
-from runner.parts.openshift.pod_trouble import entry_of
 from runner.render import batch, code
+from runner.render.kubernetes import Manifest
 from runner.trainer import child_process, records
 from runner.trainer.records import EarlyStop
 
@@ -50,17 +49,17 @@ _CONDITION_ENDS = {"Succeeded": FINISHED, "Complete": FINISHED, "Failed": FAILED
 
 
 @dataclass(frozen=True)
-class State:
+class JobState:
     """phase: one of the above; job, pods, events, workload: as the cluster has them; replaced: pods that others have taken
     the place of; progress: how far training is; unread: why that is not known, where the log could not be read."""
 
     phase: str
-    job: dict[str, Any]
-    pods: list[dict[str, Any]]
-    events: list[dict[str, Any]] = field(default_factory=list)
-    workload: dict[str, Any] | None = None
-    progress: Progress = field(default_factory=lambda: Progress())
-    replaced: list[dict[str, Any]] = field(default_factory=list)
+    job: Manifest
+    pods: Manifests
+    events: Manifests = field(default_factory=list)
+    workload: Manifest | None = None
+    progress: JobProgress = field(default_factory=lambda: JobProgress())
+    replaced: Manifests = field(default_factory=list)
     unread: str = ""
 
     @property
@@ -72,14 +71,14 @@ class State:
         return self.phase in ENDED
 
 
-def look(cluster: Cluster, job: dict[str, Any]) -> State:
+def look(cluster: Cluster, job: Manifest) -> JobState:
     """The state of a job that is on the cluster."""
     made_by = makers(cluster, job)
     attempts = attempts_of(cluster, job, made_by)
     pods = latest(attempts)
     workload = _workload(cluster, job)
     phase = _phase(job, pods, workload)
-    known, unread = Progress(), ""
+    known, unread = JobProgress(), ""
     if phase == TRAINING:
         try:
             known = _progress(cluster, job, pods)
@@ -90,10 +89,10 @@ def look(cluster: Cluster, job: dict[str, Any]) -> State:
             unread = silence.text.splitlines()[0]
     events = [] if phase == FINISHED else events_about(cluster, [*made_by, *attempts], _former(made_by))
     replaced = [pod for pod in attempts if pod not in pods]
-    return State(phase, job, pods, events, workload, known, replaced, unread)
+    return JobState(phase, job, pods, events, workload, known, replaced, unread)
 
 
-def ended(job: dict[str, Any]) -> str | None:
+def ended(job: Manifest) -> str | None:
     """`finished` or `failed`, or None while a job is under way."""
     for condition in reversed(job.get("status", {}).get("conditions") or []):
         if condition["status"] == "True" and condition["type"] in _CONDITION_ENDS:
@@ -101,12 +100,12 @@ def ended(job: dict[str, Any]) -> str | None:
     return None
 
 
-def going(manifest: dict[str, Any]) -> bool:
+def going(manifest: Manifest) -> bool:
     """Whether an object is being deleted, and stays only until what belongs to it has ended."""
     return "deletionTimestamp" in manifest["metadata"]
 
 
-def _phase(job: dict[str, Any], pods: list[dict[str, Any]], workload: dict[str, Any] | None) -> str:
+def _phase(job: Manifest, pods: Manifests, workload: Manifest | None) -> str:
     if end := ended(job):
         return end
     if _suspended(job) or (workload is not None and not _admitted(workload)):
@@ -121,31 +120,40 @@ def _phase(job: dict[str, Any], pods: list[dict[str, Any]], workload: dict[str, 
     return {batch.GATE: MEASURING, driver_job.PART: WALKING}.get(container(job), PREPARING)
 
 
-def _suspended(job: dict[str, Any]) -> bool:
+def _suspended(job: Manifest) -> bool:
     spec = job["spec"]
     return bool(spec.get("suspend") or spec.get("runPolicy", {}).get("suspend"))
 
 
-def _admitted(workload: dict[str, Any]) -> bool:
+def _admitted(workload: Manifest) -> bool:
     conditions = workload.get("status", {}).get("conditions") or []
     return any(entry["type"] == "Admitted" and entry["status"] == "True" for entry in conditions)
 
 
-def _waits_in(pod: dict[str, Any], reason: str) -> bool:
+def _waits_in(pod: Manifest, reason: str) -> bool:
     statuses = pod.get("status", {}).get("containerStatuses") or []
     return any(entry.get("state", {}).get("waiting", {}).get("reason") == reason for entry in statuses)
 
 
-def _clones(pod: dict[str, Any]) -> bool:
+def _clones(pod: Manifest) -> bool:
     statuses = pod.get("status", {}).get("initContainerStatuses") or []
     return any(entry["name"] == code.CONTAINER and "running" in entry.get("state", {}) for entry in statuses)
 
 
-def _workload(cluster: Cluster, job: dict[str, Any]) -> dict[str, Any] | None:
+def _workload(cluster: Cluster, job: Manifest) -> Manifest | None:
     """Kueue's entry for the job, where the job waits in a queue."""
     if not queue_of(job):
         return None
     return entry_of(cluster.list("Workload", job["metadata"]["namespace"], forgiving=True), job)
+
+
+def entry_of(workloads: Manifests, owner: Manifest) -> Manifest | None:
+    """Kueue's entry for an object, among those of its namespace."""
+    for workload in workloads:
+        owners = workload["metadata"].get("ownerReferences") or []
+        if any(each["uid"] == owner["metadata"]["uid"] for each in owners):
+            return workload
+    return None
 
 
 def _former(made_by: Manifests) -> Callable[[Manifest], bool]:
@@ -161,7 +169,7 @@ def _former(made_by: Manifests) -> Callable[[Manifest], bool]:
 
 
 @dataclass(frozen=True)
-class Progress:
+class JobProgress:
     """How far training is. latest: the last line of its own, of a step or of its beginning, None before it has begun;
     pace: seconds a step takes, silent: since the last one; None where that cannot be told. whole: whether the log is known
     from its beginning on."""
@@ -191,14 +199,14 @@ class Progress:
         return self.silent > max(OVERDUE_SECONDS, OVERDUE_STEPS * self.pace)
 
 
-def _progress(cluster: Cluster, job: dict[str, Any], pods: list[dict[str, Any]]) -> Progress:
+def _progress(cluster: Cluster, job: Manifest, pods: Manifests) -> JobProgress:
     first = next(pod for pod in pods if node_number(pod) == 0)
     space, name = job["metadata"]["namespace"], first["metadata"]["name"]
     text = cluster.log(space, name, container(job), tail=TAIL, stamped=True) or ""
     return progress(text, _started(first), datetime.now(UTC))
 
 
-def early_stop(cluster: Cluster, job: dict[str, Any]) -> EarlyStop | None:
+def early_stop(cluster: Cluster, job: Manifest) -> EarlyStop | None:
     """What ended a finished job's training before its last step, by the log of its first machine; None where nothing did, or
     where nobody can tell any more."""
     pods = latest(attempts_of(cluster, job, makers(cluster, job)))
@@ -210,7 +218,7 @@ def early_stop(cluster: Cluster, job: dict[str, Any]) -> EarlyStop | None:
     return EarlyStop.of(said[-1]) if said else None
 
 
-def progress(text: str, started: datetime | None, now: datetime) -> Progress:
+def progress(text: str, started: datetime | None, now: datetime) -> JobProgress:
     """What the end of a log tells, each line of which begins with its time. The pace is that between the first and the last
     step of it, else since the container has started."""
     seen: list[tuple[datetime | None, Mapping[str, Any]]] = []
@@ -220,7 +228,7 @@ def progress(text: str, started: datetime | None, now: datetime) -> Progress:
         ]
     whole = text.count("\n") < TAIL
     if not seen:
-        return Progress(whole=whole)
+        return JobProgress(whole=whole)
     # What a checkpoint was before counts from the last beginning on.
     begin = max((place for place, (_, event) in enumerate(seen) if event["event"] == "begin"), default=0)
     seen = seen[begin:]
@@ -233,7 +241,7 @@ def progress(text: str, started: datetime | None, now: datetime) -> Progress:
         steps, passed = latest["step"] - seen[0][1]["step"], (now - started).total_seconds() if started else 0.0
     pace = passed / steps if steps > 0 and passed > 0 else None
     silent = max(0.0, (now - at).total_seconds()) if at and latest["event"] == "step" else None
-    return Progress(latest, pace, silent, whole)
+    return JobProgress(latest, pace, silent, whole)
 
 
 def _time(line: str) -> datetime | None:
@@ -245,8 +253,53 @@ def _time(line: str) -> datetime | None:
         return None
 
 
-def _started(pod: dict[str, Any]) -> datetime | None:
+def _started(pod: Manifest) -> datetime | None:
     for entry in pod.get("status", {}).get("containerStatuses") or []:
         if at := entry.get("state", {}).get("running", {}).get("startedAt"):
             return datetime.fromisoformat(at.replace("Z", "+00:00"))
     return None
+
+
+# How a cluster takes a pod off its machine: the kubelet for want of memory or disk, the scheduler for a pod of higher
+# priority, and the node controller from a machine that is gone.
+TAKEN = ("Evicted", "Preempted", "TaintManagerEviction")
+
+
+def events_about(cluster: Cluster, about: Manifests, by_name: Callable[[Manifest], bool]) -> Manifests:
+    """What went wrong with these objects, and with the claims of pods among them that are not bound, the latest last. What
+    something went well after is over, but for a pod that was taken off its machine; of claims all is kept, because a reason
+    why one is not bound may be no warning.
+
+    by_name: of an event about an object whose uid nobody knows any more, or ever did, whether it counts all the same; asked of
+    those since the first of these objects was made.
+    """
+    meta = about[0]["metadata"]
+    volumes = [volume for manifest in about for volume in manifest.get("spec", {}).get("volumes") or ()]
+    names = {volume["persistentVolumeClaim"]["claimName"] for volume in volumes if "persistentVolumeClaim" in volume}
+    found = [cluster.get("PersistentVolumeClaim", meta["namespace"], name) for name in sorted(names)]
+    unbound = [claim for claim in found if claim and claim.get("status", {}).get("phase") != "Bound"]
+    uids = {manifest["metadata"]["uid"] for manifest in (*about, *unbound)}
+    events = cluster.list("Event", meta["namespace"], forgiving=True)
+    well: dict[str, str] = {}
+    for event in events:
+        if event.get("type") == "Normal":
+            uid = event["involvedObject"].get("uid", "")
+            well[uid] = max(well.get(uid, ""), when(event))
+
+    def told(event: Manifest) -> bool:
+        of = event["involvedObject"]
+        uid = of.get("uid", "")
+        if uid not in uids and not (when(event) >= meta["creationTimestamp"] and by_name(event)):
+            return False
+        if of.get("kind") == "PersistentVolumeClaim" or (event.get("reason") in TAKEN and uid not in uids):
+            return True
+        return event.get("type") == "Warning" and when(event) >= well.get(uid, "")
+
+    return sorted(filter(told, events), key=when)
+
+
+def when(event: Manifest) -> str:
+    """When an event was seen last; each of the cluster's parts says it in a place of its own."""
+    series = event.get("series") or {}
+    said = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
+    return next((at for at in said if at), event["metadata"].get("creationTimestamp") or "")

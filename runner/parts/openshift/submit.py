@@ -6,20 +6,12 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
-from runner.parts.openshift import (
-    driver,
-    helper_pod,
-    image_data_check,
-    kfp_runs,
-    pipeline,
-    seal_key,
-    storage,
-)
-from runner.parts.openshift.client import Cluster, Manifest
-from runner.parts.openshift.errors import ENDING_SECONDS, patiently, pause
-from runner.parts.openshift.follow import follow, line
+from runner import parts
+from runner.catalog import tables
+from runner.parts.openshift import helper_pod, pipeline
+from runner.parts.openshift.client import MANAGER, Cluster, Manifests, address
+from runner.parts.openshift.errors import ENDING_SECONDS, Refused, patiently, pause
 from runner.parts.openshift.jobs import (
     Sent,
     annotation,
@@ -30,12 +22,14 @@ from runner.parts.openshift.jobs import (
     sent,
 )
 from runner.parts.openshift.pipeline import CLAIM, Claims
-from runner.parts.openshift.status import FAILED, TRAINING, State, ended, going
-from runner.parts.openshift.upload import Files, upload
+from runner.parts.openshift.status import FAILED, TRAINING, JobState, ended, going
+from runner.parts.openshift.transfer import Files, upload
+from runner.parts.openshift.watch import follow, line
 from runner.plan import Plan, Stage
 from runner.render import kubernetes, training_jobs
-from runner.render.kubernetes import SHARED
-from runner.render.podspec import KEY_SECRET
+from runner.render.kubernetes import SHARED, Manifest
+from runner.render.podspec import KEY, KEY_SECRET
+from runner.tools.names import listed
 from runner.tools.problem import Stop
 
 Tell = Callable[[str], None]
@@ -106,7 +100,7 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
     if not holds:
         if not alone:
             _judge_helpers(cluster, what, sends)
-        storage.require(
+        require_storage(
             cluster, [one for one in what.support if one["kind"] == CLAIM and not _is_kept(one, claims)], tell
         )
     following = [sent(plan, other, how.target) for other in later]
@@ -140,9 +134,9 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
         for job in (*at_work, *there):
             _ask(job, how.confirm)
         # First of all what would send the recipe as it was again; it is soon sent anew.
-        walking = [] if alone else driver.outdated(cluster, plan, how.target, files_key)
-        for run in () if alone else kfp_runs.outdated(cluster, plan):
-            kfp_runs.end(cluster, plan, run)
+        walking = [] if alone else pipeline.outdated_driver(cluster, plan, how.target, files_key)
+        for run in () if alone else pipeline.outdated_runs(cluster, plan):
+            pipeline.end_run(cluster, plan, run)
             tell(f"The run `{run}` of Kubeflow Pipelines, of the recipe as it was: ended")
         for job in (*walking, *at_work, *there):
             _make_room(cluster, job, tell)
@@ -188,7 +182,7 @@ def _config_maps(cluster: Cluster, sent: Sent) -> list[str]:
 
 def seal(cluster: Cluster, sent: Sent, tell: Tell) -> None:
     """Gives the namespace the person's key where gates are measured and it has none."""
-    if sent.plan.has_gates and seal_key.require(cluster, sent.namespace):
+    if sent.plan.has_gates and require_seal_key(cluster, sent.namespace):
         tell(f"Secret `{KEY_SECRET}`, of your own key; what is measured is sealed with it")
 
 
@@ -204,7 +198,7 @@ def _send(
     if files:
         upload(cluster, sent.plan, sent.stage, files, tell)
     if _looks(sent) and not alone:
-        image_data_check.require(cluster, sent.plan, sent.stage, contents, tell)
+        helper_pod.require_rows(cluster, sent.plan, sent.stage, contents, tell)
     post(cluster, sent, tell)
 
 
@@ -219,7 +213,7 @@ def judge(
     cluster: Cluster,
     sent: Sent,
     claims: Claims,
-    there: list[dict[str, Any]],
+    there: Manifests,
     keeps: bool = False,
     alone: bool = False,
 ) -> None:
@@ -232,7 +226,7 @@ def judge(
     if not keeps:
         _claims_will_do(claims, sent)
     if sent.plan.has_gates and not alone:
-        seal_key.require(cluster, sent.namespace, dry_run=True)
+        require_seal_key(cluster, sent.namespace, dry_run=True)
     for manifest in sent.support:
         if not _is_kept(manifest, claims):
             cluster.apply(manifest, dry_run=True)
@@ -252,14 +246,14 @@ def _judge_helpers(cluster: Cluster, sent: Sent, files: Files | None) -> None:
     """Raises Stop where the cluster would refuse a pod that works before the job: what opens the claim for files, and what
     looks into the image."""
     helpers = [helper_pod.pod(sent.plan, sent.stage, "word", files.folder, writes=True)] if files else []
-    helpers += [image_data_check.pod(sent.plan, sent.stage, "")] if _looks(sent) else []
+    helpers += [helper_pod.look_pod(sent.plan, sent.stage, "")] if _looks(sent) else []
     for manifest in helpers:
         # Under another name: one may be there that an earlier command has left behind.
         meta = manifest["metadata"]
         cluster.create(manifest | {"metadata": meta | {"name": f"{meta['name']}-dry-run"}}, dry_run=True)
 
 
-def _is_kept(manifest: dict[str, Any], claims: Claims) -> bool:
+def _is_kept(manifest: Manifest, claims: Claims) -> bool:
     """A claim that exists keeps its size and mode: nobody may change them, and somebody's results lie on it."""
     return manifest["kind"] == CLAIM and claims[manifest["metadata"]["name"]] is not None
 
@@ -296,7 +290,7 @@ def _queue_is_there(cluster: Cluster, sent: Sent) -> None:
         )
 
 
-def _existing(cluster: Cluster, plan: Plan, sent: Sent) -> list[dict[str, Any]]:
+def _existing(cluster: Cluster, plan: Plan, sent: Sent) -> Manifests:
     """Jobs of this name, under any target. Raises Stop where one is not of this recipe."""
     return [require_of(job, sent.plan.name) for job in existing(cluster, plan, sent.stage, sent.of_gate)]
 
@@ -313,7 +307,7 @@ def _holds(milestone: pipeline.Milestone, sent: Sent) -> bool:
     return milestone.stage.trains and len(contents) == 1
 
 
-def _ask(job: dict[str, Any], confirm: Confirm) -> None:
+def _ask(job: Manifest, confirm: Confirm) -> None:
     """Asks whether an older job of this recipe that is under way may go. Raises Stop after a no."""
     kind, meta = job["kind"], job["metadata"]
     if (
@@ -326,7 +320,7 @@ def _ask(job: dict[str, Any], confirm: Confirm) -> None:
         raise Stop(f"{kind} `{meta['name']}` goes on; nothing was sent.")
 
 
-def _make_room(cluster: Cluster, job: dict[str, Any], tell: Tell) -> None:
+def _make_room(cluster: Cluster, job: Manifest, tell: Tell) -> None:
     """Takes an older job of this recipe away."""
     kind, meta = job["kind"], job["metadata"]
     delete(cluster, kind, meta["namespace"], meta["name"])
@@ -361,7 +355,7 @@ def wait(cluster: Cluster, sent: Sent, tell: Tell) -> None:
     """
     said: list[str] = []
 
-    def show(state: State | None, why: list[str]) -> None:
+    def show(state: JobState | None, why: list[str]) -> None:
         nonlocal said
         lines = [*([state.phase if state.phase == TRAINING else line(state)] if state else []), *why]
         for text in lines:
@@ -370,3 +364,91 @@ def wait(cluster: Cluster, sent: Sent, tell: Tell) -> None:
         said = lines
 
     follow(cluster, sent, show)
+
+
+DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+SETTING = "`openshift.claims[].storage_class`"
+
+
+def require_storage(cluster: Cluster, made: Manifests, tell: Callable[[str], None]) -> None:
+    """Says what is not known of the storage of claims that are to be made. Raises Stop where it cannot be what they ask for:
+    such a claim is never bound, and pods wait for it without end.
+
+    made: the manifests.
+    """
+    made = [claim for claim in made if SHARED in claim["spec"]["accessModes"]]
+    if not made:
+        return
+    classes = {one["metadata"]["name"]: one for one in cluster.list("StorageClass", "", forgiving=True)}
+    if not classes:
+        names = listed(claim["metadata"]["name"] for claim in made)
+        tell(
+            f"Several machines will write to {names}, and you may not see this cluster's kinds of storage: its default, or what "
+            f"{SETTING} names, must give {SHARED}."
+        )
+        return
+    unknown: dict[str, list[str]] = {}
+    for claim in made:
+        name = _class_of(claim, classes)
+        if tables.shared_storage(classes[name].get("provisioner", "")) is None:
+            unknown.setdefault(name, []).append(claim["metadata"]["name"])
+    for name, claims in unknown.items():
+        tell(
+            f"Several machines will write to {listed(claims)}. Whether `{name}` ({classes[name].get('provisioner')}) can give "
+            f"{SHARED} is not known here; if it cannot, pods wait for ever, and `recipe status` says so."
+        )
+
+
+def _class_of(claim: Manifest, classes: dict[str, Manifest]) -> str:
+    """The kind of storage of a claim, which can be as it is asked for or may be."""
+    claim_name, name = claim["metadata"]["name"], claim["spec"].get("storageClassName") or _default(classes)
+    able = [other for other, one in sorted(classes.items()) if tables.shared_storage(one.get("provisioner", ""))]
+    write = f"Write {listed(able, 'or')} there" if able else "Ask its admin for one"
+    remedy = f"{SETTING} names the kind of storage. {write}; or stay on one machine with `machines.nodes: 1`."
+    if name is None:
+        raise Stop(
+            f"The claim `{claim_name}` names no kind of storage, and this cluster has no default, so it would wait for ever.",
+            remedy,
+        )
+    if name not in classes:
+        raise Stop(f"This cluster has no kind of storage `{name}`, which the claim `{claim_name}` asks for.", remedy)
+    provisioner = classes[name].get("provisioner", "")
+    if tables.shared_storage(provisioner) is False:
+        raise Stop(
+            f"Several machines write to the claim `{claim_name}`, and `{name}` ({provisioner}) makes volumes for one at a time.",
+            remedy,
+        )
+    return name
+
+
+def _default(classes: dict[str, Manifest]) -> str | None:
+    """Of several defaults a cluster takes the newest (Kubernetes documentation, Storage Classes)."""
+    chosen = [
+        (one["metadata"].get("creationTimestamp", ""), name)
+        for name, one in classes.items()
+        if (one["metadata"].get("annotations") or {}).get(DEFAULT_CLASS) == "true"
+    ]
+    return max(chosen)[1] if chosen else None
+
+
+def require_seal_key(cluster: Cluster, namespace: str, dry_run: bool = False) -> bool:
+    """Makes the Secret of this person's own key where the namespace has none; whether it did. One that is there stays, because
+    what was measured is sealed with it.
+
+    Raises Stop where the cluster refuses it.
+    """
+    manifest = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": "Opaque",
+        "metadata": {"name": KEY_SECRET, "namespace": namespace},
+        "stringData": {KEY: "" if dry_run else parts.hook("seal_key")(make=True)},
+    }
+    query = [("fieldManager", MANAGER), *([("dryRun", "All")] if dry_run else [])]
+    try:
+        cluster.request("POST", address("Secret", namespace), query, manifest)
+    except Refused as refused:
+        if refused.status == 409:
+            return False
+        raise refused.stop("Secret", namespace, KEY_SECRET) from None
+    return True

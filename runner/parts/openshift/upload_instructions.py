@@ -4,12 +4,12 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import PurePosixPath
-from typing import Any
 
 from runner.parts.openshift import site
 from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.render import batch, kubernetes, podspec
+from runner.render.kubernetes import Manifest
 from runner.scenarios.shared.common import data_file
 from runner.tools.files import Artifact
 from runner.tools.names import listed
@@ -38,7 +38,7 @@ def render(plan: Plan, files: Mapping[str, str], recipe: str) -> list[Artifact]:
     return [Artifact(README, "\n".join([f"# The files of `{plan.name}`", "", *lines]) + "\n"), *pod]
 
 
-def manifest(plan: Plan, stage: Stage) -> dict[str, Any]:
+def manifest(plan: Plan, stage: Stage) -> Manifest:
     """A pod that opens the claims and waits. Its image needs `tar`, as `oc cp` does."""
     # It runs nothing of the recipe's code.
     alone = replace(plan.only(stage), code_from_git=None)

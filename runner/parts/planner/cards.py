@@ -1,24 +1,19 @@
-"""Cards: which have room for what, each asked of the planner itself. Models by ways of training, and a recipe by cards."""
+"""Cards: which have room for a model, by ways of training; the planner itself says it."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 
-from runner import catalog
 from runner.catalog import Gpu, Model
 from runner.check import by_schema
-from runner.check.validate import changed
 from runner.parts.planner import forecast, parameters
 from runner.parts.planner.memory import cards
 from runner.parts.planner.parameters import UnknownArchitecture
-from runner.parts.planner.planned import Planned
 from runner.recipe.overrides import Override, apply
 from runner.recipe.reading import read
 from runner.recipe.recipe import Recipe
 from runner.render import place
 from runner.scenarios import translate
 from runner.tools import packaged
-from runner.tools.problem import Stop
 
 # Ways to train a language model: the minimal starter of each, and what it changes there. Else its defaults hold.
 WAYS = {
@@ -27,34 +22,20 @@ WAYS = {
     "last layers": ("minimal/last-layers", {}),
     "all weights": ("minimal/causal-lm", {}),
 }
-BY = "recipe gpus"
 
 
 @dataclass(frozen=True)
 class Need:
-    """What a way of training needs of one GPU: bytes with one row at a time, and the cards that have room, the smallest first."""
+    """What a way of training needs of one GPU: bytes with one row at a time, and the cards that have room, the smallest
+    first."""
 
     memory_bytes: int
     cards: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class OnCard:
-    """A recipe on another card. planned: None where it cannot run there, and why."""
-
-    card: Gpu
-    planned: Planned | None
-    why: str = ""
-
-    @property
-    def fits(self) -> bool:
-        """Whether all of its stages have room. Its own limits are another question."""
-        return self.planned is not None and all(stage.fits for stage in self.planned.forecasts)
-
-
 def needs(model: Model, card: Gpu | None = None) -> dict[str, Need]:
-    """What each way of training the model needs; empty where there are no formulas for its architecture. card: for that one alone,
-    in the number format that it trains in."""
+    """What each way of training the model needs; empty where there are no formulas for its architecture. card: for that one
+    alone, in the number format that it trains in."""
     # Models of one shape need the same, whatever they are called.
     shape = replace(model, id="model", licence="", gated=False, source="", parameters=None, published=None, revision="")
     try:
@@ -83,14 +64,3 @@ def size(model: Model) -> str:
 
 def licence(model: Model) -> str:
     return (model.licence or "unknown") + (", gated" if model.gated else "")
-
-
-def on_cards(recipe: Recipe, price: float | None = None) -> Iterator[OnCard]:
-    """The recipe on every card of the catalog, as its `machines.gpu`."""
-    for card in filter(None, map(catalog.gpu, catalog.gpu_names())):
-        try:
-            yield OnCard(card, Planned.of(changed(recipe, [Override("machines.gpu", None, card.name, BY)])[0], price))
-        except Stop as stop:
-            yield OnCard(card, None, stop.problems[0].message)
-        except UnknownArchitecture as error:
-            raise Stop(forecast.unknown_architecture(recipe, error)) from None

@@ -43,15 +43,11 @@ class Loss(IntEnum):
 
 @dataclass(frozen=True)
 class Advice(Generic[W_co]):
-    """A change by formulas alone: dotted settings with their values, the workload after it, and what it loses.
-
-    time: seconds of a row after the change over seconds before.
-    """
+    """A change by formulas alone: dotted settings with their values, the workload after it, and what it loses."""
 
     changes: Mapping[str, Any]
     workload: W_co
     loss: Loss = Loss.NOTHING
-    time: float = 1.0
 
 
 def splits(run: Run, smaller: bool) -> Iterator[tuple[int, int]]:

@@ -12,9 +12,9 @@ from runner.tools.problem import Problem
 
 
 def problems(recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Problem]:
-    """In the figures of `recipe plan`, an error where a stage cannot fit its GPU whatever its range, and notes: stages that do not fit their GPU, claims and pods that are too small, a
-    learning rate that never stops rising, a deadline that comes too early. No data file is opened for them."""
-
+    """In the figures of `recipe plan`, an error where a stage cannot fit its GPU whatever its range, and notes: stages that do
+    not fit their GPU, claims and pods that are too small, a learning rate that never stops rising, a deadline that comes too
+    early. No data file is opened for them."""
     try:
         forecasts = forecast.of(recipe, plan, look=False)
         known_better = TOO_LARGE in allowed
@@ -34,21 +34,22 @@ SMALL = 1_000_000
 
 
 def _few(recipe: Recipe, plan: Plan) -> list[Problem]:
-    """Notes on stages that make too few steps of a small file that is here, with settings that have been tried: they are valid, and
-    their plan makes more."""
+    """Notes on stages that make too few steps of a small file that is here, with settings that have been tried: they are
+    valid, and their plan makes more."""
     files = [recipe.folder / name for where, name in recipe.local_files() if where[-1] == "path"]
     if not files or not all(file.is_file() and file.stat().st_size < SMALL for file in files):
         return []
-    from runner.parts.planner import too_few_steps
+    # Only a recipe with too few steps needs the search for more.
+    from runner.parts.planner import limits
 
     forecasts = forecast.of(recipe, plan)
-    if not too_few_steps.stages(forecasts):
+    if not limits.too_short(forecasts):
         return []
-    # Only a recipe with too few steps needs what follows.
     from runner.parts.planner import recipe_offers
     from runner.parts.planner.planned import Planned
 
-    return list(too_few_steps.notes(recipe, forecasts, recipe_offers.more_steps(Planned(recipe, plan, forecasts))))
+    tried = recipe_offers.more_steps(Planned(recipe, plan, forecasts))
+    return list(limits.too_few_steps(recipe, forecasts, tried))
 
 
 def sized(recipe: Recipe, plan: Plan) -> Plan:

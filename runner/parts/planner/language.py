@@ -83,10 +83,9 @@ class LanguageFormulas:
         return duration.rate(self.work, gpu)
 
     def offers(self, recipe: Recipe, stage: Stage, gpu: Gpu, budget: float) -> list[Advice[Workload]]:
-        from runner.parts.planner import advice
-        from runner.parts.planner.memory_offers import Lines
+        from runner.parts.planner import memory_offers
 
-        return advice.cheapest(Lines.of(recipe, stage), self.work, gpu, budget)
+        return memory_offers.cheapest(memory_offers.Lines.of(recipe, stage), self.work, gpu, budget)
 
     def written(self, stage: Stage) -> dict[str, int]:
         """Prepared rows, a checkpoint, the best model, a model merged with its adapter; and what the run fetches."""

@@ -1,22 +1,25 @@
-"""Offers: each kind of change that can make a run of a language model take less memory."""
+"""Each kind of change that can make a run of a language model take less memory, and the search among them by formulas, what loses
+least first. Whether one holds, trying it says."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from runner import catalog
-from runner.parts.planner import activations, memory, parameters
+from runner.catalog import Gpu
+from runner.parts.planner import activations, duration, memory, parameters
 from runner.parts.planner.formulas import Advice, Loss, splits
+from runner.parts.planner.memory import Memory
 from runner.parts.planner.workload import Workload
 from runner.plan import Stage
 from runner.recipe.recipe import Recipe
 
+# Changes that are looked for together, and how many of those that are not enough are built on.
+TOGETHER, KEPT = 3, 6
 SEQUENCES = (16384, 8192, 4096, 2048, 1024, 512, 256, 128)
-
-
-def fits(advice: Advice[Workload], budget: float) -> bool:
-    return memory.estimate(advice.workload).total <= budget
+RANKS = (64, 32, 16, 8)
 
 
 @dataclass(frozen=True)
@@ -40,34 +43,41 @@ class Lines:
         return None
 
 
+def _largest_that_fits(
+    candidates: Iterable[Advice[Workload]], budget: float, need: Callable[[Memory], int] = attrgetter("total")
+) -> Iterator[Advice[Workload]]:
+    """The first of ever smaller candidates that fits; else the last, because another change beside it may be enough."""
+    candidate = None
+    for candidate in candidates:
+        if need(memory.estimate(candidate.workload)) <= budget:
+            break
+    if candidate:
+        yield candidate
+
+
 def _smaller_batch(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
-    """The largest smaller micro batch that fits, accumulation making up for it; 1 comes too where it is too large, because
-    another change beside it may be enough."""
-    if not lines.find("micro_batch_size"):
-        return
-    for rows, accumulation in splits(workload, smaller=True):
-        changes = {
-            f"{lines.section}.micro_batch_size": rows,
-            f"{lines.section}.gradient_accumulation_steps": accumulation,
-        }
-        advice = Advice(changes, replace(workload.with_rows(rows), accumulation=accumulation))
-        if rows == 1 or fits(advice, budget):
-            yield advice
-            return
+    """The largest smaller micro batch that fits, accumulation making up for it."""
+    batch, accumulated = (f"{lines.section}.{name}" for name in ("micro_batch_size", "gradient_accumulation_steps"))
+    if lines.find("micro_batch_size"):
+        candidates = (
+            Advice({batch: rows, accumulated: times}, replace(workload.with_rows(rows), accumulation=times))
+            for rows, times in splits(workload, smaller=True)
+        )
+        yield from _largest_that_fits(candidates, budget)
 
 
 def _smaller_evaluation(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
     """The most rows at once in evaluation that fit, a power of two, where evaluation by itself needs too much."""
-    if not lines.find("eval_batch_size") or memory.estimate(workload).in_evaluation <= budget:
-        return
-    rows = 1 << (workload.evaluation_batch_size.bit_length() - 1)
-    rows = rows // 2 if rows == workload.evaluation_batch_size else rows
-    while rows:
-        changed = replace(workload, evaluation_batch_size=rows, evaluation_follows=False)
-        if rows == 1 or memory.estimate(changed).in_evaluation <= budget:
-            yield Advice({f"{lines.section}.eval_batch_size": rows}, changed)
-            return
-        rows //= 2
+    if lines.find("eval_batch_size") and memory.estimate(workload).in_evaluation > budget:
+        powers = range((workload.evaluation_batch_size - 1).bit_length() - 1, -1, -1)
+        candidates = (
+            Advice(
+                {f"{lines.section}.eval_batch_size": 2**power},
+                replace(workload, evaluation_batch_size=2**power, evaluation_follows=False),
+            )
+            for power in powers
+        )
+        yield from _largest_that_fits(candidates, budget, attrgetter("in_evaluation"))
 
 
 def _checkpointing(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
@@ -109,26 +119,24 @@ def _four_bit(lines: Lines, workload: Workload, budget: float) -> Iterator[Advic
 
 
 def _shorter(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
-    name = lines.find("sequence_len")
-    if not name:
-        return
-    for length in (length for length in SEQUENCES if length < workload.sequence_len):
-        advice = Advice({name: length}, replace(workload, sequence_len=length), Loss.LEARNING)
-        if length == SEQUENCES[-1] or fits(advice, budget):
-            yield advice
-            return
+    if name := lines.find("sequence_len"):
+        candidates = (
+            Advice({name: length}, replace(workload, sequence_len=length), Loss.LEARNING)
+            for length in SEQUENCES
+            if length < workload.sequence_len
+        )
+        yield from _largest_that_fits(candidates, budget)
 
 
 def _lower_rank(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
-    name = lines.find("lora_rank", "rank")
-    if not workload.adapter or not name:
-        return
-    for rank in (rank for rank in (64, 32, 16, 8) if rank < workload.adapter.rank):
-        changed = replace(workload, adapter=replace(workload.adapter, rank=rank))
-        advice = Advice({name: rank}, changed, Loss.LEARNING)
-        if rank == 8 or fits(advice, budget):
-            yield advice
-            return
+    name, adapter = lines.find("lora_rank", "rank"), workload.adapter
+    if adapter and name:
+        candidates = (
+            Advice({name: rank}, replace(workload, adapter=replace(adapter, rank=rank)), Loss.LEARNING)
+            for rank in RANKS
+            if rank < adapter.rank
+        )
+        yield from _largest_that_fits(candidates, budget)
 
 
 def _smaller_model(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
@@ -139,12 +147,11 @@ def _smaller_model(lines: Lines, workload: Workload, budget: float) -> Iterator[
     others = [other for other in others if other.model_type in parameters.FAMILIES]
     size, half = parameters.total(workload.model), workload.precision == "fp16"
     smaller = [other for other in others if (other.parameters or 0) < size and (other.fp16 or not half)]
-    smaller.sort(key=lambda other: other.parameters or 0, reverse=True)
-    for other in smaller:
+    for other in sorted(smaller, key=lambda other: other.parameters or 0, reverse=True):
         adapter = workload.adapter and replace(workload.adapter, targets=other.linear)
         changed = replace(workload, model=other, adapter=adapter, unfrozen=_moved(workload, other))
         advice = Advice({"model.base": other.id}, changed, Loss.ANOTHER_MODEL)
-        if fits(advice, budget):
+        if _fits(advice, budget):
             yield advice
             return
 
@@ -160,6 +167,10 @@ def _moved(workload: Workload, other: catalog.Model) -> tuple[str, ...]:
     if workload.trains(old.embedding if old.tied else old.lm_head):
         patterns.append(f"^{other.embedding if other.tied else other.lm_head}$")
     return tuple(patterns)
+
+
+def _fits(advice: Advice[Workload], budget: float) -> bool:
+    return memory.estimate(advice.workload).total <= budget
 
 
 Offer = Callable[[Lines, Workload, float], Iterator[Advice[Workload]]]
@@ -179,3 +190,42 @@ OFFERS: tuple[Offer, ...] = (
     _smaller_model,
 )
 WITHIN_A_MODEL = OFFERS[:-1]
+
+
+def cheapest(lines: Lines, workload: Workload, gpu: Gpu, budget: float, count: int = 8) -> list[Advice[Workload]]:
+    """The changes that bring a GPU's memory to at most `budget` bytes: single ones, and several together where too few that
+    lose nothing are enough alone."""
+    started = [advice for offer in OFFERS for advice in offer(lines, workload, budget)]
+    enough = [advice for advice in started if _fits(advice, budget)]
+    for _ in range(TOGETHER - 1):
+        if sum(advice.loss == Loss.NOTHING for advice in enough) >= 2:
+            break
+        short = [advice for advice in started if not _fits(advice, budget) and advice.loss < Loss.ANOTHER_MODEL]
+        # What loses nothing, and of that what saves most, is built on first.
+        short.sort(key=lambda advice: (advice.loss, memory.estimate(advice.workload).total))
+        started = [
+            Advice({**first.changes, **second.changes}, second.workload, max(first.loss, second.loss))
+            for first in short[:KEPT]
+            for offer in WITHIN_A_MODEL
+            for second in offer(lines, first.workload, budget)
+            if not first.changes.keys() & second.changes.keys()
+        ]
+        # Several of which fewer are enough say nothing new.
+        known = [half.changes.items() for half in enough]
+        enough += [
+            advice
+            for advice in started
+            if _fits(advice, budget) and not any(k <= advice.changes.items() for k in known)
+        ]
+    chosen: list[Advice[Workload]] = []
+    for advice in sorted(enough, key=lambda advice: (advice.loss, len(advice.changes), _row_seconds(advice, gpu))):
+        # One way of each kind: three sequence lengths are one idea.
+        if all(advice.changes.keys() != known.changes.keys() for known in chosen):
+            chosen.append(advice)
+    return chosen[:count]
+
+
+def _row_seconds(advice: Advice[Workload], gpu: Gpu) -> float:
+    work = advice.workload
+    card = catalog.gpu(work.machines.gpu) or gpu
+    return duration.step_seconds(work, card) / (work.micro_batch_size * work.accumulation)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from runner.parts.planner import cluster_totals as together
-from runner.parts.planner import forecast, limits, storage, too_few_steps
+from runner.parts.planner import forecast, limits, storage
 from runner.parts.planner.cluster_totals import Hardware
 from runner.parts.planner.forecast import Forecast
 from runner.plan import Plan
@@ -78,7 +78,7 @@ class Planned:
         return [
             *forecast.notes(self.recipe, self.forecasts),
             *forecast.late(self.recipe, self.forecasts),
-            *too_few_steps.notes(self.recipe, self.forecasts),
+            *limits.too_few_steps(self.recipe, self.forecasts),
         ]
 
     @cached_property

@@ -9,8 +9,8 @@ PART = Part(
     rules="serving",
     targets={"kserve": "kserve"},
     hooks={
-        "models_at": "served.at",
-        "plan_server": "needs.plan_server",
+        "models_at": "openai_api.at",
+        "plan_server": "commands.serve.plan_server",
     },
     commands={
         "chat": "Talk to the original and the trained model, side by side.",

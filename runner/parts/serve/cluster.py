@@ -9,34 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from runner.catalog import troubles
-from runner.parts.openshift import pipeline, port_forward
-from runner.parts.openshift.client import Cluster, Connection, Manifest
+from runner.parts.openshift import client, diagnose, pipeline
+from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.errors import TryAgain, pause
-from runner.parts.openshift.events import events_about
 from runner.parts.openshift.jobs import annotation, queue_of, require_of
-from runner.parts.openshift.pod_trouble import (
-    LogOf,
-    again,
-    ends,
-    entry_of,
-    limit_of,
-    log_reader,
-    placing,
-    queued,
-    refusal,
-    refused,
-    unfetched,
-    unmade,
-)
-from runner.parts.openshift.status import FAILED, going
+from runner.parts.openshift.status import FAILED, entry_of, events_about, going
 from runner.parts.openshift.submit import delete, gone
 from runner.parts.serve import kserve
 from runner.parts.serve.kserve import CONTENT
 from runner.parts.serve.serving import Serving
 from runner.plan import Plan
+from runner.render.kubernetes import Manifest
 from runner.tools.problem import Stop
 from runner.tools.process import HOST, free_port
 
@@ -49,9 +34,7 @@ TRAINED_BY = "recipe-runner/trained-by"
 DEPLOYED = ("Deployment", "ReplicaSet")
 
 
-def start(
-    cluster: Connection, plan: Plan, server: Serving, tell: Tell, port: int = 8000, dry_run: bool = False
-) -> None:
+def start(cluster: Cluster, plan: Plan, server: Serving, tell: Tell, port: int = 8000, dry_run: bool = False) -> None:
     """Sends the server of a plan, waits until it answers, and passes `port` of this machine on to it until it is interrupted; the
     server goes on. One that is there already, as it would be sent, is not sent again. port: 0 for any.
 
@@ -76,9 +59,9 @@ def start(
 
     def answering() -> str:
         # Another pod may have taken its place since.
-        return ready(_pods(cluster, manifests[-1])) or pod
+        return _ready(_pods(cluster, manifests[-1])) or pod
 
-    port_forward.forward(cluster, plan.site["namespace"], answering, kserve.PORT, port, connected)
+    client.forward(cluster, plan.site["namespace"], answering, kserve.PORT, port, connected)
 
 
 def stop(cluster: Cluster, plan: Plan, tell: Tell) -> None:
@@ -181,7 +164,15 @@ def wait(cluster: Cluster, service: Manifest, tell: Tell) -> str:
             if missing > 2:
                 raise Stop(f"{SERVICE} `{meta['name']}` is not there any more; someone deleted it.", "Start it again.")
             if there is not None:
-                _still_ours(there, service)
+                if going(there):
+                    raise Stop(
+                        f"{SERVICE} `{meta['name']}` is being deleted; someone has stopped it.",
+                        "Start it again when it is gone.",
+                    )
+                if not _same(there, service):
+                    raise Stop(
+                        f"{SERVICE} `{meta['name']}` was changed meanwhile, perhaps by a colleague who serves another state of the recipe."
+                    )
                 state = look(cluster, there)
                 if state.ready:
                     return state.ready
@@ -198,16 +189,6 @@ def wait(cluster: Cluster, service: Manifest, tell: Tell) -> str:
         pause()
 
 
-def _still_ours(there: Manifest, wanted: Manifest) -> None:
-    name = there["metadata"]["name"]
-    if going(there):
-        raise Stop(f"{SERVICE} `{name}` is being deleted; someone has stopped it.", "Start it again when it is gone.")
-    if not _same(there, wanted):
-        raise Stop(
-            f"{SERVICE} `{name}` was changed meanwhile, perhaps by a colleague who serves another state of the recipe."
-        )
-
-
 def look(cluster: Cluster, service: Manifest) -> ServerState:
     """What the cluster has of a server: its pods but for those of an earlier one, and what is said about them."""
     meta = service["metadata"]
@@ -221,26 +202,26 @@ def look(cluster: Cluster, service: Manifest) -> ServerState:
         return of.get("kind") in DEPLOYED and of.get("name", "").startswith(f"{name}-predictor")
 
     events = events_about(cluster, [service, *pods], deployed)
-    return ServerState(service, pods, events, workloads, log_reader(cluster, space, kserve.CONTAINER))
+    return ServerState(service, pods, events, workloads, diagnose.log_reader(cluster, space, kserve.CONTAINER))
 
 
-def _pods(cluster: Cluster, service: Manifest) -> list[dict[str, Any]]:
+def _pods(cluster: Cluster, service: Manifest) -> Manifests:
     meta = service["metadata"]
-    return [pod for pod in cluster.list("Pod", meta["namespace"], {POD_LABEL: meta["name"]}) if _of(pod, service)]
+    pods = cluster.list("Pod", meta["namespace"], {POD_LABEL: meta["name"]})
+    return [pod for pod in pods if not going(pod) and _same(pod, service)]
 
 
-def _of(pod: dict[str, Any], service: Manifest) -> bool:
-    return not going(pod) and all(annotation(pod, name) == annotation(service, name) for name in (CONTENT, TRAINED_BY))
+def _ready(pods: Manifests) -> str | None:
+    """The first of these pods that answers, by its name."""
+    return next((str(pod["metadata"]["name"]) for pod in pods if _condition(pod, "Ready") == "True"), None)
 
 
-QUEUED, NO_POD, UNPLACED, GETTING, LOADING, ENDED = (
-    "queued",
-    "no pod yet",
-    "waiting for a machine",
-    "getting the image",
-    "loading the model",
-    "started again and again",
-)
+def _condition(pod: Manifest, kind: str) -> str:
+    """The status of a pod's condition of that kind; empty where it has none."""
+    conditions = pod.get("status", {}).get("conditions") or []
+    return next((str(entry["status"]) for entry in conditions if entry["type"] == kind), "")
+
+
 LESS = "`serve.gpus` or `serve.concurrency`"
 # After so many ends it is not a disk or a network that was slow.
 TRIES = 3
@@ -254,20 +235,16 @@ class ServerState:
     about any of them; workloads: Kueue's of the namespace; log_of: the end of a pod's log, of the time before where it has been
     started again."""
 
-    service: dict[str, Any]
-    pods: list[dict[str, Any]]
-    events: list[dict[str, Any]] = field(default_factory=list)
-    workloads: list[dict[str, Any]] = field(default_factory=list)
-    log_of: LogOf = lambda _pod: ""
-
-    @property
-    def name(self) -> str:
-        return str(self.service["metadata"]["name"])
+    service: Manifest
+    pods: Manifests
+    events: Manifests = field(default_factory=list)
+    workloads: Manifests = field(default_factory=list)
+    log_of: diagnose.LogOf = lambda _pod: ""
 
     @property
     def ready(self) -> str | None:
         """The pod that answers."""
-        return ready(self.pods)
+        return _ready(self.pods)
 
     @property
     def restarts(self) -> int:
@@ -276,61 +253,49 @@ class ServerState:
     @property
     def hopeless(self) -> bool:
         """Whether waiting changes nothing: KServe refuses what the object says, or vLLM ends again and again."""
-        return bool(_failure(self.service).get("reason") in _NO_RUNTIME or self._invalid or self.restarts >= TRIES)
+        invalid = self._status.get("transitionStatus") == "InvalidSpec"
+        return bool(self.failure.get("reason") in _NO_RUNTIME or invalid or self.restarts >= TRIES)
 
     @property
-    def _invalid(self) -> bool:
-        return (self.service.get("status", {}).get("modelStatus") or {}).get("transitionStatus") == "InvalidSpec"
+    def failure(self) -> Manifest:
+        """What KServe says last of why it does not serve the model."""
+        found: Manifest = self._status.get("lastFailureInfo") or {}
+        return found
 
     @property
-    def _containers(self) -> list[dict[str, Any]]:
-        return [
-            entry
-            for pod in self.pods
-            for entry in pod.get("status", {}).get("containerStatuses") or []
-            if entry["name"] == kserve.CONTAINER
-        ]
+    def _status(self) -> Manifest:
+        found: Manifest = self.service.get("status", {}).get("modelStatus") or {}
+        return found
+
+    @property
+    def _containers(self) -> Manifests:
+        entries = [entry for pod in self.pods for entry in pod.get("status", {}).get("containerStatuses") or []]
+        return [entry for entry in entries if entry["name"] == kserve.CONTAINER]
 
     @property
     def phase(self) -> str:
         if not self.pods:
-            return NO_POD
-        if any(_gated(pod) for pod in self.pods):
-            return QUEUED
-        if any(_unplaced(pod) for pod in self.pods):
-            return UNPLACED
-        if not any("running" in entry.get("state", {}) for entry in self._containers):
-            return ENDED if self.restarts else GETTING
-        return LOADING
-
-
-def ready(pods: list[dict[str, Any]]) -> str | None:
-    """The first of these pods that answers, by its name."""
-    for pod in pods:
-        conditions = pod.get("status", {}).get("conditions") or []
-        if any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions):
-            return str(pod["metadata"]["name"])
-    return None
+            return "no pod yet"
+        if any(pod["spec"].get("schedulingGates") for pod in self.pods):
+            return "queued"
+        if any(_condition(pod, "PodScheduled") == "False" for pod in self.pods):
+            return "waiting for a machine"
+        if any("running" in entry.get("state", {}) for entry in self._containers):
+            return "loading the model"
+        return "started again and again" if self.restarts else "getting the image"
 
 
 def reasons(server: ServerState) -> list[str]:
     """What stands in the way, most telling first; empty while all is well."""
-    said = [*_refused(server), *_no_pods(server)]
-    for pod in server.pods:
-        said += _pod(server, pod)
+    said = [*_refused(server), *(line for pod in server.pods for line in _pod(server, pod))]
     return list(dict.fromkeys(said))
 
 
-def _failure(service: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = (service.get("status", {}).get("modelStatus") or {}).get("lastFailureInfo") or {}
-    return found
-
-
 def _refused(server: ServerState) -> Iterator[str]:
-    failure = _failure(server.service)
-    reason, said = failure.get("reason", ""), str(failure.get("message", "")).rstrip(".")
-    runtime = server.service["spec"]["predictor"]["model"]["runtime"]
+    """What KServe refuses, and why the Deployment could not make a pod, which its ReplicaSet alone says."""
+    reason, said = server.failure.get("reason", ""), str(server.failure.get("message", "")).rstrip(".")
     if reason in _NO_RUNTIME:
+        runtime = server.service["spec"]["predictor"]["model"]["runtime"]
         space = server.service["metadata"]["namespace"]
         yield (
             f"The platform does not give it the serving runtime `{runtime}`: {said or reason}. Where `{space}` has none of that "
@@ -339,70 +304,50 @@ def _refused(server: ServerState) -> Iterator[str]:
         )
     elif reason and not server.pods:
         yield f"KServe does not start it: {said or reason}."
-
-
-def _no_pods(server: ServerState) -> Iterator[str]:
-    """The Deployment could not make a pod, which its ReplicaSet alone says."""
     if server.pods:
         return
-    if event := refused(server.events):
-        why = refusal(event["message"], LESS, "`recipe site RECIPE` writes what the namespace needs.")
+    if event := diagnose.refused(server.events):
+        why = diagnose.refusal(event["message"], LESS, "`recipe site RECIPE` writes what the namespace needs.")
         yield f"No pod is made: {why}"
-        return
-    for event in [event for event in server.events if event["reason"] == "InternalError"][-1:]:
-        yield f"KServe does not start it: {event['message']}"
+    elif unmade := [event for event in server.events if event["reason"] == "InternalError"]:
+        yield f"KServe does not start it: {unmade[-1]['message']}"
 
 
-def _gated(pod: dict[str, Any]) -> bool:
-    return bool(pod["spec"].get("schedulingGates"))
-
-
-def _unplaced(pod: dict[str, Any]) -> bool:
-    conditions = pod.get("status", {}).get("conditions") or []
-    return any(entry["type"] == "PodScheduled" and entry["status"] == "False" for entry in conditions)
-
-
-def _pod(server: ServerState, pod: dict[str, Any]) -> Iterator[str]:
+def _pod(server: ServerState, pod: Manifest) -> Iterator[str]:
     status, where = pod.get("status", {}), f"`{pod['metadata']['name']}`"
-    if _gated(pod):
-        yield from _queue(server, pod)
+    if pod["spec"].get("schedulingGates"):
+        queue = queue_of(server.service)
+        said = list(diagnose.queued(queue, entry_of(server.workloads, pod)))
+        yield from said or [f"It waits to be admitted by {f'the queue `{queue}`' if queue else 'a queue'}."]
         return
-    yield from placing(pod, server.events, where, LESS)
+    yield from diagnose.placing(pod, server.events, where, LESS)
     for entry in (*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])):
         yield from _container(server, pod, entry, where)
 
 
-def _queue(server: ServerState, pod: dict[str, Any]) -> Iterator[str]:
-    queue = queue_of(server.service)
-    said = list(queued(queue, entry_of(server.workloads, pod)))
-    yield from said or [
-        f"It waits to be admitted by the queue `{queue}`." if queue else "It waits to be admitted by a queue."
-    ]
-
-
-def _container(server: ServerState, pod: dict[str, Any], entry: dict[str, Any], where: str) -> Iterator[str]:
+def _container(server: ServerState, pod: Manifest, entry: Manifest, where: str) -> Iterator[str]:
     serves = entry["name"] == kserve.CONTAINER
     remedy = (
         "It is the serving runtime's: correct `serve.image`, or ask the cluster's admin for the platform's."
         if serves
         else "Where it holds the model, correct `serve.model`; else ask the cluster's admin."
     )
-    yield from unfetched(pod, entry, where, remedy)
-    yield from unmade(pod, entry, server.events, where, "`recipe site RECIPE` writes what it needs.")
-    for ended in ends(entry):
-        if not serves:
-            yield f"{where}: `{entry['name']}` ended with exit code {ended['exitCode']}{again(entry)}. {ended.get('message', '')}".strip()
-        elif ended.get("reason") == "OOMKilled":
-            limit = limit_of(pod, (kserve.CONTAINER,))
-            yield f"{where} used up its main memory{again(entry)}. Its limit was {limit}, of what `machines.memory` leaves; name machines with more."
+    yield from diagnose.unfetched(pod, entry, where, remedy)
+    yield from diagnose.unmade(pod, entry, server.events, where, "`recipe site RECIPE` writes what it needs.")
+    again = diagnose.again(entry)
+    for ended in diagnose.ends(entry):
+        if serves and ended.get("reason") == "OOMKilled":
+            limit = diagnose.limit_of(pod, (kserve.CONTAINER,))
+            yield f"{where} used up its main memory{again}. Its limit was {limit}, of what `machines.memory` leaves; name machines with more."
         else:
-            text = server.log_of(pod["metadata"]["name"])
-            yield f"{where} ended with exit code {ended['exitCode']}{again(entry)}. {_meaning(text, server)}".strip()
+            who = where if serves else f"{where}: `{entry['name']}`"
+            why = _meaning(server, pod) if serves else ended.get("message", "")
+            yield f"{who} ended with exit code {ended['exitCode']}{again}. {why}".strip()
 
 
-def _meaning(text: str, server: ServerState) -> str:
+def _meaning(server: ServerState, pod: Manifest) -> str:
     """What vLLM's last words mean, or what any program's do."""
-    uri = server.service["spec"]["predictor"]["model"]["storageUri"]
+    text, uri = server.log_of(pod["metadata"]["name"]), server.service["spec"]["predictor"]["model"]["storageUri"]
     source = f"`{uri}`, with results of training in `{annotation(server.service, 'recipe-runner/run-dir')}`"
     found = troubles.find(text, troubles.SERVER, source=source) or troubles.find(text, troubles.LOG)
     said = troubles.last_error(text, whatever=True)

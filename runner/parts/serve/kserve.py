@@ -4,24 +4,18 @@ vLLM runtimes, or of a ServingRuntime of its own.
 Arguments are those of vLLM's server, appended to the runtime's own by KServe; of one that is given twice the last one counts.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
 from runner.parts.serve import serving
-from runner.parts.serve.serving import Serving
+from runner.parts.serve.serving import Serving, ServingForecast
 from runner.plan import Machines, Plan
 from runner.recipe.recipe import Recipe
 from runner.render import kubernetes, planned, podspec
+from runner.render.kubernetes import Manifest
 from runner.tools.files import Artifact
 from runner.tools.names import content_hash
 from runner.tools.problem import Stop
 from runner.tools.run_files import SERVED_TEMPLATE
 from runner.tools.text import yaml_text
 from runner.tools.vllm import SERVER
-
-if TYPE_CHECKING:
-    from runner.parts.serve.needs import ServingForecast
 
 NAME = "kserve"
 FOLDER = "serve"
@@ -53,8 +47,6 @@ def served(recipe: Recipe) -> tuple[Plan, Serving, ServingForecast | None]:
 
     Raises Stop where the recipe lacks a section, or its model lies on no claim.
     """
-    from runner.parts.serve import needs
-
     if "serve" not in recipe.settings:
         raise Stop(
             f"The recipe `{recipe.name}` has no section `serve`.",
@@ -63,7 +55,7 @@ def served(recipe: Recipe) -> tuple[Plan, Serving, ServingForecast | None]:
             else "Recipes of this scenario train no language model, and have none.",
         )
     plan = planned(recipe, NAME)
-    return plan, *needs.of(recipe, plan)
+    return plan, *serving.server_of(recipe, plan)
 
 
 def render(plan: Plan, server: Serving) -> list[Artifact]:
@@ -78,7 +70,7 @@ def service_name(plan: Plan) -> str:
     return kubernetes.job_name(plan)
 
 
-def service(plan: Plan, server: Serving) -> dict[str, Any]:
+def service(plan: Plan, server: Serving) -> Manifest:
     """The InferenceService."""
     spec = {"predictor": _predictor(plan, server)}
     content = {CONTENT: content_hash([spec, plan.stages[-1].keys.get("", ""), plan.fingerprint])}
@@ -114,7 +106,7 @@ def _labels(plan: Plan) -> dict[str, str]:
     return kubernetes.labels(plan, plan.stages[-1]) | {"opendatahub.io/dashboard": "true"}
 
 
-def _predictor(plan: Plan, server: Serving) -> dict[str, Any]:
+def _predictor(plan: Plan, server: Serving) -> Manifest:
     account = plan.site.get("service_account")
     volumes = _volumes(server)
     return {
@@ -185,7 +177,7 @@ def own_runtime(plan: Plan) -> str:
     return f"{service_name(plan)}-vllm"
 
 
-def runtime(plan: Plan, server: Serving) -> dict[str, Any] | None:
+def runtime(plan: Plan, server: Serving) -> Manifest | None:
     """A ServingRuntime of the recipe's own, with what the platform's says; None where that is used."""
     if not server.image:
         return None
@@ -222,11 +214,11 @@ def _machines(server: Serving) -> Machines:
     return Machines(1, server.gpus, server.gpu, server.memory_gib, server.cpus)
 
 
-def _resources(server: Serving) -> dict[str, Any]:
+def _resources(server: Serving) -> Manifest:
     return podspec.amounts(_machines(server))
 
 
-def _probes() -> dict[str, Any]:
+def _probes() -> Manifest:
     """vLLM answers `/health` when it can answer requests, and no more when its engine is dead."""
     asked = {"httpGet": {"path": "/health", "port": PORT}, "periodSeconds": PROBE_SECONDS, "timeoutSeconds": 5}
     return {
@@ -236,9 +228,9 @@ def _probes() -> dict[str, Any]:
     }
 
 
-def _volumes(server: Serving) -> list[dict[str, Any]]:
+def _volumes(server: Serving) -> list[Manifest]:
     """What KServe does not mount itself: the results beside a base model, and memory that processes of several GPUs share."""
-    found: list[dict[str, Any]] = []
+    found: list[Manifest] = []
     if server.source.rank and server.source.results and server.source.results_below is None:
         claim = {"claimName": server.source.results.claim, "readOnly": True}
         found.append({"name": "trained", "persistentVolumeClaim": claim})
@@ -247,8 +239,8 @@ def _volumes(server: Serving) -> list[dict[str, Any]]:
     return found
 
 
-def _mounts(server: Serving) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+def _mounts(server: Serving) -> list[Manifest]:
+    found: list[Manifest] = []
     if server.source.rank and server.source.results and server.source.results_below is None:
         path = {"subPath": server.source.results.path} if server.source.results.path else {}
         found.append({"name": "trained", "mountPath": TRAINED, **path, "readOnly": True})

@@ -11,7 +11,7 @@ from runner.recipe import templates
 from runner.recipe.copying import NEW as BY
 from runner.recipe.overrides import Override
 from runner.tools import packaged
-from runner.tools.names import listed, nearest
+from runner.tools.names import did_you_mean, listed
 from runner.tools.problem import Stop
 
 # The secret that pods read a hub token from, as the rule about gated models calls it.
@@ -119,9 +119,8 @@ class Answers:
         whole = text if "[" in text else f"[{text.strip()}]"
         for name in templates.columns(whole):
             if name not in there:
-                near = nearest(name, there)
-                meant = f"Did you mean `{near}`? " if near else ""
-                raise Stop(f"`{self.data}` has no column `{name}`.", f"{meant}Its columns are {listed(there)}.")
+                hint = f"{did_you_mean(name, there)}Its columns are {listed(there)}."
+                raise Stop(f"`{self.data}` has no column `{name}`.", hint)
         return whole
 
     def wishes(self) -> list[Override]:

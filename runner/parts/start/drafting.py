@@ -29,7 +29,7 @@ from runner.recipe.recipe import Recipe
 from runner.render import place
 from runner.scenarios import translate
 from runner.tools import packaged
-from runner.tools.names import listed, nearest
+from runner.tools.names import did_you_mean, listed
 from runner.tools.problem import Problem, Stop, errors_of
 
 # Fewer steps than that hardly learn, so a step of few rows has fewer.
@@ -323,9 +323,8 @@ def starter(source: str) -> Path:
         return Path(source)
     if source in starters:
         return starters[source]
-    near = nearest(source, starters)
-    hint = f"Did you mean `{near}`? " if near else ""
-    raise Stop(f"There is no starter recipe and no file `{source}`.", f"{hint}Starter recipes: {listed(starters)}.")
+    hint = f"{did_you_mean(source, starters)}Starter recipes: {listed(starters)}."
+    raise Stop(f"There is no starter recipe and no file `{source}`.", hint)
 
 
 def minimal_starter(source: str) -> Path:

@@ -27,7 +27,7 @@ from runner.parts.start import drafting
 from runner.parts.start.answers import KINDS, PLACES, Answers
 from runner.recipe.overrides import Override
 from runner.recipe.reading import read
-from runner.tools.names import listed, nearest
+from runner.tools.names import did_you_mean, listed
 from runner.tools.problem import Problem, Stop
 
 # How many of the first rows are shown, and how many letters of each.
@@ -57,9 +57,7 @@ class Question:
 def _one_of(known: Mapping[str, Any], said: str, what: str) -> str:
     if said in known:
         return said
-    near = nearest(said, known)
-    meant = f"Did you mean `{near}`? " if near else ""
-    raise Stop(f"`{said}` is no {what}.", f"{meant}It can be {listed(known, 'or')}.")
+    raise Stop(f"`{said}` is no {what}.", f"{did_you_mean(said, known)}It can be {listed(known, 'or')}.")
 
 
 def _count(said: str, option: str, most: int) -> int:

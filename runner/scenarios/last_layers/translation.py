@@ -6,7 +6,7 @@ from runner.catalog import Model
 from runner.plan import EngineConfig, Place, Plan
 from runner.recipe.recipe import Recipe
 from runner.scenarios.contract import Measurable
-from runner.scenarios.shared import axolotl, cadence
+from runner.scenarios.shared import axolotl, common
 from runner.tools.problem import Problem
 
 
@@ -49,4 +49,4 @@ def trained_layers(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("train.last_layers", message, hint)
 
 
-RULES = (trained_layers, cadence.rule())
+RULES = (trained_layers, common.cadence_rule())

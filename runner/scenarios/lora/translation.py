@@ -13,7 +13,7 @@ from runner.plan import EngineConfig, Place, Plan
 from runner.recipe import templates
 from runner.recipe.recipe import Recipe
 from runner.scenarios.contract import Measurable
-from runner.scenarios.shared import axolotl, cadence, common
+from runner.scenarios.shared import axolotl, common
 from runner.tools.names import listed, setting
 from runner.tools.problem import Problem
 
@@ -130,4 +130,4 @@ def songs(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("data.songs.min_words", message, hint)
 
 
-RULES = (layers, adapter_scale, one_kind, songs, cadence.rule())
+RULES = (layers, adapter_scale, one_kind, songs, common.cadence_rule())

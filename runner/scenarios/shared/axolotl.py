@@ -18,7 +18,7 @@ from runner.data.data_sets import DataSets
 from runner.data.tokenizers import jinja
 from runner.plan import EngineConfig, Evaluation, Kind, Place, Plan, Stage
 from runner.recipe.recipe import Recipe, Settings
-from runner.scenarios.shared import cadence, common, sharding
+from runner.scenarios.shared import common, sharding
 from runner.scenarios.shared.common import (
     batch_facts,
     common_environment,
@@ -124,16 +124,16 @@ def packing(recipe: Recipe, place: Place, section: Settings, compiled: bool = Fa
     return {"sample_packing": False, "batch_flattening": joined and place.accelerator, **elsewhere}
 
 
-def training(recipe: Recipe, place: Place) -> EngineConfig:
-    """Optimisation, evaluation and checkpoints; the best one is kept."""
+def training(recipe: Recipe, place: Place, validates: bool = True) -> EngineConfig:
+    """Optimisation, evaluation and checkpoints; the best one is kept, or the last where the recipe holds no rows out."""
     train = recipe.train
+    kept = {**common.unevaluated(train), "load_best_model_at_end": False}
     return {
         **train.for_axolotl,
-        "eval_batch_size": train.get("eval_batch_size") or train.micro_batch_size,
+        **({"eval_batch_size": train.get("eval_batch_size") or train.micro_batch_size} if validates else {}),
         "learning_rate": learning_rate(recipe),
         "optimizer": sharding.optimizer(recipe, train.optimizer),
-        **cadence.evaluated(train),
-        **cadence.KEEPS_THE_BEST,
+        **({**common.evaluated(train), **common.KEEPS_THE_BEST} if validates else kept),
         "auto_resume_from_checkpoints": True,
         "output_dir": place.checkpoints_dir,
         **reporting(train.report_to, recipe.name),
@@ -158,13 +158,16 @@ def special_tokens(recipe: Recipe) -> ChatTemplate | None:
     return catalog.chat_template(known) if known else None
 
 
+def prepared_rows(folder: str, split: str) -> EngineConfig:
+    """One file of prepared rows."""
+    return {"path": f"{folder}/{split}.parquet", "ds_type": "parquet", "split": "train"}
+
+
 def conversation_dataset(folder: str, split: str, train_on: TrainOn) -> EngineConfig:
     """One file of prepared conversations, trained on the words of some turns and their end-of-turn tokens alone: the
     assistant's, of these the last, which prepared rows mark, or all."""
     return {
-        "path": f"{folder}/{split}.parquet",
-        "ds_type": "parquet",
-        "split": "train",
+        **prepared_rows(folder, split),
         "type": "chat_template",
         "field_messages": "messages",
         "roles_to_train": sorted(set(conversation_formats.ROLES.values())) if train_on == "all" else ["assistant"],
@@ -176,9 +179,7 @@ def conversation_dataset(folder: str, split: str, train_on: TrainOn) -> EngineCo
 def preference_dataset(folder: str, split: str) -> EngineConfig:
     """One file of prepared preferences: a conversation, a better and a worse answer to it."""
     return {
-        "path": f"{folder}/{split}.parquet",
-        "ds_type": "parquet",
-        "split": "train",
+        **prepared_rows(folder, split),
         "type": "chat_template.default",
         "field_messages": "messages",
         "field_chosen": "chosen",
@@ -190,7 +191,7 @@ def on_conversations(recipe: Recipe, place: Place, technique: EngineConfig) -> E
     """The settings of a recipe that trains on prepared conversations, with the special tokens that the model knows. technique:
     what of the model is trained."""
     facts, known = recipe.facts, special_tokens(recipe)
-    tokens: EngineConfig = {"chat_template": known.axolotl if known and not _own(recipe) else OWN}
+    tokens: EngineConfig = {"chat_template": known.axolotl if known and recipe.data.chat_template != OWN else OWN}
     if known and tokens["chat_template"] == "jinja":
         tokens["chat_template_jinja"] = jinja(known)
     if known and known.end != facts.eos_token:
@@ -212,14 +213,10 @@ def on_conversations(recipe: Recipe, place: Place, technique: EngineConfig) -> E
     }
 
 
-def _own(recipe: Recipe) -> bool:
-    return bool(recipe.data.chat_template == OWN)
-
-
 def counted_tokens(recipe: Recipe) -> ChatTemplate:
     """The special tokens of each message for counting; ChatML's stand in where only the model's tokenizer knows its own."""
     known = special_tokens(recipe) or catalog.chat_template("chatml")
-    return replace(known, axolotl=OWN) if _own(recipe) or not special_tokens(recipe) else known
+    return replace(known, axolotl=OWN) if recipe.data.chat_template == OWN or not special_tokens(recipe) else known
 
 
 def questions_and_answers(recipe: Recipe, place: Place) -> ChatData:
@@ -335,17 +332,15 @@ def with_advanced(
     """The recipe's own Axolotl settings (`advanced.<home>`) on top. One that says otherwise than the recipe is a
     contradiction, and one that Axolotl takes elsewhere alone is refused. sections: where the recipe's own lines for this config stand."""
     extra = recipe.advanced.plain().get(home) or {}
-    problems: list[Problem] = [
-        recipe.document.problem(
-            ("advanced", home, key),
-            f"`advanced.{home}.{key}` contradicts the recipe, whose other lines make it `{json.dumps(config[key])}`.",
-            f"Delete it, and change {_owner(recipe, key, sections)} instead.",
-            key=True,
-        )
-        for key, value in extra.items()
-        if key in config and config[key] != value
-    ]
+    problems: list[Problem] = []
     for key, value in extra.items():
+        if key in config and config[key] != value:
+            # The settings of the recipe that this one of Axolotl's follows from.
+            homes = [f"{section}.{name}" for section in sections for name in recipe.settings[section].making(key)]
+            owner = listed(homes, "or") if homes else "the setting of the recipe that it comes from"
+            message = f"`advanced.{home}.{key}` contradicts the recipe, whose other lines make it `{json.dumps(config[key])}`."
+            hint = f"Delete it, and change {owner} instead."
+            problems.append(recipe.document.problem(("advanced", home, key), message, hint, key=True))
         others = config | {name: other for name, other in extra.items() if name != key}
         if why := catalog.axolotl_refusal(key, value, others):
             message = f"Axolotl {catalog.AXOLOTL_VERSION} refuses this line here: `{key}` {why}."
@@ -353,9 +348,3 @@ def with_advanced(
     if problems:
         raise Stop(problems)
     return config | extra
-
-
-def _owner(recipe: Recipe, key: str, sections: tuple[str, ...]) -> str:
-    """The settings of the recipe that one of Axolotl's follows from."""
-    homes = [f"{section}.{name}" for section in sections for name in recipe.settings[section].making(key)]
-    return listed(homes, "or") if homes else "the setting of the recipe that it comes from"

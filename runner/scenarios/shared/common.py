@@ -20,6 +20,7 @@ from runner.plan import (
     PLAN_FILE,
     RECIPE_FILE,
     RUNNER,
+    EngineConfig,
     Evaluation,
     Gate,
     Machines,
@@ -32,9 +33,9 @@ from runner.plan import (
 )
 from runner.recipe import units
 from runner.recipe.recipe import Recipe, Settings, sets_of
-from runner.scenarios.shared import cadence
 from runner.tools.files import Artifact, LazyArtifact
 from runner.tools.names import content_hash
+from runner.tools.problem import Problem
 from runner.tools.run_files import TENSORBOARD
 from runner.tools.text import yaml_text
 
@@ -45,6 +46,10 @@ if TYPE_CHECKING:
 
 Made = TypeVar("Made")
 
+# The sections that say how is trained.
+TRAINING_SECTIONS = ("train", "pretrain", "sft", "dpo", "lora")
+# Of the evaluated checkpoints the one with the lowest validation loss is kept.
+KEEPS_THE_BEST = {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss", "greater_is_better": False}
 # Below prepared data: the proof of what will be trained.
 PROOF_FOLDER = "proof"
 # The stage that prepares what the others learn from; and the one, and its work, that brings the base model where data needs none.
@@ -148,7 +153,7 @@ def run_facts(recipe: Recipe, place: Place, section: Section | None = None) -> M
         "backend": "nccl" if place.accelerator else "gloo",
         **batch_facts(recipe, section),
         **time_limit(recipe),
-        **cadence.told(section or recipe.train),
+        **_told(section or recipe.train),
     }
 
 
@@ -156,6 +161,63 @@ def time_limit(recipe: Recipe) -> dict[str, float]:
     """The recipe's time limit as the training process reads it, in seconds; nothing where there is none."""
     stated = (recipe.settings.get("limits") or {}).get("time")
     return {"time_limit_seconds": units.seconds(stated)} if stated else {}
+
+
+def evaluated(section: Settings) -> EngineConfig:
+    """Evaluated by steps or after each epoch, and saved each time: the Trainer keeps the best of those that it has both
+    evaluated and saved. Checkpoints between them are the runner's (see `_told`)."""
+    every = section.get("eval_steps")
+    if every is None:
+        return {"eval_strategy": "epoch", "save_strategy": "epoch"}
+    return {"eval_strategy": "steps", "eval_steps": every, "save_strategy": "steps", "save_steps": every}
+
+
+def unevaluated(section: Settings) -> EngineConfig:
+    """Never evaluated, and saved at the end all the same."""
+    every = section.get("save_steps")
+    by_steps = {"save_strategy": "steps", "save_steps": every}
+    return {"eval_strategy": "no", **(by_steps if every else {"save_strategy": "epoch"})}
+
+
+def _told(section: Settings) -> EngineConfig:
+    """What the training process is told besides: checkpoints of their own steps, and when to end early."""
+    stopping = section.get("early_stopping")
+    return {
+        **({"save_steps": every} if (every := section.get("save_steps")) else {}),
+        **({"early_stopping": stopping.plain()} if stopping else {}),
+    }
+
+
+def cadence_rule(validates: Callable[[Recipe], bool] = lambda recipe: True) -> Callable[[Recipe], Iterator[Problem]]:
+    """A rule that holds a recipe's intervals and its early stopping to each other. validates: whether it holds rows out."""
+
+    def cadence(recipe: Recipe) -> Iterator[Problem]:
+        for name in TRAINING_SECTIONS:
+            section = recipe.settings.get(name)
+            if not section:
+                continue
+            evaluation, saving = section.get("eval_steps"), section.get("save_steps")
+            if not validates(recipe):
+                if section.get("early_stopping"):
+                    yield recipe.document.problem(
+                        (name, "early_stopping"),
+                        "Early stopping goes by the validation loss, and the recipe has no validation data.",
+                        "Write `validation_share: 0.02` under `data`, or delete `early_stopping`.",
+                        key=True,
+                    )
+            elif evaluation and saving and evaluation % saving and name != "pretrain":
+                # Each evaluation has its checkpoint, so checkpoints of their own steps are those between them; where the
+                # last model is kept and not the best, either may be the rarer one.
+                fitting = next(steps for steps in range(min(saving, evaluation), 0, -1) if evaluation % steps == 0)
+                yield recipe.document.problem(
+                    (name, "save_steps"),
+                    f"A checkpoint every {saving:,} steps and an evaluation every {evaluation:,} are not in step: each evaluation has a "
+                    "checkpoint of its own, and others lie between them.",
+                    f"Write `save_steps: {fitting}`, which `eval_steps` is a multiple of, or leave it out.",
+                    mending=fitting,
+                )
+
+    return cadence
 
 
 def common_environment(recipe: Recipe, place: Place) -> dict[str, str]:

@@ -3,7 +3,7 @@
 Beside that, when it has learned. A substitution looks at settings, not at scenarios, and is not made where its setting is not there.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,19 @@ def substitute(setting: str, value: Any, why: str) -> Override:
     return Override(setting, None, value, BY, why)
 
 
+def substitutes(recipe: Recipe, table: Iterable[tuple[str, Any, str]]) -> list[Override]:
+    """Settings with their values in a rehearsal and the reasons; those without a value in the recipe, written or by default, are
+    left out."""
+    return [change for row in table if _value(recipe, (change := substitute(*row)).path) is not None]
+
+
+def _value(recipe: Recipe, path: Path_) -> Any:
+    section: Any = recipe.settings
+    for part in path[:-1]:
+        section = section.get(part) or {}
+    return section.get(path[-1])
+
+
 def before_data(recipe: Recipe, file: str | None) -> list[Override]:
     """What stands in for the recipe's data. file: rows to use instead of the recipe's sample.
 
@@ -49,8 +62,18 @@ def before_data(recipe: Recipe, file: str | None) -> list[Override]:
 
 def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Override]:
     """What stands in for the model and for how it is trained, once the rows are known. folder: of the run."""
+    joined = "packing" in recipe.train and axolotl.joins_rows(recipe, recipe.train, accelerator=True)
+    mask = "; a mask keeps joined rows apart in its place" if joined else ""
+    model = (
+        ("model.revision", None, "the twin is local"),
+        ("model.trust_remote_code", None, "the twin brings no code"),
+        ("model.precision", "fp32", "runs on any processor"),
+        ("model.attention", "sdpa", f"FlashAttention needs a GPU{mask}"),
+        ("distribution", "ddp", "one process shares nothing, and DeepSpeed and FSDP need GPUs"),
+        ("demo.max_new_tokens", min(40, recipe.demo.max_new_tokens), "a tiny model has little to say"),
+    )
     base = substitute("model.base", str(folder / TWIN), _made(recipe))
-    return [*model(recipe), *training(recipe, rows), *adapter(recipe), base]
+    return [*substitutes(recipe, model), *training(recipe, rows), *adapter(recipe), base]
 
 
 def stands_in(recipe: Recipe, folder: Path) -> Mapping[str, object]:
@@ -156,28 +179,6 @@ def packing(recipe: Recipe, home: str, section: Settings, compiled: bool = False
     return substitute(f"{home}.packing", "none", "rows are padded, as on the GPU")
 
 
-def model(recipe: Recipe) -> list[Override]:
-    joined = "packing" in recipe.train and axolotl.joins_rows(recipe, recipe.train, accelerator=True)
-    mask = "; a mask keeps joined rows apart in its place" if joined else ""
-    changes = [
-        substitute("model.revision", None, "the twin is local"),
-        substitute("model.trust_remote_code", None, "the twin brings no code"),
-        substitute("model.precision", "fp32", "runs on any processor"),
-        substitute("model.attention", "sdpa", f"FlashAttention needs a GPU{mask}"),
-        substitute("distribution", "ddp", "one process shares nothing, and DeepSpeed and FSDP need GPUs"),
-        substitute("demo.max_new_tokens", min(40, recipe.demo.max_new_tokens), "a tiny model has little to say"),
-    ]
-    return [change for change in changes if _has(recipe, change.path)]
-
-
-def _has(recipe: Recipe, path: tuple[str | int, ...]) -> bool:
-    """Whether the recipe has a setting, be it written or left to its default."""
-    section: Any = recipe.settings
-    for part in path[:-1]:
-        section = section.get(part) or {}
-    return section.get(path[-1]) is not None
-
-
 def processes_for(recipe: Recipe, rows: PreparedRows) -> int:
     """Processes in place of GPUs, where a step takes longer than its sharing: not for a tiny language model, of which one process
     makes three times the steps of two. One without a row would never make a step."""
@@ -220,27 +221,29 @@ def training(recipe: Recipe, rows: PreparedRows) -> list[Override]:
         epochs += 1
     few = f"at least {ENOUGH_STEPS} steps from {rows.train_rows} rows"
     third = max(1, steps() // 3)
-    # Settings that some scenarios have and others do not.
-    others = [
-        *([packing(recipe, "train", chosen)] if "packing" in chosen else []),
-        substitute("train.kernels", "none", "compiled for a GPU"),
-        substitute("train.eval_batch_size", micro, few),
-        substitute("train.warmup_steps", max(1, steps() // 10), "few steps"),
-        substitute("train.eval_steps", third, "few steps"),
-        substitute("train.save_steps", third, "few steps"),
-    ]
+    table = (
+        ("train.micro_batch_size", micro, few),
+        ("train.gradient_accumulation_steps", accumulation, few),
+        ("train.epochs", epochs, few),
+        ("train.eval_batch_size", None, "the micro batch size"),
+        ("train.effective_batch_size", None, "computed from the lines above"),
+        ("train.learning_rate", 0.005, "a tiny twin needs larger steps"),
+        ("train.optimizer", "adamw_torch", "runs on any processor"),
+        ("train.logging_steps", 1, "few steps"),
+        ("train.report_to", "tensorboard", "needs no account"),
+    )
+    of_some = (
+        ("train.kernels", "none", "compiled for a GPU"),
+        ("train.eval_batch_size", micro, few),
+        ("train.warmup_steps", max(1, steps() // 10), "few steps"),
+        ("train.eval_steps", third, "few steps"),
+        ("train.save_steps", third, "few steps"),
+    )
     return [
         *on_processors(recipe, 1),
-        substitute("train.micro_batch_size", micro, few),
-        substitute("train.gradient_accumulation_steps", accumulation, few),
-        substitute("train.epochs", epochs, few),
-        substitute("train.eval_batch_size", None, "the micro batch size"),
-        substitute("train.effective_batch_size", None, "computed from the lines above"),
-        substitute("train.learning_rate", 0.005, "a tiny twin needs larger steps"),
-        substitute("train.optimizer", "adamw_torch", "runs on any processor"),
-        substitute("train.logging_steps", 1, "few steps"),
-        substitute("train.report_to", "tensorboard", "needs no account"),
-        *(change for change in others if change.path[-1] in chosen),
+        *substitutes(recipe, table),
+        *([packing(recipe, "train", chosen)] if "packing" in chosen else []),
+        *substitutes(recipe, of_some),
         *any_improvement("train", chosen),
         overrides.without_time_limit(BY),
     ]

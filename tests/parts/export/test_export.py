@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from runner.data.tokenizers import load
-from runner.parts.export import card, exporting, gguf, source, weights
+from runner.parts.export import card, exporting, trained_model
 from runner.run.run_folder import RunFolder
 from runner.run.stage_folder import StageFolder
 from runner.tools import packaged
@@ -55,14 +55,14 @@ def on_record(stage: StageFolder) -> None:
 
 def refused(run: Path, form: str, out: Path, kind: str | None = None) -> str:
     with pytest.raises(Stop) as stop:
-        exporting.export(source.of(RunFolder(run)), form, kind, out, lambda line: None)
+        exporting.export(trained_model.of(RunFolder(run)), form, kind, out, lambda line: None)
     left = [entry.name for entry in out.parent.iterdir() if "partial" in entry.name]
     assert not left and not out.exists()
     return stop.value.text
 
 
 def test_a_whole_model_is_exported_with_proof_card_and_the_end_of_an_answer(whole, told):
-    known = source.of(whole)
+    known = trained_model.of(whole)
     folder = exporting.export(known, "safetensors", None, None, told.append)
     assert folder == whole.path / "export" / "safetensors" and "changed 16 of 21 tensors" in told[0]
     made = exporting.Export.read(folder)
@@ -89,7 +89,7 @@ def test_a_model_that_is_the_base_model_is_refused(whole, tmp_path):
 
 
 def test_servers_that_go_by_the_generation_config_end_an_answer_as_in_training(adapted, told):
-    folder = exporting.export(source.of(adapted), "safetensors", None, None, told.append)
+    folder = exporting.export(trained_model.of(adapted), "safetensors", None, None, told.append)
     from transformers import AutoTokenizer
 
     words = AutoTokenizer.from_pretrained(folder)
@@ -133,22 +133,22 @@ def test_a_merge_in_half_precision_is_proven_within_its_rounding(adapted, tmp_pa
     from runner.trainer import merging
 
     stage, out = stage_of(adapted), tmp_path / "merged"
-    adapter, base = weights.AdapterFolder(stage.path / ADAPTER), (str(adapted.path / "base_model"), None)
+    adapter, base = trained_model.AdapterFolder(stage.path / ADAPTER), (str(adapted.path / "base_model"), None)
     merging.merge(adapter.folder, out, precision)
-    proof = weights.merged(out, adapter, base)
+    proof = trained_model.merged(out, adapter, base)
     assert proof["changed_tensors"] == 8 and 1e-4 < proof["largest_difference"] < 0.1
-    one, plain = "model.layers.0.self_attn.o_proj.weight", weights.state_of(base[0])
+    one, plain = "model.layers.0.self_attn.o_proj.weight", trained_model.loaded(base[0]).state_dict()
 
     def change(tensors):
         tensors[one] = ((plain[one] + tensors[one].float()) / 2).to(tensors[one].dtype)
 
     rewritten(out / "model.safetensors", change)
     with pytest.raises(Stop, match="with the adapter's change added"):
-        weights.merged(out, adapter, base)
+        trained_model.merged(out, adapter, base)
 
 
 def test_an_adapter_is_proven_beside_its_base_model(adapted, told):
-    folder = exporting.export(source.of(adapted), "adapter", None, None, told.append)
+    folder = exporting.export(trained_model.of(adapted), "adapter", None, None, told.append)
     made = exporting.Export.read(folder)
     assert made.proof["from_base"] > 1e-2 > made.proof["from_merged"] and made.proof["max_lora_rank"] == 8
     names = {file.name for file in folder.iterdir()}
@@ -173,7 +173,7 @@ def test_a_tokenizer_that_is_one_file_of_sentencepiece_is_read(tmp_path):
 def test_an_adapter_that_does_nothing_is_refused(adapted, tmp_path):
     stage = copy(adapted, tmp_path / "run")
     rewritten(
-        stage.path / ADAPTER / weights.WEIGHTS, lambda tensors: {name: part * 0 for name, part in tensors.items()}
+        stage.path / ADAPTER / trained_model.WEIGHTS, lambda tensors: {name: part * 0 for name, part in tensors.items()}
     )
     assert "it was lost" in refused(tmp_path / "run", "adapter", tmp_path / "out")
 
@@ -202,7 +202,7 @@ def test_what_servers_cannot_serve_is_refused_before_anything_is_written(adapted
 
 def test_names_that_match_no_layer_are_refused(adapted, tmp_path):
     stage = copy(adapted, tmp_path / "run")
-    file = stage.path / ADAPTER / weights.WEIGHTS
+    file = stage.path / ADAPTER / trained_model.WEIGHTS
     rewritten(
         file,
         lambda tensors: {
@@ -219,7 +219,7 @@ def test_a_run_without_an_adapter_has_none_to_export(whole, tmp_path):
 
 def test_a_folder_that_holds_another_model_stays(whole, adapted, tmp_path, told):
     out = tmp_path / "out"
-    exporting.export(source.of(adapted), "safetensors", None, out, told.append)
+    exporting.export(trained_model.of(adapted), "safetensors", None, out, told.append)
     before = {file.name: file.read_bytes() for file in out.iterdir()}
     other = tmp_path / "other"
     other.mkdir()
@@ -230,7 +230,7 @@ def test_a_folder_that_holds_another_model_stays(whole, adapted, tmp_path, told)
         (other / "model.safetensors", "other things"),
     ):
         with pytest.raises(Stop, match=said):
-            exporting.export(source.of(whole), "safetensors", None, folder, told.append)
+            exporting.export(trained_model.of(whole), "safetensors", None, folder, told.append)
     assert {file.name: file.read_bytes() for file in out.iterdir()} == before
     assert [file.name for file in other.iterdir()] == ["model.safetensors"]
 
@@ -239,14 +239,14 @@ def test_a_model_that_is_not_as_training_left_it_is_refused(whole, tmp_path):
     stage = copy(whole, tmp_path / "run")
     (stage.model / "config.json").write_text("{}")
     with pytest.raises(Stop, match=r"config\.json` is not as training has left it"):
-        source.of(RunFolder(tmp_path / "run"))
+        trained_model.of(RunFolder(tmp_path / "run"))
 
 
 def test_a_model_that_tells_images_apart_is_no_model_of_language(whole, tmp_path):
     stage = copy(whole, tmp_path / "run")
     (stage.path / BEST_IMAGES).write_bytes(b"weights")
     with pytest.raises(Stop, match="tells images apart"):
-        source.of(RunFolder(tmp_path / "run"))
+        trained_model.of(RunFolder(tmp_path / "run"))
 
 
 def test_the_card_has_the_facts_of_the_page_and_no_place_of_this_machine(whole, tmp_path, told):
@@ -257,7 +257,7 @@ def test_the_card_has_the_facts_of_the_page_and_no_place_of_this_machine(whole, 
     stage = copy(whole, tmp_path / "run")
     measured(stage, metrics={"perplexity": 3.25, "forgetting": 0.125})
     run = RunFolder(tmp_path / "run")
-    folder = exporting.export(source.of(run), "safetensors", None, None, told.append)
+    folder = exporting.export(trained_model.of(run), "safetensors", None, None, told.append)
     text = (folder / "README.md").read_text("utf-8")
     known = facts.of(run)
     for sentence in sentences.first(known):
@@ -275,7 +275,9 @@ def test_the_card_has_the_facts_of_the_page_and_no_place_of_this_machine(whole, 
     # What was measured of another model says nothing of this one.
     on_record(stage)
     measured(stage, metrics={"perplexity": 3.25}, model="0" * 32)
-    assert not card.measured(source.of(run)) and "model-index" not in card.head(source.of(run), "safetensors")
+    assert not card.measured(trained_model.of(run)) and "model-index" not in card.head(
+        trained_model.of(run), "safetensors"
+    )
 
 
 def test_the_card_names_a_base_model_and_data_of_the_hub(whole, tmp_path):
@@ -284,11 +286,11 @@ def test_the_card_names_a_base_model_and_data_of_the_hub(whole, tmp_path):
     facts = read_record(file)
     facts |= {"model": "HuggingFaceTB/SmolLM3-3B", "licence": "apache-2.0"}
     file.write_text(json.dumps(facts))
-    head = card.head(source.of(stage.run), "gguf")
+    head = card.head(trained_model.of(stage.run), "gguf")
     assert "base_model: HuggingFaceTB/SmolLM3-3B" in head and "base_model_relation: quantized" in head
     assert "license: apache-2.0" in head and "- cahlen/offline-practical-skills-qa-synthetic" in head
     stage.run.mark("finished", kind="rehearsal")
-    twin = card.head(source.of(RunFolder.at(stage.run.path)), "gguf")
+    twin = card.head(trained_model.of(RunFolder.at(stage.run.path)), "gguf")
     assert "base_model" not in twin and "datasets" not in twin and "- rehearsal" in twin
 
 
@@ -321,7 +323,7 @@ def test_a_modelfile_writes_conversations_as_the_trained_template_does(name):
     from runner.data.tokenizers import jinja
 
     words = Words(jinja(chat_template(name)))
-    parts = gguf.pieces(words)
+    parts = card.pieces(words)
     assert parts is not None
     turns = ["How?", "So.", "And {{then}}?"]
     for system in (None, "Be brief."):
@@ -330,7 +332,7 @@ def test_a_modelfile_writes_conversations_as_the_trained_template_does(name):
             {"role": role, "content": turn} for role, turn in zip(("user", "assistant", "user"), turns, strict=True)
         ]
         assert parts.text(system, turns) == words.apply_chat_template(talk, add_generation_prompt=True)
-    text = gguf.modelfile("a.gguf", words, True, "Be brief.", ["<|end|>", "<|end|>"], 512, 1.05)
+    text = card.modelfile("a.gguf", words, True, "Be brief.", ["<|end|>", "<|end|>"], 512, 1.05)
     assert "PARAMETER repeat_penalty 1.05\n" in text
     assert text.count("PARAMETER stop") == 1 and 'SYSTEM """Be brief."""' in text and "num_ctx 512" in text
 
@@ -371,7 +373,7 @@ def test_go_writes_the_same_conversations(tmp_path):
             talk += [{"role": role, "content": f"{role}."} for role in ("user", "assistant", "user")]
             wanted.append(words.apply_chat_template(talk, add_generation_prompt=True))
             told = [{"Role": one["role"], "Content": one["content"]} for one in talk]
-            cases.append({"Template": gguf.go_template(gguf.pieces(words)), "System": system, "Messages": told})
+            cases.append({"Template": card.go_template(card.pieces(words)), "System": system, "Messages": told})
     done = subprocess.run(
         ["go", "run", "said.go"], cwd=tmp_path, input=json.dumps(cases), capture_output=True, text=True, timeout=300
     )
@@ -380,16 +382,16 @@ def test_go_writes_the_same_conversations(tmp_path):
 
 def test_a_template_that_cannot_be_taken_apart_is_not_guessed():
     counted = "{% for m in messages %}{{ loop.index }}{{ m.role }}{{ m.content }}{% endfor %}"
-    assert gguf.pieces(Words(counted)) is None
+    assert card.pieces(Words(counted)) is None
     strict = (
         "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}{{ messages[0].content }}"
     )
-    assert gguf.pieces(Words(strict)) is None
-    assert "cannot be said in Go's words" in gguf.modelfile("a.gguf", Words(counted), True, None, [], None, 1.0)
+    assert card.pieces(Words(strict)) is None
+    assert "cannot be said in Go's words" in card.modelfile("a.gguf", Words(counted), True, None, [], None, 1.0)
 
 
 def test_only_words_parted_as_gpt2_does_are_called_so(whole, tmp_path):
-    from runner.parts.export.converting import is_gpt2
+    from runner.parts.export.llama_cpp import is_gpt2
 
     file = stage_of(whole).model / "tokenizer.json"
     facts = read_record(file)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from runner.parts.evaluate import language
-from runner.parts.export import exporting, gguf, llama_cpp, source
+from runner.parts.export import exporting, gguf, llama_cpp, trained_model
 from runner.run.run_folder import RunFolder
 from runner.tools.files import read_record
 from runner.tools.problem import Stop
@@ -38,7 +38,7 @@ def converter() -> Path:
 
 @pytest.fixture(scope="module")
 def exported(whole) -> Path:
-    return exporting.export(source.of(whole), "gguf", None, None, lambda line: None)
+    return exporting.export(trained_model.of(whole), "gguf", None, None, lambda line: None)
 
 
 def file_in(folder: Path) -> Path:
@@ -49,7 +49,7 @@ def file_in(folder: Path) -> Path:
 @pytest.mark.parametrize("recipe", ["survival", "lyrics", "gemma"])
 def test_llama_cpp_says_the_same_tokens_as_transformers_in_fp32(recipe, tmp_path):
     """A whole model, one with an adapter merged into it, and one that goes on with texts and knows no conversations."""
-    known = source.of(run_of(tmp_path / "run", recipe))
+    known = trained_model.of(run_of(tmp_path / "run", recipe))
     folder = exporting.export(known, "gguf", None, None, lambda line: None)
     proof = exporting.Export.read(folder).proof
     assert proof["prompts"] == 2 and proof["tokens"] >= 4 and proof["same_tokens"] == proof["tokens"]
@@ -66,7 +66,7 @@ def test_llama_cpp_says_the_same_tokens_as_transformers_in_fp32(recipe, tmp_path
 def test_a_tokenizer_of_sentencepiece_reads_the_same_in_llama_cpp(tmp_path, marks_in_pieces):
     """Its file lies beside the base model, and is none of those that transformers 5 writes."""
     run = run_of(tmp_path / "run", base=base_of_pieces(tmp_path / "base", marks_in_pieces))
-    known = source.of(run)
+    known = trained_model.of(run)
     assert not (known.model / "tokenizer.model").exists()
     proof = exporting.Export.read(exporting.export(known, "gguf", None, None, lambda line: None)).proof
     assert proof["tokens"] >= 4 and proof["same_tokens"] == proof["tokens"] and proof["largest_difference_nats"] < 1e-4
@@ -75,7 +75,7 @@ def test_a_tokenizer_of_sentencepiece_reads_the_same_in_llama_cpp(tmp_path, mark
 def test_fewer_bits_take_less_room_and_say_what_they_lose(whole, exported):
     sizes = [file_in(exported).stat().st_size]
     for kind in ("q8_0", "q4_k_m"):
-        folder = exporting.export(source.of(whole), "gguf", kind, None, lambda line: None)
+        folder = exporting.export(trained_model.of(whole), "gguf", kind, None, lambda line: None)
         made = exporting.Export.read(folder)
         assert folder.name == f"gguf-{kind}" and made.kind == kind
         assert 0 < made.proof["largest_difference_nats"] <= gguf.ALLOWED.get(kind, gguf.ALLOWED_BELOW)
@@ -85,7 +85,7 @@ def test_fewer_bits_take_less_room_and_say_what_they_lose(whole, exported):
 
 def test_another_model_in_the_file_is_found_out(whole, exported):
     """The file that was made of what was trained, held against the base model; and one of the base against what was trained."""
-    known = source.of(whole)
+    known = trained_model.of(whole)
     other = replace(known.chat, model=str(whole.path / "base_model"))
     for kind in ("f32", "q8_0"):
         with pytest.raises(Stop, match="The export is not what was trained"):
@@ -99,13 +99,13 @@ def test_one_layer_that_is_wrong_is_found_out(whole, exported, tmp_path):
     end = len(raw) - 64 * 1024
     raw[end - 32768 : end - 16384], raw[end - 16384 : end] = raw[end - 16384 : end], raw[end - 32768 : end - 16384]
     (tmp_path / "model.gguf").write_bytes(raw)
-    known = source.of(whole)
+    known = trained_model.of(whole)
     with pytest.raises(Stop, match="The export is not what was trained"):
         gguf.prove(tmp_path / "model.gguf", "f32", known.chat, known.questions, GENERAL)
 
 
 def test_a_template_or_an_end_that_was_lost_is_found_out(whole, exported, converter, tmp_path):
-    known = source.of(whole)
+    known = trained_model.of(whole)
     shutil.copytree(known.model, tmp_path / "model")
     (tmp_path / "model/chat_template.jinja").unlink()
     gguf.write(tmp_path / "model", tmp_path / "model.gguf", None, None, converter)
@@ -117,12 +117,13 @@ def test_a_template_or_an_end_that_was_lost_is_found_out(whole, exported, conver
 
 def test_text_that_is_cut_otherwise_is_found_out(whole, converter, tmp_path):
     """A pre-tokenizer of another name, as one would get by the base model's: digits in threes, and 'S like 's."""
-    known, file = source.of(whole), tmp_path / "model.gguf"
+    known, file = trained_model.of(whole), tmp_path / "model.gguf"
     code = (
-        "from runner.parts.export import converting\nteach = converting.teach\n"
+        "import sys\n"
+        "from runner.parts.export import llama_cpp\nteach = llama_cpp.teach\n"
         "def other(turn_end):\n    teach(turn_end)\n    from conversion.base import TextModel\n"
         "    TextModel.get_vocab_base_pre = lambda model, tokenizer: 'llama-bpe'\n"
-        "converting.teach = other\nconverting.main()\n"
+        "llama_cpp.teach = other\nllama_cpp.run_converter(*sys.argv[1:])\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, converter, known.model, file, "f32"], cwd=ROOT, capture_output=True, text=True
@@ -134,7 +135,7 @@ def test_text_that_is_cut_otherwise_is_found_out(whole, converter, tmp_path):
 
 def test_a_file_that_is_cut_short_does_not_load(whole, exported, tmp_path):
     (tmp_path / "model.gguf").write_bytes(file_in(exported).read_bytes()[:-100_000])
-    known = source.of(whole)
+    known = trained_model.of(whole)
     with pytest.raises(Stop, match=r"llama\.cpp cannot load"):
         gguf.prove(tmp_path / "model.gguf", "f32", known.chat, known.questions, GENERAL)
 
@@ -147,7 +148,7 @@ def test_an_architecture_that_the_converter_does_not_know_is_refused_with_those_
     config.write_text(json.dumps(read_record(config) | {"architectures": ["SomethingNewForCausalLM"]}))
     stage.mark("finished", outputs=stage.outputs())
     with pytest.raises(Stop) as stop:
-        exporting.export(source.of(RunFolder(run)), "gguf", None, tmp_path / "out", lambda line: None)
+        exporting.export(trained_model.of(RunFolder(run)), "gguf", None, tmp_path / "out", lambda line: None)
     text = stop.value.text
     assert "does not know the architecture `SomethingNewForCausalLM`" in text and not (tmp_path / "out").exists()
     assert {"SmolLM3ForCausalLM,", "Phi3ForCausalLM,", "Gemma3ForCausalLM,", "LlamaForCausalLM,"} <= set(text.split())

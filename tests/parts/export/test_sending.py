@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.parts.export import exporting, sending, source
+from runner.parts.export import exporting, sending, trained_model
 from runner.parts.export.sending import Pushed
 from runner.run.run_folder import RunFolder
 from runner.tools.files import read_record, sha256
@@ -53,7 +53,7 @@ def pushing(hub, tmp_path, monkeypatch):
 
     def push(run: RunFolder, name: str = "somebody/survival", form: str = "safetensors", public: bool = False):
         told: list[str] = []
-        return sending.push(source.of(run), name, form, None, public, told.append), told
+        return sending.push(trained_model.of(run), name, form, None, public, told.append), told
 
     return push
 
@@ -125,7 +125,7 @@ def test_a_hub_that_is_not_there_is_said(run, hub, pushing, monkeypatch):
 
 
 def test_an_export_that_somebody_has_changed_is_made_anew_before_it_is_sent(run, hub, pushing):
-    exporting.export(source.of(run), "safetensors", None, None, lambda line: None)
+    exporting.export(trained_model.of(run), "safetensors", None, None, lambda line: None)
     file = run.path / "export/safetensors/README.md"
     text = file.read_text("utf-8")
     file.write_text("Mine!")
@@ -151,7 +151,7 @@ def test_a_model_is_registered_with_where_it_comes_from(run, models):
     stage = stage_of(run)
     measured(stage, metrics={"perplexity": 3.25})
     (run.path / "planned.json").write_text(json.dumps(read_record(run.path / "planned.json") | {"commit": "c0ffee+"}))
-    where = sending.register(source.of(run), models.address, "survival", "1", "s3://bucket/survival")
+    where = sending.register(trained_model.of(run), models.address, "survival", "1", "s3://bucket/survival")
     assert where == "s3://bucket/survival"
     (model,), (version,), (artifact,) = models.kept.values()
     assert (
@@ -169,26 +169,26 @@ def test_a_model_is_registered_with_where_it_comes_from(run, models):
     assert told["weights_hash"] == stage.model_hash() and told["run"] == run.state.id and told["data_rows"] == "68"
     assert "was trained" in version["description"] and all(seen[2] == "Bearer sha256~somebody" for seen in models.seen)
     with pytest.raises(Stop, match="has a version `1`"):
-        sending.register(source.of(run), models.address, "survival", "1", "s3://bucket/survival")
-    sending.register(source.of(run), models.address, "survival", "2", "s3://bucket/two")
+        sending.register(trained_model.of(run), models.address, "survival", "1", "s3://bucket/survival")
+    sending.register(trained_model.of(run), models.address, "survival", "2", "s3://bucket/two")
     assert len(models.kept["registered_models"]) == 1 and len(models.kept["model_versions"]) == 2
 
 
 def test_where_a_model_lies_is_known_after_a_push_and_on_a_claim(run, models, hub, pushing):
-    known = source.of(run)
+    known = trained_model.of(run)
     with pytest.raises(Stop, match="lies on this machine alone"):
         sending.register(known, models.address, "survival", "1", None)
     assert not models.kept["registered_models"]
     run.mark("finished", origin="cluster")
-    where = sending.register(source.of(run), models.address, "survival", "1", None)
+    where = sending.register(trained_model.of(run), models.address, "survival", "1", None)
     assert where == "pvc://trained-models-pvc/survival/best_model"
     pushing(run)
-    where = sending.register(source.of(run), models.address, "survival", "2", None)
+    where = sending.register(trained_model.of(run), models.address, "survival", "2", None)
     assert where == f"hf://somebody/survival:{hub.repositories['somebody/survival']['commit']}"
 
 
 def test_a_registry_that_refuses_forgets_or_is_not_there_is_said(run, models, monkeypatch):
-    known, at = source.of(run), "s3://bucket/one"
+    known, at = trained_model.of(run), "s3://bucket/one"
     models.forgetful = True
     with pytest.raises(Stop, match="does not say what was entered"):
         sending.register(known, models.address, "survival", "1", at)

@@ -16,7 +16,7 @@ from PIL import Image
 from runner import parts
 from runner.check.validate import load
 from runner.commands.cli import _code as command
-from runner.parts.images import network, rehearsal, training
+from runner.parts.images import network, training, translation
 from runner.parts.images.data import SPLITS
 from runner.parts.images.trainer import STOCK_PACKAGES
 from runner.parts.proof import judging, showing
@@ -542,9 +542,9 @@ def test_what_is_no_picture_and_what_images_have_not_is_said(tmp_path, capsys, m
 
 def test_a_rehearsal_below_60_percent_has_failed(golden_message):
     plan = plan_of(RECIPE)
-    rehearsal.judge(plan, [Summary(best_accuracy=0.6)])
+    translation.judge(plan, [Summary(best_accuracy=0.6)])
     with pytest.raises(Stop, match=r"59\.9%") as stop:
-        rehearsal.judge(plan, [Summary(best_accuracy=0.599)])
+        translation.judge(plan, [Summary(best_accuracy=0.599)])
     golden_message(stop.value)
 
 

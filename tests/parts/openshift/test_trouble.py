@@ -18,7 +18,7 @@ import pytest
 
 from runner.check.validate import load
 from runner.commands import cli
-from runner.parts.openshift import errors, file_server, follow, jobs, logs, port_forward, status
+from runner.parts.openshift import client, errors, file_server, jobs, status, watch
 from runner.parts.openshift.client import connect
 from runner.parts.openshift.diagnose import reasons
 from runner.parts.openshift.errors import Refused, TryAgain
@@ -519,7 +519,7 @@ def test_a_command_loads_no_models_of_the_client(tmp_path):
 def test_what_former_logins_need_is_there_when_it_is_used():
     """In a process of its own, because what is imported already stays."""
     code = (
-        "from runner.parts.openshift.client_parts import client_parts; config, _, rest = client_parts()\n"
+        "from runner.parts.openshift.client import client_parts; config, _, rest = client_parts()\n"
         "import sys; assert 'requests_oauthlib' not in sys.modules\n"
         "assert type(config.OAuth2Session(client_id='x')).__module__ == 'requests_oauthlib.oauth2_session'\n"
         "assert issubclass(config.oauthlib.oauth2.rfc6749.errors.InvalidClientIdError, Exception)\n"
@@ -577,7 +577,7 @@ def test_a_helper_that_nobody_asks_any_more_ends_by_itself(tmp_path, monkeypatch
 def seen(site, kind: str = "PyTorchJob") -> tuple[str, str]:
     """What `recipe status` says now: the line, and the reasons."""
     state = status.look(site.cluster, site.job(kind))
-    return follow.line(state), "\n".join(reasons(state, lambda _pod: ""))
+    return watch.line(state), "\n".join(reasons(state, lambda _pod: ""))
 
 
 def set_pod(site, name: str, phase: str, **of_container) -> None:
@@ -656,8 +656,8 @@ def test_a_resubmitted_pytorchjob_waits_for_the_names_of_the_pods_before(site, m
         site.api.objects["pods", site.namespace, pod["metadata"]["name"]]["metadata"]["deletionTimestamp"] = stamp()
     by_hand(site)
     assert seen(site) == ("waiting for machines, no machine yet", "")
-    with pytest.raises(logs.NotYet):
-        logs.pod_of(site.cluster, site.job(), 0)
+    with pytest.raises(watch.NotYet):
+        watch.pod_of(site.cluster, site.job(), 0)
 
 
 @in_process
@@ -688,6 +688,6 @@ def test_a_forward_that_gets_no_answer_closes_quietly(tmp_path, monkeypatch):
     (tmp_path / "kubeconfig").write_text(json.dumps(KUBECONFIG))
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
     here, there = socket.socketpair()
-    port_forward._join(connect(), "a", "pod", 6006, here)
+    client._join(connect(), "a", "pod", 6006, here)
     assert there.recv(1) == b""
     there.close()

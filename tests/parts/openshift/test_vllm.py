@@ -23,7 +23,7 @@ from runner import catalog
 from runner.check.validate import load
 from runner.parts.serve import kserve as target
 from runner.parts.serve.kserve import MODELS, TRAINED, served
-from runner.parts.serve.needs import ServingForecast
+from runner.parts.serve.serving import ServingForecast
 from runner.tools.run_files import ADAPTER, BEST_MODEL
 from runner.trainer.results import keep_template
 from runner.trainer.settings import Demo

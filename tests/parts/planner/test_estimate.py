@@ -390,8 +390,7 @@ def test_the_files_of_a_folder_are_counted(tmp_path):
 @pytest.mark.parametrize("gpu", catalog.gpu_names())
 def test_no_change_is_offered_that_the_checker_would_complain_of(gpu, precision):
     """Followed, each offer leaves the card able to do what is asked, and the model within its numbers."""
-    from runner.parts.planner.advice import cheapest
-    from runner.parts.planner.memory_offers import OFFERS, Lines
+    from runner.parts.planner.memory_offers import OFFERS, Lines, cheapest
 
     card = catalog.gpu(gpu)
     recipe, _, _ = load(ROOT / "recipes" / "lyrics.yaml")

@@ -11,10 +11,9 @@ from runner import catalog
 from runner.check.validate import load
 from runner.commands import cli
 from runner.parts.planner import parameters
-from runner.parts.serve import needs as serving
+from runner.parts.serve import serving
 from runner.parts.serve.kserve import served
-from runner.parts.serve.needs import GIB, ServingForecast, splits
-from runner.parts.serve.serving import GPU_SHARE
+from runner.parts.serve.serving import COUNTS, GIB, GPU_SHARE, ServingForecast, splits
 from runner.recipe.overrides import from_options
 from tests.conftest import RECIPES, ROOT, setting_of
 
@@ -73,10 +72,10 @@ def test_as_many_requests_have_room_as_are_promised():
 
 
 def test_models_are_split_as_their_heads_allow():
-    assert splits(SMOL) == [1, 2, 4, 8]
-    assert splits(replace(SMOL, num_attention_heads=24, num_key_value_heads=8)) == [1, 2, 4, 8]
-    assert splits(replace(SMOL, num_attention_heads=4, num_key_value_heads=1)) == [1, 2, 4]
-    assert splits(replace(SMOL, num_attention_heads=15, num_key_value_heads=5)) == [1]
+    assert splits(SMOL, COUNTS) == [1, 2, 4, 8]
+    assert splits(replace(SMOL, num_attention_heads=24, num_key_value_heads=8), COUNTS) == [1, 2, 4, 8]
+    assert splits(replace(SMOL, num_attention_heads=4, num_key_value_heads=1), COUNTS) == [1, 2, 4]
+    assert splits(replace(SMOL, num_attention_heads=15, num_key_value_heads=5), COUNTS) == [1]
 
 
 def test_the_fewest_gpus_that_have_room_are_taken():

@@ -12,8 +12,7 @@ import pytest
 import yaml
 
 from runner.check.validate import load
-from runner.parts.serve import kserve
-from runner.parts.serve import needs as reckoned
+from runner.parts.serve import kserve, serving
 from runner.parts.serve.kserve import arguments, served
 from runner.parts.serve.serving import source
 from runner.recipe.overrides import from_options
@@ -143,7 +142,7 @@ def test_an_adapter_that_vllm_would_refuse_or_lose_is_served_merged(sets, words)
     _, server, needs = served(recipe)
     assert server.base_name is None and server.source.uri == "pvc://trained-models-pvc/lyrics/best_model"
     assert not any(word.startswith("--lora") for word in arguments(server))
-    (note,) = [one for one in reckoned.problems(recipe, server, needs) if one.severity == "note"]
+    (note,) = [one for one in serving.problems(recipe, server, needs) if one.severity == "note"]
     assert words in note.message and setting_of(note) == "serve"
 
 

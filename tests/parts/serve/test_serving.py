@@ -19,7 +19,7 @@ from runner.commands.cli import _code as command
 from runner.data.tokenizers import jinja
 from runner.parts.evaluate import language
 from runner.parts.evaluate.evaluate import Measures
-from runner.parts.serve import local_server, served
+from runner.parts.serve import openai_api
 from runner.run.run_folder import RunFolder
 from runner.tools import names, packaged, process
 from runner.tools.problem import Stop
@@ -66,7 +66,7 @@ def test_plain_text_becomes_its_own_tokens_and_no_others(kind, tmp_path):
         made = kind(vocab=vocabulary, merges=[("▁", "a"), ("▁", "b")], add_bos_token=True)
     assert made("a b").input_ids[0] == made.bos_token_id, "as its makers have it"
     bare = made("a b", add_special_tokens=False).input_ids
-    local_server._exactly(made)
+    openai_api._exactly(made)
     made.save_pretrained(str(tmp_path))
     assert AutoTokenizer.from_pretrained(str(tmp_path))("a b").input_ids == bare
 
@@ -100,7 +100,7 @@ def test_a_port_that_nobody_can_have_is_said_so(monkeypatch):
 def test_a_server_that_is_not_installed_is_said_with_its_extra(monkeypatch, tmp_path, capsys):
     RunFolder(tmp_path).mark("running", recipe="survival")
     finish(plan_in(tmp_path, "survival"))
-    monkeypatch.setattr(local_server, "find_spec", lambda name: None)
+    monkeypatch.setattr(openai_api, "find_spec", lambda name: None)
     assert command(["serve", str(SURVIVAL), "--run", str(tmp_path)]) == 1
     said = capsys.readouterr()
     assert "served by transformers" in said.out and packaged.install("serve") in said.err
@@ -155,7 +155,7 @@ def test_the_models_of_a_recipe_are_found_by_the_names_that_serve_gives_them():
         (("one", "two"), "", ""),
     ):
         with speaking(lambda *_, known=known: (200, listed(*known))) as url:
-            server = served.at(f"{url}/v1/", recipe)
+            server = openai_api.at(f"{url}/v1/", recipe)
         assert (server.after.model, server.before.model) == (after, before) and server.url == f"{url}/v1"
         assert server.after.system_prompt == recipe.data.system_prompt and server.after.chat
     with pytest.raises(Stop, match="It has `one` and `two`"):
@@ -191,7 +191,7 @@ def test_where_nobody_answers_the_address_is_said(capsys):
 
 def test_the_key_of_the_environment_is_sent_and_what_is_sent_is_what_training_asks(monkeypatch, capsys):
     heard: list[Any] = []
-    monkeypatch.setenv(served.KEY, "sesame")
+    monkeypatch.setenv(openai_api.KEY, "sesame")
 
     def says(method: str, path: str, body: Any, headers: Any) -> tuple[int, Any]:
         heard.append((method, path, body, headers["Authorization"]))
@@ -218,8 +218,8 @@ def test_the_loss_on_held_out_rows_comes_from_a_server_that_gives_log_probabilit
 
     chat, measures = Chat("m", None, "", None, 8), Measures()
     with speaking(says) as url:
-        server = served.Served("survival", f"{url}/v1", ("m",), chat, chat)
-        found = served.on_rows(server, chat, rows, measures)
+        server = openai_api.Served("survival", f"{url}/v1", ("m",), chat, chat)
+        found = openai_api.on_rows(server, chat, rows, measures)
     # Of each row the tokens that count; the first follows on nothing.
     assert found["validation_loss"] == pytest.approx((0.7 + 0.8 + 0.3) / 3)
     assert found["perplexity"] == pytest.approx(2.718281828 ** found["validation_loss"])
@@ -238,17 +238,17 @@ def test_a_server_that_reads_other_tokens_than_training_saw_is_not_measured():
             return {"input_ids": [1]}
 
     with speaking(lambda *_: (200, {"choices": [{"text": "a"}], "usage": {"prompt_tokens": 4}})) as url:
-        server = served.Served("survival", f"{url}/v1", ("m",), chat, chat)
+        server = openai_api.Served("survival", f"{url}/v1", ("m",), chat, chat)
         with pytest.raises(language.Cannot, match="reads 4 tokens where training saw 3"):
-            served.accuracy(server, chat, Words(), [question])
+            openai_api.accuracy(server, chat, Words(), [question])
 
 
 def test_the_stage_that_is_asked_by_address_is_the_one_that_is_named():
     recipe = load(ROOT / "recipes" / "seven-b.yaml")[0]
     with speaking(lambda *_: (200, listed("seven-b"))) as url:
-        assert served.at(url, recipe).after.chat and not served.at(url, recipe, "pretrain-512").after.chat
+        assert openai_api.at(url, recipe).after.chat and not openai_api.at(url, recipe, "pretrain-512").after.chat
         with pytest.raises(Stop, match="no stage `nowhere`"):
-            served.at(url, recipe, "nowhere")
+            openai_api.at(url, recipe, "nowhere")
 
 
 def test_the_two_ways_of_measuring_exclude_each_other(capsys):

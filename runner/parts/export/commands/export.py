@@ -13,7 +13,7 @@ from runner.commands.options import complete_recipe, end, say
 from runner.tools.problem import Stop
 
 if TYPE_CHECKING:
-    from runner.parts.export.source import TrainedModel
+    from runner.parts.export.trained_model import TrainedModel
 
 run_argument = click.argument("run", metavar="RUN", shell_complete=complete_recipe)
 stage_option = click.option("--stage", metavar="STAGE", help="The model that this stage left. Default: the last one.")
@@ -39,7 +39,7 @@ def kind_of(form: str, quantize: str | None) -> str | None:
 
 def opened(run: str, stage: str | None) -> TrainedModel:
     """The model of a run folder, or of the latest run of a recipe."""
-    from runner.parts.export.source import of
+    from runner.parts.export.trained_model import of
     from runner.recipe.reading import read
     from runner.run.run_folder import find
 

@@ -12,15 +12,21 @@ from runner import parts
 from runner.check import by_schema
 from runner.check.validate import load
 from runner.commands.options import end, open_recipe, print_notes, recipe_path, say, set_option, with_section
-from runner.parts.planner import calibration_store, constants, forecast, recipe_offers, too_few_steps
+from runner.parts.planner import (
+    calibration_store,
+    chart,
+    constants,
+    details,
+    forecast,
+    limits,
+    recipe_offers,
+    report,
+    screen,
+)
 from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.recipe_offers import Offer
-from runner.parts.planner.show import machines, screen, text
-from runner.parts.planner.show.by_trace import BASIS, TracedStage, as_json
-from runner.parts.planner.show.chart import svg
-from runner.parts.planner.show.report import PlanReport
 from runner.parts.planner.trace import any_architecture, trace
 from runner.parts.planner.workload import Workload
 from runner.plan import Plan
@@ -40,7 +46,7 @@ MOST_MACHINES = 1024
 @recipe_path
 @set_option
 @click.option("--format", "style", type=click.Choice(["text", "json"]), default="text", help="How to print the plan.")
-@click.option("--details", is_flag=True, help="Show the parts of every figure, stage by stage.")
+@click.option("--details", "in_parts", is_flag=True, help="Show the parts of every figure, stage by stage.")
 @click.option("--exact", is_flag=True, help="Build the real model and count every byte of two steps on fake tensors.")
 @click.option("--price", type=click.FloatRange(min=0), help="What one GPU costs an hour, in any currency.")
 @click.option(
@@ -49,7 +55,11 @@ MOST_MACHINES = 1024
 @click.option("--rows", type=click.IntRange(min=1), help="How many rows there are, where nobody has counted them.")
 @click.option("--apply", "taken", type=click.IntRange(min=1), metavar="N", help="Write offer N into the recipe.")
 @click.option(
-    "--chart", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.svg", help="Draw memory and time."
+    "--chart",
+    "picture",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE.svg",
+    help="Draw memory and time.",
 )
 @click.option(
     "--serve", "serves", is_flag=True, help="Say what a server of the trained model needs, in place of training."
@@ -59,13 +69,13 @@ def plan(
     path: str,
     sets: tuple[str, ...],
     style: str,
-    details: bool,
+    in_parts: bool,
     exact: bool,
     price: float | None,
     counts: str | None,
     rows: int | None,
     taken: int | None,
-    chart: Path | None,
+    picture: Path | None,
     serves: bool,
     runs: tuple[str, ...],
 ) -> int:
@@ -83,12 +93,14 @@ def plan(
             else "It shows a difference; leave that out."
         )
         raise Stop(f"`--apply` writes into the recipe as it stands, and does not go with `{other}`.", hint, code=2)
-    if chart and chart.suffix.lower() != ".svg":
-        raise Stop(f"`--chart` draws SVG, and `{chart}` is no name for that.", "For example: --chart plan.svg", code=2)
+    if picture and picture.suffix.lower() != ".svg":
+        raise Stop(
+            f"`--chart` draws SVG, and `{picture}` is no name for that.", "For example: --chart plan.svg", code=2
+        )
     nodes = _counts(counts)
     recipe = _open(path, sets, style)
     if serves:
-        others = {"--apply": taken, "--chart": chart, "--exact": exact, "--machines": counts}
+        others = {"--apply": taken, "--chart": picture, "--exact": exact, "--machines": counts}
         if unfit := [name for name, given in others.items() if given]:
             raise Stop(
                 f"`--serve` is about a server, and `{unfit[0]}` about training.", "Leave out one of the two.", code=2
@@ -103,7 +115,7 @@ def plan(
     try:
         planned = Planned.of(recipe, price, rows)
     except UnknownArchitecture as error:
-        if not exact or taken or chart:
+        if not exact or taken or picture:
             raise Stop(forecast.unknown_architecture(recipe, error)) from None
         made = translate(recipe, place(recipe))
         return _by_trace_alone(recipe, made, forecast.of(recipe, made, price, rows, any_architecture=True), style)
@@ -112,32 +124,29 @@ def plan(
         return _apply(planned, found, taken)
     # Operations are shown by JSON alone.
     traced = {stage.stage.name: trace(stage.workload, style == "json") for stage in planned.forecasts} if exact else {}
-    if chart or style == "json":
-        report = PlanReport.of(planned, found, nodes, traced)
-        if chart:
-            _draw(report, chart)
-        if style == "json":
-            say(report.as_json())
-            return 1 if planned.problems else 0
+    if picture:
+        _draw(planned, picture)
+    if style == "json":
+        say(report.as_json(planned, found, nodes, traced))
+        return 1 if planned.problems else 0
     screen.answer(planned, found)
-    if details:
-        text.show(planned, nodes, traced)
-        if planned.hardware:
-            say(str(planned.hardware))
+    if in_parts:
+        details.show(planned, nodes, traced)
     else:
-        screen.stages(planned, traced)
+        screen.stages(planned)
+        details.exact(Console(width=screen.WIDTH), planned.forecasts, traced)
     if nodes:
-        machines.show(planned, nodes)
+        screen.machines(planned, nodes)
     screen.offered(found)
     for problem in (*planned.problems, *planned.notes):
         # Here the offers are there to see, or that there are none.
         said = "" if found else "No change that was tried makes all of it hold: name a larger GPU, or ask for less."
-        hint = problem.hint.replace(forecast.OFFERED, said).replace(
-            too_few_steps.OFFERED, "" if found else too_few_steps.OFFERED
-        )
+        hint = problem.hint.replace(forecast.OFFERED, said)
+        if found:
+            hint = hint.replace(limits.MORE_STEPS_OFFERED, "")
         say(f"\n{replace(problem, hint=hint.rstrip())}")
-    if chart:
-        say(f"\n{chart}: memory over a step, and time by stage")
+    if picture:
+        say(f"\n{picture}: memory over a step, and time by stage")
     if planned.problems:
         then = ("plan", path, "--apply", "1") if found and not sets else ("plan", path, "--details")
         end("As it stands it does not hold.", *then)
@@ -166,29 +175,38 @@ def _apply(planned: Planned, found: list[Offer], taken: int) -> int:
     return 0
 
 
-def _draw(report: PlanReport, file: Path) -> None:
+def _draw(planned: Planned, file: Path) -> None:
     try:
-        write_text(file, svg(report))
+        write_text(file, chart.svg(planned))
     except OSError as error:
         raise Stop(
             f"`{file}` cannot be written: {error.strerror}.", "Name a file in a folder that is yours behind `--chart`."
         ) from None
 
 
-def _by_trace_alone(recipe: Recipe, planned: Plan, forecasts: list[Forecast], style: str) -> int:
+def _by_trace_alone(recipe: Recipe, plan: Plan, forecasts: list[Forecast], style: str) -> int:
     """Shows what traces say of models that there are no formulas for; 1 where one does not fit its GPU."""
     stages = []
     for stage in forecasts:
         if isinstance(work := stage.workload, Workload):
-            stages.append(TracedStage.of(stage, work, any_architecture(work, recipe.base_folder)))
+            traced = any_architecture(work, recipe.base_folder)
+            stages.append(details.by_trace_alone(stage, work, traced))
             if style == "text":
-                Console(width=120).print(stages[-1].table())
-    told = {stage.stage for stage in stages}
+                Console(width=120).print(details.table_by_trace_alone(stage, work, traced))
     if style == "text":
-        say(BASIS)
+        say(details.BY_TRACE_ALONE)
     else:
-        say(as_json(recipe.name, stages, [stage.name for stage in planned.stages if stage.name not in told]))
-    return int(any(stage.fits is False for stage in stages))
+        told = {stage["stage"] for stage in stages}
+        whole = {
+            "name": recipe.name,
+            "basis": details.BY_TRACE_ALONE,
+            "stages": stages,
+            "without_formulas": [stage.name for stage in plan.stages if stage.name not in told],
+            "problems": [],
+            "notes": [],
+        }
+        say(report.dumped(whole))
+    return int(any(stage["fits"] is False for stage in stages))
 
 
 def _open(path: str, sets: tuple[str, ...], style: str) -> Recipe:

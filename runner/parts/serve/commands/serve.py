@@ -1,6 +1,11 @@
-"""`recipe serve`: OpenAI's API for the models of a run, from this machine or from the cluster."""
+"""`recipe serve`: OpenAI's API for the models of a run, from this machine or from the cluster; and what a server there needs."""
 
+from __future__ import annotations
+
+import json
 import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,7 +20,12 @@ from runner.commands.options import (
     stage_option,
     with_section,
 )
+from runner.recipe import units
+from runner.recipe.recipe import Recipe
 from runner.tools.problem import Stop, errors_of
+
+if TYPE_CHECKING:
+    from runner.parts.serve.serving import Serving, ServingForecast
 
 
 @click.command()
@@ -51,16 +61,16 @@ def serve(
     from runner.tools.process import hush
 
     hush()
-    from runner.parts.serve import local_server
+    from runner.parts.serve import openai_api
     from runner.run import inference
 
     recipe, _ = open_recipe(path, sets)
     folder = inference.folder_of(recipe, run_dir, stage)
     before, after = inference.models(recipe, folder)
-    chosen = engine or local_server.engine_for(after)
+    chosen = engine or openai_api.engine_for(after)
     say(f"`{folder.stage.name}` of the {folder.run.kind} in {folder.run.shown}, served by {chosen}; loading …")
     began = time.monotonic()
-    with local_server.serving(chosen, recipe.name, before, after, folder.path, port) as server:
+    with openai_api.serving(chosen, recipe.name, before, after, folder.path, port) as server:
         say(f"Ready after {time.monotonic() - began:.0f} s: {server.url}/v1  (^C ends it)")
         say(f"models: {', '.join(server.models)}")
         if len(server.models) == 1:
@@ -72,17 +82,88 @@ def serve(
 def _on_cluster(path: str, sets: tuple[str, ...], stops: bool, dry_run: bool, port: int) -> None:
     from runner.parts.openshift.client import connect
     from runner.parts.serve import cluster as on_cluster
-    from runner.parts.serve import kserve
-    from runner.parts.serve import needs as reckoned
-    from runner.parts.serve.kserve import served
+    from runner.parts.serve import kserve, serving
     from runner.render import planned
 
     recipe = with_section(open_recipe(path, sets, look=False)[0], "serve", "--cluster")
     if stops:
         return on_cluster.stop(connect(), planned(recipe, kserve.NAME), say)
-    plan, server, needs = served(recipe)
-    problems = reckoned.problems(recipe, server, needs)
+    plan, server, needs = kserve.served(recipe)
+    problems = serving.problems(recipe, server, needs)
     print_notes(problems)
     if wrong := errors_of(problems):
         raise Stop(wrong)
     return on_cluster.start(connect(), plan, server, say, port, dry_run)
+
+
+def plan_server(recipe: Recipe, json_wanted: bool) -> int:
+    """Shows what a server of what the recipe trains needs; 1 where it does not fit."""
+    from runner.parts.serve import kserve, serving
+
+    _, server, needs = kserve.served(recipe)
+    if needs is None:
+        raise Stop(
+            f"Nobody can count the weights of `{recipe.model.base}` here, so nothing can be said of a server's memory.",
+            "`recipe models` shows the models that are known, and writes down others.",
+        )
+    if json_wanted:
+        say(_as_json(server, needs))
+    else:
+        _show(server, needs)
+    problems = serving.problems(recipe, server, needs)
+    for problem in () if json_wanted else problems:
+        say(f"\n{problem}")
+    return int(bool(errors_of(problems)))
+
+
+def _show(server: Serving, needs: ServingForecast) -> None:
+    """Prints what each GPU holds, and what has room there."""
+    from rich.console import Console
+    from rich.table import Table
+
+    every = f"on each of {needs.gpus} GPUs" if needs.gpus > 1 else "on its GPU"
+    card = needs.gpu.title if needs.gpu else f"`{server.gpu}`, which is not in the catalog"
+    verdict = {True: "fits", False: "does not fit", None: "needs"}[needs.fits]
+    room = f", and may take {units.gib(needs.budget)}" if needs.budget is not None else ""
+    need = units.gib(needs.total)
+    say(f"Serving {server.name} {verdict}: it needs {need} {every} ({card}){room}.")
+    if needs.requests is not None:
+        say(
+            f"Room for {needs.requests:,} requests of {needs.context:,} tokens at a time; {needs.concurrency} were asked for."
+        )
+    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    each = f"{needs.concurrency} requests × {units.gib(needs.cache_a_request)}"
+    for what, size, why in (
+        (
+            "weights",
+            needs.weights,
+            f"{needs.precision}" + (f", split over {needs.gpus} GPUs" if needs.gpus > 1 else ""),
+        ),
+        ("adapter", needs.adapter, f"room for rank {needs.rank} beside every linear layer"),
+        ("cache of keys and values", needs.cache, each),
+        ("largest batch", needs.working, "while it passes through a layer, and the choice of each next token"),
+        ("graphs and CUDA context", needs.overhead, "assumed"),
+    ):
+        if size:
+            table.add_row(what, units.gib(size), why)
+    console = Console(width=100)
+    with console.capture() as drawn:
+        console.print(table)
+    say("\n" + "\n".join(line.rstrip() for line in drawn.get().splitlines()) + "\n")
+    say(f"Its pod: {server.memory_gib:g} GiB of main memory, {server.cpus} CPUs, {server.gpus} × {server.gpu}.")
+    say(f"Model: {server.source.uri}")
+    if server.base_name:
+        say(f"Beside it the adapter, as `{server.name}`; the model before training answers as `{server.base_name}`.")
+    say("By arithmetic over the model's sizes and vLLM's own rules; no GPU has confirmed it here.")
+
+
+def _as_json(server: Serving, needs: ServingForecast) -> str:
+    """Bytes on one GPU, and counts."""
+    figures = {
+        name: getattr(needs, name)
+        for name in (
+            *("gpus", "precision", "context", "concurrency", "rank", "weights", "adapter", "cache_a_token"),
+            *("cache_a_request", "cache", "working", "overhead", "total", "budget", "fits", "requests", "main_memory"),
+        )
+    }
+    return json.dumps({"server": asdict(server), "forecast": figures}, indent=2, ensure_ascii=False)

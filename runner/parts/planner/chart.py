@@ -1,10 +1,14 @@
 """The plan as a picture: GPU memory over one step of each stage, and time by stage. One SVG file, which needs nothing else
 and follows the reader's light or dark colours. Its figures are those of the JSON."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from xml.sax.saxutils import escape, quoteattr
 
-from runner.parts.planner.show.report import PARTS, MomentReport, PlanReport, StagePlan
+from runner.parts.planner import limits
+from runner.parts.planner.duration import Duration
+from runner.parts.planner.forecast import Forecast
+from runner.parts.planner.planned import Planned
+from runner.parts.planner.report import PARTS, MomentParts, step
 from runner.recipe import units
 
 GIB = 2**30
@@ -52,27 +56,28 @@ text { font: 13px system-ui, "Segoe UI", "DejaVu Sans", sans-serif; fill: #1b1f2
 """
 
 
-def svg(report: PlanReport) -> str:
+def svg(planned: Planned) -> str:
     """The whole picture."""
-    columns = 1 if len(report.stages) == 1 else 2
+    name, stages = planned.plan.name, planned.forecasts
+    columns = 1 if len(stages) == 1 else 2
     wide = (WIDTH - 2 * MARGIN - (columns - 1) * GAP) / columns
-    parts, top = [_text(MARGIN, 34, f"{report.name}: what it needs", "title")], 62.0
-    if report.stages:
+    parts, top = [_text(MARGIN, 34, f"{name}: what it needs", "title")], 62.0
+    if stages:
         parts.append(_legend(MARGIN, top, [(NAMES.get(part, part), COLOURS[part]) for part in PARTS]))
         top += 44
-    for first in range(0, len(report.stages), columns):
-        for column, stage in enumerate(report.stages[first : first + columns]):
-            parts += _memory(stage, MARGIN + column * (wide + GAP), top, wide)
+    limit = limits.gpu_memory(planned.recipe)
+    for first in range(0, len(stages), columns):
+        for column, stage in enumerate(stages[first : first + columns]):
+            parts += _memory(stage, limit, MARGIN + column * (wide + GAP), top, wide)
         top += PLOT + 92
-    timed = [stage for stage in report.stages if stage.time]
-    if timed:
+    if timed := {stage.stage.name: stage.time for stage in stages if stage.time}:
         parts += _time(timed, top)
         top += 66 + ROW * len(timed)
     height = round(top + MARGIN)
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" role="img">',
-            f"<title>{escape(report.name)}: GPU memory over one step, and time by stage</title>",
+            f"<title>{escape(name)}: GPU memory over one step, and time by stage</title>",
             f"<style>{STYLE}</style>",
             f'<rect class="paper" width="{WIDTH}" height="{height}"/>',
             *parts,
@@ -81,99 +86,92 @@ def svg(report: PlanReport) -> str:
     )
 
 
-def _memory(stage: StagePlan, left: float, top: float, wide: float) -> Iterator[str]:
-    """Areas of what is held at each moment of a step, the bar of evaluation beside them, and the lines of what the card has and of the
-    recipe's own limit."""
-    memory, limit = stage.gpu_memory_bytes, stage.gpu_memory_bytes.usable
-    highest = 1.12 * max(memory.total, limit or 0, memory.limit or 0)
-    base, x0 = top + 26 + PLOT, left + AXIS
-    x1 = left + wide - EVALUATION - 22
+def _memory(stage: Forecast, limit: int | None, left: float, top: float, wide: float) -> Iterator[str]:
+    """Areas of what is held at each moment of a step, the bar of evaluation beside them, and the lines of what the card has
+    and of the recipe's own limit."""
+    memory, usable, moments = stage.memory, stage.usable, step(stage.memory)
+    highest = 1.12 * max(memory.total, usable or 0, limit or 0)
+    base, right = top + 26 + PLOT, left + wide
+    x0, x1 = left + AXIS, right - EVALUATION - 22
     scale = highest / PLOT
 
     def y(size: float) -> float:
         return base - size / scale
 
-    yield f'<g data-stage={quoteattr(stage.stage)} data-bytes-a-pixel="{scale:.6f}" data-base="{base:.2f}">'
+    yield f'<g data-stage={quoteattr(stage.stage.name)} data-bytes-a-pixel="{scale:.6f}" data-base="{base:.2f}">'
     fits = "nobody knows whether it fits" if stage.fits is None else "fits" if stage.fits else "does not fit"
-    yield _text(left, top + 8, f"{stage.stage}: {units.gib(memory.total)} on each GPU, {fits}", "head")
+    yield _text(left, top + 8, f"{stage.stage.name}: {units.gib(memory.total)} on each GPU, {fits}", "head")
     for tick in _ticks(highest / GIB):
-        yield _line(x0, y(tick * GIB), left + wide, y(tick * GIB), "grid")
+        yield _line(x0, y(tick * GIB), right, y(tick * GIB), "grid")
         yield _text(x0 - 6, y(tick * GIB) + 4, f"{tick:g}", "soft", "end")
     yield _text(left, top + 26, "GiB", "soft")
-    spots = _spots(memory.step, x0, x1)
+    spots = _spots(moments, x0, x1)
     below = [0.0] * len(spots)
     for part in PARTS:
-        above = [low + getattr(moment, part) for low, moment in zip(below, memory.step, strict=True)]
+        sizes = [getattr(moment, part) for moment in moments]
+        above = [low + size for low, size in zip(below, sizes, strict=True)]
         edge = [*zip(spots, map(y, above), strict=True), *reversed([*zip(spots, map(y, below), strict=True)])]
         if above != below:
             points = " ".join(f"{x:.2f},{height:.2f}" for x, height in edge)
-            most = max(getattr(moment, part) for moment in memory.step)
-            yield f'<polygon data-part="{part}" points="{points}" fill="{COLOURS[part]}">{_title(part, most)}</polygon>'
+            title = f"<title>{NAMES.get(part, part)}: at most {units.gib(max(sizes))}</title>"
+            yield f'<polygon data-part="{part}" points="{points}" fill="{COLOURS[part]}">{title}</polygon>'
         below = above
     for name, (start, end) in PHASES.items():
         share, anchor = PLACES[name]
         yield _text(x0 + (x1 - x0) * (start + share * (end - start)), base + 17, MOMENTS[name], "soft", anchor)
-    x, low = left + wide - EVALUATION, 0
-    held = memory.step[0]
+    x, low = right - EVALUATION, 0
+    held = moments[0]
     edges = (held.weights, held.weights + held.optimizer, memory.evaluation, memory.in_evaluation)
     for part, high in zip(("weights", "optimizer", "activations", "reserve"), edges, strict=True):
         size = max(0, high - low)
         yield f'<rect data-part="{part}" x="{x:.2f}" y="{y(low + size):.2f}" width="{EVALUATION}" height="{size / scale:.2f}" fill="{COLOURS[part]}"/>'
         low += size
     yield _text(x + EVALUATION / 2, base + 17, "evaluation", "soft", "middle")
-    most = max(range(len(spots)), key=lambda n: memory.step[n].total)
-    yield _text(
-        max(spots[most], x0 + 28),
-        y(memory.step[most].total) - 5,
-        units.gib(memory.step[most].total),
-        "figure",
-        "middle",
-    )
+    spot, most = max(zip(spots, moments, strict=True), key=lambda each: each[1].total)
+    yield _text(max(spot, x0 + 28), y(most.total) - 5, units.gib(most.total), "figure", "middle")
     yield _text(x + EVALUATION / 2, y(low) - 5, units.gib(low), "figure", "middle")
-    yield _line(x0, base, left + wide, base, "axis")
-    if limit:
-        yield _line(x0, y(limit), left + wide, y(limit), "limit")
+    yield _line(x0, base, right, base, "axis")
+    if usable:
+        yield _line(x0, y(usable), right, y(usable), "limit")
         # Above the plot, where nothing lies that it could cover.
-        yield _text(left + wide, top + 8, f"- - {stage.gpu} has {units.gib(limit)}", "over", "end")
-    if memory.limit:
-        yield _line(x0, y(memory.limit), left + wide, y(memory.limit), "own")
-        yield _text(left + wide, top + 24, f"· · the recipe's limit is {units.gib(memory.limit)}", "owned", "end")
+        yield _text(right, top + 8, f"- - {stage.stage.machines.gpu} has {units.gib(usable)}", "over", "end")
+    if limit:
+        yield _line(x0, y(limit), right, y(limit), "own")
+        yield _text(right, top + 24, f"· · the recipe's limit is {units.gib(limit)}", "owned", "end")
     yield "</g>"
 
 
-def _spots(step: Sequence[MomentReport], left: float, right: float) -> list[float]:
+def _spots(moments: Sequence[MomentParts], left: float, right: float) -> list[float]:
     """Where each moment stands; a phase has its part of the width, and its moments are evenly apart in it."""
     spots = []
     for name, (start, end) in PHASES.items():
-        count = sum(moment.moment == name for moment in step)
+        count = sum(moment.moment == name for moment in moments)
         shares = [start + (end - start) * n / (count - 1) for n in range(count)] if count > 1 else [end] * count
         spots += [left + (right - left) * share for share in shares]
     return spots
 
 
-def _time(stages: Sequence[StagePlan], top: float) -> Iterator[str]:
+def _time(times: Mapping[str, Duration], top: float) -> Iterator[str]:
     """A bar for each stage, of training, evaluation, and start and saving; across its end the range."""
-    times = [stage.time for stage in stages if stage.time]
-    longest = max(time["range_seconds"][1] for time in times)
     x0, x1 = MARGIN + 130, WIDTH - MARGIN - 190
-    scale = longest / (x1 - x0)
+    scale = max(time.range_seconds[1] for time in times.values()) / (x1 - x0)
     yield f'<g data-seconds-a-pixel="{scale:.6f}" data-left="{x0}">'
     yield _text(MARGIN, top + 8, "Time by stage, and the range it is likely in", "head")
     yield _legend(MARGIN, top + 32, list(SPENT.values()))
-    for row, (stage, time) in enumerate(zip(stages, times, strict=True)):
+    for row, (stage, time) in enumerate(times.items()):
         y, x = top + 56 + ROW * row, float(x0)
-        yield _text(x0 - 8, y + 13, stage.stage, anchor="end")
+        yield _text(x0 - 8, y + 13, stage, anchor="end")
         for name, (words, colour) in SPENT.items():
-            width = time[name] / scale
-            title = f"<title>{stage.stage}, {words}: {units.duration(time[name])}</title>"
-            yield f'<rect data-stage={quoteattr(stage.stage)} data-part="{name}" x="{x:.2f}" y="{y}" width="{width:.2f}" height="18" fill="{colour}">{title}</rect>'
+            seconds = getattr(time, name)
+            width = seconds / scale
+            title = f"<title>{stage}, {words}: {units.duration(seconds)}</title>"
+            yield f'<rect data-stage={quoteattr(stage)} data-part="{name}" x="{x:.2f}" y="{y}" width="{width:.2f}" height="18" fill="{colour}">{title}</rect>'
             x += width
-        low, high = (x0 + seconds / scale for seconds in time["range_seconds"])
+        low, high = (x0 + seconds / scale for seconds in time.range_seconds)
         yield _line(low, y + 9, high, y + 9, "range")
         yield from (_line(end, y + 4, end, y + 14, "range") for end in (low, high))
-        yield _text(
-            x1 + 12, y + 13, f"{units.duration(time['total_seconds'])} ({units.between(*time['range_seconds'])})"
-        )
+        likely = units.between(*time.range_seconds)
+        yield _text(x1 + 12, y + 13, f"{units.duration(time.total_seconds)} ({likely})")
     yield "</g>"
 
 
@@ -195,10 +193,6 @@ def _legend(left: float, top: float, entries: Sequence[tuple[str, str]]) -> str:
         parts.append(_text(x + 18, top, name, "soft"))
         x += 18 + 7 * len(name) + 22
     return "\n".join(parts)
-
-
-def _title(part: str, size: int) -> str:
-    return f"<title>{NAMES.get(part, part)}: at most {units.gib(size)}</title>"
 
 
 def _text(x: float, y: float, words: str, style: str = "", anchor: str = "start") -> str:

@@ -1,4 +1,5 @@
-"""The parts of a plan as text: a table for each stage, then the claims and what the figures rest on. No figure is made here."""
+"""The parts of a plan as tables: one for each stage, then the claims and what the figures rest on; and what a trace says of a
+stage. No figure is made here."""
 
 from collections.abc import Iterator, Mapping
 
@@ -6,14 +7,13 @@ from rich.console import Console
 from rich.table import Table
 
 from runner.commands.options import say
-from runner.parts.planner import storage
+from runner.parts.planner import memory, storage
 from runner.parts.planner.duration import Duration
 from runner.parts.planner.forecast import Forecast, basis
 from runner.parts.planner.formulas import MOST_TRIED
 from runner.parts.planner.memory import EVALUATION
 from runner.parts.planner.planned import Planned
-from runner.parts.planner.show.tables import exact
-from runner.parts.planner.trace import Traced
+from runner.parts.planner.trace import Traced, left_out
 from runner.parts.planner.workload import Run, Workload
 from runner.plan import Plan
 from runner.recipe import units
@@ -31,6 +31,12 @@ _PARTS = {
 }
 
 
+BY_TRACE_ALONE = (
+    "By a run on fake tensors; CUDA context and allocator slack are assumed. The model runs as PyTorch alone runs it: where a "
+    "GPU has kernels for its layers, it takes less."
+)
+
+
 def show(planned: Planned, nodes: list[int], traced: Mapping[str, Traced]) -> None:
     """Prints the parts of a plan, a table a stage."""
     terminal = Console()
@@ -43,7 +49,7 @@ def show(planned: Planned, nodes: list[int], traced: Mapping[str, Traced]) -> No
                 table.add_row(*row)
             table.add_section()
         console.print(table)
-        beside(console, forecast, traced)
+        exact(console, [forecast], traced)
     reckoned = {forecast.stage.name for forecast in forecasts}
     for stage in plan.stages:
         if stage.name not in reckoned:
@@ -56,12 +62,78 @@ def show(planned: Planned, nodes: list[int], traced: Mapping[str, Traced]) -> No
         say(_claims(plan, forecasts))
     if forecasts:
         say(basis(forecasts, nodes))
+    if planned.hardware:
+        say(str(planned.hardware))
 
 
-def beside(console: Console, forecast: Forecast, traced: Mapping[str, Traced]) -> None:
-    """What is asked for beside the plan of a stage: its exact trace."""
-    if forecast.stage.name in traced:
-        console.print(exact(forecast, traced[forecast.stage.name]))
+def exact(console: Console, forecasts: list[Forecast], traces: Mapping[str, Traced]) -> None:
+    """Prints the exact trace of each stage that has one beside the quick estimate."""
+    for forecast in forecasts:
+        if (traced := traces.get(forecast.stage.name)) is None:
+            continue
+        table = Table("exact, on fake tensors", "exact", "quick", title_justify="left")
+        fields, counts = left_out(forecast.workload), forecast.counts
+        quick = forecast.formulas.changed(**fields).memory
+        table.add_row("parameters", f"{traced.parameters:,}", f"{counts.total + counts.adapter:,}")
+        table.add_row("trainable", f"{traced.trainable:,}", f"{counts.trainable:,}")
+        for name in ("weights", "gradients", "optimizer"):
+            table.add_row(name, units.gib(getattr(traced, name)), units.gib(getattr(quick.state, name)))
+        table.add_row("peak of tensors, training", units.gib(traced.peak), units.gib(quick.tensors))
+        table.add_row("peak of tensors, evaluation", units.gib(traced.evaluation_peak), units.gib(quick.evaluation))
+        if fields:
+            table.caption = "Nothing split by ZeRO and nothing offloaded; what they save is by formula alone."
+        console.print(table)
+
+
+def by_trace_alone(forecast: Forecast, work: Workload, traced: Traced) -> dict[str, object]:
+    """What a trace alone says of a stage, of whose model there are no formulas, under the names of `report`."""
+    machines, usable = forecast.stage.machines, forecast.usable
+    total = memory.whole(work, max(traced.peak, traced.evaluation_peak))
+    return {
+        "stage": forecast.stage.name,
+        "model": forecast.formulas.name,
+        "model_type": work.model.model_type,
+        "parameters": traced.parameters,
+        "trainable_parameters": traced.trainable,
+        "gpu": machines.gpu,
+        "gpus": machines.world_size,
+        "micro_batch_size": work.micro_batch_size,
+        "evaluation_batch_size": work.evaluation_batch_size,
+        "sequence_len": work.sequence_len,
+        # What each GPU needs in all, and what it has to use, None where nobody knows the card.
+        "gpu_memory_bytes": {"total": total, "usable": usable},
+        "fits": None if usable is None else total <= usable,
+        # Of one micro batch.
+        "flops": traced.flops,
+        "time": None,
+        # What the trace takes whole although the run splits or moves it.
+        "without": sorted(left_out(work)),
+        "exact": traced,
+    }
+
+
+def table_by_trace_alone(forecast: Forecast, work: Workload, traced: Traced) -> Table:
+    total, usable = memory.whole(work, max(traced.peak, traced.evaluation_peak)), forecast.usable
+    fits = f"nobody knows: the GPU `{forecast.stage.machines.gpu}` is not in the catalog"
+    if usable is not None:
+        fits = f"{'yes' if total <= usable else 'no'}, the card has {units.both(usable)} to use"
+    training = f"{units.gib(traced.peak)}, micro batch {work.micro_batch_size}"
+    evaluation = f"{units.gib(traced.evaluation_peak)}, micro batch {work.evaluation_batch_size}"
+    title = f"Stage {forecast.stage.name}, by trace alone"
+    table = Table(title=title, title_justify="left", show_header=False)
+    table.add_row("model", f"{forecast.formulas.name}, of the type {work.model.model_type}")
+    table.add_row("parameters", f"{traced.parameters:,}, {traced.trainable:,} of them trained")
+    table.add_row("GPU memory, each", f"{units.both(total)}, of which:")
+    for name in ("weights", "gradients", "optimizer"):
+        table.add_row(f"  {name}", units.gib(getattr(traced, name)))
+    table.add_row("  peak of tensors, training", training)
+    table.add_row("  peak of tensors, evaluation", evaluation)
+    table.add_row("fits", fits)
+    table.add_row("operations", f"{traced.flops / 1e12:,.3g} × 10^12 in a micro batch")
+    table.add_row("time", "cannot be told: there are no formulas for this architecture")
+    if left_out(work):
+        table.caption = "Nothing split by ZeRO and nothing offloaded; what they save comes off."
+    return table
 
 
 def _claims(plan: Plan, forecasts: list[Forecast]) -> str:

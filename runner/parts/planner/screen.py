@@ -1,21 +1,18 @@
-"""The plan on one screen: whether it fits, how long, how much and what to change; a line a stage; what is offered. No figure
-is made here."""
+"""The plan on one screen: whether it fits, how long, how much and what to change; a line a stage; the same on other counts of
+machines; what is offered. No figure is made here."""
 
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from rich.console import Console
 from rich.table import Table
 
 from runner.commands.options import say
-from runner.parts.planner import storage
+from runner.parts.planner import scaling, storage
 from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.formulas import MOST_TRIED
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.recipe_offers import Offer
-from runner.parts.planner.show.report import OfferReport
-from runner.parts.planner.show.text import beside
-from runner.parts.planner.trace import Traced
 from runner.recipe import units
 
 WIDTH = 80
@@ -23,12 +20,27 @@ WIDTH = 80
 A_WHILE = 900
 
 
+def _say(line: str, first: str = "", rest: str = "") -> None:
+    say(textwrap.fill(line, WIDTH, initial_indent=first, subsequent_indent=rest))
+
+
+def _table() -> Table:
+    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+
+
+def _say_table(table: Table) -> None:
+    console = Console(width=WIDTH)
+    if console.measure(table).maximum > WIDTH:
+        table.padding = (0, 1, 0, 0)
+    with console.capture() as drawn:
+        console.print(table)
+    say("\n" + "\n".join(line.rstrip() for line in drawn.get().splitlines()) + "\n")
+
+
 def answer(planned: Planned, offers: list[Offer]) -> None:
     """Prints the answer in four lines."""
-    for line in verdict(planned):
-        say(textwrap.fill(line, WIDTH, subsequent_indent="  "))
-    if planned.forecasts:
-        say(textwrap.fill(_change(planned, offers), WIDTH, subsequent_indent="  "))
+    for line in (*verdict(planned), *([_change(planned, offers)] if planned.forecasts else [])):
+        _say(line, rest="  ")
 
 
 def verdict(planned: Planned, price: str = "`--price`, that of one") -> tuple[str, ...]:
@@ -38,42 +50,77 @@ def verdict(planned: Planned, price: str = "`--price`, that of one") -> tuple[st
     return _fits(planned), _time(planned), _cost(planned, price)
 
 
-def stages(planned: Planned, traced: Mapping[str, Traced]) -> None:
+def stages(planned: Planned) -> None:
     """Prints a line for each stage, and what the figures rest on."""
     if not planned.forecasts:
         return
-    console, forecasts = Console(width=WIDTH), {each.stage.name: each for each in planned.forecasts}
+    forecasts = {each.stage.name: each for each in planned.forecasts}
     room, priced = planned.forecasts[0].usable, planned.together.cost is not None
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table = _table()
     table.add_column("stage")
-    table.add_column(f"GiB of {room / 2**30:.1f}" if room else "GiB on each GPU", no_wrap=True)
-    table.add_column("batch (max)", no_wrap=True)
-    table.add_column("time (likely)", no_wrap=True)
+    for name in (f"GiB of {room / 2**30:.1f}" if room else "GiB on each GPU", "batch (max)", "time (likely)"):
+        table.add_column(name, no_wrap=True)
     table.add_column("cost" if priced else "GPU h", justify="right", no_wrap=True)
     for stage in planned.plan.stages:
         if forecast := forecasts.get(stage.name):
             table.add_row(stage.name, *_row(forecast, priced))
         else:
             table.add_row(stage.name, "no GPU", "", "not estimated")
-    if console.measure(table).maximum > WIDTH:
-        table.padding = (0, 1, 0, 0)
-    with console.capture() as drawn:
-        console.print(table)
-    say("\n" + "\n".join(line.rstrip() for line in drawn.get().splitlines()) + "\n")
+    _say_table(table)
     for line in (*_basis(planned), *_disk(planned), *_first_checkpoint(planned)):
-        say(textwrap.fill(line, WIDTH))
-    for forecast in planned.forecasts:
-        beside(console, forecast, traced)
+        _say(line)
+
+
+def machines(planned: Planned, counts: list[int]) -> None:
+    """Prints a line for each count of machines, and what the figures rest on."""
+    rows = scaling.rows(planned.forecasts, counts)
+    if not rows:
+        say("\nHow long it takes on other counts of machines cannot be told.")
+        return
+    priced = rows[0].cost is not None
+    table = _table()
+    table.add_column("machines", justify="right")
+    for name in ("GPUs", "time", "speed-up", "of ideal", "cost" if priced else "GPU h"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("limit", no_wrap=True)
+    for row in rows:
+        spent = row.cost if priced else row.gpu_hours
+        table.add_row(
+            f"{row.nodes:,}",
+            f"{row.gpus:,}",
+            "never ends" if row.total_seconds is None else units.duration(row.total_seconds),
+            "" if row.speed_up is None else f"{units.speed(row.speed_up)}",
+            "" if row.efficiency is None else f"{row.efficiency:.0%}",
+            "" if spent is None else rounded(spent),
+            row.limit,
+        )
+    _say_table(table)
+    # The formulas, each with its source, and how often to save on the largest count.
+    work, last = planned.forecasts[0].workload, rows[-1]
+    for line in (
+        "As many rows as here: accumulation falls first, then steps have more rows.",
+        "Communication: bytes of a ring over the network, and 14 µs a hop (NCCL's tuning).",
+        f"Saving and reading: bytes at {work.disk_mb_s:,.0f} MB/s"
+        f"{'; every machine reads the model from the claim.' if work.shared_disk else ', of a disk of each machine.'}",
+        f"Restarts: a GPU fails every {scaling.BETWEEN_FAILURES / 86400:,.0f} days (Llama 3: 419 times in 54 days on 16,384); "
+        f"each costs {units.duration(scaling.RESTART)}, reading, and the work since the last checkpoint (Daly 2006).",
+        f"On {last.nodes:,} machines a checkpoint comes every {units.duration(last.save_seconds)}; "
+        f"every {units.duration(last.best_save_seconds)} would cost least (Young 1974).",
+    ):
+        _say(line, rest="  ")
 
 
 def offered(offers: list[Offer]) -> None:
-    """Prints each offer with its number."""
+    """Prints each offer with its number, what it takes, and what it loses."""
+    if offers:
+        say()
     for number, offer in enumerate(offers, 1):
-        say(
-            ("\n" if number == 1 else "")
-            + textwrap.fill(f"{number}. {', '.join(offer.lines)}", WIDTH, subsequent_indent="   ")
-        )
-        say(textwrap.fill(_taking(OfferReport.of(offer)), WIDTH, initial_indent="   ", subsequent_indent="   "))
+        _say(f"{number}. {', '.join(offer.lines)}", rest="   ")
+        seconds, hours = offer.after.seconds, offer.after.together.gpu_hours
+        time = "time unknown" if seconds is None else f"{units.duration(seconds)}, {rounded(hours)} GPU hours"
+        cost = f", cost {rounded(offer.cost)}" if offer.cost is not None else ""
+        loses = ", ".join(offer.loses) or "loses nothing"
+        _say(f"{time}{cost}, {units.gib(offer.gpu_memory)}; {loses}", "   ", "   ")
 
 
 def _fits(planned: Planned) -> str:
@@ -165,14 +212,3 @@ def _disk(planned: Planned) -> Iterator[str]:
     for name, need in storage.needs(plan, planned.forecasts).items():
         if need:
             yield f"Disk: {units.gib(need)} on the claim {name}, of {plan.claim_gib(name)} GiB."
-
-
-def _taking(offer: OfferReport) -> str:
-    """What an offer takes, and what it loses."""
-    time = (
-        "time unknown"
-        if offer.total_seconds is None
-        else f"{units.duration(offer.total_seconds)}, {rounded(offer.gpu_hours)} GPU hours"
-    )
-    cost = f", cost {rounded(offer.cost)}" if offer.cost is not None else ""
-    return f"{time}{cost}, {units.gib(offer.gpu_memory_bytes)}; {', '.join(offer.loses) or 'loses nothing'}"

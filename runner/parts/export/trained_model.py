@@ -1,5 +1,5 @@
-"""Weights: what servers refuse of an adapter, and whether exported weights are the base model's with what was trained, and nothing
-else, tensor by tensor."""
+"""The model that a stage has left, with all that is on record of it; what servers refuse of its adapter; and the proof that exported
+weights are the base model's with what was trained, and nothing else, tensor by tensor."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -8,10 +8,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from runner.parts.report import facts
+from runner.parts.report.facts import RunFacts, StageFacts
+from runner.run import inference
+from runner.run.run_folder import RunFolder
+from runner.run.run_manifest import plan_of
+from runner.run.stage_folder import StageFolder
 from runner.tools.files import read_record
 from runner.tools.problem import Stop
+from runner.tools.run_files import ADAPTER, BEST_IMAGES, DEMO, EXPORT, SUMMARY
 from runner.tools.vllm import saved
-from runner.trainer.generation import Chat
+from runner.trainer.generation import Chat, chats
 
 UNPROVEN = "Nothing was kept. This is worth a report: what was trained lies unchanged in the run."
 
@@ -21,14 +28,14 @@ def unproven(what: str, remedy: str = UNPROVEN) -> Stop:
     return Stop(f"The export is not what was trained: {what}.", remedy)
 
 
+# What was compared: counts and distances, by name.
+Proof = dict[str, float]
+# A model that training began with: its folder or its name on the hub, and its revision there.
+Base = tuple[str, str | None]
 WEIGHTS = "adapter_model.safetensors"
 # What PEFT writes before the name of a layer, and behind it.
 _PREFIX = "base_model.model."
 _PART = re.compile(r"(?P<layer>.+)\.(?P<part>lora_(?:embedding_)?[AB]|lora_magnitude_vector)(?:\.weight)?\Z")
-
-
-# What was compared: counts and distances, by name.
-Proof = dict[str, float]
 
 
 def words_of(chat: Chat, folder: Path | None = None) -> Any:
@@ -81,6 +88,83 @@ def _of(pattern: Mapping[str, Any], layer: str, usual: Any) -> Any:
     return next((value for key, value in pattern.items() if re.match(rf"(.*\.)?({key})$", layer)), usual)
 
 
+@dataclass(frozen=True)
+class TrainedModel:
+    """A model in a run folder. folder: of the stage that has left it; run, stage: what is on record, as the page shows it.
+    base: the model that the stage began with, None where it is not here or is none of a hub's; chat: how it is asked, and what."""
+
+    folder: StageFolder
+    run: RunFacts
+    stage: StageFacts
+    base: Base | None
+    chat: Chat
+    questions: tuple[str, ...]
+
+    @property
+    def model(self) -> Path:
+        return self.folder.model
+
+    @property
+    def adapter(self) -> AdapterFolder | None:
+        """The adapter that was trained; None where it was the model itself."""
+        folder = self.folder.path / ADAPTER
+        return AdapterFolder(folder) if (folder / WEIGHTS).is_file() else None
+
+    @property
+    def home(self) -> Path:
+        """Where its exports lie unless somebody names another folder."""
+        return self.folder.path / EXPORT
+
+    @property
+    def hub_base(self) -> str:
+        """The base model's name on the hub; empty where it has none: a folder, a model from nothing, or the twin of a rehearsal."""
+        named = self.run.planned.model
+        on_hub = named.count("/") == 1 and not named.startswith((".", "/", "~"))
+        return named if on_hub and not self.run.rehearsal else ""
+
+
+def of(run: RunFolder, stage: str | None = None) -> TrainedModel:
+    """The model of a stage of a run; of the last one that has left a model where none is named.
+
+    Raises Stop where there is none, it is one that tells images apart, or it is not any more what training has left.
+    """
+    plan = plan_of(run)
+    folder = StageFolder(plan, plan.stage(stage)) if stage else inference.newest(plan)
+    if list(folder.path.glob(BEST_IMAGES)):
+        raise Stop(
+            f"`{plan.name}` trains a model that tells images apart, which servers of language models do not load.",
+            f"It is in `{folder.path / BEST_IMAGES}`, as `torch.load` reads it; its shape is in `{SUMMARY}` beside it.",
+        )
+    if not folder.weights_files:
+        raise Stop(f"The stage `{folder.stage.name}` has left no model.", "Leave out `--stage`.")
+    if folder.state.outputs and (changed := folder.changed_outputs()):
+        raise Stop(
+            f"`{folder.path / changed[0]}` is not as training has left it.",
+            "What is on record of this run would not be about it. Put the file back, or export the model by other means.",
+        )
+    known = facts.of(run)
+    found = next((one for one in known.stages if one.name == folder.stage.name), None)
+    if found is None:
+        raise Stop(f"Nothing is on record of the stage `{folder.stage.name}`.", "`recipe fetch` brings it.")
+    base = _base(folder, known)
+    demo = read_record(folder.path / DEMO)
+    if demo:
+        _, chat = chats(folder.path, demo | {"base_model": base[0] if base else demo["base_model"]})
+    else:
+        chat = Chat(str(folder.model), None, str(folder.model), None, max_new_tokens=40, chat=False)
+    return TrainedModel(folder, known, found, base, chat, tuple(demo.get("questions") or ()))
+
+
+def _base(folder: StageFolder, run: RunFacts) -> Base | None:
+    """As merging finds it: as the plan has it where the folder lies now, else by its name on the hub."""
+    base = str(folder.stage.config.get("base_model") or "")
+    if Path(base).is_dir():
+        return base, None
+    if base.startswith("/") and not run.rehearsal and run.planned.model:
+        return run.planned.model, run.planned.revision or None
+    return (base, folder.stage.config.get("revision_of_model")) if base and not base.startswith("/") else None
+
+
 def faults(adapter: AdapterFolder, modules: Iterable[str]) -> Iterator[str]:
     """Why servers cannot serve an adapter, a sentence without its full stop each. modules: the names of the base model's own."""
     yield from saved(adapter.folder).refusals()
@@ -95,27 +179,31 @@ def faults(adapter: AdapterFolder, modules: Iterable[str]) -> Iterator[str]:
         )
 
 
-def modules_of(base: str, revision: str | None, trust_remote_code: bool) -> set[str]:
+def modules_of(base: Base, trust_remote_code: bool) -> set[str]:
     """The names of all modules of a model, by its config alone."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    config = AutoConfig.from_pretrained(base, revision=revision, trust_remote_code=trust_remote_code)
+    name, revision = base
+    config = AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
     return {name for name, _ in model.named_modules()}
 
 
-Base = tuple[str, str | None]
-
-
-def state_of(folder: str, revision: str | None = None, dtype: Any = "auto", trust_remote_code: bool = False) -> Any:
-    """The tensors of a model on this machine, or on the hub, by name; tied ones under each of their names."""
+def loaded(name: str, revision: str | None = None, dtype: Any = "auto", trust_remote_code: bool = False) -> Any:
+    """A language model of this machine, or of the hub. Raises OSError where it cannot be had."""
     from transformers import AutoModelForCausalLM
 
-    options: dict[str, Any] = {"revision": revision} if revision and not Path(folder).is_dir() else {}
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, trust_remote_code=trust_remote_code, **options)
-    return model.state_dict()
+    options: dict[str, Any] = {"revision": revision} if revision and not Path(name).is_dir() else {}
+    return AutoModelForCausalLM.from_pretrained(name, dtype=dtype, trust_remote_code=trust_remote_code, **options)
+
+
+def states(folder: Path, base: Base, trust_remote_code: bool) -> tuple[Any, Any, Any]:
+    """The tensors of a model and of its base, by name, tied ones under each of their names; and the precision of both."""
+    whole = loaded(str(folder), trust_remote_code=trust_remote_code).state_dict()
+    dtype = next(tensor.dtype for tensor in whole.values() if tensor.is_floating_point())
+    return whole, loaded(*base, dtype=dtype, trust_remote_code=trust_remote_code).state_dict(), dtype
 
 
 def merged(folder: Path, adapter: AdapterFolder, base: Base, trust_remote_code: bool = False) -> Proof:
@@ -128,11 +216,12 @@ def merged(folder: Path, adapter: AdapterFolder, base: Base, trust_remote_code: 
     import torch
     from safetensors.torch import load_file
 
-    whole = state_of(str(folder), trust_remote_code=trust_remote_code)
-    dtype = next(tensor.dtype for tensor in whole.values() if tensor.is_floating_point())
-    before = state_of(*base, dtype=dtype, trust_remote_code=trust_remote_code)
-    parts, changes = load_file(adapter.folder / WEIGHTS), _changes(adapter)
-    _same_names(whole, before)
+    whole, before, dtype = states(folder, base, trust_remote_code)
+    parts = load_file(adapter.folder / WEIGHTS)
+    changes = {f"{layer}.weight": layer for layer in adapter.layers}
+    for name, tensor in whole.items():
+        if name not in before or before[name].shape != tensor.shape:
+            raise unproven(f"its base model has no tensor `{name}` of that shape")
     tied = {tensor.data_ptr() for name, tensor in before.items() if name in changes}
     furthest = 0.0
     for name, tensor in whole.items():
@@ -159,11 +248,6 @@ def merged(folder: Path, adapter: AdapterFolder, base: Base, trust_remote_code: 
     return {"changed_tensors": len(changes), "tensors": len(whole), "largest_difference": furthest}
 
 
-def _changes(adapter: AdapterFolder) -> Mapping[str, str]:
-    """The layer that an adapter changes, by the name of its weight."""
-    return {f"{layer}.weight": layer for layer in adapter.layers}
-
-
 def _change(adapter: AdapterFolder, parts: Mapping[str, Any], layer: str) -> Any:
     """s·B·A of a layer, in fp64 [out, in]. Raises Stop for what is no plain LoRA."""
     names = adapter.layers[layer]
@@ -176,12 +260,6 @@ def _change(adapter: AdapterFolder, parts: Mapping[str, Any], layer: str) -> Any
     return change.T if embedding or adapter.config.get("fan_in_fan_out") else change
 
 
-def _same_names(whole: Mapping[str, Any], before: Mapping[str, Any]) -> None:
-    for name, tensor in whole.items():
-        if name not in before or before[name].shape != tensor.shape:
-            raise unproven(f"its base model has no tensor `{name}` of that shape")
-
-
 def trained(folder: Path, base: Base, trust_remote_code: bool = False) -> Proof:
     """Proves that a model, trained itself, is not the one that it began with. Gives how many of its tensors changed.
 
@@ -189,9 +267,7 @@ def trained(folder: Path, base: Base, trust_remote_code: bool = False) -> Proof:
     """
     import torch
 
-    whole = state_of(str(folder), trust_remote_code=trust_remote_code)
-    dtype = next(tensor.dtype for tensor in whole.values() if tensor.is_floating_point())
-    before = state_of(*base, dtype=dtype, trust_remote_code=trust_remote_code)
+    whole, before, _ = states(folder, base, trust_remote_code)
     # Training may have added words.
     same = [name for name, was in before.items() if name in whole and torch.equal(whole[name], was)]
     changed = len(whole) - len(same)
@@ -200,14 +276,7 @@ def trained(folder: Path, base: Base, trust_remote_code: bool = False) -> Proof:
     return {"changed_tensors": changed, "tensors": len(whole)}
 
 
-def beside(
-    adapter: Path,
-    base: str,
-    revision: str | None,
-    whole: Path,
-    prompts: Sequence[Sequence[int]],
-    trust_remote_code: bool,
-) -> Proof:
+def beside(adapter: Path, base: Base, whole: Path, prompts: Sequence[Sequence[int]], trust_remote_code: bool) -> Proof:
     """Proves that an adapter, loaded beside its base model, says what the merged model says, and not what the base model says.
     prompts: in token numbers. Gives the largest difference of a logit from the merged model's, and from the base's.
 
@@ -215,22 +284,16 @@ def beside(
     """
     import torch
     from peft import PeftModel
-    from transformers import AutoModelForCausalLM
-
-    def loaded(folder: str, commit: str | None) -> Any:
-        options: dict[str, Any] = {"revision": commit} if commit and not Path(folder).is_dir() else {}
-        return AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, trust_remote_code=trust_remote_code, **options
-        ).eval()
 
     def said(model: Any) -> list[Any]:
+        model.eval()
         with torch.no_grad():
             return [model(input_ids=torch.tensor([list(prompt)])).logits[0, -1] for prompt in prompts]
 
-    plain = loaded(base, revision)
+    plain = loaded(*base, torch.float32, trust_remote_code)
     without = said(plain)
-    with_adapter = said(PeftModel.from_pretrained(plain, str(adapter)).eval())
-    merged_model = said(loaded(str(whole), None))
+    with_adapter = said(PeftModel.from_pretrained(plain, str(adapter)))
+    merged_model = said(loaded(str(whole), None, torch.float32, trust_remote_code))
     moved = max(float((here - there).abs().max()) for here, there in zip(with_adapter, without, strict=True))
     off = max(float((here - there).abs().max()) for here, there in zip(with_adapter, merged_model, strict=True))
     if not moved:

@@ -1,0 +1,336 @@
+"""Watching: a job until it ends, all jobs of a namespace as a table, and the logs of a job's machines."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from runner.parts.openshift.client import Cluster, Manifests, address
+from runner.parts.openshift.diagnose import GONE, logs_of, reasons, times
+from runner.parts.openshift.errors import Refused, TryAgain, pause
+from runner.parts.openshift.jobs import (
+    Sent,
+    container,
+    everyone,
+    foreseen,
+    gpus,
+    machines,
+    node_number,
+    pods_of,
+    queue_of,
+)
+from runner.parts.openshift.status import FAILED, QUEUED, TRAINING, JobState, ended, entry_of, look
+from runner.render.kubernetes import Manifest
+from runner.tools.problem import Stop
+
+# Gets the state (None while the cluster cannot be reached) and what to say about it.
+Show = Callable[[JobState | None, list[str]], None]
+
+
+class Failed(Stop):
+    """A job that was watched has failed. of_gate: whether it is a gate's, which then is closed."""
+
+    def __init__(self, sent: Sent, why: list[str], hint: str) -> None:
+        super().__init__(f"{sent.kind} `{sent.name}` failed. {' '.join(why)}", hint)
+        self.of_gate = sent.of_gate
+
+
+class Gone(Stop):
+    """A job that was watched has been taken away by somebody."""
+
+
+def follow(cluster: Cluster, sent: Sent, show: Show) -> JobState:
+    """Shows a job's state until it ends; returns the last one.
+
+    Raises Gone where the job is taken away, and Failed where it fails.
+    """
+    missing = 0
+    while True:
+        try:
+            job = cluster.get(sent.kind, sent.namespace, sent.name)
+            missing = missing + 1 if job is None else 0
+            if missing > 2:
+                raise Gone(f"{sent.kind} `{sent.name}` is not there any more; someone deleted it.", "Submit again.")
+            if job is not None:
+                state = look(cluster, job)
+                why = reasons(state, logs_of(cluster, state))
+                show(state, why)
+                if state.phase == FAILED:
+                    log = "recipe logs RECIPE" + ("" if sent.of_gate else f" --stage {sent.stage.name}")
+                    again = " Submitting again tries again." if not (sent.of_gate or sent.stage.trains) else ""
+                    hint = f"The log: `{log}`.{again}" if state.pods else again.strip()
+                    raise Failed(sent, why, hint)
+                if state.ended:
+                    return state
+        except TryAgain as silence:
+            show(None, [f"{silence.text.splitlines()[0]} The job goes on; trying again."])
+        pause()
+
+
+def line(state: JobState) -> str:
+    """A state in one line."""
+    running = sum(pod.get("status", {}).get("phase") == "Running" for pod in state.pods)
+    said = f"{running} of {machines(state.job)} machines run" if state.pods else "no machine yet"
+    latest = state.progress.latest
+    if state.phase != TRAINING or latest is None:
+        return state.phase if state.ended else f"{state.phase}, {said}"
+    loss = f", loss {latest['loss']:.3f}" if "loss" in latest else ""
+    left = state.progress.seconds_left
+    return f"step {latest['step']} of {latest['steps']}{loss}{'' if left is None else f', about {rest(left)} left'}"
+
+
+def rest(seconds: float) -> str:
+    """How much longer, in hours and minutes."""
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min" if hours else f"{max(1, minutes)} min"
+
+
+TITLES = ("job", "state", "step", "loss", "speed", "GPU memory", "left", "spent")
+
+
+@dataclass(frozen=True)
+class JobRow:
+    """A job: its state, what stands in its way, its place in its queue (`2nd of 5`, empty where it waits in none), and the GPU
+    hours that it has held so far."""
+
+    state: JobState
+    why: list[str] = field(default_factory=list)
+    place: str = ""
+    gpu_hours: float = 0.0
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """As TITLES has them; empty what nobody knows, or what is over."""
+        state, latest = self.state, self.state.progress.latest or {}
+        at_work = state.phase == TRAINING
+        left = state.progress.seconds_left if at_work else None
+        return (
+            state.name,
+            self._phase,
+            f"{latest['step']} of {latest['steps']}" if latest else "",
+            f"{latest['loss']:.3f}" if latest.get("loss") is not None else "",
+            self._speed(latest),
+            self._memory(latest),
+            rest(left) if left is not None else "",
+            self._spent,
+        )
+
+    @property
+    def _phase(self) -> str:
+        state = self.state
+        if state.phase == QUEUED:
+            return f"{state.phase}{f', {self.place}' if self.place else ''}"
+        running = sum(pod.get("status", {}).get("phase") == "Running" for pod in state.pods)
+        missing = not state.ended and running < machines(state.job)
+        return state.phase + (f", {running} of {machines(state.job)} machines" if missing else "")
+
+    def _speed(self, latest: Mapping[str, Any]) -> str:
+        for what, unit in (("tokens_per_second", "tokens/s"), ("samples_per_second", "rows/s")):
+            if (real := latest.get(what)) is not None:
+                plan = foreseen(self.state.job, what.replace("_", "-"))
+                return f"{real:,.0f} {unit}" + (f" (plan {float(plan):,.0f})" if plan else "")
+        return ""
+
+    def _memory(self, latest: Mapping[str, Any]) -> str:
+        """What the allocator has taken of the first GPU, because that, and not what lies in it, must fit."""
+        real = latest.get("gpu_reserved_gib") or latest.get("gpu_memory_gib")
+        if real is None:
+            return ""
+        plan = foreseen(self.state.job, "gpu-memory")
+        return f"{real:.1f} GiB" + (f" (plan {plan.removesuffix(' GiB')})" if plan else "")
+
+    @property
+    def _spent(self) -> str:
+        if not self.gpu_hours:
+            return ""
+        price = foreseen(self.state.job, "price-per-gpu-hour")
+        return f"{self.gpu_hours * float(price):,.2f}" if price else f"{self.gpu_hours:.1f} GPU h"
+
+
+def rows(cluster: Cluster, namespace: str) -> list[JobRow]:
+    """Every job of a namespace that recipe-runner has rendered, the latest first."""
+    jobs = sorted(everyone(cluster, namespace), key=lambda job: str(job["metadata"]["creationTimestamp"]), reverse=True)
+    waiting = cluster.list("Workload", namespace, forgiving=True) if any(map(queue_of, jobs)) else []
+    found = []
+    for job in jobs:
+        state = look(cluster, job)
+        found.append(JobRow(state, reasons(state, logs_of(cluster, state)), place(waiting, job), gpu_hours(state)))
+    return found
+
+
+def table(rows: list[JobRow]) -> list[str]:
+    """The rows under their titles, without columns that nobody fills, and below each what stands in its way."""
+    cells = [TITLES, *(row.cells for row in rows)]
+    kept = [column for column in range(len(TITLES)) if any(line[column] for line in cells[1:])]
+    width = {column: max(len(line[column]) for line in cells) for column in kept}
+    lines = ["  ".join(f"{line[column]:<{width[column]}}" for column in kept).rstrip() for line in cells]
+    said = [lines[0]]
+    for row, line in zip(rows, lines[1:], strict=True):
+        said += [line, *(f"  {reason}" for reason in row.why)]
+    return said
+
+
+def place(workloads: Manifests, job: Manifest) -> str:
+    """A job's place among those of this namespace that wait in the same queue of Kueue: it takes the most important first, and
+    of those the oldest. What other namespaces wait for in a shared queue, nobody here may see."""
+    own = entry_of(workloads, job)
+    if own is None or not _waits(own):
+        return ""
+    line = sorted(
+        (entry for entry in workloads if _waits(entry) and _queue(entry) == _queue(own)),
+        key=lambda entry: (-int(entry.get("spec", {}).get("priority") or 0), entry["metadata"]["creationTimestamp"]),
+    )
+    return f"{ordinal(line.index(own) + 1)} of {len(line)} here in `{_queue(own) or queue_of(job)}`"
+
+
+def _queue(workload: Manifest) -> str:
+    return str(workload.get("spec", {}).get("queueName") or "")
+
+
+def _waits(workload: Manifest) -> bool:
+    conditions = workload.get("status", {}).get("conditions") or []
+    over = any(each["type"] in ("QuotaReserved", "Finished") and each["status"] == "True" for each in conditions)
+    return not over and workload.get("spec", {}).get("active", True) is not False
+
+
+def ordinal(number: int) -> str:
+    """`1st`, `2nd`, `13th`."""
+    last = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{'th' if number % 100 in (11, 12, 13) else last}"
+
+
+def gpu_hours(state: JobState, now: datetime | None = None) -> float:
+    """How long GPUs were held: by each pod that is there, from its start to its end; by a job whose pods are gone, all of them
+    from its start to its end. Pods that others have taken the place of and that are gone are not counted."""
+    now = now or datetime.now(UTC)
+    pods = [*state.replaced, *state.pods]
+    if not pods:
+        status = state.job.get("status", {})
+        end = status.get("completionTime") or (_ended(state) if state.ended else None)
+        return gpus(state.job) * _hours(status.get("startTime"), end, now) if end or not state.ended else 0.0
+    return sum(_gpus_of(pod) * _hours(pod.get("status", {}).get("startTime"), _end_of(pod), now) for pod in pods)
+
+
+def _ended(state: JobState) -> str | None:
+    """When the last condition of a job came about, which is its end."""
+    conditions = state.job.get("status", {}).get("conditions") or []
+    return max((each.get("lastTransitionTime") or "" for each in conditions), default="") or None
+
+
+def _gpus_of(pod: Manifest) -> int:
+    limits = [each.get("resources", {}).get("limits", {}) for each in pod["spec"].get("containers", ())]
+    return sum(int(each.get("nvidia.com/gpu", 0)) for each in limits)
+
+
+def _end_of(pod: Manifest) -> str | None:
+    """When the last container of a pod has ended; None while it runs."""
+    status = pod.get("status", {})
+    if status.get("phase") not in ("Succeeded", "Failed"):
+        return None
+    entries = [entry.get("state", {}).get("terminated") or {} for entry in status.get("containerStatuses") or []]
+    return max((str(end["finishedAt"]) for end in entries if end.get("finishedAt")), default=status.get("startTime"))
+
+
+def _hours(start: str | None, end: str | None, now: datetime) -> float:
+    if not start:
+        return 0.0
+    last = _time(end) if end else now
+    return max(0.0, (last - _time(start)).total_seconds() / 3600)
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+class NotYet(Stop):
+    """A machine that the job is for has no pod: not yet, or between two of them."""
+
+
+def pod_of(cluster: Cluster, job: Manifest, node: int) -> Manifest:
+    """The pod of machine `node`, 0 the master. Raises Stop where the job is for fewer, NotYet where it is not there."""
+    meta = job["metadata"]
+    if node >= (planned := machines(job)):
+        raise Stop(
+            f"{job['kind']} `{meta['name']}` has no machine {node}.",
+            f"It has 0 to {planned - 1}." if planned > 1 else "It has only machine 0.",
+        )
+    pods = pods_of(cluster, job)
+    for pod in pods:
+        if node_number(pod) == node:
+            return pod
+    if ended(job) and not pods:
+        raise Stop(f"{job['kind']} `{meta['name']}` has {ended(job)}.", GONE)
+    missing = f"no pod for machine {node}" if pods else "no pods"
+    raise NotYet(
+        f"{job['kind']} `{meta['name']}` has {missing}, and so no log.",
+        "`recipe status` says why, where it is known.",
+    )
+
+
+def whole_log(cluster: Cluster, job: Manifest, node: int) -> list[str]:
+    """A machine's log, that of the previous container first where it was restarted."""
+    pod = pod_of(cluster, job, node)
+    space, name = job["metadata"]["namespace"], pod["metadata"]["name"]
+    lines: list[str] = []
+    if _restarts(pod) and (before := cluster.log(space, name, container(job), previous=True)):
+        lines += [*before.splitlines(), f"--- `{name}` was started again ({times(_restarts(pod))} so far) ---"]
+    now = cluster.log(space, name, container(job))
+    # Of a pod without a machine a cluster gives an empty log, of one whose container waits none.
+    if not lines and (now is None or (not now and pod.get("status", {}).get("phase", "Pending") == "Pending")):
+        raise Stop(f"`{name}` has not started, and has no log yet.", "`recipe status` says what it waits for.")
+    return lines + (now or "").splitlines()
+
+
+def _restarts(pod: Manifest) -> int:
+    return sum(entry.get("restartCount", 0) for entry in pod.get("status", {}).get("containerStatuses") or [])
+
+
+def follow_log(cluster: Cluster, find: Callable[[], Manifest | None], node: int, say: Callable[[str], None]) -> None:
+    """Says every new line of a machine's log until its job ends; goes on after restarts and lost connections.
+
+    Raises Stop where the cluster refuses, and where there is no such machine: waiting would change neither.
+    """
+    since, silent, restarts = "", False, 0
+    while True:
+        try:
+            job = find()
+            if job is None:
+                say("--- the job is not there any more ---")
+                return
+            over = ended(job) is not None
+            pod = pod_of(cluster, job, node)
+            parts = (True, False) if _restarts(pod) > restarts else (False,)
+            for previous in parts:
+                for stamp, text in _since(cluster, job, pod["metadata"]["name"], since, previous):
+                    since = stamp
+                    say(text)
+            restarts = _restarts(pod)
+            silent = False
+            if over:
+                return
+        except TryAgain:
+            if not silent:
+                say("--- the cluster does not answer; trying again ---")
+            silent = True
+        except NotYet:
+            if over:
+                raise
+        pause()
+
+
+def _since(cluster: Cluster, job: Manifest, pod: str, since: str, previous: bool) -> list[tuple[str, str]]:
+    """Lines after the time stamp `since`, each with its own; a stamp has nanoseconds, so no line comes twice.
+
+    previous: of the container before the last restart.
+    """
+    space = job["metadata"]["namespace"]
+    query = [("container", container(job)), ("timestamps", "true")] + ([("sinceTime", since)] if since else [])
+    query += [("previous", "true")] if previous else []
+    try:
+        response = cluster.request("GET", f"{address('Pod', space, pod)}/log", query)
+    except Refused as refused:
+        if refused.status in (400, 404):
+            return []
+        raise refused.stop("Pod", space, pod) from None
+    stamped = [line.partition(" ") for line in response.data.decode(errors="replace").splitlines()]
+    return [(stamp, text) for stamp, _, text in stamped if stamp > since]
