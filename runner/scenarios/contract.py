@@ -23,6 +23,7 @@ Rules for every recipe. `hooks` names functions by their moment:
 
     before_stage(folder, tell, where)      raises Stop where a stage must not start; where: the option that names the cluster
     before_training(cfg, trainer, settings)  in the training process, before the first step: what is wrong, or an empty text
+    blocks(settings, batch, resumed_at)    packed blocks to train on and to measure by, and the number of steps to count to
     callbacks(settings, history)           what else hears of a training while it runs, as callbacks of transformers' Trainer
     after_stage(folder, tell)              a stage that others build on has ended; raises Stop where nothing may follow
     after_run(recipe, run)                 lines for the end of a run
@@ -45,6 +46,7 @@ Rules for every recipe. `hooks` names functions by their moment:
     gate_in_pod(folder, tell), promote_in_pod(folder, by, reason, tell)
                                            what `runner.entrypoints.stage` does beside running a stage
     seal_key(make)                         the key that measured numbers are sealed with; make: write one where there is none
+    page_of_run(run)                       a run as an HTML page
     plan_server(recipe, as_json)           shows what a server of the trained model needs; exit code
 """
 
