@@ -23,6 +23,7 @@ Rules for every recipe. `hooks` names functions by their moment:
 
     before_stage(folder, tell, where)      raises Stop where a stage must not start; where: the option that names the cluster
     before_training(cfg, trainer, settings)  in the training process, before the first step: what is wrong, or an empty text
+    blocks(settings, batch, resumed_at)    packed blocks to train on and to measure by, and the number of steps to count to
     callbacks(settings, history)           what else hears of a training while it runs, as callbacks of transformers' Trainer
     after_stage(folder, tell)              a stage that others build on has ended; raises Stop where nothing may follow
     after_run(recipe, run)                 lines for the end of a run
