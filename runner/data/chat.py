@@ -2,11 +2,11 @@
 no duplicates, none too long, a split that leaks no question."""
 
 import json
-import random
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +25,7 @@ from runner.data.conversation_formats import (
     rendered,
     unwritten,
 )
-from runner.data.items import Spool
+from runner.data.items import ItemPreparer
 from runner.data.lengths import Lengths
 from runner.data.report import Report
 from runner.data.tokenizers import TokenizerFor
@@ -45,30 +45,7 @@ def prepare(
     sample_rows: keep at most so many pairs, drawn by the seed.
     Raises Stop where too few rows are left to train and validate on.
     """
-
-    def read(place: Path, report: Report) -> tuple[Spool, np.ndarray]:
-        sets = [one.told() for one in chat.sets]
-        said = (
-            f"{one.form}{'' if stated.form else ', told from the columns'}"
-            for one, stated in zip(sets, chat.sets, strict=True)
-        )
-        report.form = "; ".join(dict.fromkeys(said))
-        codecs = [items.RowCodec(partial(one.conversation, chat.special_tokens.axolotl), batch) for one in sets]
-        spooled, kept = items.without_duplicates(chat, codecs, place, report)
-        if sample_rows is not None and len(kept) > sample_rows:
-            report.sampled_from = len(kept)
-            kept = kept[sorted(random.Random(chat.seed).sample(range(len(kept)), sample_rows))]
-        return spooled, kept
-
-    return items.prepare(
-        chat,
-        out,
-        read,
-        partial(ConversationColumns, chat),
-        tokenizer=chat.tokenizer,
-        tokenizer_for=tokenizer_for,
-        sample_rows=sample_rows,
-    )
+    return ChatRows(chat, chat.tokenizer).prepare(out, tokenizer_for, sample_rows)
 
 
 def first(chat: ChatData) -> Iterator[RenderedExample]:
@@ -122,22 +99,28 @@ def conversations(batch: pa.RecordBatch) -> Iterator[Conversation]:
         yield Conversation(tuple(turns[start:end]), tools)
 
 
-class ConversationColumns:
+Talk = TypeVar("Talk", bound=Conversations)
+
+
+class ConversationRows(ItemPreparer[Talk]):
     """What becomes of spooled conversations. Written are `full-question`, `answer`, `messages` as Axolotl reads them, and `tools`
     where a row has some."""
 
-    def __init__(self, asked: Conversations, items: Spool) -> None:
-        self.asked, self.items = asked, items
-        self.besides: pa.StructType | None = None
-        self.tools = False
-        for batch in items.batches():
-            self.tools = self.tools or pc.any(pc.not_equal(batch["tools"], "")).as_py()
+    @cached_property
+    def tools(self) -> bool:
+        """Whether a row has some."""
+        return any(pc.any(pc.not_equal(batch["tools"], "")).as_py() for batch in self.spool.batches())
+
+    @cached_property
+    def besides(self) -> pa.StructType | None:
+        """The type of what turns have besides, of all rows; None where none has anything."""
+        types = []
+        for batch in self.spool.batches():
             there = set(batch["turns"].flatten().field("besides").to_pylist()) - {""}
             if there:
                 # The order of a set differs from run to run, and that of columns may not.
-                kind = pa.infer_type([json.loads(besides) for besides in sorted(there)])
-                types = [pa.schema(list(known)) for known in (self.besides, kind) if known]
-                self.besides = pa.struct(list(pa.unify_schemas(types, promote_options="permissive")))
+                types.append(pa.schema(list(pa.infer_type([json.loads(besides) for besides in sorted(there)]))))
+        return pa.struct(list(pa.unify_schemas(types, promote_options="permissive"))) if types else None
 
     def said(self, batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
         for conversation in conversations(batch):
@@ -145,13 +128,13 @@ class ConversationColumns:
 
     def texts(self, kept: np.ndarray) -> Iterator[str]:
         """Conversations as the model is to see them."""
-        for batch in self.items.batches(kept):
+        for batch in self.spool.batches(kept):
             for conversation in conversations(batch):
                 yield rendered(self.asked.special_tokens, self.asked.told(conversation))
 
-    def measured(self, kept: np.ndarray, tokenizer_for: TokenizerFor | None, report: Report) -> np.ndarray:
+    def measured(self, kept: np.ndarray, tokenizer_for: TokenizerFor | None) -> np.ndarray:
         """Leaves out what the model would not see whole."""
-        asked = self.asked
+        asked, report = self.asked, self.report
         tokenizer = tokenizer_for(self.texts(kept)) if tokenizer_for and len(kept) else None
         if tokenizer is None:
             report.tokenizer = "the base model's tokenizer is not on this machine"
@@ -162,8 +145,8 @@ class ConversationColumns:
         template = getattr(tokenizer, "chat_template", None)
         if asked.special_tokens.axolotl == OWN and isinstance(template, str) and not of_twin:
             written = []
-            spooled = (each for batch in self.items.batches(kept) for each in conversations(batch))
-            for line, conversation in zip(self.items.where(asked, kept), spooled, strict=True):
+            spooled = (each for batch in self.spool.batches(kept) for each in conversations(batch))
+            for line, conversation in zip(self.where(kept), spooled, strict=True):
                 name = unwritten(conversation, template)
                 written.append(name is None)
                 if name:
@@ -175,7 +158,7 @@ class ConversationColumns:
         report.token_lengths, report.length_bins = blocks.figures(lengths), blocks.histogram(lengths)
         if len(whole := lengths[lengths <= limit]):
             report.lengths = Lengths(float(whole.mean()), float(whole.std()), float(np.percentile(whole, 99)))
-        too_long = self.items.where(asked, kept[lengths > limit])
+        too_long = self.where(kept[lengths > limit])
         for line in too_long:
             report.lose(line, f"longer than {limit} tokens")
         report.findings += doctor.too_long(lengths, limit, too_long, int(lengths[lengths > limit].sum()))
@@ -206,6 +189,22 @@ class ConversationColumns:
             fields[TRAINING] = pa.array(last)
         messages = pa.StructArray.from_arrays(list(fields.values()), names=list(fields))
         return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), messages)
+
+
+class ChatRows(ConversationRows[ChatData]):
+    """Rows of which each is a conversation, no two the same."""
+
+    def read(self, place: Path, sample_rows: int | None) -> np.ndarray:
+        stated, sets = self.asked.sets, [one.told() for one in self.asked.sets]
+        self.report.form = "; ".join(
+            dict.fromkeys(
+                f"{one.form}{'' if before.form else ', told from the columns'}"
+                for one, before in zip(sets, stated, strict=True)
+            )
+        )
+        template = self.asked.special_tokens.axolotl
+        codecs = [items.RowCodec(partial(one.conversation, template), batch) for one in sets]
+        return self.read_distinct(codecs, place, sample_rows)
 
 
 def _offsets(batch: pa.RecordBatch) -> np.ndarray:

@@ -5,7 +5,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from itertools import accumulate
 from operator import itemgetter
 from pathlib import Path
@@ -64,29 +63,22 @@ def prepare(
 
     sample_rows: draw at most so many songs. Raises Stop where too few rows are left to train and validate on.
     """
+    return SongRows(lyrics, lyrics.tokenizer).prepare(out, tokenizer_for, sample_rows)
 
-    def read(place: Path, report: Report) -> tuple[items.Spool, np.ndarray]:
+
+class SongRows(chat.ConversationRows[Lyrics]):
+    """Rows of which each may be a song; some are drawn."""
+
+    def read(self, place: Path, sample_rows: int | None) -> np.ndarray:
+        report, count = self.report, self.asked.songs.count
         report.unit = "song"
-        count = lyrics.songs.count
-        drawn = _draw(lyrics, min(count, sample_rows or count), report)
+        drawn = _draw(self.asked, min(count, sample_rows or count), report)
         if sample_rows is not None and sample_rows < count and report.not_drawn:
             report.sampled_from = len(drawn) + report.not_drawn
-        report.tasks = {}
-        tasks = [(_task(song, lyrics), song.line, index) for song, index in drawn]
-        for task, *_ in tasks:
-            report.tasks[task.kind] = report.tasks.get(task.kind, 0) + 1
-        spooled = items.spool(tasks, chat.batch, lyrics.seed, place / "0.arrow")
-        return spooled, np.arange(len(spooled))
-
-    return items.prepare(
-        lyrics,
-        out,
-        read,
-        partial(chat.ConversationColumns, lyrics),
-        tokenizer=lyrics.tokenizer,
-        tokenizer_for=tokenizer_for,
-        sample_rows=sample_rows,
-    )
+        tasks = [(_task(song, self.asked), song.line, index) for song, index in drawn]
+        report.tasks = dict(Counter(task.kind for task, *_ in tasks))
+        self.spool = items.spool(tasks, chat.batch, self.asked.seed, place / "0.arrow")
+        return np.arange(len(self.spool))
 
 
 def first(lyrics: Lyrics) -> Iterator[RenderedExample]:

@@ -17,7 +17,7 @@ from runner.data import lyrics
 from runner.data.conversation_formats import Lyrics
 from runner.data.lyrics import BottomK
 from runner.data.report import Report
-from runner.render import kubernetes
+from runner.parts.jobs import kubernetes
 from runner.scenarios import prepare, translate
 from runner.tools.problem import Stop
 from tests.conftest import ROOT

@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -270,30 +269,19 @@ def prepare_preferences(preferences: Preferences, out: Path, tokenizer_for: Toke
     tokenizer_for: gives the tokenizer that counts what training will cut of longer rows.
     Raises Stop where too few rows are left to train and validate on.
     """
-
-    def read(place: Path, report: Report) -> tuple[items.Spool, np.ndarray]:
-        codecs = [items.RowCodec(one.preference, _batch) for one in preferences.sets]
-        return items.without_duplicates(preferences, codecs, place, report)
-
-    return items.prepare(
-        preferences,
-        out,
-        read,
-        partial(PreferenceColumns, preferences),
-        tokenizer=preferences.tokenizer,
-        tokenizer_for=tokenizer_for,
-    )
+    return PreferenceRows(preferences, preferences.tokenizer).prepare(out, tokenizer_for)
 
 
 def _batch(preferences: Sequence[Preference]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([vars(preference) for preference in preferences])
 
 
-class PreferenceColumns:
-    """What becomes of spooled preferences."""
+class PreferenceRows(items.ItemPreparer[Preferences]):
+    """Rows of which each is a preference, no two the same."""
 
-    def __init__(self, asked: Preferences, spool: items.Spool) -> None:
-        self.asked, self.spool = asked, spool
+    def read(self, place: Path, sample_rows: int | None) -> np.ndarray:
+        codecs = [items.RowCodec(one.preference, _batch) for one in self.asked.sets]
+        return self.read_distinct(codecs, place, sample_rows)
 
     def said(self, batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
         for row in batch.to_pylist():
@@ -303,7 +291,7 @@ class PreferenceColumns:
         asked = [messages(self.asked.system_prompt, prompt) for prompt in batch["prompt"].to_pylist()]
         return pa.table({"messages": asked, "chosen": batch["chosen"], "rejected": batch["rejected"]})
 
-    def measured(self, kept: np.ndarray, tokenizer_for: TokenizerFor | None, report: Report) -> np.ndarray:
+    def measured(self, kept: np.ndarray, tokenizer_for: TokenizerFor | None) -> np.ndarray:
         """Counts the tokens of each row's longer answer behind its prompt, and what training cuts of both."""
 
         def texts(answer: str) -> Iterator[str]:
@@ -312,7 +300,7 @@ class PreferenceColumns:
                     conversation = messages(self.asked.system_prompt, row["prompt"], row[answer])
                     yield rendered(self.asked.special_tokens, conversation)
 
-        tokenizer = tokenizer_for(texts("chosen")) if tokenizer_for and len(kept) else None
+        report, tokenizer = self.report, tokenizer_for(texts("chosen")) if tokenizer_for and len(kept) else None
         if tokenizer is None:
             report.tokenizer = "the tokenizer is not here; longer rows are cut in training"
             return kept
@@ -320,7 +308,7 @@ class PreferenceColumns:
         lengths = np.stack([blocks.lengths(texts(answer), tokenizer) for answer in ("chosen", "rejected")])
         longer, limit = lengths.max(axis=0), self.asked.sequence_len
         report.token_lengths = blocks.figures(longer)
-        lines = self.spool.where(self.asked, kept[longer > limit])
+        lines = self.where(kept[longer > limit])
         lost = int((lengths - limit).clip(min=0).sum())
         report.findings += doctor.too_long(longer, limit, lines, lost, " are cut in training")
         return kept
