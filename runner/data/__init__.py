@@ -18,7 +18,7 @@ from runner.tools.problem import Stop
 # Who prepares the kinds of data that several scenarios may name; a scenario's own stand in its folder.
 PREPARERS = {
     "chat": "runner.data.chat",
-    "lyrics": "runner.data.lyrics",
+    "lyrics": "runner.data.chat",
     "plain-text": "runner.data.plain_text",
 }
 # Of a document, what a model is given to go on from: so many words.
