@@ -13,10 +13,10 @@ from runner.catalog import chat_template
 from runner.check.validate import examine, load
 from runner.data import blocks, data_sets
 from runner.data.tokenizers import Pretrained
+from runner.parts.jobs import kubernetes
 from runner.parts.pretrain import cleaning, stages, work
 from runner.parts.pretrain.stages import Cleaning, CorpusSet
 from runner.recipe.overrides import from_options
-from runner.render import kubernetes
 from runner.run.stage_folder import inputs
 from runner.scenarios import prepare, translate
 from tests.conftest import ROOT

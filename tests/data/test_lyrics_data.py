@@ -16,7 +16,7 @@ from runner.check.validate import load
 from runner.data import chat
 from runner.data.chat import BottomK
 from runner.data.conversation_formats import Lyrics
-from runner.render import kubernetes
+from runner.parts.jobs import kubernetes
 from runner.scenarios import prepare, translate
 from runner.tools.problem import Stop
 from tests.conftest import ROOT

@@ -7,7 +7,7 @@ from typing import Any
 from nicegui import ui
 
 from runner.check import by_schema
-from runner.parts.editor.hints import says
+from runner.parts.editor.judging import says
 from runner.recipe import copying, reading
 from runner.recipe.document import Document, Path_
 from runner.recipe.overrides import Override, apply

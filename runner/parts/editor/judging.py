@@ -1,15 +1,19 @@
-"""Judging: what a text says as a recipe while somebody types it: what is wrong at which line, what it will need, what it will see."""
+"""Judging: what a text says as a recipe while somebody types it: what is wrong at which line, what it will need, what it will
+see, and what could stand at a place."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from runner import scenarios
-from runner.check.by_schema import scenario_problem
+from runner.check import by_schema
 from runner.check.validate import changed, examined
 from runner.data import RenderedExample
 from runner.parts.planner import forecast, screen
+from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
 from runner.recipe import copying, reading
@@ -84,41 +88,24 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Bar:
-    """Memory that a stage takes of each GPU, in bytes. least, most: between which that lies in nine of ten cases; card: what
-    training can have of one, None where nobody knows it."""
-
-    stage: str
-    gpu: str
-    needed: int
-    least: int
-    most: int
-    card: int | None
-
-    @property
-    def fits(self) -> bool:
-        return self.card is None or self.needed <= self.card
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What the plan says, a sentence each, and the memory of each stage; without bars, why nothing can be said."""
+class PlanSummary:
+    """What the plan says, a sentence each, and the forecast of each stage; without those, why nothing can be said."""
 
     sentences: Sequence[str]
-    bars: Sequence[Bar] = ()
+    stages: Sequence[Forecast] = ()
 
 
-WAITING = Verdict(("The plan is made when nothing is wrong any more.",))
+WAITING = PlanSummary(("The plan is made when nothing is wrong any more.",))
 
 
-def whole(text: str, file: Path, price: float | None) -> tuple[Judged, Verdict]:
-    """What is wrong with a text as if it stood in a file, and what it will need, a fault of the runner's own included. price: of
-    a GPU hour."""
+def whole(text: str, file: Path, price: float | None) -> tuple[Judged, PlanSummary]:
+    """What is wrong with a text as if it stood in a file, and what it will need, a fault of the runner's own included.
+    price: of a GPU hour."""
     try:
         found = judge(text, file)
         return found, plan(found.recipe, price) if found.recipe else WAITING
     except Stop as stop:
-        return found, Verdict((stop.text,))
+        return found, PlanSummary((stop.text,))
     except Exception:
         return Judged(None, None, [Problem(str(file), 0, 0, report_bug())]), WAITING
 
@@ -129,12 +116,12 @@ def judge(text: str, file: Path, online: bool = False) -> Judged:
         document = reading.parse(str(file), text)
     except Stop as stop:
         return Judged(None, None, stop.problems)
-    if problem := scenario_problem(document):
+    if problem := by_schema.scenario_problem(document):
         return Judged(None, None, [problem])
     return Judged(document, *examined(document, online))
 
 
-def plan(recipe: Recipe, price: float | None) -> Verdict:
+def plan(recipe: Recipe, price: float | None) -> PlanSummary:
     """What a recipe will need. price: of a GPU hour. Raises Stop where nothing can be said."""
     try:
         made = translate(recipe, replace(place(recipe), checkpoint_keys=None))
@@ -144,17 +131,7 @@ def plan(recipe: Recipe, price: float | None) -> Verdict:
             "Of this model's architecture nothing is known here.",
             f"`recipe plan {recipe.document.file} --exact` counts it.",
         ) from None
-    bars = [
-        Bar(
-            each.stage.name,
-            each.gpu.title if each.gpu else each.stage.machines.gpu,
-            each.memory.total,
-            *each.memory_range,
-            each.usable,
-        )
-        for each in planned.forecasts
-    ]
-    return Verdict(screen.verdict(planned, "the price of one"), bars)
+    return PlanSummary(screen.verdict(planned, "the price of one"), planned.forecasts)
 
 
 def rows(recipe: Recipe) -> dict[str, list[RenderedExample]]:
@@ -169,3 +146,151 @@ def rows(recipe: Recipe) -> dict[str, list[RenderedExample]]:
 
 def _cut(row: RenderedExample) -> RenderedExample:
     return replace(row, text=f"{row.text[:SHOWN]} …") if len(row.text) > SHOWN else row
+
+
+# What may be written at a place, and what the setting there means; from the scenario's schema, as editors read it. The text may
+# be broken: its lines are read by their indentation.
+
+# Stands in a path for any item of a list.
+ITEM = "[]"
+_KEY = re.compile(r"( *)(- +)?([\w-]+):(?: |$)")
+_SCENARIO = re.compile(r"^scenario:\s*([\w-]+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What may be written at a place. label: as a list shows it; text: what is written; kind: `section`, `setting` or `value`;
+    says: what it means, Markdown of `code` and paragraphs."""
+
+    label: str
+    text: str
+    kind: str
+    says: str = ""
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What a setting is, says: Markdown of `code` and paragraphs."""
+
+    title: str
+    says: str
+
+
+def proposals(text: str, line: int, column: int) -> list[Proposal]:
+    """What may be written at a place, both counted from 0; empty within comments and where nothing is known."""
+    lines = text.split("\n")
+    before = lines[line][:column]
+    if " #" in before or before.startswith("#"):
+        return []
+    if value := re.fullmatch(r"( *)(- +)?([\w-]+): +[^\s'\"\[{]*", before):
+        indent = len(value[1]) + len(value[2] or "")
+        return list(_values(_part(text, (*_section(lines, line, indent), value[3]))))
+    if not (key := re.fullmatch(r"( *)(- +)?([\w./-]*)", before)):
+        return []
+    indent = len(key[1]) + len(key[2] or "")
+    part = _part(text, _section(lines, line, indent))
+    if not part.get("properties"):
+        return list(_values(part)) if key[2] else []
+    there = _keys_beside(lines, line, indent)
+    return [_of_key(name, one, indent) for name, one in part["properties"].items() if name not in there]
+
+
+def meaning(text: str, line: int) -> Meaning | None:
+    """What the setting in a line is, which counts from 0."""
+    lines = text.split("\n")
+    found = _KEY.match(lines[line])
+    if not found:
+        return None
+    part = _part(text, (*_section(lines, line, found.start(3)), found[3]))
+    return Meaning(part["title"], says(part)) if part else None
+
+
+def says(part: Mapping[str, Any]) -> str:
+    """What the schema says of a setting, with what it can be."""
+    choices = f"It can be {', '.join(f'`{choice}`' for choice in part['enum'])}." if "enum" in part else ""
+    return "\n\n".join(filter(None, (part.get("markdownDescription", ""), choices)))
+
+
+def _part(text: str, path: tuple[str, ...]) -> Mapping[str, Any]:
+    """What the schema says of a setting; empty where it has none. A text without a scenario has that setting alone."""
+    named, names = _SCENARIO.search(text), scenarios.names()
+    part: Mapping[str, Any] = {"properties": {"scenario": {"title": "Scenario", "type": "string", "enum": names}}}
+    if named and named[1] in names:
+        part = by_schema.schema(named[1])
+    if path == ("scenario",):
+        return {**part["properties"]["scenario"], "enum": names}
+    for key in path:
+        part = part.get("items", {}) if key == ITEM else part.get("properties", {}).get(key, {})
+    return part
+
+
+def _section(lines: list[str], line: int, indent: int) -> tuple[str, ...]:
+    """The sections around a setting that begins in column `indent` of a line."""
+    path: list[str] = []
+    limit = indent
+    dash = _dash(lines[line])
+    if dash is not None and dash < indent:
+        path, limit = [ITEM], dash + 1
+    for above in reversed(lines[:line]):
+        if limit == 0:
+            break
+        known, dash = _KEY.match(above), _dash(above)
+        start = known.start(3) if known else None
+        if dash is not None and dash < limit:
+            if path[:1] == [ITEM] and dash == limit - 1:
+                continue  # an item before this one
+            if known and start is not None and start < limit:
+                path.insert(0, known[3])
+            path.insert(0, ITEM)
+            limit = dash + 1
+        elif known and start is not None and start < limit:
+            path.insert(0, known[3])
+            limit = start
+    return tuple(path)
+
+
+def _dash(line: str) -> int | None:
+    """The column of the dash of an item that begins in a line."""
+    found = re.match(r" *- ", f"{line} ")
+    return found.end() - 2 if found else None
+
+
+def _keys_beside(lines: list[str], line: int, indent: int) -> set[str]:
+    """The settings of the same section as a setting that begins in column `indent` of a line, which is not among them."""
+    found = set()
+    own = _dash(lines[line])
+    for step in (-1, 1):
+        number = line if own is not None and step < 0 else line + step
+        while 0 <= number < len(lines):
+            text = lines[number]
+            known, dash = _KEY.match(text), _dash(text)
+            start = known.start(3) if known else len(text) - len(text.lstrip())
+            if step > 0 and dash is not None and dash < indent:
+                break
+            if text.strip() and not text.lstrip().startswith("#") and start < indent:
+                break
+            if known and start == indent and number != line:
+                found.add(known[3])
+            if step < 0 and dash is not None and dash < indent:
+                break
+            number += step
+    return found
+
+
+def _of_key(name: str, part: Mapping[str, Any], indent: int) -> Proposal:
+    section = bool(part.get("properties"))
+    rest = f"\n{' ' * (indent + 2)}" if section else " "
+    return Proposal(name, f"{name}:{rest}", "section" if section else "setting", says(part))
+
+
+def _values(part: Mapping[str, Any]) -> Iterator[Proposal]:
+    """What a setting can be, as far as the schema knows it: choices, what the catalog has, the default, an example."""
+    offered = [(snippet["body"], snippet["description"]) for snippet in part.get("defaultSnippets", ())]
+    choices = [(value, "") for value in part.get("enum", [True, False] if part.get("type") == "boolean" else [])]
+    others = [(part["default"], "The default.")] if "default" in part else []
+    others += [(example, "An example.") for example in part.get("examples", ())]
+    seen = set()
+    for value, why in (*offered, *choices, *others):
+        if (text := copying.written(value)) not in seen:
+            seen.add(text)
+            yield Proposal(text, text, "value", why)

@@ -17,7 +17,7 @@ LONGEST = 2**22
 INTERRUPTED = 130
 
 
-class Rehearsal:
+class RehearsalProcess:
     """One at a time. What it trains stays in its run folder, and the next one goes on from there.
 
     lines: what the command has printed. losses, measured: of the stage that trains, or has trained last, (step, loss) of

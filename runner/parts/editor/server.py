@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
-from runner.parts.editor import hints
-from runner.parts.editor.rehearsing import Rehearsal
+from runner import parts
+from runner.parts.editor import judging
+from runner.parts.editor.rehearsing import RehearsalProcess
+from runner.run.run_folder import find
 from runner.tools.problem import Stop
 from runner.tools.process import HOST, bound_port
 
@@ -60,13 +62,11 @@ async def _answer(send: Any, status: int, headers: list[tuple[bytes, bytes]], bo
 
 def _report(name: str) -> str:
     """The page of the latest run of a recipe of that name."""
-    from runner.parts.report import facts, page
-    from runner.run.run_folder import find
-
     try:
         if Path(name).name != name:
             raise Stop(f"`{name}` is not the name of a recipe.")
-        return page.render([facts.of(find(name, None))])
+        page: str = parts.hook("page_of_run")(find(name, None))
+        return page
     except Stop as stop:
         return f"<!doctype html><meta charset=utf-8><title>No report</title><p>{escape(stop.text.replace('`', ''))}"
 
@@ -84,15 +84,15 @@ def serve(file: Path, port: int, ready: Callable[[str], None]) -> None:
     from runner.parts.editor import page
 
     folder, first = page.opened(file)
-    rehearsal = Rehearsal()
+    rehearsal = RehearsalProcess()
 
     async def proposals(request: Request) -> JSONResponse:
         place = json.loads(await request.body())
-        return JSONResponse([asdict(one) for one in hints.proposals(place["text"], place["line"], place["column"])])
+        return JSONResponse([asdict(one) for one in judging.proposals(place["text"], place["line"], place["column"])])
 
     async def meaning(request: Request) -> JSONResponse:
         place = json.loads(await request.body())
-        found = hints.meaning(place["text"], place["line"])
+        found = judging.meaning(place["text"], place["line"])
         return JSONResponse(asdict(found) if found else None)
 
     def shown() -> None:

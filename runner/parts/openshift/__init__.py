@@ -4,6 +4,7 @@ from runner.parts import Part
 
 PART = Part(
     package=__name__,
+    needs=("jobs",),
     sections=("openshift", "image"),
     rules="rules",
     hooks={
@@ -11,7 +12,6 @@ PART = Part(
         "why_on_cluster": "commands.why_on_cluster",
         "promote_on_cluster": "commands.promote_on_cluster",
         "model_on_claim": "transfer.copied",
-        "callbacks": "training_metrics.callbacks",
     },
     command_module="commands",
     commands={

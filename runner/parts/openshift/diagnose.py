@@ -5,6 +5,8 @@ from datetime import UTC, datetime
 from functools import cache
 
 from runner.catalog import troubles
+from runner.parts.jobs import code
+from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.errors import TryAgain
 from runner.parts.openshift.jobs import (
@@ -18,8 +20,6 @@ from runner.parts.openshift.jobs import (
 )
 from runner.parts.openshift.status import FAILED, FINISHED, QUEUED, TAKEN, JobState, when
 from runner.recipe import units
-from runner.render import code
-from runner.render.kubernetes import Manifest
 
 # Given a pod's name, the end of its container's log, of the previous container's where it has been restarted.
 LogOf = Callable[[str], str]

@@ -14,6 +14,8 @@ from typing import Any
 from urllib.parse import quote
 
 from runner.data.report import PreparedRows, asked
+from runner.parts.jobs import batch, code, podspec
+from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift.client import Cluster, Response, address
 from runner.parts.openshift.diagnose import reasons
 from runner.parts.openshift.errors import Busy, Refused, passes, patiently, pause
@@ -21,8 +23,6 @@ from runner.parts.openshift.file_server import FULL, MISPLACED, PORT, WORD, WRIT
 from runner.parts.openshift.jobs import FETCH, LOOK, SEND
 from runner.parts.openshift.status import WAITING, JobState, events_about, going
 from runner.plan import Plan, Stage
-from runner.render import batch, code, podspec
-from runner.render.kubernetes import Manifest
 from runner.tools.problem import Stop
 
 SHARE_PORT = 8080

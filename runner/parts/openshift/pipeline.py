@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 import yaml
 
 from runner.entrypoints.stage import ON_CLUSTER
+from runner.parts.jobs import batch, kubernetes
+from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import driver_job
 from runner.parts.openshift.client import Cluster, Manifests, address
 from runner.parts.openshift.diagnose import MORE_MEMORY, logs_of, reasons
@@ -27,8 +29,6 @@ from runner.parts.openshift.jobs import (
 )
 from runner.parts.openshift.status import FAILED, FINISHED, ended, going, look
 from runner.plan import Plan, Stage
-from runner.render import batch, kubernetes
-from runner.render.kubernetes import Manifest
 from runner.tools.problem import Stop
 
 MISSING, CHANGED, UNDER_WAY, PROMOTED, GOING = (

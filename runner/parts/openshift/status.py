@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from runner.parts.jobs import batch, code
+from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import driver_job
 from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.errors import TryAgain
@@ -20,8 +22,6 @@ from runner.parts.openshift.jobs import (
     node_number,
     queue_of,
 )
-from runner.render import batch, code
-from runner.render.kubernetes import Manifest
 from runner.trainer import child_process, records
 from runner.trainer.records import EarlyStop
 
@@ -174,7 +174,7 @@ class JobProgress:
     pace: seconds a step takes, silent: since the last one; None where that cannot be told. whole: whether the log is known
     from its beginning on."""
 
-    latest: dict[str, Any] | None = None
+    latest: Mapping[str, Any] | None = None
     pace: float | None = None
     silent: float | None = None
     whole: bool = True
@@ -221,7 +221,7 @@ def early_stop(cluster: Cluster, job: Manifest) -> EarlyStop | None:
 def progress(text: str, started: datetime | None, now: datetime) -> JobProgress:
     """What the end of a log tells, each line of which begins with its time. The pace is that between the first and the last
     step of it, else since the container has started."""
-    seen: list[tuple[datetime | None, dict[str, Any]]] = []
+    seen: list[tuple[datetime | None, Mapping[str, Any]]] = []
     for line in text.splitlines():
         seen += [
             (_time(line), event) for event in child_process.events(line) if event.get("event") in ("begin", "step")

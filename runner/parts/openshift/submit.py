@@ -9,6 +9,9 @@ from functools import partial
 
 from runner import parts
 from runner.catalog import tables
+from runner.parts.jobs import kubernetes, trainjob
+from runner.parts.jobs.kubernetes import SHARED, Manifest
+from runner.parts.jobs.podspec import KEY, KEY_SECRET
 from runner.parts.openshift import helper_pod, pipeline
 from runner.parts.openshift.client import MANAGER, Cluster, Manifests, address
 from runner.parts.openshift.errors import ENDING_SECONDS, Refused, patiently, pause
@@ -26,9 +29,6 @@ from runner.parts.openshift.status import FAILED, TRAINING, JobState, ended, goi
 from runner.parts.openshift.transfer import Files, upload
 from runner.parts.openshift.watch import follow, line
 from runner.plan import Plan, Stage
-from runner.render import kubernetes, training_jobs
-from runner.render.kubernetes import SHARED, Manifest
-from runner.render.podspec import KEY, KEY_SECRET
 from runner.tools.names import listed
 from runner.tools.problem import Stop
 
@@ -106,7 +106,7 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
     following = [sent(plan, other, how.target) for other in later]
     # What follows says it when it is sent, but for a try, which sends nothing.
     trains = any(one.kind == "TrainJob" for one in (what, *(following if how.dry_run else ())))
-    if trains and not holds and (stuck := training_jobs.stuck(plan.site)):
+    if trains and not holds and (stuck := trainjob.stuck(plan.site)):
         tell(stuck)
     for next_one in following:
         judge(cluster, next_one, claims, _existing(cluster, plan, next_one), alone=alone)

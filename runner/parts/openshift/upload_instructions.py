@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import PurePosixPath
 
+from runner.parts.jobs import batch, kubernetes, podspec
+from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import site
 from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
-from runner.render import batch, kubernetes, podspec
-from runner.render.kubernetes import Manifest
 from runner.scenarios.shared.common import data_file
 from runner.tools.files import Artifact
 from runner.tools.names import listed

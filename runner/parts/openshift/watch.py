@@ -1,10 +1,11 @@
 """Watching: a job until it ends, all jobs of a namespace as a table, and the logs of a job's machines."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift.client import Cluster, Manifests, address
 from runner.parts.openshift.diagnose import GONE, logs_of, reasons, times
 from runner.parts.openshift.errors import Refused, TryAgain, pause
@@ -20,7 +21,6 @@ from runner.parts.openshift.jobs import (
     queue_of,
 )
 from runner.parts.openshift.status import FAILED, QUEUED, TRAINING, JobState, ended, entry_of, look
-from runner.render.kubernetes import Manifest
 from runner.tools.problem import Stop
 
 # Gets the state (None while the cluster cannot be reached) and what to say about it.
@@ -124,14 +124,14 @@ class JobRow:
         missing = not state.ended and running < machines(state.job)
         return state.phase + (f", {running} of {machines(state.job)} machines" if missing else "")
 
-    def _speed(self, latest: dict[str, Any]) -> str:
+    def _speed(self, latest: Mapping[str, Any]) -> str:
         for what, unit in (("tokens_per_second", "tokens/s"), ("samples_per_second", "rows/s")):
             if (real := latest.get(what)) is not None:
                 plan = foreseen(self.state.job, what.replace("_", "-"))
                 return f"{real:,.0f} {unit}" + (f" (plan {float(plan):,.0f})" if plan else "")
         return ""
 
-    def _memory(self, latest: dict[str, Any]) -> str:
+    def _memory(self, latest: Mapping[str, Any]) -> str:
         """What the allocator has taken of the first GPU, because that, and not what lies in it, must fit."""
         real = latest.get("gpu_reserved_gib") or latest.get("gpu_memory_gib")
         if real is None:

@@ -9,6 +9,7 @@ PART = Part(
     hooks={
         "at_the_end": "page.at_the_end",
         "after_fetch": "page.leave",
+        "page_of_run": "page.of_run",
     },
     commands={
         "report": "Make a page to show of a run, or of several.",

@@ -61,6 +61,10 @@ def render(runs: Sequence[RunFacts]) -> str:
     return shelf.get_template("page.html.jinja").render(facts)
 
 
+def of_run(run: RunFolder) -> str:
+    return render([of(run)])
+
+
 def together(runs: Sequence[RunFacts]) -> Together:
     """Several runs beside each other. Runs of one name are told apart by their folders."""
     names = tuple(run.shown for run in runs)

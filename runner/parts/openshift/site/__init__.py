@@ -11,10 +11,10 @@ from itertools import groupby
 from pathlib import Path
 from string import Template
 
+from runner.parts.jobs import kubernetes, trainjob
+from runner.parts.jobs.kubernetes import CLAIMS_FILE, IMAGE_REGISTRY, image
 from runner.parts.openshift import driver_job
 from runner.plan import Plan
-from runner.render import training_jobs
-from runner.render.kubernetes import CLAIMS_FILE, IMAGE_REGISTRY, image
 from runner.tools.files import Artifact
 from runner.tools.names import listed
 from runner.tools.problem import Stop
@@ -184,8 +184,8 @@ def _kueue(own: Iterable[Plan]) -> str:
     """The form of queues that the cluster has: the newer one came with Kueue 0.15, and with 0.20 the older one went. OpenShift AI 3.6
     starts TrainJobs in a way that only newer ones know."""
     sites = [plan.site for plan in own]
-    known = [training_jobs.numbers(site["kueue"]) >= NEWER_QUEUES_SINCE for site in sites if site.get("kueue")]
-    newer = all(known) if known else all(map(training_jobs.patched, sites))
+    known = [kubernetes.numbers(site["kueue"]) >= NEWER_QUEUES_SINCE for site in sites if site.get("kueue")]
+    newer = all(known) if known else all(map(kubernetes.patched, sites))
     return f"kueue.x-k8s.io/{'v1beta2' if newer else 'v1beta1'}"
 
 
@@ -194,7 +194,7 @@ def _monitoring(space: str, own: Sequence[Plan]) -> list[str]:
     a policy of ours would be the first wall."""
     ports = dict.fromkeys(sorted(plan.site["metrics_port"] for plan in own))
     lines = "\n".join(f"        - protocol: TCP\n          port: {port}" for port in ports)
-    walled = any(training_jobs.version(plan.site) >= training_jobs.WALLED_SINCE for plan in own)
+    walled = any(kubernetes.version(plan.site) >= trainjob.WALLED_SINCE for plan in own)
     policies = [_filled("scraping", namespace=space, ports=lines)] if walled else []
     return [_filled("monitoring", namespace=space), *policies]
 
