@@ -4,11 +4,12 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Self
 
 from runner.data.row_files import Numbered
+from runner.data.tokenizers import Pretrained
 from runner.tools.files import content_of
 from runner.tools.problem import Stop
 
@@ -79,6 +80,39 @@ class SplitDataSets(DataSets):
 
     validation_share: float
     max_lost_share: float = 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSet(DataSet):
+    """Documents in the column `text`."""
+
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainText(DataSets):
+    """Documents for blocks of `sequence_len` tokens.
+
+    validation_sets, validation_share: what is kept for validation, one of them at most; the share is of the documents, 0 to
+    1, drawn by `seed`. max_lost_share: of the rows, that may give no document. tokenizer: cuts them.
+    effective_batch_size (blocks), epochs, warmup_steps, eval_steps: of training, for saying how many steps the blocks make.
+    """
+
+    kind: Literal["plain-text"] = "plain-text"
+    sets: tuple[TextSet, ...]
+    validation_sets: tuple[TextSet, ...] = ()
+    validation_share: float | None
+    max_lost_share: float = 0.01
+    tokenizer: Pretrained
+    sequence_len: int
+    effective_batch_size: int
+    epochs: float
+    warmup_steps: int
+    eval_steps: int | None
+
+    def of(self, side: str) -> Self:
+        """Where the documents of `train` or of `validation` are read, before a share of them is drawn."""
+        return self if side == "train" else replace(self, sets=self.validation_sets or self.sets)
 
 
 # Where a row stands, behind the word `line`: its number, and of which set where there are several.

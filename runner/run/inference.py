@@ -19,7 +19,7 @@ from runner.tools.files import read_json
 from runner.tools.problem import Stop
 from runner.tools.run_files import ADAPTER, BEST_IMAGES, BEST_MODEL, DEMO, SUMMARY
 from runner.trainer import merging
-from runner.trainer.generation import CannotLoad, Chat, LoadedModel, answers, chats, load_both
+from runner.trainer.generation import CannotLoad, Chat, answers, chats
 from runner.trainer.results import precision_of
 
 
@@ -104,18 +104,13 @@ def questions_of(recipe: Recipe, folder: StageFolder) -> list[str]:
 
 def answers_of(chat: Chat, questions: Sequence[str]) -> list[str]:
     """An answer to each question, from a model that is loaded once. Raises Stop where it cannot be."""
-    with _loading(chat):
+    with loading(chat):
         return list(answers(chat, questions))
 
 
-def loaded(before: Chat, after: Chat) -> tuple[LoadedModel, LoadedModel]:
-    """Both models, ready to answer. Raises Stop where one cannot be loaded."""
-    with _loading(before, after):
-        return load_both(before, after)
-
-
 @contextmanager
-def _loading(*wanted: Chat) -> Iterator[None]:
+def loading(*wanted: Chat) -> Iterator[None]:
+    """While models are loaded: raises Stop where one is not here or cannot be loaded."""
     for chat in wanted:
         if Path(chat.model).is_absolute() and not Path(chat.model).is_dir():
             raise Stop(

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from runner import parts
 from runner.catalog import troubles
@@ -37,7 +36,7 @@ DOING = {"data": "Preparing the data", "init": "Drawing the first weights"}
 TRAINING = "Training"
 MOST_OF_LOG = 20_000  # characters that a reason is looked for in
 
-Progress = Callable[[dict[str, Any]], None]
+Progress = Callable[[child_process.Event], None]
 
 
 def launch(stage: Stage, place: Place, progress: Progress) -> None:

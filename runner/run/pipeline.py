@@ -19,6 +19,7 @@ from runner.tools.files import read_record
 from runner.tools.names import listed
 from runner.tools.problem import Interrupted, Stop
 from runner.tools.run_files import COMPLETE, LOG, PAGE, PLANNED, REPORT, STOPPED, SUMMARY
+from runner.trainer.child_process import Event
 from runner.trainer.records import Summary, elapsed_seconds
 
 Tell = Callable[[str], None]
@@ -261,7 +262,7 @@ def _make_room(folder: StageFolder, decision: Decision, tell: Tell) -> None:
 def _launch(folder: StageFolder, watch: Watch) -> None:
     step = steps = 0
 
-    def note(event: dict[str, Any]) -> None:
+    def note(event: Event) -> None:
         nonlocal step, steps
         step, steps = event.get("step") or step, event.get("steps") or steps
         progress(event)

@@ -6,7 +6,7 @@ import fcntl
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -92,7 +92,7 @@ class RunFolder:
         now = {"id": self.state.id or uuid.uuid4().hex, "status": status, "kind": self.kind}
         write_json(self.path / RUN, read_record(self.path / RUN) | now | facts)
 
-    def made_with(self, changes: Iterable[Override], substitutions: Iterable[Override]) -> dict[str, Any]:
+    def made_with(self, changes: Iterable[Override], substitutions: Iterable[Override]) -> Mapping[str, Any]:
         """What goes on record of how the person and the runner have changed the recipe, once something is made with it."""
         told = {"changes": changes, "substitutions": substitutions}
         return {"folder": str(self.path)} | {name: [asdict(made) for made in known] for name, known in told.items()}

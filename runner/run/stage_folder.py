@@ -176,7 +176,7 @@ def _model_hash(files: Mapping[str, str]) -> str:
     return content_hash(dict(files), 32) if any(name.endswith((".safetensors", ".pth")) for name in files) else ""
 
 
-def inputs(plan: Plan, stage: Stage) -> dict[str, Any]:
+def inputs(plan: Plan, stage: Stage) -> Mapping[str, Any]:
     """Everything that a stage's result depends on, flat, by a name that a person understands: settings, files read, and
     what the stages before it have left. None for a stage before it that has nothing yet."""
     by_name: dict[str, Any] = {}
@@ -189,7 +189,7 @@ def inputs(plan: Plan, stage: Stage) -> dict[str, Any]:
     for before, beginnings in stage.reads.items():
         by_name[f"results of {before}"] = results_of(plan, before, beginnings)
     # As they will be read back from the record: JSON knows lists and no tuples.
-    read_back: dict[str, Any] = json.loads(json.dumps(by_name))
+    read_back: Mapping[str, Any] = json.loads(json.dumps(by_name))
     return read_back
 
 

@@ -23,6 +23,7 @@ Rules for every recipe. `hooks` names functions by their moment:
 
     before_stage(folder, tell, where)      raises Stop where a stage must not start; where: the option that names the cluster
     before_training(cfg, trainer, settings)  in the training process, before the first step: what is wrong, or an empty text
+    blocks(settings, batch, resumed_at)    packed blocks to train on and to measure by, and the number of steps to count to
     callbacks(settings, history)           what else hears of a training while it runs, as callbacks of transformers' Trainer
     after_stage(folder, tell)              a stage that others build on has ended; raises Stop where nothing may follow
     after_run(recipe, run)                 lines for the end of a run
@@ -31,6 +32,7 @@ Rules for every recipe. `hooks` names functions by their moment:
     measured(recipe, evaluation, section)  gates and Evaluation of a stage (see `common.measured`)
     in_rehearsal(recipe)                   Overrides of a rehearsal for sections of the part
     beside_jobs(recipe, plan)              files beside the jobs of a render
+    computed(recipe)                       what the recipe's lines make together there: the setting's path and a Computed
     at_the_end(run, tell)                  a context around a whole run
     prove(proofs, tell)                    judges prepared rows before a GPU is held
     show_rows(recipe, place, count, say)   proves each stage's rows as the engine makes them; gives each proof's folder
@@ -56,7 +58,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from runner.catalog import Model
-from runner.plan import Kind, Place, Plan, Prediction
+from runner.plan import Kind, Place, Plan, Prediction, Stage
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe, Settings
 from runner.tools.files import Artifact
@@ -138,7 +140,7 @@ class Preparer(Protocol):
 
 
 class Target(Protocol):
-    """What `recipe render` writes for, beside the jobs of the core."""
+    """What `recipe render` writes for. It has `emitted` or, where it is a cluster's job for each stage, `job`."""
 
     def named(self, recipe: Recipe) -> bool:
         """Whether the recipe has a section that asks for it."""
@@ -146,6 +148,10 @@ class Target(Protocol):
 
     def emitted(self, recipe: Recipe) -> list[Artifact]:
         """The files. Pure: the same recipe gives the same bytes."""
+        ...
+
+    def job(self, plan: Plan, stage: Stage) -> list[Artifact]:
+        """The files of one stage's job, beside the engine's own. plan: of this stage alone. Pure, as above."""
         ...
 
     # Where the recipe runs there: the folders of its machines. Raises Stop where the recipe lacks the target's section.

@@ -15,8 +15,6 @@ from runner.tools.run_files import COMPLETE
 from runner.trainer import records
 from runner.trainer.settings import BlocksSettings, RunSettings
 
-COMPLETE_FILE = COMPLETE
-
 
 def several() -> bool:
     """Whether there are other processes."""
@@ -51,12 +49,12 @@ class MarkComplete(TrainerCallback):
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         if state.is_world_process_zero and folder.is_dir():
             facts = {"step": state.global_step, "tokens": int(state.num_input_tokens_seen)}
-            write_json(folder / COMPLETE_FILE, facts | {"resumed_from": self.resumed_from})
+            write_json(folder / COMPLETE, facts | {"resumed_from": self.resumed_from})
 
 
 def step_of(checkpoint: Path) -> int | None:
     """The step of a complete checkpoint; None for anything else."""
-    mark = read_json(checkpoint / COMPLETE_FILE)
+    mark = read_json(checkpoint / COMPLETE)
     whole = isinstance(mark, dict) and isinstance(read_json(checkpoint / "trainer_state.json"), dict)
     return mark.get("step") if whole else None
 
@@ -67,7 +65,7 @@ def last_good(folder: Path, resumed_from: str | None = None) -> Path | None:
         (step, path)
         for path in folder.glob("checkpoint-*")
         if (step := step_of(path)) is not None
-        and resumed_from in (None, read_record(path / COMPLETE_FILE).get("resumed_from"))
+        and resumed_from in (None, read_record(path / COMPLETE).get("resumed_from"))
     ]
     return max(whole)[1] if whole else None
 

@@ -51,22 +51,23 @@ def alive(process: int) -> bool:
 
 
 MARK = "[recipe] "
+# What is said of a moment: `event` is its name, and the rest its figures.
+Event = Mapping[str, Any]
 # What a bar says beside it, each for as long as it takes.
 TRAINING, MEASURING, SAVING, ASKING = "training", "measuring", "saving", "asking"
 _DECODER = json.JSONDecoder()
 
 
-def event_line(facts: Mapping[str, Any]) -> str:
+def event_line(event: Event) -> str:
     """One event as a line of output."""
-    return MARK + json.dumps(facts)
+    return MARK + json.dumps(event)
 
 
-def phase(name: str) -> str:
-    """The line that says what goes on now."""
-    return event_line({"event": "phase", "phase": name})
+def tell(event: str, **facts: Any) -> None:
+    print(event_line({"event": event, **facts}), flush=True)
 
 
-def events(text: str) -> Iterator[dict[str, Any]]:
+def events(text: str) -> Iterator[Event]:
     """Every whole event in a piece of a log.
 
     Processes share one output, so a line may go on with what another one wrote, or be cut: what is no event is passed over.

@@ -62,79 +62,25 @@ class Server:
     """Whom programs are asked of. group: of the processes that they join; 0 for one of their own."""
 
     def __init__(self, asked: socket.socket, group: int) -> None:
-        self._asked, self._group = asked, group
-
-    def ahead(self, module: str, env: Mapping[str, str]) -> None:
-        # A server that is gone already is no fault: `fork` leaves the program to a process of its own.
-        with suppress(OSError):
-            self._asked.send(json.dumps({"before": _before(module)}).encode())
-
-    def fork(self, module: str, arguments: list[str], env: Mapping[str, str], output: int) -> Forked | None:
-        """None where nobody is there to fork. output: the file that the program writes into."""
-        program = {
-            "module": module,
-            "before": _before(module),
-            "arguments": arguments,
-            "env": dict(env),
-            "group": self._group,
-        }
-        self._asked.settimeout(None)
-        try:
-            socket.send_fds(self._asked, [json.dumps(program).encode()], [output])
-            pid = int(self._asked.recv(LONGEST) or b"0")
-        except OSError:
-            pid = 0
-        return Forked(self._asked, pid) if pid else None
-
-
-class OwnServer(Server):
-    """The process is begun with the first program, in its environment."""
-
-    def __init__(self) -> None:
-        ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        super().__init__(ours, group=0)
+        self.asked, self.group = asked, group
         self.process: subprocess.Popen[bytes] | None = None
+        # The other end of `asked`, until a process has it.
+        self.other_end: socket.socket | None = None
 
-    def _begin(self, env: Mapping[str, str]) -> None:
-        if self.process is None:
+    def send(self, message: Mapping[str, Any], env: Mapping[str, str], *files: int) -> None:
+        """Begins the process where there is none yet, in the environment of its first program. Raises OSError where the process
+        is gone."""
+        if self.other_end is not None:
             # What importing says is in the log of every engine with a process of its own, and nowhere of use.
-            quiet, fd = subprocess.DEVNULL, self._theirs.fileno()
+            quiet, fd = subprocess.DEVNULL, self.other_end.fileno()
             here = [sys.executable, "-m", "runner.trainer.fork_server", str(fd)]
             self.process = subprocess.Popen(
                 here, env=dict(env), pass_fds=[fd], stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True
             )
-            self._theirs.close()
-
-    def ahead(self, module: str, env: Mapping[str, str]) -> None:
-        self._begin(env)
-        super().ahead(module, env)
-
-    def fork(self, module: str, arguments: list[str], env: Mapping[str, str], output: int) -> Forked | None:
-        self._begin(env)
-        return super().fork(module, arguments, env, output)
-
-    def close(self) -> None:
-        self._asked.close()
-        self._theirs.close()
-        if self.process is not None:
-            # It may be importing; a program of it that nobody has ended watches for itself who has begun it.
-            self.process.kill()
-            self.process.wait()
-
-
-def _before(module: str) -> tuple[str, ...] | None:
-    return PROGRAMS.get(module, _MODELS if module.startswith("runner.") else None)
-
-
-def _program(command: list[str], env: Mapping[str, str]) -> str:
-    """The module of a command; empty where it is none of the programs, or runs on GPUs: what CUDA has begun goes on in no fork."""
-    module = command[2] if command[:2] == [sys.executable, "-m"] else ""
-    return module if _before(module) is not None and env.get("CUDA_VISIBLE_DEVICES") == "" else ""
-
-
-def _forkable(command: list[str], env: Mapping[str, str]) -> str:
-    """The module of a command that is one process."""
-    return "" if "torchrun" in command else _program(command, env)
+            self.other_end.close()
+            self.other_end = None
+        self.asked.settimeout(None)
+        socket.send_fds(self.asked, [json.dumps(message).encode()], files)
 
 
 # The innermost one is asked; in a fork, that which has forked it.
@@ -147,27 +93,59 @@ def forking() -> Iterator[None]:
     if sys.platform != "linux":
         yield
         return
-    server = OwnServer()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    server = Server(ours, group=0)
+    server.other_end = theirs
     _servers.append(server)
     try:
         yield
     finally:
         _servers.remove(server)
-        server.close()
+        ours.close()
+        theirs.close()
+        if server.process is not None:
+            # It may be importing; a program of it that nobody has ended watches for itself who has begun it.
+            server.process.kill()
+            server.process.wait()
+
+
+def _before(module: str) -> tuple[str, ...] | None:
+    return PROGRAMS.get(module, _MODELS if module.startswith("runner.") else None)
+
+
+def _program(command: list[str], env: Mapping[str, str]) -> str:
+    """The module of a command that a server can fork: of one of the programs, in one process, and without GPUs, because what CUDA has
+    begun goes on in no fork. Empty for any other."""
+    module = command[2] if command[:2] == [sys.executable, "-m"] and "torchrun" not in command else ""
+    return module if _servers and _before(module) is not None and env.get("CUDA_VISIBLE_DEVICES") == "" else ""
 
 
 def ahead(command: list[str], env: Mapping[str, str]) -> None:
     """Lets a server import what a command will need, while something else goes on."""
-    if _servers and (module := _program(command, env)):
-        _servers[-1].ahead(module, env)
+    if module := _program(command, env):
+        # A server that is gone already is no fault: `fork` leaves the program to a process of its own.
+        with suppress(OSError):
+            _servers[-1].send({"before": _before(module)}, env)
+
+
+def _fork(command: list[str], env: Mapping[str, str], output: int) -> Forked | None:
+    """As `fork`, with the file that the program writes into."""
+    if not (module := _program(command, env)):
+        return None
+    server = _servers[-1]
+    program = {"module": module, "before": _before(module), "arguments": command[3:], "env": dict(env)}
+    try:
+        server.send(program | {"group": server.group}, env, output)
+        pid = int(server.asked.recv(LONGEST) or b"0")
+    except OSError:
+        pid = 0
+    return Forked(server.asked, pid) if pid else None
 
 
 def fork(command: list[str], env: Mapping[str, str]) -> Forked | None:
     """A command's program in a fork, its output to be read; None where it is to be a process from its beginning."""
-    if not _servers or not (module := _forkable(command, env)):
-        return None
     reads, writes = os.pipe()
-    forked = _servers[-1].fork(module, command[3:], env, writes)
+    forked = _fork(command, env, writes)
     os.close(writes)
     if forked is None:
         os.close(reads)
@@ -181,8 +159,7 @@ def run(command: list[str], env: Mapping[str, str]) -> None:
 
     Raises CalledProcessError where it does not end well.
     """
-    module = _forkable(command, env)
-    forked = _servers[-1].fork(module, command[3:], env, 1) if _servers and module else None
+    forked = _fork(command, env, 1)
     if forked is None:
         subprocess.run(command, env=dict(env), check=True)
     elif code := forked.wait():
@@ -260,7 +237,8 @@ class _Serving:
         own = {name: value for name, value in os.environ.items() if self._begun_with.get(name) != value}
         os.environ.clear()
         os.environ.update(asked["env"] | own)
-        fork_server.asks(asks)
+        # Its own programs are forked by whom it is of; they end with it, as those of its group.
+        fork_server._servers[:] = [fork_server.Server(asks, os.getpgrp())]
 
     def _tell_end(self, key: selectors.SelectorKey) -> None:
         pid, asker = key.data
@@ -268,11 +246,6 @@ class _Serving:
         os.close(key.fd)
         with suppress(OSError):
             asker.send(str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
-
-
-def asks(server: socket.socket) -> None:
-    """This process is a fork, and its programs are forked by whom it is of; they end with it, as those of its group."""
-    _servers[:] = [Server(server, os.getpgrp())]
 
 
 def main(fd: int) -> None:

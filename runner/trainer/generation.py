@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import queue
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     # It brings pydantic, and a check of a recipe would wait for it.
     from runner.trainer.settings import Demo
 
-# Seconds until an answer that nobody wants any more has ended.
-PATIENCE_SECONDS = 30
 # What was said before: questions with their answers.
 Earlier = Sequence[tuple[str, str]]
 
@@ -94,58 +91,11 @@ class LoadedModel:
                 streamer=streamer,
                 stopping_criteria=stop,
             )
-        return self._said(output[0, tokens["input_ids"].shape[1] :])
+        return self.said(output[0, tokens["input_ids"].shape[1] :])
 
-    def stream(self, question: str, earlier: Earlier = ()) -> Iterator[str]:
-        """The answer as it comes: each time all of it so far, the whole of it last. It stops where nobody wants the rest."""
-        from transformers import StoppingCriteriaList
-
-        said = _Said(self._said)
-        stop = StoppingCriteriaList([lambda *_, **__: said.unwanted.is_set()])
-
-        def work() -> None:
-            try:
-                said.texts.put(self.answer(question, earlier, said, stop))
-                said.texts.put(None)
-            except BaseException as error:
-                said.texts.put(error)
-
-        worker = threading.Thread(target=work, daemon=True)
-        worker.start()
-        try:
-            while (text := said.texts.get()) is not None:
-                if isinstance(text, BaseException):
-                    raise text
-                yield text
-        finally:
-            said.unwanted.set()
-            # It ends with its next token; Python must not end before it.
-            worker.join(PATIENCE_SECONDS)
-
-    def _said(self, tokens: Any) -> str:
+    def said(self, tokens: Any) -> str:
         text: str = self.tokenizer.decode(tokens, skip_special_tokens=True)
         return text.strip()
-
-
-class _Said:
-    """A streamer as transformers wants one, which keeps all tokens, because words of a part are not those of the whole."""
-
-    def __init__(self, words: Callable[[list[int]], str]) -> None:
-        self.words = words
-        self.tokens: list[int] | None = None
-        self.texts: queue.Queue[str | BaseException | None] = queue.Queue()
-        self.unwanted = threading.Event()
-
-    def put(self, value: Any) -> None:
-        if self.tokens is None:
-            self.tokens = []  # the prompt comes first
-            return
-        self.tokens += value.tolist()
-        # The end may be half of a character.
-        self.texts.put(self.words(self.tokens).rstrip("\ufffd"))
-
-    def end(self) -> None:
-        """The whole answer comes from whoever asked."""
 
 
 def load(chat: Chat) -> LoadedModel:
@@ -164,25 +114,6 @@ def load(chat: Chat) -> LoadedModel:
     except OSError as error:
         raise CannotLoad(chat.model, error) from error
     return LoadedModel(chat, model.to("cuda" if cuda else "cpu").eval(), tokenizer)
-
-
-def load_both(before: Chat, after: Chat) -> tuple[LoadedModel, LoadedModel]:
-    """The model before training and after it, both in memory: where training has made an adapter, it is one model, and the
-    adapter is switched off and on. Raises CannotLoad."""
-    first = load(before)
-    if not after.adapter:
-        return first, load(after)
-    from peft import PeftModel
-    from safetensors import SafetensorError
-
-    try:
-        both = PeftModel.from_pretrained(first.model, after.adapter).eval()
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise CannotLoad(after.adapter, error) from error
-    return (
-        LoadedModel(before, both, first.tokenizer, both.disable_adapter, first.alone),
-        LoadedModel(after, both, first.tokenizer, alone=first.alone),
-    )
 
 
 def answers(chat: Chat, questions: Iterable[str]) -> Iterator[str]:
@@ -205,7 +136,7 @@ def end_tokens(tokenizer: Any, turn_end: str | None) -> list[int]:
     return list(dict.fromkeys(token for token in ends if token is not None))
 
 
-def written(tokenizer: Any, conversation: list[dict[str, Any]], *, asking: bool, tools: Any = None) -> str:
+def written(tokenizer: Any, conversation: Sequence[Mapping[str, Any]], *, asking: bool, tools: Any = None) -> str:
     """A conversation as the tokenizer's chat template writes it. asking: with the beginning of the answer behind it, as a model
     is asked, here and by a server."""
     options = {"tools": tools} if tools else {}
@@ -240,7 +171,7 @@ def messages(
     return [*system, *before, {"role": "user", "content": question}, *reply]
 
 
-def chats(run_dir: Path, demo: dict[str, Any]) -> tuple[Chat, Chat]:
+def chats(run_dir: Path, demo: Mapping[str, Any]) -> tuple[Chat, Chat]:
     """The original and the tuned model of a run. Both use the tuned model's tokenizer, which carries the template."""
     best, adapter = str(run_dir / BEST_MODEL), run_dir / ADAPTER
     shared = {

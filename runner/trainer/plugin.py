@@ -6,91 +6,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from accelerate import PartialState
 from axolotl.common.datasets import TrainDatasetMeta
 from axolotl.integrations.base import BasePlugin
 from axolotl.utils import trainer
 from axolotl.utils.dict import DictDefault
-from torch.utils.data import Dataset
 from transformers import set_seed
 from transformers.trainer import unwrap_peft_model
 
 from runner import parts
-from runner.catalog.tables import VALIDATION_BLOCKS
 from runner.trainer import checkpoints, child_process, records, results, stopping
-from runner.trainer.settings import BlocksSettings, RunSettings
+from runner.trainer.settings import RunSettings
 from runner.trainer.stopping import Watchdog, no_step_more
 from runner.trainer.telemetry import History
-
-
-class TrainBlocks(Dataset):
-    """All rows of pretraining as one long line, of which only those of one context length are there.
-
-    The Trainer skips what a checkpoint has seen by counting rows from step 0. So rows that shorter blocks have used are
-    counted and never read, and a resumed run, in any length and at any step, gets exactly the rows that are left.
-    Each pass over the blocks has an order of its own, drawn from seed, length and pass.
-
-    blocks: array (count, sequence_len) of token numbers. batch: rows a step. steps: steps in all.
-    """
-
-    column_names: tuple[str, ...] = ()
-
-    def __init__(self, blocks: np.ndarray, settings: BlocksSettings, batch: int, steps: int) -> None:
-        self.blocks, self.settings, self.batch, self.steps = blocks, settings, batch, steps
-        self._order: tuple[int, np.ndarray] | None = None
-
-    def __len__(self) -> int:
-        return self.steps * self.batch
-
-    def __getitem__(self, index: int) -> dict[str, list[int]]:
-        row = index - self.settings.first_step * self.batch
-        if row < 0:
-            raise IndexError(f"row {index} belongs to a shorter context length")
-        turn, place = divmod(row, len(self.blocks))
-        return _row(self.blocks[self._permutation(turn)[place]])
-
-    def _permutation(self, turn: int) -> np.ndarray:
-        if self._order is None or self._order[0] != turn:
-            draw = np.random.default_rng([self.settings.seed, self.settings.sequence_len, turn])
-            self._order = (turn, draw.permutation(len(self.blocks)).astype(np.int32))
-        return self._order[1]
-
-
-class ValidationBlocks(Dataset):
-    """The first blocks of the validation side, in their order."""
-
-    column_names: tuple[str, ...] = ()
-
-    def __init__(self, blocks: np.ndarray) -> None:
-        self.blocks = blocks[:VALIDATION_BLOCKS]
-
-    def __len__(self) -> int:
-        return len(self.blocks)
-
-    def __getitem__(self, index: int) -> dict[str, list[int]]:
-        if not 0 <= index < len(self.blocks):
-            raise IndexError(index)
-        return _row(self.blocks[index])
-
-
-def _row(tokens: np.ndarray) -> dict[str, list[int]]:
-    numbers = tokens.tolist()
-    return {"input_ids": numbers, "labels": numbers, "attention_mask": [1] * len(numbers)}
-
-
-def load_blocks(settings: BlocksSettings, batch: int, resumed_at: int) -> tuple[TrainBlocks, ValidationBlocks, int]:
-    """Both sides of a context length, and the number of steps that the Trainer is to count to.
-
-    A length that had reached its last step before a kill counts no further, so that nothing is trained twice.
-    """
-    steps = settings.steps if resumed_at < settings.last_step else settings.last_step
-    train, validation = (
-        np.load(Path(settings.folder) / f"{side}-{settings.sequence_len}.npy", mmap_mode="r")
-        for side in ("train", "validation")
-    )
-    return TrainBlocks(train, settings, batch, steps), ValidationBlocks(validation), steps
 
 
 class RecipePlugin(BasePlugin):
@@ -137,7 +66,8 @@ class RecipePlugin(BasePlugin):
         if settings.blocks is None:
             return None
         reached = checkpoints.reached(cfg)
-        train, validation, cfg.max_steps = load_blocks(settings.blocks, settings.effective_batch_size, reached)
+        load = parts.hook("blocks")
+        train, validation, cfg.max_steps = load(settings.blocks, settings.effective_batch_size, reached)
         return TrainDatasetMeta(train, validation, cfg.max_steps)
 
     def pre_model_load(self, cfg: DictDefault) -> None:

@@ -214,7 +214,7 @@ class Proof(Record):
     seconds: float = 0.0
 
     @property
-    def summed(self) -> dict[str, Any]:
+    def summed(self) -> Mapping[str, Any]:
         """The proof for a run's summary, without the rows themselves."""
         return {name: value for name, value in asdict(self).items() if name != "shown"}
 

@@ -43,7 +43,7 @@ def keep_best(checkpoints: Path, folder: Path) -> Path:
     return folder
 
 
-def keep_adapter(run_dir: Path, config: dict[str, Any]) -> None:
+def keep_adapter(run_dir: Path, config: Mapping[str, Any]) -> None:
     """The best adapter in `lora_adapter/`, and the model that it makes of its base in `best_model/`."""
     adapter = keep_best(Path(config["output_dir"]), run_dir / run_files.ADAPTER)
     facts = read_json(adapter / "adapter_config.json")
@@ -59,7 +59,14 @@ def precision_of(config: Mapping[str, Any]) -> str:
     return "bf16" if config.get("bf16") else "fp16" if config.get("fp16") else "fp32"
 
 
-def summary(settings: RunSettings, history: History, config: dict[str, Any], engine: str = "axolotl") -> Summary:
+# Of an adapter, by the engine's names.
+ADAPTER_FACTS = {
+    **{"kind": "adapter", "rank": "lora_r", "alpha": "lora_alpha", "dropout": "lora_dropout"},
+    "layers": "lora_target_modules",
+}
+
+
+def summary(settings: RunSettings, history: History, config: Mapping[str, Any], engine: str = "axolotl") -> Summary:
     """What a run says of itself in the end."""
     state = history.final
     losses = [entry["validation_loss"] for entry in history.epochs if entry["validation_loss"] is not None]
@@ -70,14 +77,15 @@ def summary(settings: RunSettings, history: History, config: dict[str, Any], eng
         recipe=read_json(Path(settings.recipe_file)),
         engine=engine,
         base_model=config.get("base_model"),
-        adapter=_adapter(config),
+        adapter={name: config[key] for name, key in ADAPTER_FACTS.items()} if config.get("adapter") else None,
         world_size=settings.world_size,
         backend=settings.backend if settings.world_size > 1 else None,
         effective_batch_size=settings.effective_batch_size,
         effective_batch_tokens=settings.effective_batch_tokens,
         base_learning_rate=settings.base_learning_rate,
         learning_rate=settings.learning_rate,
-        **history.parameters,
+        trainable_parameters=history.parameters["trainable_parameters"],
+        total_parameters=history.parameters["total_parameters"],
         steps=state["global_step"],
         epochs=state["epoch"],
         tokens=state["tokens"],
@@ -124,19 +132,6 @@ def _taken(settings: RunSettings, history: History) -> dict[str, Any]:
     }
 
 
-def _adapter(config: dict[str, Any]) -> dict[str, Any] | None:
-    """Kind, rank, alpha, dropout and layers of the adapter, or None where the model itself was trained."""
-    if not config.get("adapter"):
-        return None
-    return {
-        "kind": config["adapter"],
-        "rank": config["lora_r"],
-        "alpha": config["lora_alpha"],
-        "dropout": config["lora_dropout"],
-        "layers": list(config["lora_target_modules"]),
-    }
-
-
 def keep_template(demo: Demo, model: Path) -> None:
     """Beside a model that was trained with a system prompt: its template with that in it, for servers."""
     from transformers import AutoTokenizer
@@ -150,7 +145,7 @@ def keep_template(demo: Demo, model: Path) -> None:
         write_text(model / run_files.SERVED_TEMPLATE, with_system(tokenizer.chat_template, demo.system_prompt))
 
 
-def answer_demo(settings: RunSettings, config: dict[str, Any]) -> None:
+def answer_demo(settings: RunSettings, config: Mapping[str, Any]) -> None:
     """Puts the demo's questions, or those of validation rows, to the original and the tuned model."""
     from runner.trainer.generation import with_questions
 
@@ -161,7 +156,7 @@ def answer_demo(settings: RunSettings, config: dict[str, Any]) -> None:
     write_json(run_dir / run_files.DEMO, demo.model_dump())
     keep_template(demo, run_dir / run_files.BEST_MODEL)
     if demo.questions:
-        print(child_process.phase(child_process.ASKING), flush=True)
+        child_process.tell("phase", phase=child_process.ASKING)
         _alone("runner.trainer.generation", settings.run_dir)
 
 
@@ -188,7 +183,7 @@ def keep_log_and_configs(run_dir: Path, checkpoints: Path, recipe_file: Path) ->
                 shutil.copyfile(file, configs / file.name)
 
 
-def finish(settings: RunSettings, history: History, config: dict[str, Any]) -> None:
+def finish(settings: RunSettings, history: History, config: Mapping[str, Any]) -> None:
     run_dir = Path(settings.run_dir)
     if config.get("adapter"):
         keep_adapter(run_dir, config)

@@ -159,16 +159,12 @@ class Patience(TrainerCallback):
         return control
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        return self._leave(control) if self.over else control
-
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        return self._leave(control) if self.over else control
-
-    @staticmethod
-    def _leave(control: Any) -> Any:
-        control.should_training_stop = True
-        control.should_evaluate = control.should_save = False
+        if self.over:
+            control.should_training_stop = True
+            control.should_evaluate = control.should_save = False
         return control
+
+    on_epoch_end = on_step_end
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         if state.global_step and self._gone(state):
@@ -181,7 +177,7 @@ class Patience(TrainerCallback):
         wanted = (self.wanted.patience, self.wanted.min_improvement, self.measure)
         ended = records.early_stop(seen, *wanted, state.global_step, state.max_steps)
         if ended and state.is_world_process_zero:
-            print(child_process.event_line({"event": records.EARLY_STOP_EVENT, **asdict(ended)}), flush=True)
+            child_process.tell(records.EARLY_STOP_EVENT, **asdict(ended))
 
 
 class TimeLimit(TrainerCallback):
@@ -336,18 +332,15 @@ class Preemption(TrainerCallback):
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.waits and self._decide(args):
             if state.is_world_process_zero:
-                self._tell(state.global_step)
+                said = (
+                    f"It was asked to end (SIGTERM), as a cluster does that takes a machine back. Step {state.global_step:,} "
+                    "is saved, and the same command goes on from there."
+                )
+                print(said, flush=True)
+                write_json(self.run_dir / STOPPED, {"message": said})
             # A launcher that sees one process end ends the others, which may still write.
             checkpoints.wait()
             raise SystemExit(ENDED)
-
-    def _tell(self, step: int) -> None:
-        said = (
-            f"It was asked to end (SIGTERM), as a cluster does that takes a machine back. Step {step:,} is saved, and the same "
-            "command goes on from there."
-        )
-        print(said, flush=True)
-        write_json(self.run_dir / STOPPED, {"message": said})
 
 
 def callbacks(

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from transformers import TrainerCallback
 from runner.tools.files import write_json
 from runner.tools.run_files import HISTORY
 from runner.trainer import child_process
-from runner.trainer.child_process import MEASURING, SAVING, TRAINING, phase
+from runner.trainer.child_process import MEASURING, SAVING, TRAINING
 from runner.trainer.settings import RunSettings
 
 # What DPO measures on held-out pairs: how often, and by how much, the better answer is preferred.
@@ -26,13 +27,13 @@ class History(TrainerCallback):
     def __init__(self, settings: RunSettings) -> None:
         self.settings = settings
         self.file = Path(settings.run_dir) / HISTORY
-        self.steps: list[dict[str, Any]] = []
-        self.epochs: list[dict[str, Any]] = []
-        self.parameters: dict[str, Any] = {}
+        self.steps: list[Mapping[str, Any]] = []
+        self.epochs: list[Mapping[str, Any]] = []
+        self.parameters: Mapping[str, int] = {}
         self.started = self.last_time = time.monotonic()
         self.earlier = 0.0
         self.last_step = self.last_tokens = 0
-        self.final: dict[str, Any] = {}
+        self.final: Mapping[str, Any] = {}
         self.preferences: dict[str, float] = {}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
@@ -41,7 +42,7 @@ class History(TrainerCallback):
         self.last_step, self.last_tokens = state.global_step, state.num_input_tokens_seen
         if state.global_step and self.file.is_file():
             self._continue_from(state.global_step)
-        self._say(state, event="begin", steps=state.max_steps, step=state.global_step, **self.parameters)
+        _tell(state, "begin", steps=state.max_steps, step=state.global_step, **self.parameters)
 
     def _continue_from(self, step: int) -> None:
         """After a resume, what was written beyond the checkpoint happens again and is dropped."""
@@ -62,7 +63,7 @@ class History(TrainerCallback):
         } or self.preferences
         if "loss" not in (logs or {}):
             return
-        now = time.monotonic()
+        now, cuda = time.monotonic(), torch.cuda.is_available()
         seconds = max(now - self.last_time, 1e-9)
         steps = state.global_step - self.last_step
         tokens = state.num_input_tokens_seen - self.last_tokens
@@ -74,17 +75,13 @@ class History(TrainerCallback):
             "grad_norm": logs.get("grad_norm"),
             "samples_per_second": round(steps * self.settings.effective_batch_size / seconds, 3),
             "tokens_per_second": round(tokens / seconds, 1) if tokens else None,
-            "gpu_memory_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2)
-            if torch.cuda.is_available()
-            else None,
-            "gpu_reserved_gib": round(torch.cuda.max_memory_reserved() / 2**30, 2)
-            if torch.cuda.is_available()
-            else None,
+            "gpu_memory_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2) if cuda else None,
+            "gpu_reserved_gib": round(torch.cuda.max_memory_reserved() / 2**30, 2) if cuda else None,
         }
         self.last_time, self.last_step, self.last_tokens = now, state.global_step, state.num_input_tokens_seen
         self.steps.append(entry)
         self._write(state)
-        self._say(state, event="step", steps=state.max_steps, **entry)
+        _tell(state, "step", steps=state.max_steps, **entry)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
         since = self.epochs[-1]["step"] if self.epochs else -1
@@ -103,7 +100,7 @@ class History(TrainerCallback):
         # The time of an evaluation is no training time.
         self.last_time = time.monotonic()
         self._write(state)
-        self._say(state, event="evaluation", **entry)
+        _tell(state, "evaluation", **entry)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.final = {
@@ -119,11 +116,6 @@ class History(TrainerCallback):
     def _write(self, state: Any) -> None:
         if state.is_world_process_zero:
             write_json(self.file, {"seconds": self.seconds, "steps": self.steps, "epochs": self.epochs})
-
-    @staticmethod
-    def _say(state: Any, **facts: Any) -> None:
-        if state.is_world_process_zero:
-            print(child_process.event_line(facts), flush=True)
 
 
 def count_parameters(model: Any) -> dict[str, int]:
@@ -143,28 +135,25 @@ class Phases(TrainerCallback):
     """Comes last: what the others ask for is what follows."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._say(state, MEASURING if args.eval_on_start else TRAINING)
+        _tell(state, "phase", phase=MEASURING if args.eval_on_start else TRAINING)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._next(state, control)
+        if control.should_evaluate or control.should_save:
+            _tell(state, "phase", phase=MEASURING if control.should_evaluate else SAVING)
 
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._next(state, control)
+    on_epoch_end = on_step_end
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._say(state, SAVING if control.should_save else TRAINING)
+        _tell(state, "phase", phase=SAVING if control.should_save else TRAINING)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._say(state, TRAINING)
+        _tell(state, "phase", phase=TRAINING)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._say(state, SAVING)
+        _tell(state, "phase", phase=SAVING)
 
-    def _next(self, state: Any, control: Any) -> None:
-        if control.should_evaluate or control.should_save:
-            self._say(state, MEASURING if control.should_evaluate else SAVING)
 
-    @staticmethod
-    def _say(state: Any, name: str) -> None:
-        if state.is_world_process_zero:
-            print(phase(name), flush=True)
+def _tell(state: Any, event: str, **facts: Any) -> None:
+    """Says an event, on the first process of all."""
+    if state.is_world_process_zero:
+        child_process.tell(event, **facts)

@@ -414,7 +414,7 @@ def test_a_chat_puts_each_question_to_both_models_and_streams_what_they_say(rehe
     read = prompt(trained.chat, trained.tokenizer, "And then?", [(question, parts[-1][1])])
     assert read.index(question) < read.index(parts[-1][1]) < read.index("And then?")
     # Whoever wants no more of an answer can ask the next question.
-    begun = trained.stream(question)
+    begun = chat.stream(trained, question)
     next(begun)
     begun.close()
     assert trained.answer(question) == known[0]["after"]

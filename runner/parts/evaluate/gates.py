@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from runner import parts
-from runner.data import plain_text
+from runner.data import GENERAL_TEXT
 from runner.parts.evaluate import seal
 from runner.parts.evaluate.metrics import HOLDS, bounds, in_words
 from runner.plan import Evaluation, Gate, Plan
@@ -269,7 +269,7 @@ def _rows(folder: StageFolder) -> str:
 def _code() -> str:
     """A hash of what measures, the general text included."""
     own = Path(__file__).parent
-    modules = (own / "evaluate.py", own / "language.py", plain_text.GENERAL_TEXT)
+    modules = (own / "evaluate.py", own / "language.py", GENERAL_TEXT)
     brought = (Path(str(spec.origin)) for name in parts.table("measures").values() if (spec := find_spec(name)))
     return content_hash([sha256(file) for file in (*modules, *brought)], 32)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.data.plain_text import general_documents
+from runner.data import general_documents
 from runner.parts.evaluate.metrics import ACCURACY, NEW_TOKENS
 from runner.tools.names import same
 from runner.trainer.generation import end_tokens

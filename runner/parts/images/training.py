@@ -84,7 +84,7 @@ def _prove(folder: Path, report: ImageReport, settings: RunSettings, tell: bool)
     seen = judging.images({split: folder / f"{split}.parquet" for split in SPLITS}, report.shared)
     if tell:
         seen.write(Path(settings.run_dir))
-        print(child_process.event_line({"event": "proof", "folder": settings.run_dir}), flush=True)
+        child_process.tell("proof", folder=settings.run_dir)
     if seen.faults:
         Watchdog(settings).stop(seen.complaint)
 

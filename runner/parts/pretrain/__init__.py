@@ -5,4 +5,5 @@ from runner.parts import Part
 PART = Part(
     package=__name__,
     scenarios={"pipeline": ""},
+    hooks={"blocks": "training.load"},
 )

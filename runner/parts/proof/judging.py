@@ -171,7 +171,7 @@ TOLERANCE = 1e-5
 # Numbers that the logits of a batch may have: 0.5 GiB in fp32.
 MOST_LOGITS = 2**27
 
-Row = Mapping[str, Any]
+Row = dict[str, Any]
 
 
 @dataclass
@@ -196,7 +196,7 @@ class Engine:
         """Whether the loader's own batches are lists of rows that are joined."""
         return bool(getattr(self.trainer.args, "sample_packing", False))
 
-    def rows(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
+    def rows(self, numbers: Sequence[int]) -> list[Row]:
         return [dict(self.loader.dataset[number]) for number in numbers]
 
     def batches(self, most: int) -> Iterator[tuple[list[int], Any]]:
@@ -214,7 +214,7 @@ class Engine:
             rows = [self.rows(inner) for inner in batch] if nested else self.rows(flat)
             yield flat, self.loader.collate_fn(rows)
 
-    def batch(self, rows: Sequence[Row]) -> dict[str, Any]:
+    def batch(self, rows: Sequence[Row]) -> Row:
         """One micro batch of these rows, as many as it may hold."""
         copies = [dict(row) for row in rows]
         if not self.packs:
@@ -222,7 +222,7 @@ class Engine:
         apart = self.trainer.args.multipack_real_batches
         return dict(self.loader.collate_fn([[row] for row in copies] if apart else [copies]))
 
-    def joined(self, rows: Sequence[Row]) -> dict[str, Any]:
+    def joined(self, rows: Sequence[Row]) -> Row:
         """These rows as close together as training may put them."""
         copies = [dict(row) for row in rows]
         return dict(self.loader.collate_fn([copies] if self.packs else copies))
@@ -283,7 +283,7 @@ def undisturbed(model: Any) -> Iterator[None]:
             np.random.set_state(draws)
 
 
-def few(engine: Engine, vocabulary: int, numbers: Sequence[int]) -> list[dict[str, Any]]:
+def few(engine: Engine, vocabulary: int, numbers: Sequence[int]) -> list[Row]:
     """Rows to ask the model with: the shortest ones that train something, cut to what memory allows."""
     most = max(16, MOST_LOGITS // (vocabulary * ROWS))
     rows = [{name: _cut(value, most) for name, value in row.items()} for row in engine.rows(numbers)]
@@ -312,7 +312,7 @@ def _logits(engine: Engine, rows: Sequence[Row]) -> torch.Tensor:
     return logits[place[0], place[1] : place[1] + len(rows[-1]["input_ids"])].float()
 
 
-def first_loss(engine: Engine, batches: Sequence[dict[str, Any]]) -> float:
+def first_loss(engine: Engine, batches: Sequence[Row]) -> float:
     """What the trainer would log as the loss of a step on these micro batches, as its `training_step` adds it up
     (transformers 5.16.1)."""
     trainer = engine.trainer

@@ -251,7 +251,7 @@ class Prover:
             pair = [int(lengths.argmin()), int(lengths.argmax())]
             yield pair, self.engine.batch(self.engine.rows(pair))
 
-    def _pairs(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    def _pairs(self, rows: Sequence[Mapping[str, Any]]) -> list[judging.Row]:
         """The rows that a batch of preferences is made of: all better answers, then all worse ones."""
         limit = self.trainer.args.max_length
         return [
@@ -343,5 +343,5 @@ def prove(cfg: DictDefault, trainer: Any, settings: RunSettings) -> Proof:
     if int(os.environ.get("RANK", "0")) == 0:
         folder = Path(settings.run_dir)
         proof.write(folder)
-        print(child_process.event_line({"event": "proof", "folder": str(folder)}), flush=True)
+        child_process.tell("proof", folder=str(folder))
     return proof
