@@ -7,9 +7,9 @@ from typing import Any
 
 from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import jobs
-from runner.parts.openshift.client import Cluster, Manifests, address
+from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.diagnose import GONE, logs_of, reasons, times
-from runner.parts.openshift.errors import Refused, TryAgain, pause
+from runner.parts.openshift.errors import TryAgain, pause
 from runner.parts.openshift.jobs import Sent
 from runner.parts.openshift.status import FAILED, QUEUED, TRAINING, JobState, ended, entry_of, look
 from runner.tools.problem import Stop
@@ -314,14 +314,7 @@ def _since(cluster: Cluster, job: Manifest, pod: str, since: str, previous: bool
 
     previous: of the container before the last restart.
     """
-    space = job["metadata"]["namespace"]
-    query = [("container", jobs.container(job)), ("timestamps", "true")] + ([("sinceTime", since)] if since else [])
-    query += [("previous", "true")] if previous else []
-    try:
-        response = cluster.request("GET", f"{address('Pod', space, pod)}/log", query)
-    except Refused as refused:
-        if refused.status in (400, 404):
-            return []
-        raise refused.stop("Pod", space, pod) from None
-    stamped = [line.partition(" ") for line in response.data.decode(errors="replace").splitlines()]
+    space, name = job["metadata"]["namespace"], jobs.container(job)
+    text = cluster.log(space, pod, name, previous=previous, stamped=True, since=since) or ""
+    stamped = [line.partition(" ") for line in text.splitlines()]
     return [(stamp, text) for stamp, _, text in stamped if stamp > since]
