@@ -20,7 +20,7 @@ from runner.parts.openshift.helper_pod import finished
 from runner.parts.openshift.jobs import PROMOTE, Sent, sent
 from runner.parts.openshift.pipeline import Milestone
 from runner.parts.openshift.status import FAILED
-from runner.parts.openshift.submit import Sending, Tell, delete, post, seal, step
+from runner.parts.openshift.submit import Sending, Tell, make_room, post, seal, step
 from runner.parts.openshift.transfer import Files
 from runner.parts.openshift.watch import Failed
 from runner.plan import PLAN_FILE, Plan, Stage
@@ -98,8 +98,7 @@ def _send(cluster: Cluster, plan: Plan, what: Sent, tell: Tell) -> None:
         tell(f"{what.kind} `{what.name}` is there already, and goes on by itself; nothing changes.")
         return
     if there:
-        delete(cluster, what.kind, what.namespace, what.name)
-        tell(f"{what.kind} `{what.name}` of before: deleted")
+        make_room(cluster, there, tell)
     seal(cluster, what, tell)
     for manifest in what.support:
         cluster.apply(manifest)
