@@ -1,5 +1,5 @@
-"""Judging: what a text says as a recipe while somebody types it: what is wrong at which line, what it will need, what it will
-see, and what could stand at a place."""
+"""Judging: what a text says as a recipe while somebody types it: what is wrong at which line, what it will need, what
+it will see, and what could stand at a place."""
 
 import re
 from collections import Counter, defaultdict
@@ -27,8 +27,8 @@ from runner.tools.problem import Problem, Stop, report_bug
 
 
 class ChangedElsewhere(Exception):
-    """The file is not as it was read: another program has written it meanwhile, or taken it away. text: its own by now, None
-    where it is gone."""
+    """The file is not as it was read: another program has written it meanwhile, or taken it away. text: its own by now,
+    None where it is gone."""
 
     def __init__(self, text: str | None) -> None:
         super().__init__()
@@ -76,8 +76,8 @@ SHOWN, ROWS = 1500, 3
 
 @dataclass(frozen=True)
 class Judged:
-    """document: None where the text is no YAML, or names no scenario; recipe: None where it makes no plan. problems: with the
-    notes, in the order of their lines."""
+    """document: None where the text is no YAML, or names no scenario; recipe: None where it makes no plan. problems:
+    with the notes, in the order of their lines."""
 
     document: Document | None
     recipe: Recipe | None
@@ -149,8 +149,8 @@ def _cut(row: RenderedExample) -> RenderedExample:
     return replace(row, text=f"{row.text[:SHOWN]} …") if len(row.text) > SHOWN else row
 
 
-# What may be written at a place, and what the setting there means; from the scenario's schema, as editors read it. The text may
-# be broken: its lines are read by their indentation.
+# What may be written at a place, and what the setting there means; from the scenario's schema, as editors read it. The
+# text may be broken: its lines are read by their indentation.
 
 _KEY = re.compile(r"( *)(- +)?([\w-]+):(?: |$)")
 _SCENARIO = re.compile(r"^scenario:\s*([\w-]+)", re.MULTILINE)
@@ -158,8 +158,8 @@ _SCENARIO = re.compile(r"^scenario:\s*([\w-]+)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Proposal:
-    """What may be written at a place. label: as a list shows it; text: what is written; kind: `section`, `setting` or `value`;
-    says: what it means, Markdown of `code` and paragraphs."""
+    """What may be written at a place. label: as a list shows it; text: what is written; kind: `section`, `setting` or
+    `value`; says: what it means, Markdown of `code` and paragraphs."""
 
     label: str
     text: str

@@ -1,5 +1,5 @@
-"""The parts of a plan as tables: one for each stage, then the claims and what the figures rest on; and what a trace says of a
-stage. No figure is made here."""
+"""The parts of a plan as tables: one for each stage, then the claims and what the figures rest on; and what a trace
+says of a stage. No figure is made here."""
 
 from collections.abc import Iterator, Mapping
 

@@ -1,5 +1,5 @@
-"""Each kind of change that can make a run of a language model take less memory, and the search among them by formulas, what loses
-least first. Whether one holds, trying it says."""
+"""Each kind of change that can make a run of a language model take less memory, and the search among them by formulas,
+what loses least first. Whether one holds, trying it says."""
 
 from __future__ import annotations
 
@@ -149,8 +149,8 @@ OFFERS: tuple[Change, ...] = (*WITHIN_A_MODEL, _smaller_model)
 
 
 def cheapest(lines: Lines, workload: Workload, gpu: Gpu, budget: float, count: int = 8) -> list[Advice[Workload]]:
-    """The changes that bring a GPU's memory to at most `budget` bytes: single ones, and several together where too few that
-    lose nothing are enough alone."""
+    """The changes that bring a GPU's memory to at most `budget` bytes: single ones, and several together where too few
+    that lose nothing are enough alone."""
     started = [advice for change in OFFERS for advice in change(lines, workload, budget)]
     enough = [advice for advice in started if _fits(advice, budget)]
     for _ in range(TOGETHER - 1):

@@ -1,6 +1,6 @@
-"""A plan for tools and as a picture: bytes, seconds and counts under the names of its JSON; GPU memory over one step of each stage,
-and time by stage, as one SVG file, which needs nothing else and follows the reader's light or dark colours. No figure is made
-here."""
+"""A plan for tools and as a picture: bytes, seconds and counts under the names of its JSON; GPU memory over one step of
+each stage, and time by stage, as one SVG file, which needs nothing else and follows the reader's light or dark colours.
+No figure is made here."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ PARTS = ("weights", "optimizer", "gradients", "activations", "loss", "other", "r
 
 @dataclass(frozen=True)
 class MomentParts:
-    """Bytes of a GPU at a moment of a step: forward, loss, backward, step. other: buffers, weights gathered for a while,
-    and what is on its way. reserve: CUDA context and allocator slack."""
+    """Bytes of a GPU at a moment of a step: forward, loss, backward, step. other: buffers, weights gathered for a
+    while, and what is on its way. reserve: CUDA context and allocator slack."""
 
     moment: str
     weights: int
@@ -59,7 +59,8 @@ class MomentParts:
 
 
 def step(memory: Memory) -> list[MomentParts]:
-    """The moments of a step, from its beginning; of a long backward pass some, evenly apart, and the one that takes most."""
+    """The moments of a step, from its beginning; of a long backward pass some, evenly apart, and the one that takes
+    most."""
     backward = [moment for moment in memory.moments if moment.name == "backward"]
     most = max(backward, key=lambda moment: moment.size, default=None)
     every = -(-len(backward) // MOST_MOMENTS) or 1
@@ -155,7 +156,8 @@ def _stage(planned: Planned, stage: Forecast, nodes: list[int], traced: Traced |
 
 
 def _offer(offer: Offer) -> dict[str, object]:
-    """A change that holds: the lines to write, what all stages take then, and what is learned less or otherwise, in words."""
+    """A change that holds: the lines to write, what all stages take then, and what is learned less or otherwise, in
+    words."""
     return {
         "lines": offer.lines,
         # None where they cannot be told.
@@ -246,8 +248,8 @@ def svg(planned: Planned) -> str:
 
 
 def _memory(stage: Forecast, limit: int | None, left: float, top: float, wide: float) -> Iterator[str]:
-    """Areas of what is held at each moment of a step, the bar of evaluation beside them, and the lines of what the card has
-    and of the recipe's own limit."""
+    """Areas of what is held at each moment of a step, the bar of evaluation beside them, and the lines of what the card
+    has and of the recipe's own limit."""
     memory, usable, moments = stage.memory, stage.usable, step(stage.memory)
     highest = 1.12 * max(memory.total, usable or 0, limit or 0)
     base, right = top + 26 + PLOT, left + wide

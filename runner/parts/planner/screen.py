@@ -1,5 +1,5 @@
-"""The plan on one screen: whether it fits, how long, how much and what to change; a line a stage; the same on other counts of
-machines; what is offered. No figure is made here."""
+"""The plan on one screen: whether it fits, how long, how much and what to change; a line a stage; the same on other
+counts of machines; what is offered. No figure is made here."""
 
 import textwrap
 from collections.abc import Iterator

@@ -80,8 +80,8 @@ def plan(
 ) -> int:
     """Say whether a recipe fits, how long it takes, what it costs, and what to change.
 
-    Pace and allocator slack of a card come from your own runs on it, where there were any: a run keeps them on the machine
-    that it ran on, and `--learn` those of a run that was fetched."""
+    Pace and allocator slack of a card come from your own runs on it, where there were any: a run keeps them on the
+    machine that it ran on, and `--learn` those of a run that was fetched."""
     if price is not None and not math.isfinite(price):
         raise Stop(f"`--price {price}` is no price.", "For example: --price 2.50", code=2)
     if taken and (sets or style == "json"):
