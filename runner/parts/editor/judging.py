@@ -13,10 +13,11 @@ from runner import scenarios
 from runner.check import by_schema
 from runner.check.validate import changed, examined
 from runner.data import RenderedExample
-from runner.parts.planner import forecast, screen
+from runner.parts.planner import forecast
 from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
+from runner.parts.planner.text import verdict
 from runner.recipe import copying, reading
 from runner.recipe.document import Document, Path_
 from runner.recipe.recipe import Recipe
@@ -132,7 +133,7 @@ def plan(recipe: Recipe, price: float | None) -> PlanSummary:
             "Of this model's architecture nothing is known here.",
             f"`recipe plan {recipe.document.file} --exact` counts it.",
         ) from None
-    return PlanSummary(screen.verdict(planned, "the price of one"), planned.forecasts)
+    return PlanSummary(verdict(planned, "the price of one"), planned.forecasts)
 
 
 def rows(recipe: Recipe) -> dict[str, list[RenderedExample]]:
