@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from runner.catalog import hardware
 from runner.data.lengths import BYTES_A_TOKEN
-from runner.parts.planner import offload
+from runner.parts.planner import state
 from runner.plan import Plan, Stage
 from runner.recipe.document import Document
 from runner.tools.problem import Problem
@@ -41,11 +41,11 @@ def disk(forecast: Forecast, plan: Plan) -> list[Disk]:
     entries = {
         "model download": (place.model_dir if forecast.stage.model else None) or _hub(plan),
         "prepared data": f"{place.data_dir}/{forecast.stage.folder}".rstrip("/"),
-        offload.ON_DISK: forecast.workload.offload.path,
+        state.ON_DISK: forecast.workload.offload.path,
     }
-    if plan.claim_of(entries[offload.ON_DISK]):
+    if plan.claim_of(entries[state.ON_DISK]):
         # Each machine has its own, and a claim holds those of all.
-        sizes[offload.ON_DISK] = sizes.get(offload.ON_DISK, 0) * forecast.stage.machines.nodes
+        sizes[state.ON_DISK] = sizes.get(state.ON_DISK, 0) * forecast.stage.machines.nodes
     listed = [Disk(what, sizes.pop(what), folder) for what, folder in entries.items() if sizes.get(what)]
     # One more than are kept lies there while the newest is written, and the best is kept beside the latest.
     listed.append(Disk(f"checkpoints ({keep} kept, 1 being written)", (keep + 1) * checkpoint, place.run_dir))
