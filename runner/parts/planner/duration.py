@@ -9,7 +9,7 @@ from math import prod
 from typing import Any
 
 from runner.catalog import Gpu, Network
-from runner.parts.planner import activations, constants, memory, parameters, published_runs, saved
+from runner.parts.planner import constants, host_memory, memory, parameters, published_runs
 from runner.parts.planner.state import fetching, held, stepping, trained_bytes, whole
 from runner.parts.planner.workload import (
     HALF,
@@ -162,9 +162,9 @@ def operations(workload: Workload, rows: float, training: bool = True) -> Operat
     head = 2 * model.vocab_size * model.hidden_size
     if not training:
         return Operations(tokens * (layers * weights + head), tokens * layers * scores)
-    reached = layers - activations.first_trained(workload)
+    reached = layers - parameters.first_trained(workload)
     again = reached if workload.checkpointing else 0
-    own = sum(activations.layers_trained(workload)) * weights
+    own = sum(parameters.layers_trained(workload)) * weights
     name = model.embedding if model.tied else model.lm_head
     own += head if workload.trains(name) else 0
     added = 6 * parameters.adapter(workload)
@@ -179,8 +179,8 @@ def traffic(workload: Workload, rows: float, training: bool = True) -> float:
     read, and the backward pass moves about twice that; the loss goes over its logits thrice. Plain operations write and
     read what lies between them too."""
     tokens = rows * row_tokens(workload)
-    alike = Counter(activations.layers_trained(workload))
-    kept = sum(count * activations.layer(workload, own) for own, count in alike.items()) * tokens
+    alike = Counter(parameters.layers_trained(workload))
+    kept = sum(count * parameters.layer_activations(workload, own) for own, count in alike.items()) * tokens
     logits = memory.loss(workload, round(tokens), training)
     again = _TRAFFIC[workload.fused_kernels or workload.compile, _method(workload)]
     passes = 2 if not training else 8 if workload.checkpointing else 6
@@ -368,9 +368,9 @@ def _estimate(workload: Workload, gpu: Gpu, _: constants.Constants, likely: tupl
     wait = waiting(workload, gpu, own)
     step = _step_seconds(workload, gpu, own, wait)
     evaluations, pass_of_all = evaluating(workload, gpu, count)
-    writing = saved.checkpoint(workload) / (workload.disk_mb_s * 1e6)
+    writing = host_memory.checkpoint(workload) / (workload.disk_mb_s * 1e6)
     kept = checkpoints_of(workload, count, step, writing)
-    reading = workload.readers * saved.whole(workload) / (workload.disk_mb_s * 1e6)
+    reading = workload.readers * host_memory.whole(workload) / (workload.disk_mb_s * 1e6)
     tokens = row_tokens(workload) * workload.effective_batch_size * workload.answers
     return Duration(
         steps=count,

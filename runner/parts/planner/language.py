@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner import catalog
 from runner.catalog import Gpu
-from runner.parts.planner import host_memory, memory, parameters, saved, state, workload
+from runner.parts.planner import host_memory, memory, parameters, state, workload
 from runner.parts.planner.formulas import Advice, Counts
 from runner.parts.planner.memory import Memory
 from runner.parts.planner.row_counts import Rows
@@ -93,7 +93,7 @@ class LanguageFormulas:
         rows = ((work.rows or 0) + (work.evaluation_rows or 0)) * work.answers
         # A row as text, and its tokens, labels and mask as Arrow keeps them.
         sizes = {"prepared data": 0 if work.max_steps else round(rows * (work.lengths.mean or work.sequence_len) * 21)}
-        sizes |= {"checkpoint": saved.checkpoint(work), "best model": saved.weights(work)}
+        sizes |= {"checkpoint": host_memory.checkpoint(work), "best model": host_memory.weights(work)}
         halves = work.widths.linear * parameters.total(work.model)
         if work.adapter:
             sizes["merged model"] = halves

@@ -5,7 +5,7 @@ from functools import lru_cache
 from math import prod
 
 from runner.catalog import Gpu
-from runner.parts.planner import activations, parameters
+from runner.parts.planner import parameters
 from runner.parts.planner.workload import FULL, HALF, Workload
 
 
@@ -184,7 +184,7 @@ def copies(workload: Workload) -> int:
     if not workload.in_full or workload.sharding == "fsdp":
         return 0
     per_layer = sum(prod(shape) for shape in parameters.linear(workload.model).values())
-    return HALF * per_layer * sum(activations.layers_trained(workload))
+    return HALF * per_layer * sum(parameters.layers_trained(workload))
 
 
 def gradient(workload: Workload, numbers: parameters.Numbers) -> int:
