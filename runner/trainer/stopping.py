@@ -1,5 +1,5 @@
-"""Stopping: what ends a training before its last step: a broken loss, no more improvement, the time limit, SIGTERM; and the order
-in which all callbacks hear of it."""
+"""Stopping: what ends a training before its last step: a broken loss, no more improvement, the time limit, SIGTERM; and
+the order in which all callbacks hear of it."""
 
 import json
 import math
@@ -121,8 +121,9 @@ class Ended(TrainerCallback):
 
 
 def no_step_more(trainer: Any) -> None:
-    """Lets the trainer skip what is left of an epoch where nothing is to be done any more. transformers (5.16.1) asks that only
-    after a step, so that a run of 104 steps whose epochs have 21 makes a 105th; older ones have no such method."""
+    """Lets the trainer skip what is left of an epoch where nothing is to be done any more. transformers (5.16.1) asks
+    that only after a step, so that a run of 104 steps whose epochs have 21 makes a 105th; older ones have no such
+    method."""
     run_epoch = getattr(trainer, "_run_epoch", None)
     if run_epoch is None:
         return
@@ -135,12 +136,12 @@ def no_step_more(trainer: Any) -> None:
 
 
 class Patience(TrainerCallback):
-    """Reads the evaluations so far from the Trainer's own log, which is in every checkpoint, so that a run that goes on has
-    waited as long as the one that was interrupted. transformers' own callback forgets its counter (5.16.1, unless
+    """Reads the evaluations so far from the Trainer's own log, which is in every checkpoint, so that a run that goes on
+    has waited as long as the one that was interrupted. transformers' own callback forgets its counter (5.16.1, unless
     `restore_callback_states_from_checkpoint`), and takes a run of small steps down for none.
 
-    The last of those that ask for checkpoints: where a run goes on that had ended already, an older Trainer makes one more step
-    before it asks (see `no_step_more`), and that is neither measured nor saved.
+    The last of those that ask for checkpoints: where a run goes on that had ended already, an older Trainer makes one
+    more step before it asks (see `no_step_more`), and that is neither measured nor saved.
     """
 
     def __init__(self, wanted: EarlyStopping, measure: str = LOSS) -> None:
@@ -185,8 +186,8 @@ class TimeLimit(TrainerCallback):
     with the stages before it.
 
     The last step is followed by an evaluation and a checkpoint, as at the end of an epoch, so the best model so far is
-    kept as ever. Time for one more step, one evaluation and one checkpoint, as long as the longest so far, is kept back;
-    the very first checkpoint, whose time nobody knows yet, may end after the limit.
+    kept as ever. Time for one more step, one evaluation and one checkpoint, as long as the longest so far, is kept
+    back; the very first checkpoint, whose time nobody knows yet, may end after the limit.
     """
 
     def __init__(self, settings: RunSettings) -> None:
@@ -271,9 +272,10 @@ ENDED = 128 + signal.SIGTERM
 class Preemption(TrainerCallback):
     """Ends all processes after the same step, once one of them got SIGTERM and the checkpoint of that step is whole.
 
-    The signal comes to each at a moment of its own, or, where one machine of several goes away, to some alone. So they ask each
-    other at places that all of them pass: at the end of a step, of an evaluation, and of a checkpoint. What this step would have
-    been followed by anyway, an evaluation, comes first, because a resumed run would not make up for it.
+    The signal comes to each at a moment of its own, or, where one machine of several goes away, to some alone. So they
+    ask each other at places that all of them pass: at the end of a step, of an evaluation, and of a checkpoint. What
+    this step would have been followed by anyway, an evaluation, comes first, because a resumed run would not make up
+    for it.
 
     The last of the callbacks: when it hears of a checkpoint, `MarkComplete` has marked it.
     """
@@ -297,8 +299,8 @@ class Preemption(TrainerCallback):
         self.waits, self.process = False, 0
 
     def _stand_apart(self) -> None:
-        """torchrun sends a signal to the whole group (torch 2.13), and data workers, which are forks, are needed until the step
-        is done. They end when they miss their parent."""
+        """torchrun sends a signal to the whole group (torch 2.13), and data workers, which are forks, are needed until
+        the step is done. They end when they miss their parent."""
         if self.process:
             os.setpgid(0, 0)
 
@@ -352,11 +354,11 @@ def callbacks(
     resumed_from: str = "",
     own: Sequence[TrainerCallback] = (),
 ) -> list[TrainerCallback]:
-    """All callbacks of a training, in the order in which they must hear of it: who watches before who ends it, who asks for a
-    checkpoint before who marks it, and last who acts on what the others have asked for.
+    """All callbacks of a training, in the order in which they must hear of it: who watches before who ends it, who asks
+    for a checkpoint before who marks it, and last who acts on what the others have asked for.
 
-    zero_loss_allowed: as of the Watchdog; measure: as of Patience; resumed_from: as of MarkComplete; own: of the engine, which
-    watch too.
+    zero_loss_allowed: as of the Watchdog; measure: as of Patience; resumed_from: as of MarkComplete; own: of the
+    engine, which watch too.
     """
     watching = [Watchdog(settings, zero_loss_allowed), history, *own]
     heard = [callback for begin in parts.hooks("callbacks") for callback in begin(settings, history)]
