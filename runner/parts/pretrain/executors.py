@@ -1,8 +1,9 @@
-"""Executors: where datatrove's steps run. On this machine's cores, in the pods of a Job, in a queue of Slurm, or on a cluster of Ray.
+"""Executors: where datatrove's steps run. On this machine's cores, in the pods of a Job, in a queue of Slurm, or on a
+cluster of Ray.
 
 Every executor runs one step to its end before the next one begins, because each reads what all tasks of the one before
-have left. Tasks that are done are not done again, so a stopped run goes on with those that are missing. Pods, Slurm and Ray
-need the folder of prepared data on storage that all their machines share, under the same path.
+have left. Tasks that are done are not done again, so a stopped run goes on with those that are missing. Pods, Slurm and
+Ray need the folder of prepared data on storage that all their machines share, under the same path.
 """
 
 import os
@@ -57,9 +58,9 @@ class Local(Executor):
 
 
 class Pods(Executor):
-    """This pod's part of every step: tasks that lie together, done alone when it is started again. The pods wait for one another
-    by the marks that tasks leave on their claim; the first one, which goes on alone, for the end of each step, and the others
-    before they begin the next, because what they wait for is gone once the first has finished."""
+    """This pod's part of every step: tasks that lie together, done alone when it is started again. The pods wait for
+    one another by the marks that tasks leave on their claim; the first one, which goes on alone, for the end of each
+    step, and the others before they begin the next, because what they wait for is gone once the first has finished."""
 
     def __init__(self, cleaning: Cleaning, tasks: int) -> None:
         self.tasks, self.pod, self.pods = tasks, helping_pod(), min(cleaning.pods or 1, tasks)
@@ -96,7 +97,7 @@ class Pods(Executor):
 
 
 class Slurm(Executor):
-    """Each step is an array job. A job that still runs when the command is started again is waited for, not repeated."""
+    """Each step is an array job. A command that is started again waits for a job that still runs."""
 
     def __init__(self, cleaning: Cleaning, tasks: int) -> None:
         self.cleaning, self.tasks = cleaning, tasks
@@ -195,8 +196,8 @@ class Ray(Executor):
 
 
 def chosen(cleaning: Cleaning, size: int | None) -> Executor:
-    """The executor that the recipe names; outside the pods of a Job this machine does their work. size: bytes of a local file,
-    None for a stream.
+    """The executor that the recipe names; outside the pods of a Job this machine does their work. size: bytes of a
+    local file, None for a stream.
 
     Raises Stop where its cluster cannot be reached from here.
     """
