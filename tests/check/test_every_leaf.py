@@ -14,7 +14,7 @@ import pytest
 from runner import scenarios
 from runner.check.by_schema import schema
 from runner.check.validate import changed, judge, load, override
-from runner.parts.planner import chart, details, forecast, report, screen
+from runner.parts.planner import details, forecast, report, screen
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
 from runner.recipe.overrides import Override
@@ -102,7 +102,7 @@ def planned_in_full(recipe) -> None:
     details.show(planned, [1, 2], {})
     screen.machines(planned, [1, 2])
     assert json.loads(report.as_json(planned, [], [1, 2], {}), parse_constant=no_number)
-    assert ElementTree.fromstring(chart.svg(planned)) is not None
+    assert ElementTree.fromstring(report.svg(planned)) is not None
 
 
 def no_number(name: str) -> None:

@@ -55,88 +55,58 @@ def _largest_that_fits(
         yield candidate
 
 
-def _smaller_batch(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
-    """The largest smaller micro batch that fits, accumulation making up for it."""
-    batch, accumulated = (f"{lines.section}.{name}" for name in ("micro_batch_size", "gradient_accumulation_steps"))
+def _smaller_values(lines: Lines, work: Workload, budget: float) -> Iterator[Advice[Workload]]:
+    """Numbers that may be smaller: of each the largest that fits."""
+    section, adapter = lines.section, work.adapter
     if lines.find("micro_batch_size"):
-        candidates = (
-            Advice({batch: rows, accumulated: times}, replace(workload.with_rows(rows), accumulation=times))
-            for rows, times in splits(workload, smaller=True)
-        )
-        yield from _largest_that_fits(candidates, budget)
-
-
-def _smaller_evaluation(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
-    """The most rows at once in evaluation that fit, a power of two, where evaluation by itself needs too much."""
-    if lines.find("eval_batch_size") and memory.estimate(workload).in_evaluation > budget:
-        powers = range((workload.evaluation_batch_size - 1).bit_length() - 1, -1, -1)
-        candidates = (
+        batches = (
             Advice(
-                {f"{lines.section}.eval_batch_size": 2**power},
-                replace(workload, evaluation_batch_size=2**power, evaluation_follows=False),
+                {f"{section}.micro_batch_size": rows, f"{section}.gradient_accumulation_steps": accumulation},
+                replace(work.with_rows(rows), accumulation=accumulation),
             )
-            for power in powers
+            for rows, accumulation in splits(work, smaller=True)
         )
-        yield from _largest_that_fits(candidates, budget, attrgetter("in_evaluation"))
-
-
-def _checkpointing(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
-    if not workload.checkpointing:
-        yield Advice({"model.gradient_checkpointing": True}, replace(workload, checkpointing=True))
-
-
-def _fused_loss(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
-    name = lines.find("cross_entropy", "fused_cross_entropy")
-    if workload.fused_loss == "none" and workload.objective == "sft" and name:
-        value = True if name.endswith("fused_cross_entropy") else "auto"
-        yield Advice({name: value}, replace(workload, fused_loss="fused"))
-
-
-def _flash(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
-    gpu = catalog.gpu(workload.machines.gpu)
-    changed = replace(workload, attention="flash_attention_2")
-    # It multiplies in half precision alone.
-    if changed != workload and workload.precision != "fp32" and gpu and changed.runs_on(gpu):
-        yield Advice({"model.attention": "flash_attention_2"}, changed)
-
-
-def _sharding(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
-    if workload.sharding == "ddp" and "distribution" in lines.recipe.settings:
-        for way in ("zero2", "zero3", "fsdp"):
-            yield Advice({"distribution": way}, replace(workload, sharding=way))
-
-
-def _eight_bit(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
-    name = lines.find("optimizer")
-    if "8bit" not in workload.optimizer and name:
-        yield Advice({name: "adamw_bnb_8bit"}, replace(workload, optimizer="adamw_bnb_8bit"), Loss.EXACTNESS)
-
-
-def _four_bit(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
-    if workload.adapter and not workload.adapter.four_bit and lines.find("adapter"):
-        changed = replace(workload, adapter=replace(workload.adapter, four_bit=True))
-        yield Advice({"train.adapter": "qlora"}, changed, Loss.EXACTNESS)
-
-
-def _shorter(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
+        yield from _largest_that_fits(batches, budget)
+    if lines.find("eval_batch_size") and memory.estimate(work).in_evaluation > budget:
+        powers = (2**power for power in reversed(range((work.evaluation_batch_size - 1).bit_length())))
+        evaluations = (
+            Advice(
+                {f"{section}.eval_batch_size": rows},
+                replace(work, evaluation_batch_size=rows, evaluation_follows=False),
+            )
+            for rows in powers
+        )
+        yield from _largest_that_fits(evaluations, budget, attrgetter("in_evaluation"))
     if name := lines.find("sequence_len"):
-        candidates = (
-            Advice({name: length}, replace(workload, sequence_len=length), Loss.LEARNING)
-            for length in SEQUENCES
-            if length < workload.sequence_len
-        )
-        yield from _largest_that_fits(candidates, budget)
+        shorter = (length for length in SEQUENCES if length < work.sequence_len)
+        lengths = (Advice({name: each}, replace(work, sequence_len=each), Loss.LEARNING) for each in shorter)
+        yield from _largest_that_fits(lengths, budget)
+    if adapter and (name := lines.find("lora_rank", "rank")):
+        adapters = (replace(adapter, rank=rank) for rank in RANKS if rank < adapter.rank)
+        ranks = (Advice({name: each.rank}, replace(work, adapter=each), Loss.LEARNING) for each in adapters)
+        yield from _largest_that_fits(ranks, budget)
 
 
-def _lower_rank(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
-    name, adapter = lines.find("lora_rank", "rank"), workload.adapter
-    if adapter and name:
-        candidates = (
-            Advice({name: rank}, replace(workload, adapter=replace(adapter, rank=rank)), Loss.LEARNING)
-            for rank in RANKS
-            if rank < adapter.rank
-        )
-        yield from _largest_that_fits(candidates, budget)
+def _other_ways(lines: Lines, work: Workload, budget: float) -> Iterator[Advice[Workload]]:
+    """The same computed or stored in another way."""
+    if not work.checkpointing:
+        yield Advice({"model.gradient_checkpointing": True}, replace(work, checkpointing=True))
+    name = lines.find("cross_entropy", "fused_cross_entropy")
+    if work.fused_loss == "none" and work.objective == "sft" and name:
+        value = True if name.endswith("fused_cross_entropy") else "auto"
+        yield Advice({name: value}, replace(work, fused_loss="fused"))
+    gpu, flash = catalog.gpu(work.machines.gpu), replace(work, attention="flash_attention_2")
+    # It multiplies in half precision alone.
+    if flash != work and work.precision != "fp32" and gpu and flash.runs_on(gpu):
+        yield Advice({"model.attention": "flash_attention_2"}, flash)
+    if work.sharding == "ddp" and "distribution" in lines.recipe.settings:
+        for way in ("zero2", "zero3", "fsdp"):
+            yield Advice({"distribution": way}, replace(work, sharding=way))
+    if "8bit" not in work.optimizer and (name := lines.find("optimizer")):
+        yield Advice({name: "adamw_bnb_8bit"}, replace(work, optimizer="adamw_bnb_8bit"), Loss.EXACTNESS)
+    if work.adapter and not work.adapter.four_bit and lines.find("adapter"):
+        four_bit = replace(work, adapter=replace(work.adapter, four_bit=True))
+        yield Advice({"train.adapter": "qlora"}, four_bit, Loss.EXACTNESS)
 
 
 def _smaller_model(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
@@ -173,29 +143,15 @@ def _fits(advice: Advice[Workload], budget: float) -> bool:
     return memory.estimate(advice.workload).total <= budget
 
 
-Offer = Callable[[Lines, Workload, float], Iterator[Advice[Workload]]]
-
-# Each kind of change costs one line here.
-OFFERS: tuple[Offer, ...] = (
-    _smaller_batch,
-    _smaller_evaluation,
-    _checkpointing,
-    _fused_loss,
-    _flash,
-    _sharding,
-    _eight_bit,
-    _four_bit,
-    _shorter,
-    _lower_rank,
-    _smaller_model,
-)
-WITHIN_A_MODEL = OFFERS[:-1]
+Change = Callable[[Lines, Workload, float], Iterator[Advice[Workload]]]
+WITHIN_A_MODEL: tuple[Change, ...] = (_smaller_values, _other_ways)
+OFFERS: tuple[Change, ...] = (*WITHIN_A_MODEL, _smaller_model)
 
 
 def cheapest(lines: Lines, workload: Workload, gpu: Gpu, budget: float, count: int = 8) -> list[Advice[Workload]]:
     """The changes that bring a GPU's memory to at most `budget` bytes: single ones, and several together where too few that
     lose nothing are enough alone."""
-    started = [advice for offer in OFFERS for advice in offer(lines, workload, budget)]
+    started = [advice for change in OFFERS for advice in change(lines, workload, budget)]
     enough = [advice for advice in started if _fits(advice, budget)]
     for _ in range(TOGETHER - 1):
         if sum(advice.loss == Loss.NOTHING for advice in enough) >= 2:
@@ -206,8 +162,8 @@ def cheapest(lines: Lines, workload: Workload, gpu: Gpu, budget: float, count: i
         started = [
             Advice({**first.changes, **second.changes}, second.workload, max(first.loss, second.loss))
             for first in short[:KEPT]
-            for offer in WITHIN_A_MODEL
-            for second in offer(lines, first.workload, budget)
+            for change in WITHIN_A_MODEL
+            for second in change(lines, first.workload, budget)
             if not first.changes.keys() & second.changes.keys()
         ]
         # Several of which fewer are enough say nothing new.

@@ -53,7 +53,7 @@ def disk(forecast: Forecast, plan: Plan) -> list[Disk]:
 
 
 def _hub(plan: Plan) -> str:
-    """Where the hub's files lie in a pod (see `runner.render.podspec.writable`), or on a plain machine."""
+    """Where the hub's files lie in a pod (see `runner.parts.jobs.podspec.writable`), or on a plain machine."""
     if not plan.site:
         return "~/.cache/huggingface of each machine"
     claims = plan.site.get("claims") or ()

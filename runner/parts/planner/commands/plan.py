@@ -14,7 +14,6 @@ from runner.check.validate import load
 from runner.commands.options import end, open_recipe, print_notes, recipe_path, say, set_option, with_section
 from runner.parts.planner import (
     calibration_store,
-    chart,
     constants,
     details,
     forecast,
@@ -177,7 +176,7 @@ def _apply(planned: Planned, found: list[Offer], taken: int) -> int:
 
 def _draw(planned: Planned, file: Path) -> None:
     try:
-        write_text(file, chart.svg(planned))
+        write_text(file, report.svg(planned))
     except OSError as error:
         raise Stop(
             f"`{file}` cannot be written: {error.strerror}.", "Name a file in a folder that is yours behind `--chart`."
