@@ -8,7 +8,7 @@ PART = Part(
     sections=("openshift", "image"),
     rules="rules",
     hooks={
-        "beside_jobs": "upload_instructions.beside_jobs",
+        "beside_jobs": "site.beside_jobs",
         "why_on_cluster": "commands.why_on_cluster",
         "promote_on_cluster": "commands.promote_on_cluster",
         "model_on_claim": "transfer.copied",

@@ -145,6 +145,25 @@ def annotation(job: Manifest, name: str) -> str:
     return str((job["metadata"].get("annotations") or {}).get(name, ""))
 
 
+def conditions_of(manifest: Manifest) -> Manifests:
+    """What an object's controller says of it."""
+    return list(manifest.get("status", {}).get("conditions") or [])
+
+
+def holds(manifest: Manifest, *types: str) -> bool:
+    """Whether one of these conditions of an object holds."""
+    return any(each["type"] in types and each["status"] == "True" for each in conditions_of(manifest))
+
+
+def containers_of(pod: Manifest, before: bool = False) -> Manifests:
+    """How a pod's containers are. before: those that go before the others."""
+    return list(pod.get("status", {}).get("initContainerStatuses" if before else "containerStatuses") or [])
+
+
+def phase_of(pod: Manifest) -> str:
+    return str(pod.get("status", {}).get("phase", "Pending"))
+
+
 def queue_of(manifest: Manifest) -> str:
     """The queue of Kueue that an object waits in; empty where it waits in none."""
     return str((manifest["metadata"].get("labels") or {}).get("kueue.x-k8s.io/queue-name", ""))
