@@ -230,7 +230,7 @@ def advanced_settings(recipe: Recipe) -> Iterator[Problem]:
                 yield schema_errors.unknown_to(recipe.document, path, known, AXOLOTL)
 
 
-# What the disk of the machine that a pod runs on is mounted at (`runner.render.podspec.volumes`).
+# What the disk of the machine that a pod runs on is mounted at (`runner.parts.jobs.podspec.volumes`).
 MACHINES_OWN = "/tmp/"
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from runner import parts, scenarios
-from runner.data import conversation_formats, data_sets, tokenizers
+from runner.data import conversation_formats, data_sets, general_documents, tokenizers
 from runner.data.data_sets import DataSource
 from runner.data.report import Report, rows_of
 from runner.data.tokenizers import Pretrained
@@ -115,7 +115,6 @@ def _rows(work: Mapping[str, Any], out: Path) -> Report:
 
 
 def _rows_and_twin(work: Mapping[str, Any], twin: Mapping[str, Any], out: Path) -> Report:
-    from runner.data.plain_text import general_documents
     from runner.tools.process import without_scikit_learn
 
     without_scikit_learn()

@@ -9,7 +9,7 @@ recipes say. A part brings one by a line of its table (`runner/parts/__init__.py
 and, where it needs some,
 
     rules.py         Rules: what the schema cannot say; or they are in translation.py
-    rehearsal.py     Rehearsal: what stands in for the real thing; or it is in translation.py. Members that it lacks are those of
+    rehearsal.py     Substitutions: what stands in for the real thing; or it is in translation.py. Members that it lacks are those of
                      language models on rows
     work.py          functions for its stages that train nothing, where its rows are of several kinds; each takes a frozen
                      dataclass, whose JSON form is the stage's config, and a function to tell what it does; FIRST has, by the name
@@ -32,6 +32,7 @@ Rules for every recipe. `hooks` names functions by their moment:
     measured(recipe, evaluation, section)  gates and Evaluation of a stage (see `common.measured`)
     in_rehearsal(recipe)                   Overrides of a rehearsal for sections of the part
     beside_jobs(recipe, plan)              files beside the jobs of a render
+    computed(recipe)                       what the recipe's lines make together there: the setting's path and a Computed
     at_the_end(run, tell)                  a context around a whole run
     prove(proofs, tell)                    judges prepared rows before a GPU is held
     show_rows(recipe, place, count, say)   proves each stage's rows as the engine makes them; gives each proof's folder
@@ -57,7 +58,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from runner.catalog import Model
-from runner.plan import Kind, Place, Plan, Prediction
+from runner.plan import Kind, Place, Plan, Prediction, Stage
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe, Settings
 from runner.tools.files import Artifact
@@ -106,7 +107,7 @@ class Architecture(Protocol):
         ...
 
 
-class Rehearsal(Protocol):
+class Substitutions(Protocol):
     # What else stands in, once the rows are known; the path is the run's. None where nothing follows from the rows.
     after_data: Callable[[Recipe, PreparedRows, Path], list[Override]] | None
 
@@ -139,7 +140,7 @@ class Preparer(Protocol):
 
 
 class Target(Protocol):
-    """What `recipe render` writes for, beside the jobs of the core."""
+    """What `recipe render` writes for. It has `emitted` or, where it is a cluster's job for each stage, `job`."""
 
     def named(self, recipe: Recipe) -> bool:
         """Whether the recipe has a section that asks for it."""
@@ -147,6 +148,10 @@ class Target(Protocol):
 
     def emitted(self, recipe: Recipe) -> list[Artifact]:
         """The files. Pure: the same recipe gives the same bytes."""
+        ...
+
+    def job(self, plan: Plan, stage: Stage) -> list[Artifact]:
+        """The files of one stage's job, beside the engine's own. plan: of this stage alone. Pure, as above."""
         ...
 
     # Where the recipe runs there: the folders of its machines. Raises Stop where the recipe lacks the target's section.

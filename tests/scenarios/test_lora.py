@@ -18,10 +18,10 @@ import torch
 from runner import catalog
 from runner.check.validate import load
 from runner.parts.evaluate import gates
+from runner.parts.jobs import kubernetes
 from runner.parts.serve import chat, openai_api
 from runner.plan import Place
 from runner.recipe.overrides import from_options
-from runner.render import kubernetes, render
 from runner.run import inference, pipeline
 from runner.run.run_folder import RunFolder
 from runner.run.stage_folder import StageFolder
@@ -37,6 +37,7 @@ from tests.catalog.axolotls_own import unknown_keys, validated
 from tests.catalog.test_axolotl_settings import emitted, stages
 from tests.conftest import ROOT
 from tests.listening import Listener, as_prometheus_reads, as_the_trainer_reads
+from tests.rendering import render
 from tests.stages import finish, plan_in
 
 pytestmark = pytest.mark.heavy

@@ -7,9 +7,10 @@ import yaml
 
 from runner import catalog
 from runner.check.validate import load
+from runner.parts.jobs import kubernetes
 from runner.parts.planner import forecast
 from runner.recipe.overrides import from_options
-from runner.render import kubernetes, place
+from runner.render import place
 from runner.scenarios import translate
 from runner.scenarios.shared import twin
 from tests.conftest import ROOT

@@ -7,10 +7,11 @@ lies in a config map beside the pipeline. Read in kfp 2.17's own specification, 
 
 from typing import Any
 
+from runner.parts.jobs import code, kubernetes, podspec
 from runner.parts.openshift import driver_job
 from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
-from runner.render import code, kubernetes, planned, podspec
+from runner.render import planned
 from runner.tools.files import Artifact
 from runner.tools.text import yaml_text
 
@@ -43,6 +44,9 @@ PARTS: dict[str, tuple[Spec, tuple[str, ...], tuple[str, ...], bool]] = {
     "gate": ({"stage": TEXT, "made": TEXT}, ("verdict", "said"), ("metrics",), True),
     "closed": ({"stage": TEXT, "said": TEXT}, (), (), False),
 }
+
+# Its tasks send what the recipe's pods see.
+place = kubernetes.place
 
 
 def named(recipe: Recipe) -> bool:

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.kfp import target
 from runner.parts.openshift import controller, driver_job, pipeline
 from runner.parts.openshift.client import Cluster
@@ -23,7 +24,6 @@ from runner.parts.openshift.pipeline import Milestone
 from runner.parts.openshift.status import FAILED, TAIL
 from runner.parts.openshift.watch import Gone
 from runner.plan import Plan, Stage
-from runner.render.kubernetes import Manifest
 from runner.tools.problem import Stop
 from runner.trainer import child_process
 

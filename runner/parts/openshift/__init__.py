@@ -4,14 +4,14 @@ from runner.parts import Part
 
 PART = Part(
     package=__name__,
+    needs=("jobs",),
     sections=("openshift", "image"),
     rules="rules",
     hooks={
-        "beside_jobs": "upload_instructions.beside_jobs",
+        "beside_jobs": "site.beside_jobs",
         "why_on_cluster": "commands.why_on_cluster",
         "promote_on_cluster": "commands.promote_on_cluster",
         "model_on_claim": "transfer.copied",
-        "callbacks": "training_metrics.callbacks",
     },
     command_module="commands",
     commands={

@@ -21,8 +21,8 @@ from types import ModuleType
 from typing import Any, Protocol
 from urllib.parse import urlencode
 
+from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift.errors import Refused, no_api, passes, recent, unreachable
-from runner.render.kubernetes import Manifest
 from runner.tools import packaged
 from runner.tools.problem import Stop
 from runner.tools.process import bound_port

@@ -23,6 +23,8 @@ from runner.commands.options import (
     set_option,
 )
 from runner.data.report import contents
+from runner.parts.jobs import kubernetes
+from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import client, controller, jobs, pipeline, rules, transfer, watch
 from runner.parts.openshift import site as sites
 from runner.parts.openshift import submit as sending
@@ -33,8 +35,7 @@ from runner.parts.openshift.pipeline import Milestone
 from runner.parts.openshift.status import ENDED, FAILED, FINISHED, JobState, early_stop, look
 from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
-from runner.render import kubernetes, planned
-from runner.render.kubernetes import Manifest
+from runner.render import planned
 from runner.run import run_folder
 from runner.run.run_manifest import keep
 from runner.scenarios import translate

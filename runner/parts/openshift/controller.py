@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 
 from runner.entrypoints import stage as entry
+from runner.parts.jobs import batch, kubernetes, podspec
+from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import driver_job, pipeline, submit
 from runner.parts.openshift.client import Cluster, address, connect_in_pod
 from runner.parts.openshift.driver_job import ACCOUNT
@@ -22,8 +24,6 @@ from runner.parts.openshift.submit import Sending, Tell, delete, post, seal, ste
 from runner.parts.openshift.transfer import Files
 from runner.parts.openshift.watch import Failed
 from runner.plan import PLAN_FILE, Plan, Stage
-from runner.render import batch, kubernetes, podspec
-from runner.render.kubernetes import Manifest
 from runner.tools.problem import Stop
 
 # Between two looks, seconds: a pod asks for weeks, and nobody waits for its word.

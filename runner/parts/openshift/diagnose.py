@@ -5,21 +5,13 @@ from datetime import UTC, datetime
 from functools import cache
 
 from runner.catalog import troubles
+from runner.parts.jobs import code
+from runner.parts.jobs.kubernetes import Manifest
+from runner.parts.openshift import jobs
 from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.errors import TryAgain
-from runner.parts.openshift.jobs import (
-    WORKING,
-    container,
-    foreseen,
-    gpus,
-    machines,
-    node_number,
-    queue_of,
-)
 from runner.parts.openshift.status import FAILED, FINISHED, QUEUED, TAKEN, JobState, when
 from runner.recipe import units
-from runner.render import code
-from runner.render.kubernetes import Manifest
 
 # Given a pod's name, the end of its container's log, of the previous container's where it has been restarted.
 LogOf = Callable[[str], str]
@@ -161,7 +153,7 @@ def reasons(state: JobState, log_of: LogOf) -> list[str]:
     """What stands in the way, most telling first; empty while all is well."""
     if state.phase == FINISHED:
         return []
-    said = [*queued(queue_of(state.job), state.workload), *_missing_pods(state), *_taken(state), *_ended(state)]
+    said = [*queued(jobs.queue_of(state.job), state.workload), *_missing_pods(state), *_taken(state), *_ended(state)]
     read = cache(log_of)
     for pod in sorted((*state.replaced, *state.pods), key=lambda pod: _follows(pod, read)):
         said += _pod(state, pod, read)
@@ -181,14 +173,14 @@ def reasons(state: JobState, log_of: LogOf) -> list[str]:
 
 def _follows(pod: Manifest, log_of: LogOf) -> bool:
     """Whether what ended a pod was mostly brought about by another one, whose words are then read first."""
-    entries = [entry for entry in pod.get("status", {}).get("containerStatuses") or [] if entry["name"] in WORKING]
+    entries = [entry for entry in jobs.containers_of(pod) if entry["name"] in jobs.WORKING]
     found = troubles.find(log_of(pod["metadata"]["name"]), troubles.LOG) if any(map(ends, entries)) else None
     return found is not None and found.trouble.follows
 
 
 def _missing_pods(state: JobState) -> Iterator[str]:
     """Why the operator has not made all pods; the job itself then shows nothing at all."""
-    there, wanted = len(state.pods), machines(state.job)
+    there, wanted = len(state.pods), jobs.machines(state.job)
     if there >= wanted or state.ended or state.phase == QUEUED:
         return
     event = refused(state.events)
@@ -226,7 +218,7 @@ def _ended(state: JobState) -> Iterator[str]:
             "again goes on with what is missing."
         )
         return
-    for condition in state.job.get("status", {}).get("conditions") or []:
+    for condition in jobs.conditions_of(state.job):
         if condition["type"] != "Failed" or condition["status"] != "True":
             continue
         said = condition.get("message", "")
@@ -238,7 +230,7 @@ def _ended(state: JobState) -> Iterator[str]:
 
 def _pod(state: JobState, pod: Manifest, log_of: LogOf) -> Iterator[str]:
     before = ", since replaced" if pod in state.replaced else ""
-    where = f"Machine {node_number(pod)} (`{pod['metadata']['name']}`{before})"
+    where = f"Machine {jobs.node_number(pod)} (`{pod['metadata']['name']}`{before})"
     status = pod.get("status", {})
     yield from placing(pod, state.events, where, LESS)
     for entry in status.get("initContainerStatuses") or []:
@@ -246,7 +238,7 @@ def _pod(state: JobState, pod: Manifest, log_of: LogOf) -> Iterator[str]:
             continue  # done, if not at the first try
         yield from _clone(pod, entry, where) if entry["name"] == code.CONTAINER else _wait_for_master(entry, where)
     for entry in status.get("containerStatuses") or []:
-        if entry["name"] in WORKING:
+        if entry["name"] in jobs.WORKING:
             yield from _container(state, pod, entry, where, log_of)
 
 
@@ -298,14 +290,14 @@ def _end(state: JobState, pod: Manifest, entry: Manifest, ended: Manifest, where
 def _of_log(state: JobState, pod: Manifest, log_of: LogOf) -> str:
     """What a pod's last words mean. Who came late to what all do together, all logs say together."""
     text = log_of(pod["metadata"]["name"])
-    plan = troubles.planned(foreseen(state.job, "gpu-memory"))
+    plan = troubles.planned(jobs.foreseen(state.job, "gpu-memory"))
     found = troubles.find(text, troubles.LOG, plan=plan)
     if found is None:
         said = troubles.last_error(text, whatever=True)
         return f"It said: {said}" if said else ""
     if found.trouble.reads == "ranks":
         together = "\n".join(log_of(other["metadata"]["name"]) for other in state.pods)
-        world = str(gpus(state.job)) if len(state.pods) == machines(state.job) else ""
+        world = str(jobs.gpus(state.job)) if len(state.pods) == jobs.machines(state.job) else ""
         found = found.trouble.found_in(together, {"world_size": world}) or found
     return found.with_line
 
@@ -318,9 +310,9 @@ def _memory(pod: Manifest, job: Manifest) -> str:
         if volume.get("emptyDir", {}).get("medium") == "Memory"
     ]
     of_it = f", {shared[0]} of it as shared memory" if shared and shared[0] else ""
-    need = foreseen(job, "memory")
+    need = jobs.foreseen(job, "memory")
     estimated = f" `recipe plan` had estimated {need}." if need else ""
-    return f"Its limit was {limit_of(pod, WORKING)}{of_it}.{estimated}"
+    return f"Its limit was {limit_of(pod, jobs.WORKING)}{of_it}.{estimated}"
 
 
 def _last_line(text: str) -> str:
@@ -329,4 +321,4 @@ def _last_line(text: str) -> str:
 
 def logs_of(cluster: Cluster, state: JobState) -> LogOf:
     """Reads the logs of a job's pods for `reasons`."""
-    return log_reader(cluster, state.job["metadata"]["namespace"], container(state.job))
+    return log_reader(cluster, state.job["metadata"]["namespace"], jobs.container(state.job))

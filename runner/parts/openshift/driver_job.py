@@ -4,9 +4,9 @@ It mounts no claim, because one for a single machine would keep the training pod
 shows, and each stage's own pod looks at the claim.
 """
 
+from runner.parts.jobs import batch, kubernetes, podspec
+from runner.parts.jobs.kubernetes import Manifest
 from runner.plan import PLAN_FILE, RUNNER, Machines, Plan, Stage
-from runner.render import batch, kubernetes, podspec
-from runner.render.kubernetes import Manifest
 from runner.tools.files import Artifact
 
 PART = "driver"

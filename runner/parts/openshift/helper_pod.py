@@ -14,15 +14,15 @@ from typing import Any
 from urllib.parse import quote
 
 from runner.data.report import PreparedRows, asked
+from runner.parts.jobs import batch, code, podspec
+from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift.client import Cluster, Response, address
 from runner.parts.openshift.diagnose import reasons
 from runner.parts.openshift.errors import Busy, Refused, passes, patiently, pause
 from runner.parts.openshift.file_server import FULL, MISPLACED, PORT, WORD, WRITES
-from runner.parts.openshift.jobs import FETCH, LOOK, SEND
+from runner.parts.openshift.jobs import FETCH, LOOK, SEND, phase_of
 from runner.parts.openshift.status import WAITING, JobState, events_about, going
 from runner.plan import Plan, Stage
-from runner.render import batch, code, podspec
-from runner.render.kubernetes import Manifest
 from runner.tools.problem import Stop
 
 SHARE_PORT = 8080
@@ -92,7 +92,7 @@ def finished(cluster: Cluster, manifest: Manifest, container: str, tell: Tell) -
         for here in _looks(cluster, space, name, tell):
             if here is None:
                 raise Stop(f"Pod `{name}` was deleted before it was done.", "Try again.")
-            phase = here.get("status", {}).get("phase", "Pending")
+            phase = phase_of(here)
             if phase in ("Failed", "Succeeded"):
                 said = (_log(cluster, space, name, container) or "").strip()
                 if phase == "Succeeded":
@@ -157,7 +157,7 @@ def _clear(cluster: Cluster, manifest: Manifest) -> None:
                 "Send the recipe: `recipe submit`. Or correct `openshift.namespace` or `openshift.claims`.",
             )
     here = _look(cluster, space, name)
-    if here and not going(here) and here.get("status", {}).get("phase") == "Running":
+    if here and not going(here) and phase_of(here) == "Running":
         raise Stop(
             f"Pod `{name}` in `{space}` is at work: somebody else does the same, or a command that was killed has left it.",
             f"Wait until it is gone, or, where nobody needs it any more: `oc delete pod {name} -n {space}`.",
@@ -179,7 +179,7 @@ def _looks(cluster: Cluster, space: str, name: str, tell: Tell) -> Iterator[Mani
     while True:
         here = _look(cluster, space, name)
         yield here
-        if here and here.get("status", {}).get("phase", "Pending") == "Pending":
+        if here and phase_of(here) == "Pending":
             why = _why(cluster, here)
             for reason in why:
                 if reason not in told:

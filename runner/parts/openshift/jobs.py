@@ -5,11 +5,12 @@ from typing import Any
 
 import yaml
 
+from runner.parts.jobs import batch, kubernetes
+from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import driver_job
 from runner.parts.openshift.client import Cluster, Manifests
 from runner.plan import Plan, Stage
-from runner.render import TARGETS, batch, default, kubernetes
-from runner.render.kubernetes import Manifest
+from runner.render import target as target_of
 from runner.tools.problem import Stop
 
 # The training jobs that a target makes, and the labels that its operator gives a job's pods, first the first one's.
@@ -62,9 +63,9 @@ class Sent:
 def sent(plan: Plan, stage: Stage, target: str | None = None, of_gate: bool = False, files_key: str = "") -> Sent:
     """The objects of a stage, or of the gate after it, exactly those that `recipe render` writes; where data files were sent,
     the job says which."""
-    target = target or default(plan.site)[0]
+    target = target or kubernetes.default(plan.site)
     stage_plan = plan.only(stage)
-    files = TARGETS[target](stage_plan) if stage.trains else batch.prepare(stage_plan, stage)
+    files = target_of(target).job(stage_plan, stage)
     manifests = {
         file.path: [document for document in yaml.safe_load_all(file.text) if _is_manifest(document)] for file in files
     }
@@ -144,13 +145,32 @@ def annotation(job: Manifest, name: str) -> str:
     return str((job["metadata"].get("annotations") or {}).get(name, ""))
 
 
+def conditions_of(manifest: Manifest) -> Manifests:
+    """What an object's controller says of it."""
+    return list(manifest.get("status", {}).get("conditions") or [])
+
+
+def holds(manifest: Manifest, *types: str) -> bool:
+    """Whether one of these conditions of an object holds."""
+    return any(each["type"] in types and each["status"] == "True" for each in conditions_of(manifest))
+
+
+def containers_of(pod: Manifest, before: bool = False) -> Manifests:
+    """How a pod's containers are. before: those that go before the others."""
+    return list(pod.get("status", {}).get("initContainerStatuses" if before else "containerStatuses") or [])
+
+
+def phase_of(pod: Manifest) -> str:
+    return str(pod.get("status", {}).get("phase", "Pending"))
+
+
 def queue_of(manifest: Manifest) -> str:
     """The queue of Kueue that an object waits in; empty where it waits in none."""
     return str((manifest["metadata"].get("labels") or {}).get("kueue.x-k8s.io/queue-name", ""))
 
 
 def foreseen(job: Manifest, what: str) -> str:
-    """What the plan foresaw for a job (`runner.render.kubernetes.foreseen`), memory with its unit; empty where it says nothing."""
+    """What the plan foresaw for a job (`runner.parts.jobs.kubernetes.foreseen`), memory with its unit; empty where it says nothing."""
     return annotation(job, f"{kubernetes.PLANNED}{what}")
 
 

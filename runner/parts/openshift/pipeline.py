@@ -9,26 +9,15 @@ from dataclasses import dataclass, replace
 import yaml
 
 from runner.entrypoints.stage import ON_CLUSTER
-from runner.parts.openshift import driver_job
+from runner.parts.jobs import batch, kubernetes
+from runner.parts.jobs.kubernetes import Manifest
+from runner.parts.openshift import driver_job, jobs
 from runner.parts.openshift.client import Cluster, Manifests, address
 from runner.parts.openshift.diagnose import MORE_MEMORY, logs_of, reasons
 from runner.parts.openshift.errors import ENDING_SECONDS, Refused, patiently, pause
-from runner.parts.openshift.jobs import (
-    FILES,
-    Sent,
-    annotation,
-    config_of,
-    found,
-    key,
-    ours,
-    pods_of,
-    require_of,
-    runs_in,
-)
+from runner.parts.openshift.jobs import Sent
 from runner.parts.openshift.status import FAILED, FINISHED, ended, going, look
 from runner.plan import Plan, Stage
-from runner.render import batch, kubernetes
-from runner.render.kubernetes import Manifest
 from runner.tools.problem import Stop
 
 MISSING, CHANGED, UNDER_WAY, PROMOTED, GOING = (
@@ -92,12 +81,12 @@ def milestones(
     """Every milestone of a recipe, in order. files_key: of the data files as they are on this machine, where that counts;
     claims, there: as `claims_of` and `ours` have them, where somebody has asked already."""
     way = []
-    there = ours(cluster, plan) if there is None else there
+    there = jobs.ours(cluster, plan) if there is None else there
     for stage in plan.stages:
-        job = found(there, plan, stage)
+        job = jobs.found(there, plan, stage)
         way.append(Milestone(stage, False, job, _state(cluster, job, stage.keys[""], files_key)))
         if stage.gates:
-            verdict = found(there, plan, stage, of_gate=True)
+            verdict = jobs.found(there, plan, stage, of_gate=True)
             state = _state(cluster, verdict, batch.gate_key(stage), files_key)
             if verdict and job and _made(verdict) < _made(job):
                 # Since then the stage was sent again; what it has left may be something else.
@@ -113,7 +102,7 @@ def milestones(
 def beside(there: Manifests, plan: Plan, way: list[Milestone]) -> Manifests:
     """What is at work on the run of a plan and is none of its milestones: stages that the recipe has had before it changed."""
     known = {milestone.job["metadata"]["uid"] for milestone in way if milestone.job}
-    return [job for job in there if not ended(job) and runs_in(plan, job) and job["metadata"]["uid"] not in known]
+    return [job for job in there if not ended(job) and jobs.runs_in(plan, job) and job["metadata"]["uid"] not in known]
 
 
 def _claims_since(plan: Plan, claims: Claims) -> str:
@@ -128,10 +117,10 @@ def _state(cluster: Cluster, job: Manifest | None, key_now: str, files_key: str)
         return MISSING
     if going(job):
         return GOING
-    if key(job) != key_now or (files_key and annotation(job, FILES) != files_key):
+    if jobs.key(job) != key_now or (files_key and jobs.annotation(job, jobs.FILES) != files_key):
         return CHANGED
     end = ended(job)
-    if end is None and any(config_of(pod) != config_of(job) for pod in pods_of(cluster, job)):
+    if end is None and any(jobs.config_of(pod) != jobs.config_of(job) for pod in jobs.pods_of(cluster, job)):
         # It was changed by hand while its pods were at work, and its operator has left them so.
         return CHANGED
     return PROMOTED if end == FAILED and promotion(job) else end or UNDER_WAY
@@ -144,7 +133,7 @@ def _made(manifest: Manifest | None) -> str:
 
 def promotion(job: Manifest) -> str:
     """Who has overruled the gate of this Job, when and why; empty where nobody has."""
-    return annotation(job, PROMOTION)
+    return jobs.annotation(job, PROMOTION)
 
 
 def current(way: list[Milestone]) -> Milestone | None:
@@ -237,8 +226,8 @@ def table(cluster: Cluster, milestone: Milestone) -> list[str]:
 def last_words(cluster: Cluster, job: Manifest, part: str) -> list[str]:
     """What the pod of a job has said in the end, in its container `part`; empty where it is gone."""
     meta = job["metadata"]
-    for pod in pods_of(cluster, job):
-        for entry in pod.get("status", {}).get("containerStatuses") or []:
+    for pod in jobs.pods_of(cluster, job):
+        for entry in jobs.containers_of(pod):
             end = entry.get("state", {}).get("terminated") or {}
             if entry["name"] == part and end.get("message"):
                 return str(end["message"]).strip().splitlines()
@@ -265,7 +254,7 @@ def driver_of(cluster: Cluster, plan: Plan) -> Manifest | None:
     """The driver that the cluster has. Raises Stop where its name is in use for something else."""
     alone = plan.only(driver_job.stage(plan))
     job = cluster.get("Job", plan.site["namespace"], kubernetes.job_name(alone))
-    return require_of(job, alone.name) if job else None
+    return jobs.require_of(job, alone.name) if job else None
 
 
 def walks(job: Manifest | None) -> bool:
@@ -281,7 +270,7 @@ def outdated_driver(cluster: Cluster, plan: Plan, target: str | None, files_key:
 
 def same_driver(job: Manifest, wanted: Sent) -> bool:
     """Whether a driver was made from what it would be made from now."""
-    return annotation(job, CONTENT) == annotation(wanted.job, CONTENT)
+    return jobs.annotation(job, CONTENT) == jobs.annotation(wanted.job, CONTENT)
 
 
 def driver_why(cluster: Cluster, job: Manifest) -> list[str]:
@@ -309,7 +298,7 @@ def runs_of(cluster: Cluster, plan: Plan) -> dict[str, str]:
     for pod in cluster.list("Pod", plan.site["namespace"], OF_RUN):
         maps = [volume.get("configMap", {}).get("name", "") for volume in pod["spec"].get("volumes", ())]
         mounted = [name for name in maps if kubernetes.is_config_map_of(name, own)]
-        if mounted and pod.get("status", {}).get("phase") in ("Pending", "Running"):
+        if mounted and jobs.phase_of(pod) in ("Pending", "Running"):
             runs[str(pod["metadata"]["labels"][WORKFLOW])] = mounted[0]
     return dict(sorted(runs.items()))
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from runner.catalog import hardware
 from runner.catalog.hardware import GIB
 from runner.check.rules import limits_can_be_meant, memory_sizes
+from runner.parts.jobs import kubernetes
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
-from runner.render import kubernetes
 from runner.scenarios.shared import common
 from runner.tools.names import JOB_NAME, listed, longest_job_name
 from runner.tools.problem import Problem
@@ -24,8 +24,8 @@ import re
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from runner.parts.jobs import code
 from runner.recipe.document import Path_
-from runner.render import code
 
 if TYPE_CHECKING:
     from runner.recipe.sections import Openshift

@@ -8,20 +8,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from runner.parts.openshift import driver_job
+from runner.parts.jobs import batch, code
+from runner.parts.jobs.kubernetes import Manifest
+from runner.parts.openshift import driver_job, jobs
 from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.errors import TryAgain
-from runner.parts.openshift.jobs import (
-    attempts_of,
-    container,
-    latest,
-    machines,
-    makers,
-    node_number,
-    queue_of,
-)
-from runner.render import batch, code
-from runner.render.kubernetes import Manifest
 from runner.trainer import child_process, records
 from runner.trainer.records import EarlyStop
 
@@ -73,9 +64,9 @@ class JobState:
 
 def look(cluster: Cluster, job: Manifest) -> JobState:
     """The state of a job that is on the cluster."""
-    made_by = makers(cluster, job)
-    attempts = attempts_of(cluster, job, made_by)
-    pods = latest(attempts)
+    made_by = jobs.makers(cluster, job)
+    attempts = jobs.attempts_of(cluster, job, made_by)
+    pods = jobs.latest(attempts)
     workload = _workload(cluster, job)
     phase = _phase(job, pods, workload)
     known, unread = JobProgress(), ""
@@ -94,7 +85,7 @@ def look(cluster: Cluster, job: Manifest) -> JobState:
 
 def ended(job: Manifest) -> str | None:
     """`finished` or `failed`, or None while a job is under way."""
-    for condition in reversed(job.get("status", {}).get("conditions") or []):
+    for condition in reversed(jobs.conditions_of(job)):
         if condition["status"] == "True" and condition["type"] in _CONDITION_ENDS:
             return _CONDITION_ENDS[condition["type"]]
     return None
@@ -110,14 +101,14 @@ def _phase(job: Manifest, pods: Manifests, workload: Manifest | None) -> str:
         return end
     if _suspended(job) or (workload is not None and not _admitted(workload)):
         return QUEUED
-    phases = [pod.get("status", {}).get("phase", "Pending") for pod in pods]
-    if len(pods) < machines(job) or "Pending" in phases:
+    phases = [jobs.phase_of(pod) for pod in pods]
+    if len(pods) < jobs.machines(job) or "Pending" in phases:
         return PULLING if any(_waits_in(pod, "ContainerCreating") or _clones(pod) for pod in pods) else WAITING
     if "Failed" in phases or any(_waits_in(pod, "CrashLoopBackOff") for pod in pods):
         return AGAIN
     if job["kind"] != "Job":
         return TRAINING
-    return {batch.GATE: MEASURING, driver_job.PART: WALKING}.get(container(job), PREPARING)
+    return {batch.GATE: MEASURING, driver_job.PART: WALKING}.get(jobs.container(job), PREPARING)
 
 
 def _suspended(job: Manifest) -> bool:
@@ -126,23 +117,21 @@ def _suspended(job: Manifest) -> bool:
 
 
 def _admitted(workload: Manifest) -> bool:
-    conditions = workload.get("status", {}).get("conditions") or []
-    return any(entry["type"] == "Admitted" and entry["status"] == "True" for entry in conditions)
+    return jobs.holds(workload, "Admitted")
 
 
 def _waits_in(pod: Manifest, reason: str) -> bool:
-    statuses = pod.get("status", {}).get("containerStatuses") or []
-    return any(entry.get("state", {}).get("waiting", {}).get("reason") == reason for entry in statuses)
+    return any(entry.get("state", {}).get("waiting", {}).get("reason") == reason for entry in jobs.containers_of(pod))
 
 
 def _clones(pod: Manifest) -> bool:
-    statuses = pod.get("status", {}).get("initContainerStatuses") or []
-    return any(entry["name"] == code.CONTAINER and "running" in entry.get("state", {}) for entry in statuses)
+    entries = jobs.containers_of(pod, before=True)
+    return any(entry["name"] == code.CONTAINER and "running" in entry.get("state", {}) for entry in entries)
 
 
 def _workload(cluster: Cluster, job: Manifest) -> Manifest | None:
     """Kueue's entry for the job, where the job waits in a queue."""
-    if not queue_of(job):
+    if not jobs.queue_of(job):
         return None
     return entry_of(cluster.list("Workload", job["metadata"]["namespace"], forgiving=True), job)
 
@@ -200,20 +189,22 @@ class JobProgress:
 
 
 def _progress(cluster: Cluster, job: Manifest, pods: Manifests) -> JobProgress:
-    first = next(pod for pod in pods if node_number(pod) == 0)
+    first = next(pod for pod in pods if jobs.node_number(pod) == 0)
     space, name = job["metadata"]["namespace"], first["metadata"]["name"]
-    text = cluster.log(space, name, container(job), tail=TAIL, stamped=True) or ""
+    text = cluster.log(space, name, jobs.container(job), tail=TAIL, stamped=True) or ""
     return progress(text, _started(first), datetime.now(UTC))
 
 
 def early_stop(cluster: Cluster, job: Manifest) -> EarlyStop | None:
     """What ended a finished job's training before its last step, by the log of its first machine; None where nothing did, or
     where nobody can tell any more."""
-    pods = latest(attempts_of(cluster, job, makers(cluster, job)))
-    first = next((pod for pod in pods if node_number(pod) == 0), None)
+    pods = jobs.latest(jobs.attempts_of(cluster, job, jobs.makers(cluster, job)))
+    first = next((pod for pod in pods if jobs.node_number(pod) == 0), None)
     if first is None:
         return None
-    text = cluster.log(job["metadata"]["namespace"], first["metadata"]["name"], container(job), tail=10 * TAIL) or ""
+    text = (
+        cluster.log(job["metadata"]["namespace"], first["metadata"]["name"], jobs.container(job), tail=10 * TAIL) or ""
+    )
     said = [event for event in child_process.events(text) if event.get("event") == records.EARLY_STOP_EVENT]
     return EarlyStop.of(said[-1]) if said else None
 
@@ -254,7 +245,7 @@ def _time(line: str) -> datetime | None:
 
 
 def _started(pod: Manifest) -> datetime | None:
-    for entry in pod.get("status", {}).get("containerStatuses") or []:
+    for entry in jobs.containers_of(pod):
         if at := entry.get("state", {}).get("running", {}).get("startedAt"):
             return datetime.fromisoformat(at.replace("Z", "+00:00"))
     return None

@@ -9,26 +9,18 @@ from functools import partial
 
 from runner import parts
 from runner.catalog import tables
-from runner.parts.openshift import helper_pod, pipeline
+from runner.parts.jobs import kubernetes, trainjob
+from runner.parts.jobs.kubernetes import SHARED, Manifest
+from runner.parts.jobs.podspec import KEY, KEY_SECRET
+from runner.parts.openshift import helper_pod, jobs, pipeline
 from runner.parts.openshift.client import MANAGER, Cluster, Manifests, address
 from runner.parts.openshift.errors import ENDING_SECONDS, Refused, patiently, pause
-from runner.parts.openshift.jobs import (
-    Sent,
-    annotation,
-    config_of,
-    existing,
-    machines,
-    require_of,
-    sent,
-)
+from runner.parts.openshift.jobs import Sent
 from runner.parts.openshift.pipeline import CLAIM, Claims
 from runner.parts.openshift.status import FAILED, TRAINING, JobState, ended, going
 from runner.parts.openshift.transfer import Files, upload
 from runner.parts.openshift.watch import follow, line
 from runner.plan import Plan, Stage
-from runner.render import kubernetes, training_jobs
-from runner.render.kubernetes import SHARED, Manifest
-from runner.render.podspec import KEY, KEY_SECRET
 from runner.tools.names import listed
 from runner.tools.problem import Stop
 
@@ -90,7 +82,7 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
     if alone:
         # By this very look: what fails a moment before would else be sent again.
         pipeline.require_well(cluster, milestone)
-    what = sent(plan, milestone.stage, how.target, milestone.of_gate, files_key)
+    what = jobs.sent(plan, milestone.stage, how.target, milestone.of_gate, files_key)
     outdated = pipeline.outdated(way, milestone) if stage is None else []
     later = _followed_by(plan, milestone.stage) if stage is None else []
     there, holds = _existing(cluster, plan, what), _holds(milestone, what)
@@ -103,10 +95,10 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
         require_storage(
             cluster, [one for one in what.support if one["kind"] == CLAIM and not _is_kept(one, claims)], tell
         )
-    following = [sent(plan, other, how.target) for other in later]
+    following = [jobs.sent(plan, other, how.target) for other in later]
     # What follows says it when it is sent, but for a try, which sends nothing.
     trains = any(one.kind == "TrainJob" for one in (what, *(following if how.dry_run else ())))
-    if trains and not holds and (stuck := training_jobs.stuck(plan.site)):
+    if trains and not holds and (stuck := trainjob.stuck(plan.site)):
         tell(stuck)
     for next_one in following:
         judge(cluster, next_one, claims, _existing(cluster, plan, next_one), alone=alone)
@@ -129,7 +121,7 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
             tell(f"The cluster would accept {each.kind} `{each.name}` and {len(each.support)} objects that it needs.")
     else:
         # Those first that somebody is asked about: after a no everything is as it was.
-        before = [sent(plan, other.stage, how.target, other.of_gate) for other in outdated]
+        before = [jobs.sent(plan, other.stage, how.target, other.of_gate) for other in outdated]
         at_work = [job for other in before for job in _existing(cluster, plan, other)]
         for job in (*at_work, *there):
             _ask(job, how.confirm)
@@ -153,7 +145,7 @@ def _followed_by(plan: Plan, stage: Stage) -> list[Stage]:
 
 def _heal(cluster: Cluster, sent: Sent, job: Manifest | None, tell: Tell) -> None:
     """Makes the config map of a job at work anew where it is gone: its pods could not start again without."""
-    lost = {config_of(job)} - set(_config_maps(cluster, sent))
+    lost = {jobs.config_of(job)} - set(_config_maps(cluster, sent))
     for manifest in sent.support:
         if job and manifest["kind"] == "ConfigMap" and manifest["metadata"]["name"] in lost:
             made = cluster.apply(manifest)["metadata"]
@@ -167,7 +159,7 @@ def _sweep(cluster: Cluster, sent: Sent) -> None:
     stay: the job has been sent."""
     with suppress(Stop):
         for name in _config_maps(cluster, sent):
-            if name != config_of(sent.job):
+            if name != jobs.config_of(sent.job):
                 cluster.delete("ConfigMap", sent.namespace, name)
 
 
@@ -261,7 +253,7 @@ def _is_kept(manifest: Manifest, claims: Claims) -> bool:
 def _claims_will_do(claims: Claims, sent: Sent) -> None:
     """Raises Stop where a claim that is there is being deleted, or one of a job of several machines was made for one: a
     cluster would attach it to the first machine, and leave the others' pods waiting for ever."""
-    count = machines(sent.job)
+    count = jobs.machines(sent.job)
     for name, claim in claims.items():
         if claim and going(claim):
             raise Stop(
@@ -292,7 +284,7 @@ def _queue_is_there(cluster: Cluster, sent: Sent) -> None:
 
 def _existing(cluster: Cluster, plan: Plan, sent: Sent) -> Manifests:
     """Jobs of this name, under any target. Raises Stop where one is not of this recipe."""
-    return [require_of(job, sent.plan.name) for job in existing(cluster, plan, sent.stage, sent.of_gate)]
+    return [jobs.require_of(job, sent.plan.name) for job in jobs.existing(cluster, plan, sent.stage, sent.of_gate)]
 
 
 def _holds(milestone: pipeline.Milestone, sent: Sent) -> bool:
@@ -303,7 +295,7 @@ def _holds(milestone: pipeline.Milestone, sent: Sent) -> bool:
         # Only what concerns its result counts.
         return milestone.done or milestone.state == pipeline.UNDER_WAY
     # It may need another machine. What fetches and prepares may have failed for want of a network, and is tried again.
-    contents = {annotation(job, "recipe-runner/content") for job in (milestone.job, sent.job)}
+    contents = {jobs.annotation(job, "recipe-runner/content") for job in (milestone.job, sent.job)}
     return milestone.stage.trains and len(contents) == 1
 
 

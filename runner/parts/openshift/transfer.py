@@ -11,14 +11,14 @@ from typing import Any
 
 from runner.catalog.models import BESIDE, CONFIG
 from runner.data.report import REPORT_FILE
+from runner.parts.jobs import kubernetes
+from runner.parts.jobs.kubernetes import SENT_FILES
 from runner.parts.openshift.client import Cluster, connect, pieces
 from runner.parts.openshift.errors import TryAgain, pause, recent
 from runner.parts.openshift.file_server import CHUNK, Piece, partial
 from runner.parts.openshift.helper_pod import Share, Tell, helper
 from runner.plan import Place, Plan, Stage
 from runner.recipe.recipe import Recipe
-from runner.render import kubernetes
-from runner.render.kubernetes import SENT_FILES
 from runner.run.run_folder import RunFolder, RunRecord, require_of
 from runner.run.stage_folder import StageRecord
 from runner.scenarios.shared import common

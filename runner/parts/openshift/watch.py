@@ -5,22 +5,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from runner.parts.jobs.kubernetes import Manifest
+from runner.parts.openshift import jobs
 from runner.parts.openshift.client import Cluster, Manifests, address
 from runner.parts.openshift.diagnose import GONE, logs_of, reasons, times
 from runner.parts.openshift.errors import Refused, TryAgain, pause
-from runner.parts.openshift.jobs import (
-    Sent,
-    container,
-    everyone,
-    foreseen,
-    gpus,
-    machines,
-    node_number,
-    pods_of,
-    queue_of,
-)
+from runner.parts.openshift.jobs import Sent
 from runner.parts.openshift.status import FAILED, QUEUED, TRAINING, JobState, ended, entry_of, look
-from runner.render.kubernetes import Manifest
 from runner.tools.problem import Stop
 
 # Gets the state (None while the cluster cannot be reached) and what to say about it.
@@ -69,8 +60,8 @@ def follow(cluster: Cluster, sent: Sent, show: Show) -> JobState:
 
 def line(state: JobState) -> str:
     """A state in one line."""
-    running = sum(pod.get("status", {}).get("phase") == "Running" for pod in state.pods)
-    said = f"{running} of {machines(state.job)} machines run" if state.pods else "no machine yet"
+    running = sum(jobs.phase_of(pod) == "Running" for pod in state.pods)
+    said = f"{running} of {jobs.machines(state.job)} machines run" if state.pods else "no machine yet"
     latest = state.progress.latest
     if state.phase != TRAINING or latest is None:
         return state.phase if state.ended else f"{state.phase}, {said}"
@@ -120,14 +111,14 @@ class JobRow:
         state = self.state
         if state.phase == QUEUED:
             return f"{state.phase}{f', {self.place}' if self.place else ''}"
-        running = sum(pod.get("status", {}).get("phase") == "Running" for pod in state.pods)
-        missing = not state.ended and running < machines(state.job)
-        return state.phase + (f", {running} of {machines(state.job)} machines" if missing else "")
+        running = sum(jobs.phase_of(pod) == "Running" for pod in state.pods)
+        missing = not state.ended and running < jobs.machines(state.job)
+        return state.phase + (f", {running} of {jobs.machines(state.job)} machines" if missing else "")
 
     def _speed(self, latest: Mapping[str, Any]) -> str:
         for what, unit in (("tokens_per_second", "tokens/s"), ("samples_per_second", "rows/s")):
             if (real := latest.get(what)) is not None:
-                plan = foreseen(self.state.job, what.replace("_", "-"))
+                plan = jobs.foreseen(self.state.job, what.replace("_", "-"))
                 return f"{real:,.0f} {unit}" + (f" (plan {float(plan):,.0f})" if plan else "")
         return ""
 
@@ -136,23 +127,24 @@ class JobRow:
         real = latest.get("gpu_reserved_gib") or latest.get("gpu_memory_gib")
         if real is None:
             return ""
-        plan = foreseen(self.state.job, "gpu-memory")
+        plan = jobs.foreseen(self.state.job, "gpu-memory")
         return f"{real:.1f} GiB" + (f" (plan {plan.removesuffix(' GiB')})" if plan else "")
 
     @property
     def _spent(self) -> str:
         if not self.gpu_hours:
             return ""
-        price = foreseen(self.state.job, "price-per-gpu-hour")
+        price = jobs.foreseen(self.state.job, "price-per-gpu-hour")
         return f"{self.gpu_hours * float(price):,.2f}" if price else f"{self.gpu_hours:.1f} GPU h"
 
 
 def rows(cluster: Cluster, namespace: str) -> list[JobRow]:
     """Every job of a namespace that recipe-runner has rendered, the latest first."""
-    jobs = sorted(everyone(cluster, namespace), key=lambda job: str(job["metadata"]["creationTimestamp"]), reverse=True)
-    waiting = cluster.list("Workload", namespace, forgiving=True) if any(map(queue_of, jobs)) else []
+    there = jobs.everyone(cluster, namespace)
+    there.sort(key=lambda job: str(job["metadata"]["creationTimestamp"]), reverse=True)
+    waiting = cluster.list("Workload", namespace, forgiving=True) if any(map(jobs.queue_of, there)) else []
     found = []
-    for job in jobs:
+    for job in there:
         state = look(cluster, job)
         found.append(JobRow(state, reasons(state, logs_of(cluster, state)), place(waiting, job), gpu_hours(state)))
     return found
@@ -180,7 +172,7 @@ def place(workloads: Manifests, job: Manifest) -> str:
         (entry for entry in workloads if _waits(entry) and _queue(entry) == _queue(own)),
         key=lambda entry: (-int(entry.get("spec", {}).get("priority") or 0), entry["metadata"]["creationTimestamp"]),
     )
-    return f"{ordinal(line.index(own) + 1)} of {len(line)} here in `{_queue(own) or queue_of(job)}`"
+    return f"{ordinal(line.index(own) + 1)} of {len(line)} here in `{_queue(own) or jobs.queue_of(job)}`"
 
 
 def _queue(workload: Manifest) -> str:
@@ -188,8 +180,7 @@ def _queue(workload: Manifest) -> str:
 
 
 def _waits(workload: Manifest) -> bool:
-    conditions = workload.get("status", {}).get("conditions") or []
-    over = any(each["type"] in ("QuotaReserved", "Finished") and each["status"] == "True" for each in conditions)
+    over = jobs.holds(workload, "QuotaReserved", "Finished")
     return not over and workload.get("spec", {}).get("active", True) is not False
 
 
@@ -207,14 +198,14 @@ def gpu_hours(state: JobState, now: datetime | None = None) -> float:
     if not pods:
         status = state.job.get("status", {})
         end = status.get("completionTime") or (_ended(state) if state.ended else None)
-        return gpus(state.job) * _hours(status.get("startTime"), end, now) if end or not state.ended else 0.0
+        return jobs.gpus(state.job) * _hours(status.get("startTime"), end, now) if end or not state.ended else 0.0
     return sum(_gpus_of(pod) * _hours(pod.get("status", {}).get("startTime"), _end_of(pod), now) for pod in pods)
 
 
 def _ended(state: JobState) -> str | None:
     """When the last condition of a job came about, which is its end."""
-    conditions = state.job.get("status", {}).get("conditions") or []
-    return max((each.get("lastTransitionTime") or "" for each in conditions), default="") or None
+    times = (each.get("lastTransitionTime") or "" for each in jobs.conditions_of(state.job))
+    return max(times, default="") or None
 
 
 def _gpus_of(pod: Manifest) -> int:
@@ -249,14 +240,14 @@ class NotYet(Stop):
 def pod_of(cluster: Cluster, job: Manifest, node: int) -> Manifest:
     """The pod of machine `node`, 0 the master. Raises Stop where the job is for fewer, NotYet where it is not there."""
     meta = job["metadata"]
-    if node >= (planned := machines(job)):
+    if node >= (planned := jobs.machines(job)):
         raise Stop(
             f"{job['kind']} `{meta['name']}` has no machine {node}.",
             f"It has 0 to {planned - 1}." if planned > 1 else "It has only machine 0.",
         )
-    pods = pods_of(cluster, job)
+    pods = jobs.pods_of(cluster, job)
     for pod in pods:
-        if node_number(pod) == node:
+        if jobs.node_number(pod) == node:
             return pod
     if ended(job) and not pods:
         raise Stop(f"{job['kind']} `{meta['name']}` has {ended(job)}.", GONE)
@@ -272,17 +263,17 @@ def whole_log(cluster: Cluster, job: Manifest, node: int) -> list[str]:
     pod = pod_of(cluster, job, node)
     space, name = job["metadata"]["namespace"], pod["metadata"]["name"]
     lines: list[str] = []
-    if _restarts(pod) and (before := cluster.log(space, name, container(job), previous=True)):
+    if _restarts(pod) and (before := cluster.log(space, name, jobs.container(job), previous=True)):
         lines += [*before.splitlines(), f"--- `{name}` was started again ({times(_restarts(pod))} so far) ---"]
-    now = cluster.log(space, name, container(job))
+    now = cluster.log(space, name, jobs.container(job))
     # Of a pod without a machine a cluster gives an empty log, of one whose container waits none.
-    if not lines and (now is None or (not now and pod.get("status", {}).get("phase", "Pending") == "Pending")):
+    if not lines and (now is None or (not now and jobs.phase_of(pod) == "Pending")):
         raise Stop(f"`{name}` has not started, and has no log yet.", "`recipe status` says what it waits for.")
     return lines + (now or "").splitlines()
 
 
 def _restarts(pod: Manifest) -> int:
-    return sum(entry.get("restartCount", 0) for entry in pod.get("status", {}).get("containerStatuses") or [])
+    return sum(entry.get("restartCount", 0) for entry in jobs.containers_of(pod))
 
 
 def follow_log(cluster: Cluster, find: Callable[[], Manifest | None], node: int, say: Callable[[str], None]) -> None:
@@ -324,7 +315,7 @@ def _since(cluster: Cluster, job: Manifest, pod: str, since: str, previous: bool
     previous: of the container before the last restart.
     """
     space = job["metadata"]["namespace"]
-    query = [("container", container(job)), ("timestamps", "true")] + ([("sinceTime", since)] if since else [])
+    query = [("container", jobs.container(job)), ("timestamps", "true")] + ([("sinceTime", since)] if since else [])
     query += [("previous", "true")] if previous else []
     try:
         response = cluster.request("GET", f"{address('Pod', space, pod)}/log", query)

@@ -4,7 +4,7 @@ record."""
 from collections.abc import Collection
 
 from runner.check.validate import TOO_LARGE
-from runner.parts.planner import constants, forecast, storage, termination_grace
+from runner.parts.planner import constants, forecast, storage
 from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.plan import Plan, Prediction
@@ -57,7 +57,7 @@ def sized(recipe: Recipe, plan: Plan) -> Plan:
     """The plan with what it needs by estimate: sizes of claims, memory, and the time that its pods get to end."""
     try:
         forecasts = forecast.of(recipe, plan, look=False)
-        return termination_grace.given(storage.sized(plan, forecasts), forecasts)
+        return storage.given(storage.sized(plan, forecasts), forecasts)
     except UnknownArchitecture:
         return storage.sized(plan, [])  # an architecture without formulas; `plan` says so
 

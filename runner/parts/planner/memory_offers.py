@@ -9,7 +9,7 @@ from operator import attrgetter
 
 from runner import catalog
 from runner.catalog import Gpu
-from runner.parts.planner import activations, duration, memory, parameters
+from runner.parts.planner import duration, memory, parameters
 from runner.parts.planner.formulas import Advice, Loss, splits
 from runner.parts.planner.memory import Memory
 from runner.parts.planner.workload import Workload
@@ -131,7 +131,7 @@ def _moved(workload: Workload, other: catalog.Model) -> tuple[str, ...]:
     if not workload.unfrozen:
         return ()
     old = workload.model
-    count = min(sum(activations.layers_trained(workload)), other.num_hidden_layers)
+    count = min(sum(parameters.layers_trained(workload)), other.num_hidden_layers)
     first = other.num_hidden_layers - count
     patterns = [f"^{other.layers_path}.{index}." for index in range(first, other.num_hidden_layers)]
     if workload.trains(old.embedding if old.tied else old.lm_head):

@@ -11,17 +11,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from runner.catalog import troubles
+from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import client, diagnose, pipeline
 from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.errors import TryAgain, pause
-from runner.parts.openshift.jobs import annotation, queue_of, require_of
+from runner.parts.openshift.jobs import annotation, conditions_of, containers_of, queue_of, require_of
 from runner.parts.openshift.status import FAILED, entry_of, events_about, going
 from runner.parts.openshift.submit import delete, gone
 from runner.parts.serve import kserve
 from runner.parts.serve.kserve import CONTENT
 from runner.parts.serve.serving import Serving
 from runner.plan import Plan
-from runner.render.kubernetes import Manifest
 from runner.tools.problem import Stop
 from runner.tools.process import HOST, free_port
 
@@ -218,7 +218,7 @@ def _ready(pods: Manifests) -> str | None:
 
 def _condition(pod: Manifest, kind: str) -> str:
     """The status of a pod's condition of that kind; empty where it has none."""
-    conditions = pod.get("status", {}).get("conditions") or []
+    conditions = conditions_of(pod)
     return next((str(entry["status"]) for entry in conditions if entry["type"] == kind), "")
 
 
@@ -269,7 +269,7 @@ class ServerState:
 
     @property
     def _containers(self) -> Manifests:
-        entries = [entry for pod in self.pods for entry in pod.get("status", {}).get("containerStatuses") or []]
+        entries = [entry for pod in self.pods for entry in containers_of(pod)]
         return [entry for entry in entries if entry["name"] == kserve.CONTAINER]
 
     @property

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from runner.data.plain_text import PlainText, TextSet
+from runner.data.data_sets import PlainText, TextSet
 from runner.plan import EngineConfig, Place, Plan
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe

@@ -19,14 +19,15 @@ from runner.commands.cli import _code as command
 from runner.parts.images import network, training, translation
 from runner.parts.images.data import SPLITS
 from runner.parts.images.trainer import STOCK_PACKAGES
+from runner.parts.jobs import code, kubernetes
 from runner.parts.proof import judging, showing
 from runner.recipe.overrides import from_options
-from runner.render import code, kubernetes, render
 from runner.scenarios import prepare, translate
 from runner.tools.problem import Stop
 from runner.trainer.records import Summary
 from tests import servers, shapes
 from tests.conftest import ON_CLUSTER, ROOT, setting_of
+from tests.rendering import render
 
 RECIPE = ROOT / "recipes" / "resnet.yaml"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -19,12 +19,13 @@ import pytest
 import yaml
 
 from runner.check.validate import changed, load
+from runner.parts.jobs import kubernetes
 from runner.parts.kfp import target
 from runner.parts.kfp import task as kfp_task
 from runner.parts.openshift import driver_job, submit
 from runner.parts.openshift.pipeline import OF_RUN, WORKFLOW
 from runner.recipe.overrides import from_options
-from runner.render import emit, kubernetes
+from runner.render import emit
 from runner.scenarios import rehearsal, translate
 from runner.scenarios.shared.common import data_file
 from tests.conftest import ROOT

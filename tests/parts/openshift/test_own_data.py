@@ -25,11 +25,12 @@ from runner import catalog, render
 from runner.check.validate import load
 from runner.commands import cli
 from runner.data.report import PreparedRows, asked, contents
+from runner.parts.jobs import kubernetes
 from runner.parts.openshift import commands, errors, file_server, helper_pod, transfer
 from runner.parts.openshift.client import Cluster, connect
 from runner.plan import Place
 from runner.recipe.overrides import from_options
-from runner.render import kubernetes, planned
+from runner.render import planned
 from runner.scenarios import translate
 from runner.scenarios.shared import twin
 from runner.tools.files import read_json, write_json

@@ -17,13 +17,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from runner.check.validate import load
+from runner.parts.jobs import code, kubernetes
 from runner.parts.openshift import client, errors, helper_pod, jobs, status, submit, transfer, watch
 from runner.parts.openshift.diagnose import reasons
 from runner.parts.openshift.errors import Refused, TryAgain, patiently
 from runner.parts.openshift.jobs import sent
 from runner.parts.openshift.status import FAILED, QUEUED, TRAINING, WAITING, JobState
 from runner.recipe.overrides import from_options
-from runner.render import code, kubernetes, planned
+from runner.render import planned
 from runner.scenarios import translate
 from runner.trainer import merging
 from tests.conftest import ROOT

@@ -9,10 +9,11 @@ from dataclasses import replace
 import pytest
 
 from runner.check.validate import load
+from runner.parts.jobs import kubernetes
 from runner.parts.start import doctor
 from runner.parts.start.hardware import FLASH_KERNEL, PACKAGES, Card, Machine, probe
 from runner.recipe.overrides import from_options
-from runner.render import kubernetes, place
+from runner.render import place
 from runner.run.launch import visible_devices
 from runner.scenarios import translate
 from tests.conftest import ROOT, STARTERS

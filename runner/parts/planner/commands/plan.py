@@ -12,15 +12,7 @@ from runner import parts
 from runner.check import by_schema
 from runner.check.validate import load
 from runner.commands.options import end, open_recipe, print_notes, recipe_path, say, set_option, with_section
-from runner.parts.planner import (
-    calibration_store,
-    constants,
-    forecast,
-    limits,
-    recipe_offers,
-    report,
-    text,
-)
+from runner.parts.planner import calibration, constants, forecast, limits, recipe_offers, report, text
 from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
@@ -106,10 +98,8 @@ def plan(
         served: int = parts.hook("plan_server")(with_section(recipe, "serve", "--serve"), style == "json")
         return served
     if runs:
-        from runner.parts.planner import calibration
-
         calibration.learn(recipe, runs)
-    click.get_current_context().with_resource(constants.taking(calibration_store.constants()))
+    click.get_current_context().with_resource(constants.taking(calibration.learned()))
     try:
         planned = Planned.of(recipe, price, rows)
     except UnknownArchitecture as error:

@@ -6,11 +6,13 @@ import pytest
 import yaml
 
 from runner.check.validate import load
+from runner.parts.jobs import kubernetes
 from runner.recipe.overrides import from_options
-from runner.render import kubernetes, planned, render
+from runner.render import planned
 from runner.scenarios import translate
 from tests.conftest import ROOT
 from tests.parts.openshift.judging import refusals
+from tests.rendering import render
 
 SURVIVAL = ROOT / "recipes" / "survival.yaml"
 OPERATORS = {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "PYTHONUNBUFFERED"}

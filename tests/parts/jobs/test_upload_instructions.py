@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from runner.check.validate import load
-from runner.render import kubernetes
+from runner.parts.jobs import kubernetes
 from runner.scenarios import translate
 from tests.conftest import ROOT
 

@@ -6,12 +6,13 @@ import pytest
 import yaml
 
 from runner.check.validate import load
+from runner.parts.jobs import code, kubernetes
 from runner.recipe.overrides import from_options
-from runner.render import code, kubernetes, render
 from runner.scenarios import translate
 from runner.tools.problem import Stop
 from tests.conftest import RENDERED, ROOT, setting_of
 from tests.parts.openshift.judging import refusals
+from tests.rendering import render
 
 SURVIVAL = ROOT / "recipes" / "survival.yaml"
 VERSIONS = ("3.2", "3.5", "3.6", "3.10")

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
+from runner.parts.jobs import kubernetes
+from runner.parts.jobs.kubernetes import Manifest
 from runner.plan import Plan
-from runner.render import kubernetes
-from runner.render.kubernetes import Manifest
 
 MOUNT = kubernetes.CODE_DIR
 FOLDER = f"{MOUNT}/repository"

@@ -1,9 +1,9 @@
 """The pod that every target for a cluster starts, in OpenShift's restricted-v2 terms; and how pods of several machines reach each
 other, over plain Ethernet and RDMA."""
 
+from runner.parts.jobs import code, kubernetes
+from runner.parts.jobs.kubernetes import Manifest
 from runner.plan import Machines, Plan, Stage
-from runner.render import code, kubernetes
-from runner.render.kubernetes import Manifest
 from runner.tools.run_files import SEAL_KEY
 
 # An image runs as a user that nobody knows (restricted-v2: no passwd entry, group 0), so whatever wants to write to

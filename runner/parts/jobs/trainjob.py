@@ -1,32 +1,25 @@
-"""The two kinds of training job.
-
-Target pytorchjob: Kubeflow training operator, kubeflow.org/v1.
-
-Target trainjob: Kubeflow Trainer v2, trainer.kubeflow.org/v1alpha1, as OpenShift AI 3.2 to 3.5 and 3.6 have it. The two forms
-say the same in different places: what the runtime's pod gets on top stands under `podTemplateOverrides` until 3.5, and under
-`runtimePatches` from 3.6 on. The trainer itself injects PET_* and refuses them from us.
+"""Target trainjob: a stage as a TrainJob of Kubeflow Trainer v2, trainer.kubeflow.org/v1alpha1, as OpenShift AI 3.2 to 3.5 and 3.6
+have it. The two forms say the same in different places: what the runtime's pod gets on top stands under `podTemplateOverrides`
+until 3.5, and under `runtimePatches` from 3.6 on. The trainer itself injects PET_* and refuses them from us.
 """
 
-import copy
 from collections.abc import Mapping
 from textwrap import wrap
 from typing import Any
 
+from runner.parts.jobs import batch, code, kubernetes, podspec
+from runner.parts.jobs.kubernetes import Manifest
 from runner.plan import Plan, Stage
-from runner.render import batch, code, kubernetes, podspec
-from runner.render.kubernetes import Manifest
+from runner.recipe.recipe import Recipe
 from runner.tools.files import Artifact
 from runner.tools.problem import Stop
 from runner.tools.text import yaml_text
 
-# The operator takes the master's port from the container port of this name, and looks for a container of that one.
-PYTORCH = "pytorch"
-MASTER_PORT = {"name": "pytorchjob-port", "containerPort": 23456}
-
+KIND = kubernetes.TRAINJOB
 # The runtime's job and its container, and the runtime that comes with OpenShift AI.
 NODE = "node"
 RUNTIME = "torch-distributed"
-SINCE, PATCHES_SINCE = (3, 2), (3, 6)
+SINCE = (3, 2)
 # Since when a NetworkPolicy of OpenShift AI's own stands before the pods of each (opendatahub-io/trainer, pkg/rhai/networkpolicy).
 WALLED_SINCE = (3, 3)
 # Since when Kueue knows a TrainJob (the Red Hat build since 1.2), and since when it asks one for the form of 3.6.
@@ -34,67 +27,43 @@ QUEUED_SINCE, STUCK_SINCE = (0, 14), (0, 17)
 # Who makes the patch; patches of one job are told apart by it.
 MANAGER = "recipe-runner.io/render"
 
-
-def pytorchjob(plan: Plan) -> list[Artifact]:
-    """The PyTorchJob of a plan's one stage, with all that goes with it."""
-    (stage,) = plan.stages
-    text = yaml_text(_pytorchjob(plan, stage))
-    return [*kubernetes.folder(plan, stage, "pytorchjob.yaml", text), *batch.gate(plan, stage)]
+# The folders of the recipe's pods.
+place = kubernetes.place
 
 
-def _pytorchjob(plan: Plan, stage: Stage) -> Manifest:
-    """One pod spec for master and workers, nothing that the operator sets itself."""
-    site, machines = plan.site, stage.machines
-    replica = {
-        "restartPolicy": site["restart_policy"],
-        "template": podspec.pod_template(plan, stage, PYTORCH, [MASTER_PORT]),
-    }
-    replicas = {"Master": {"replicas": 1, **replica}}
-    if machines.nodes > 1:
-        replicas["Worker"] = {"replicas": machines.nodes - 1, **copy.deepcopy(replica)}
-    spec = {
-        # Text, as the operator's schema has it; a bare number is refused.
-        "nprocPerNode": str(max(1, machines.gpus_per_node)),
-        "runPolicy": {
-            "cleanPodPolicy": site["clean_pod_policy"],
-            # The operator counts the restarts of all pods together, and ends the job when they reach this (Kubeflow common,
-            # PastBackoffLimit); when one fails, the others lose it and fail too.
-            "backoffLimit": site["backoff_limit"] * machines.nodes + 1,
-            "activeDeadlineSeconds": round(site["deadline_hours"] * 3600),
-        },
-        "pytorchReplicaSpecs": replicas,
-    }
-    return kubernetes.job("kubeflow.org/v1", "PyTorchJob", spec, plan, stage)
+def named(recipe: Recipe) -> bool:
+    return kubernetes.takes(recipe, KIND)
 
 
-def trainjob(plan: Plan) -> list[Artifact]:
-    """The TrainJob of a plan's one stage, with all that goes with it. Raises Stop where the recipe's version of OpenShift AI has
-    none."""
-    if version(plan.site) < SINCE:
+def job(plan: Plan, stage: Stage) -> list[Artifact]:
+    """What trains as a TrainJob, everything else as a Job, with all that goes with it. plan: of this stage alone. Raises Stop where
+    the recipe's version of OpenShift AI has no TrainJob."""
+    if not stage.trains:
+        return batch.prepare(plan, stage)
+    if kubernetes.version(plan.site) < SINCE:
         raise Stop(
             f"OpenShift AI {plan.site['version']} has no TrainJob; it came with 3.2.",
             "Render for `pytorchjob`, or correct `openshift.version`.",
         )
-    (stage,) = plan.stages
-    job = kubernetes.job("trainer.kubeflow.org/v1alpha1", "TrainJob", _trainjob_spec(plan, stage), plan, stage)
+    made = kubernetes.job("trainer.kubeflow.org/v1alpha1", "TrainJob", _trainjob_spec(plan, stage), plan, stage)
     # OpenShift AI's Trainer then asks the first pod how far it is, and lets it through to that port (opendatahub-io/trainer,
     # pkg/rhai/constants: "true" and nothing else).
-    job["metadata"]["annotations"] |= {
+    made["metadata"]["annotations"] |= {
         "trainer.opendatahub.io/progression-tracking": "true",
         "trainer.opendatahub.io/metrics-port": str(plan.site["progress_port"]),
         "trainer.opendatahub.io/metrics-poll-interval": f"{plan.site['progress_seconds']}s",
     }
-    text = _unsaid(plan, stage) + yaml_text(job)
+    text = _unsaid(plan, stage) + yaml_text(made)
     return [*kubernetes.folder(plan, stage, "trainjob.yaml", text), *batch.gate(plan, stage)]
 
 
 def _unsaid(plan: Plan, stage: Stage) -> str:
     """What the recipe says and a TrainJob cannot: it is the runtime's to decide."""
     settings = ["restart_policy", "clean_pod_policy", "backoff_limit"]
-    if not patched(plan.site):
+    if not kubernetes.patched(plan.site):
         settings.append("deadline_hours")
     said = f"# A TrainJob has no place for {', '.join(settings)}; the runtime `{RUNTIME}` decides them.\n"
-    if not patched(plan.site):
+    if not kubernetes.patched(plan.site):
         said += (
             f"# Nor for the {podspec.grace(stage)} s that a pod may take for its last checkpoint when the cluster wants its machine: it has\n"
             "# the runtime's `terminationGracePeriodSeconds`, which is 30 where nothing is said. OpenShift AI 3.6 has a place for it.\n"
@@ -112,33 +81,17 @@ def stuck(site: Mapping[str, Any]) -> str:
     by `runtimePatches`, which Trainer 2.1 does not know (kueue#11931). Empty where that is not so, or not known."""
     if not (site.get("queue") and site.get("kueue")):
         return ""
-    if numbers(site["kueue"]) < QUEUED_SINCE:
+    if kubernetes.numbers(site["kueue"]) < QUEUED_SINCE:
         return (
             f"Kueue {site['kueue']} knows no TrainJob, and the queue `{site['queue']}` does not hold it: that came with 0.14, the Red Hat "
             "build 1.2. Take the target `pytorchjob`, or ask the cluster's admin for a newer Kueue."
         )
-    if patched(site) or numbers(site["kueue"]) < STUCK_SINCE:
+    if kubernetes.patched(site) or kubernetes.numbers(site["kueue"]) < STUCK_SINCE:
         return ""
     return (
         f"Kueue {site['kueue']} admits a TrainJob of OpenShift AI {site['version']} (Trainer 2.1) and starts no pod of it (kueue#11931). "
         "Take the target `pytorchjob`, or ask the cluster's admin for Trainer 2.2 or newer, or Kueue 0.16."
     )
-
-
-def patched(site: Mapping[str, Any]) -> bool:
-    """Whether a cluster's TrainJob takes `runtimePatches`; site: the recipe's section `openshift`."""
-    return version(site) >= PATCHES_SINCE
-
-
-def version(site: Mapping[str, Any]) -> tuple[int, int]:
-    """OpenShift AI's version."""
-    return numbers(site["version"])
-
-
-def numbers(text: str) -> tuple[int, int]:
-    """A version as two numbers, so that 3.10 comes after 3.6."""
-    major, minor = text.split(".")
-    return int(major), int(minor)
 
 
 def _trainjob_spec(plan: Plan, stage: Stage) -> Manifest:
@@ -154,7 +107,7 @@ def _trainjob_spec(plan: Plan, stage: Stage) -> Manifest:
         "runtimeRef": {"apiGroup": "trainer.kubeflow.org", "kind": "ClusterTrainingRuntime", "name": RUNTIME},
         "trainer": trainer,
     }
-    if patched(plan.site):
+    if kubernetes.patched(plan.site):
         seconds = round(plan.site["deadline_hours"] * 3600)
         return spec | {"activeDeadlineSeconds": seconds, "runtimePatches": [_patch(plan, stage)]}
     return spec | {"podTemplateOverrides": [{"targetJobs": [{"name": NODE}], **_pod(plan, stage)}]}

@@ -11,8 +11,8 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
-from runner.parts.openshift import training_metrics
-from runner.parts.openshift.training_metrics import Metrics, TrainingProgress
+from runner.parts.jobs import training_metrics
+from runner.parts.jobs.training_metrics import Metrics, TrainingProgress
 from runner.tools.files import read_json
 from runner.trainer.settings import BlocksSettings
 from runner.trainer.telemetry import History

@@ -17,17 +17,19 @@ from runner import __version__
 from runner.catalog import hardware
 from runner.catalog.hardware import GIB
 from runner.check.validate import load
+from runner.parts.jobs import kubernetes, podspec
 from runner.parts.openshift import controller, helper_pod, site
 from runner.recipe import units
 from runner.recipe.overrides import from_options
-from runner.render import emit, kubernetes, planned, podspec, render
+from runner.render import emit, planned
 from runner.scenarios import translate
 from runner.tools.files import Artifact, write_all
 from runner.tools.problem import Stop
 from runner.tools.text import yaml_text
 from tests.conftest import ON_CLUSTER, RENDERED, ROOT
+from tests.parts.jobs.test_trainjob import EVERYTHING, SURVIVAL, jobs, plan_of
 from tests.parts.openshift.judging import core_refusals, full_schemas, reduced, refusals, schema_of
-from tests.render.test_trainjob import EVERYTHING, SURVIVAL, jobs, plan_of
+from tests.rendering import render
 
 PREPARED = "openshift.data_dir=/shared/models/data/survival"
 

@@ -1,15 +1,26 @@
 """What every target for a cluster shares: folders, names, labels, the config map and the claims. The pod is in `podspec`."""
 
+from __future__ import annotations
+
 import re
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from runner import __version__
+from runner.check.origins import Computed
 from runner.plan import Place, Plan, Stage
+from runner.recipe.document import Path_
+from runner.recipe.recipe import Recipe
 from runner.recipe.units import gib
+from runner.render import planned
+from runner.scenarios.shared import common
 from runner.tools.files import Artifact
 from runner.tools.names import content_hash, label
 from runner.tools.problem import Stop
 from runner.tools.text import yaml_text
+
+if TYPE_CHECKING:
+    from runner.recipe.sections import Openshift
 
 # An object of Kubernetes' API, or a part of one.
 Manifest = dict[str, Any]
@@ -33,9 +44,39 @@ CLAIMS_FILE, CONFIG_FILE = "claims.yaml", "configmap.yaml"
 # The mode of a claim that several machines may write at a time.
 SHARED = "ReadWriteMany"
 IMAGE_REGISTRY = "image-registry.openshift-image-registry.svc:5000"
+# The kinds of training job, by their targets; from this version of OpenShift AI on a TrainJob takes `runtimePatches`, and there is
+# no PyTorchJob any more.
+PYTORCHJOB, TRAINJOB = "pytorchjob", "trainjob"
+PATCHES_SINCE = (3, 6)
 
 
-def place(recipe: Any) -> Place:
+def default(site: Mapping[str, Any]) -> str:
+    """The target for a cluster; before OpenShift AI 3.6 that is the job that is known. site: the recipe's section `openshift`."""
+    return TRAINJOB if patched(site) else PYTORCHJOB
+
+
+def takes(recipe: Recipe, target: str) -> bool:
+    """Whether a recipe goes to a cluster, and as this target."""
+    return "openshift" in recipe.settings and default(recipe.settings["openshift"]) == target
+
+
+def patched(site: Mapping[str, Any]) -> bool:
+    """Whether a cluster's TrainJob takes `runtimePatches`; site: the recipe's section `openshift`."""
+    return version(site) >= PATCHES_SINCE
+
+
+def version(site: Mapping[str, Any]) -> tuple[int, int]:
+    """OpenShift AI's version."""
+    return numbers(site["version"])
+
+
+def numbers(text: str) -> tuple[int, int]:
+    """A version as two numbers, so that 3.10 comes after 3.6."""
+    major, minor = text.split(".")
+    return int(major), int(minor)
+
+
+def place(recipe: Recipe) -> Place:
     """The folders of a recipe's pods: configs from the config map, data from a claim or the image, results on the first
     claim, scratch on the pod's own disk.
 
@@ -46,7 +87,7 @@ def place(recipe: Any) -> Place:
             f"The recipe `{recipe.name}` has no section `openshift`, so it cannot go to a cluster.",
             "Add the section; `recipes/survival.yaml` has one to copy.",
         )
-    site = recipe.openshift
+    site: Openshift = recipe.settings["openshift"]
     first_mount = site.claims[0].mount.rstrip("/") if site.claims else ""
     run_dir = site.output_dir or f"{first_mount}/{recipe.name}"
     embedded = f"/opt/recipe-runner/data/{recipe.name}"
@@ -65,7 +106,7 @@ def place(recipe: Any) -> Place:
     )
 
 
-def _model_dir(recipe: Any, mount: str) -> str | None:
+def _model_dir(recipe: Recipe, mount: str) -> str | None:
     """The folder of a base model that is fetched ahead, one a model and revision, shared by recipes; None where the
     recipe has no model, or one that lies in a folder already."""
     if "base" not in recipe.settings.get("model", ()) or recipe.base_folder or recipe.model.base.startswith("/"):
@@ -261,3 +302,28 @@ def folder(plan: Plan, stage: Stage, name: str, text: str, comment: str = "") ->
         comment += f"# Before that, once: oc create -f {CLAIMS_FILE} makes the claims that are not there yet.\n"
     listing = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": resources}
     return [*files, Artifact("kustomization.yaml", comment + yaml_text(listing))]
+
+
+def computed(recipe: Recipe) -> Iterator[tuple[Path_, Computed]]:
+    """What the lines of `openshift` that are left out are on the cluster."""
+    if "openshift" not in recipe.settings:
+        return
+    plan = planned(recipe, default(recipe.settings["openshift"]))
+    pods = common.machines(recipe, plan.place)
+    left, same = "what `machines` leave for pods, within `limits`", "what is requested"
+    values: dict[Path_, Computed] = {
+        ("job_name",): Computed(recipe.name, "the recipe's name"),
+        ("image",): Computed(image(plan), "the namespace's own"),
+        ("data_dir",): Computed(plan.place.data_dir, "where prepared data lies"),
+        ("output_dir",): Computed(plan.place.run_dir, "on the first claim"),
+        ("requests", "memory"): Computed(f"{pods.requested_memory_gib:g} GiB", left),
+        ("requests", "cpus"): Computed(pods.requested_cpus, left),
+        ("limits", "memory"): Computed(f"{pods.memory_gib:g} GiB", same),
+        ("limits", "cpus"): Computed(pods.cpus, same),
+    }
+    for index, claim in enumerate(plan.site.get("claims", ())):
+        size = plan.claim_gib(claim["name"])
+        values["claims", index, "size_gib"] = Computed(size, "what the plan needs there, and room to spare")
+    for path, one in values.items():
+        if recipe.document.lookup(("openshift", *path)) is None:
+            yield ("openshift", *path), one

@@ -2,9 +2,9 @@
 
 from dataclasses import asdict, replace
 
+from runner.parts.jobs import code, kubernetes, podspec
+from runner.parts.jobs.kubernetes import Manifest
 from runner.plan import PLAN_FILE, Machines, Plan, Stage
-from runner.render import code, kubernetes, podspec
-from runner.render.kubernetes import Manifest
 from runner.tools.files import Artifact
 from runner.tools.names import content_hash
 from runner.tools.text import yaml_text
