@@ -16,7 +16,7 @@ from runner.data import PREPARERS, RenderedExample, reading
 from runner.plan import Place, Plan, Stage
 from runner.recipe import reading as yaml_file
 from runner.recipe.recipe import Recipe, Settings
-from runner.scenarios.contract import Architecture, Forecasting, Measurable, Preparer, Rehearsal, Rule, Translation
+from runner.scenarios.contract import Architecture, Forecasting, Measurable, Preparer, Rule, Substitutions, Translation
 
 if TYPE_CHECKING:
     from runner.data.report import Report
@@ -71,13 +71,13 @@ def model_facts(scenario: str, settings: Settings) -> Model | None:
     return cast(Architecture, module).model_facts(settings) if module else None
 
 
-def rehearsal(scenario: str) -> Rehearsal:
+def rehearsal(scenario: str) -> Substitutions:
     """What a rehearsal puts in place of the real thing, and when it has learned: the scenario's own members, and of those that it
     lacks those of language models on rows."""
     own = part(scenario, "rehearsal") or part(scenario, "translation")
     usual = importlib.import_module(f"{__name__}.shared.rehearsal")
     names = ("before_data", "after_data", "stands_in", "shown", "judge")
-    return cast(Rehearsal, SimpleNamespace(**{name: getattr(own, name, getattr(usual, name)) for name in names}))
+    return cast(Substitutions, SimpleNamespace(**{name: getattr(own, name, getattr(usual, name)) for name in names}))
 
 
 def prepare(data: Mapping[str, Any], out: Path, **options: Any) -> Report:

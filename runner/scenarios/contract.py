@@ -9,7 +9,7 @@ recipes say. A part brings one by a line of its table (`runner/parts/__init__.py
 and, where it needs some,
 
     rules.py         Rules: what the schema cannot say; or they are in translation.py
-    rehearsal.py     Rehearsal: what stands in for the real thing; or it is in translation.py. Members that it lacks are those of
+    rehearsal.py     Substitutions: what stands in for the real thing; or it is in translation.py. Members that it lacks are those of
                      language models on rows
     work.py          functions for its stages that train nothing, where its rows are of several kinds; each takes a frozen
                      dataclass, whose JSON form is the stage's config, and a function to tell what it does; FIRST has, by the name
@@ -107,7 +107,7 @@ class Architecture(Protocol):
         ...
 
 
-class Rehearsal(Protocol):
+class Substitutions(Protocol):
     # What else stands in, once the rows are known; the path is the run's. None where nothing follows from the rows.
     after_data: Callable[[Recipe, PreparedRows, Path], list[Override]] | None
 

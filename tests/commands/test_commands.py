@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 import yaml
 
@@ -422,6 +424,12 @@ def test_every_module_of_a_command_is_listed_and_every_listed_command_has_one():
         name: set(part.commands) for name, part in parts.found().items()
     }
     files = {name: {file.stem for file in folder.glob("*.py")} - shared for name, folder in rooms.items()}
+    for name, part in parts.found().items():
+        if part.command_module:
+            module = importlib.import_module(part.module(part.command_module))
+            there = [value for value in vars(module).values() if isinstance(value, click.Command)]
+            inner = [each for group in there if isinstance(group, click.Group) for each in group.commands.values()]
+            files[name] = {each.name for each in there if each not in inner}
     assert files == listed
     assert set(ORDER) == set(commands())
 

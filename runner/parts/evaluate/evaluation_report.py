@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from runner.parts.evaluate import gates
-from runner.parts.evaluate.gates import Measurement, Verdict
+from runner.parts.evaluate.gates import GateVerdict, Measurement
 from runner.plan import Plan
 from runner.recipe.recipe import Recipe
 from runner.run import inference
@@ -17,7 +17,7 @@ from runner.trainer.records import Summary
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparedLine:
     """One line of the table: a stage, what is compared, and the text of each run, empty where it has none."""
 
     stage: str
@@ -25,7 +25,7 @@ class Row:
     texts: tuple[str, ...]
 
 
-def compare(recipe: Recipe, runs: Sequence[RunFolder], questions: Iterable[str] = ()) -> list[Row]:
+def compare(recipe: Recipe, runs: Sequence[RunFolder], questions: Iterable[str] = ()) -> list[ComparedLine]:
     """Rows for every stage that trains something, in the order of the plan.
 
     questions: put to each stage of each run that has learned to answer.
@@ -36,7 +36,7 @@ def compare(recipe: Recipe, runs: Sequence[RunFolder], questions: Iterable[str] 
     for column in columns:
         places |= dict.fromkeys(column)
     order = [stage.name for stage in inference.plan_of(recipe, runs[0]).stages]
-    rows = [Row(*place, tuple(column.get(place, "") for column in columns)) for place in places]
+    rows = [ComparedLine(*place, tuple(column.get(place, "") for column in columns)) for place in places]
     return sorted(rows, key=lambda row: order.index(row.stage))
 
 
@@ -136,7 +136,7 @@ def _counted(measured: Measurement) -> Iterator[str]:
 
 
 def _markdown(
-    folder: StageFolder, measured: Measurement, verdicts: list[Verdict], is_open: bool, override: list[str]
+    folder: StageFolder, measured: Measurement, verdicts: list[GateVerdict], is_open: bool, override: list[str]
 ) -> Iterator[str]:
     yield from (f"## {folder.plan.name}: `{folder.stage.name}`", "")
     if verdicts:

@@ -6,7 +6,7 @@ Beside a stage's results lie its evaluation, and a person's override of its gate
 import datetime
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib.util import find_spec
@@ -25,6 +25,8 @@ from runner.tools.names import content_hash, shortened
 from runner.tools.problem import Stop
 from runner.tools.run_files import BEST_IMAGES, EVALUATION, EVALUATION_TASK, HELD_OUT, LOG, MEASURED, PROMOTION
 from runner.trainer.records import versions
+
+Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ class Task(Evaluation):
 
 
 @dataclass(frozen=True)
-class Verdict(Record):
+class GateVerdict(Record):
     """One line of the table: metric, the threshold, what was got, whether it holds, and if not, why."""
 
     metric: str = ""
@@ -121,7 +123,7 @@ class Promotion(Record):
     by: str = ""
     reason: str = ""
     at: str = ""
-    missed: tuple[Verdict, ...] = ()
+    missed: tuple[GateVerdict, ...] = ()
     run: str = ""
     stage: str = ""
     inputs: str = ""
@@ -155,21 +157,21 @@ _STALE = {
 }
 
 
-def judge(gates: Iterable[Gate], record: Measurement | str, subject: Subject | None) -> list[Verdict]:
-    """A Verdict a gate; never empty, because no gate at all is a no.
+def judge(gates: Iterable[Gate], record: Measurement | str, subject: Subject | None) -> list[GateVerdict]:
+    """A GateVerdict a gate; never empty, because no gate at all is a no.
 
     record: what was measured, or why that is nothing. subject: what lies in the run folder now, None for nothing.
     """
     gates = list(gates)
     if not gates:
-        return [Verdict("(no gate)", "at least one gate", "none", False, "a stage without a gate proves nothing")]
+        return [GateVerdict("(no gate)", "at least one gate", "none", False, "a stage without a gate proves nothing")]
     usable = _about(subject, record)
     if isinstance(usable, str):
-        return [Verdict(gate.metric, _threshold(gate), "nothing", False, usable) for gate in gates]
+        return [GateVerdict(gate.metric, _threshold(gate), "nothing", False, usable) for gate in gates]
     return [_verdict(gate, usable.metrics, usable.missing) for gate in gates]
 
 
-def passed(verdicts: Iterable[Verdict]) -> bool:
+def passed(verdicts: Iterable[GateVerdict]) -> bool:
     """Whether there are verdicts and all of them hold."""
     verdicts = list(verdicts)
     return bool(verdicts) and all(verdict.holds for verdict in verdicts)
@@ -187,27 +189,23 @@ def _about(subject: Subject | None, record: Measurement | str) -> Measurement | 
     return record
 
 
-def _verdict(gate: Gate, metrics: Mapping[str, Any], missing: Mapping[str, str]) -> Verdict:
+def _verdict(gate: Gate, metrics: Mapping[str, Any], missing: Mapping[str, str]) -> GateVerdict:
     value = metrics.get(gate.metric)
-    if value is None:
-        why = missing.get(gate.metric, "it was not measured")
-        return Verdict(gate.metric, _threshold(gate), "nothing", False, str(why))
-    why = _against(gate, value)
-    return Verdict(gate.metric, _threshold(gate), shown(value), not why, why)
-
-
-def _against(gate: Gate, value: Any) -> str:
-    """Why a value does not open a gate; empty where it does."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return "it is not a number"
-    if not _finite(value):
-        return "it is not a finite number"
+    got, why = shown(value), ""
     lowest, highest = bounds(gate.metric)
-    if not lowest <= value <= highest:
-        return f"no such value is possible, only {in_words(gate.metric)}"
-    if not math.isfinite(gate.threshold) or gate.comparison not in HOLDS:
-        return "the gate itself cannot be read"
-    return "" if HOLDS[gate.comparison](value, gate.threshold) else "it misses the threshold"
+    if value is None:
+        got, why = "nothing", str(missing.get(gate.metric, "it was not measured"))
+    elif isinstance(value, bool) or not isinstance(value, int | float):
+        why = "it is not a number"
+    elif not _finite(value):
+        why = "it is not a finite number"
+    elif not lowest <= value <= highest:
+        why = f"no such value is possible, only {in_words(gate.metric)}"
+    elif not math.isfinite(gate.threshold) or gate.comparison not in HOLDS:
+        why = "the gate itself cannot be read"
+    elif not HOLDS[gate.comparison](value, gate.threshold):
+        why = "it misses the threshold"
+    return GateVerdict(gate.metric, _threshold(gate), got, not why, why)
 
 
 def _finite(value: int | float) -> bool:
@@ -227,7 +225,7 @@ def shown(value: Any) -> str:
     return shortened(str(value), 40)
 
 
-def table(verdicts: Iterable[Verdict]) -> list[str]:
+def table(verdicts: Iterable[GateVerdict]) -> list[str]:
     """The verdicts as lines of text: metric, wanted, got, verdict."""
     cells = [(one.metric, one.threshold, one.got, "holds" if one.holds else f"MISSED: {one.why}") for one in verdicts]
     rows = [("metric", "wanted", "got", "verdict"), *cells]
@@ -295,7 +293,7 @@ def record(folder: StageFolder) -> Measurement | str:
     return seal.broken(facts) or Measurement.of(facts)
 
 
-def verdicts(folder: StageFolder, look: bool = False) -> list[Verdict]:
+def verdicts(folder: StageFolder, look: bool = False) -> list[GateVerdict]:
     """The verdicts on what is recorded now; with nothing recorded, every one of them is a no. look: as for `subject`."""
     return judge(folder.stage.gates, record(folder), subject(folder, look))
 
@@ -322,6 +320,10 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
     model = checkpoint or next(iter(folder.path.glob(BEST_IMAGES)), folder.model)
     demo = stage.config["recipe_runner"].get("demo", {})
     out = folder.path / MEASURED
+    step = checkpoint.name.removeprefix("checkpoint-") if checkpoint else ""
+    gated = stage.evaluation.before
+    # What the gated stage before this one has measured, where that still holds.
+    before = current(folder.other(gated)) if gated is not None else None
     task = Task(
         **asdict(stage.evaluation) | {"rows": str(stage.evaluation.rows or folder.path / HELD_OUT)},
         model=str(model),
@@ -330,9 +332,9 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
         trust_remote_code=demo.get("trust_remote_code", False),
         turn_end=demo.get("turn_end"),
         stage_dir=str(folder.path),
-        checkpoint_step=_checkpoint_step(checkpoint),
+        checkpoint_step=int(step) if step.isdigit() else None,
         out=str(out),
-        metrics_before=_metrics_before(folder, stage.evaluation),
+        metrics_before=before.metrics if before else None,
     )
     file = folder.path / EVALUATION_TASK
     write_json(file, asdict(task))
@@ -355,17 +357,6 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
     write_json(folder.path / EVALUATION, seal.sealed(asdict(result), make_key))
     out.unlink(missing_ok=True)
     return result
-
-
-def _checkpoint_step(checkpoint: Path | None) -> int | None:
-    number = checkpoint.name.removeprefix("checkpoint-") if checkpoint else ""
-    return int(number) if number.isdigit() else None
-
-
-def _metrics_before(folder: StageFolder, evaluation: Evaluation) -> Mapping[str, Any] | None:
-    """What the gated stage before this one has measured, where that still holds."""
-    known = current(folder.other(evaluation.before)) if evaluation.before is not None else None
-    return known.metrics if known else None
 
 
 def promote(folder: StageFolder, by: str, reason: str) -> Promotion:
@@ -444,3 +435,55 @@ def closed(folder: StageFolder, consequence: str, where: str = "") -> str:
         f"Look at the stage's log and curves. A person may overrule: "
         f"recipe promote RECIPE {name}{where} --by NAME --reason TEXT"
     )
+
+
+def after_stage(folder: StageFolder, tell: Tell) -> None:
+    """Measures the stage where that is not done for what lies there now, and opens or closes its gate.
+
+    Raises Stop where it stays closed.
+    """
+    stage = folder.stage
+    if not stage.gates:
+        return
+    if not current(folder):
+        tell(f"{stage.name}: measuring")
+        measure(folder)
+    tell(f"{stage.name}: gate")
+    is_open, lines = described(folder)
+    for line in lines[:-1]:
+        tell(f"  {line}")
+    if not is_open:
+        later = any(stage.name in other.reads for other in folder.plan.stages)
+        raise Stop(closed(folder, "nothing after it starts" if later else "its model does not count as good"))
+
+
+def before_stage(folder: StageFolder, tell: Tell, where: str) -> None:
+    """Raises Stop with the first gate before a stage that is closed; where: the option of `recipe promote` that names
+    where the run lives."""
+    for stage in folder.plan.guards(folder.stage):
+        guard = StageFolder(folder.plan, stage)
+        is_open, lines = opened(guard)
+        for line in lines:
+            tell(line)
+        if not is_open:
+            raise Stop(closed(guard, f"`{folder.stage.name}` does not start", where))
+
+
+def gate_in_pod(folder: StageFolder, tell: Tell) -> tuple[bool, list[str]]:
+    """Whether the gate after the stage is open, and why. What does not hold is measured again, because somebody has sent the gate
+    again.
+
+    Raises Stop where the stage has no result that could be measured.
+    """
+    if not (current(folder) and opened(folder)[0]):
+        tell(f"{folder.stage.name}: measuring")
+        measure(folder)
+    is_open, said = described(folder)
+    for line in said:
+        tell(line)
+    return is_open, said
+
+
+def promote_in_pod(folder: StageFolder, by: str, reason: str, tell: Tell) -> None:
+    for line in promote(folder, by, reason).lines:
+        tell(line)

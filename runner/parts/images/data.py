@@ -113,7 +113,7 @@ def named_classes(schema: pyarrow.Schema, label_column: str) -> list[str]:
     return names
 
 
-class Found(NamedTuple):
+class SourceImage(NamedTuple):
     """An image of a source, not opened yet."""
 
     # `train` or `test`.
@@ -159,7 +159,7 @@ class PictureReader:
                 raise
             raise Stop(f"`{error.filename or path}` cannot be read: {error.strerror or error}.") from None
 
-    def _path(self, path: Path) -> Iterator[Found]:
+    def _path(self, path: Path) -> Iterator[SourceImage]:
         if path.is_file():
             yield from self._parquet(path)
             return
@@ -184,7 +184,7 @@ class PictureReader:
                 named = f"{file.name}, image {found.number}"
                 yield found._replace(split=split_of(file.name), file=file.name, named=named)
 
-    def _binary(self, file: Path) -> Iterator[Found]:
+    def _binary(self, file: Path) -> Iterator[SourceImage]:
         import numpy as np
 
         data = np.fromfile(file, np.uint8)
@@ -195,9 +195,9 @@ class PictureReader:
             )
         for number, record in enumerate(data.reshape(-1, CIFAR_RECORD), 1):
             pixels = record[1:].reshape(3, CIFAR_SIDE, CIFAR_SIDE).transpose(1, 2, 0)
-            yield Found("train", number, np.ascontiguousarray(pixels), int(record[0]))
+            yield SourceImage("train", number, np.ascontiguousarray(pixels), int(record[0]))
 
-    def _parquet(self, file: Path) -> Iterator[Found]:
+    def _parquet(self, file: Path) -> Iterator[SourceImage]:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -216,9 +216,9 @@ class PictureReader:
         for batch in table.iter_batches(1024, columns=columns):
             for row in batch.to_pylist():
                 number += 1
-                yield Found("train", number, row[columns[0]], row[columns[1]])
+                yield SourceImage("train", number, row[columns[0]], row[columns[1]])
 
-    def _hub(self) -> Iterator[Found]:
+    def _hub(self) -> Iterator[SourceImage]:
         from datasets import Image, load_dataset
 
         images = self.images
@@ -238,15 +238,15 @@ class PictureReader:
             self.classes = getattr(dataset.features[label], "names", None) or self.classes
             # Undecoded, so that an image that is broken is one bad row and not the end.
             for number, row in enumerate(dataset.cast_column(image, Image(decode=False)), 1):
-                yield Found(split, number, row[image], row[label], named=f"{name}, image {number}")
+                yield SourceImage(split, number, row[image], row[label], named=f"{name}, image {number}")
 
-    def _folders(self, path: Path) -> Iterator[Found]:
+    def _folders(self, path: Path) -> Iterator[SourceImage]:
         self.classes = class_names(path)
         for number, (split, file, label) in enumerate(class_files(path, self.classes), 1):
             name = str(file.relative_to(path))
-            yield Found(split, number, b"" if isinstance(label, Bad) else file.read_bytes(), label, name, name)
+            yield SourceImage(split, number, b"" if isinstance(label, Bad) else file.read_bytes(), label, name, name)
 
-    def _picture(self, found: Found) -> Picture | Bad:
+    def _picture(self, found: SourceImage) -> Picture | Bad:
         image, label, size, classes = found.image, found.label, self.images.image_size, self.images.classes
         if isinstance(label, Bad):
             return label

@@ -47,7 +47,7 @@ class Chart:
 
 
 @dataclass(frozen=True)
-class Bar:
+class HistogramBar:
     """A bar of a histogram, and what it says."""
 
     x: float
@@ -59,7 +59,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Histogram:
-    bars: tuple[Bar, ...]
+    bars: tuple[HistogramBar, ...]
     xs: tuple[Tick, ...]
     ys: tuple[Tick, ...]
     said: str
@@ -115,7 +115,7 @@ def histogram(bins: Sequence[tuple[int, int, int]]) -> Histogram:
     most = max(count for _, _, count in bins)
     x_of, y_of = _scale(first, last, LEFT, WIDTH - RIGHT), _scale(0, most, HEIGHT - BOTTOM, TOP)
     bars = (
-        Bar(
+        HistogramBar(
             x_of(low),
             y_of(count),
             max(1.0, x_of(high + 1) - x_of(low) - 1),

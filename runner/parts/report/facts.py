@@ -10,7 +10,7 @@ from typing import Any
 from runner.catalog import troubles
 from runner.data.report import REPORT_FILE
 from runner.parts.evaluate import gates
-from runner.parts.evaluate.gates import Promotion, Verdict
+from runner.parts.evaluate.gates import GateVerdict, Promotion
 from runner.plan import Plan, Prediction
 from runner.recipe import units
 from runner.run.launch import MOST_OF_LOG
@@ -70,7 +70,7 @@ class StageFacts:
     foreseen: Prediction
     answers: tuple[Mapping[str, str], ...]
     proof: Proof
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[GateVerdict, ...]
     measured: Mapping[str, Any]
     missing: Mapping[str, str]
     promotion: Promotion | None
@@ -279,7 +279,7 @@ def _stage(folder: StageFolder, foreseen: Mapping[str, Prediction]) -> StageFact
     )
 
 
-def _verdicts(folder: StageFolder) -> tuple[Verdict, ...]:
+def _verdicts(folder: StageFolder) -> tuple[GateVerdict, ...]:
     """As the gates have them. A sample task that is not on this machine cannot have changed here: what was measured by it counts."""
     known, about = gates.record(folder), gates.subject(folder)
     task = folder.stage.evaluation.sample_task if folder.stage.evaluation else None

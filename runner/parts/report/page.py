@@ -26,7 +26,7 @@ Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Together:
+class RunsCompared:
     """Several runs on one axis: titles of the runs, charts by stage, and what differs, each row with a text a run."""
 
     names: tuple[str, ...]
@@ -65,11 +65,11 @@ def of_run(run: RunFolder) -> str:
     return render([of(run)])
 
 
-def together(runs: Sequence[RunFacts]) -> Together:
+def together(runs: Sequence[RunFacts]) -> RunsCompared:
     """Several runs beside each other. Runs of one name are told apart by their folders."""
     names = tuple(run.shown for run in runs)
     stages = tuple(dict.fromkeys(stage.name for run in runs for stage in run.trained))
-    return Together(
+    return RunsCompared(
         names=names,
         charts=tuple((stage, tuple(charts.chart(curve) for curve in _curves(runs, names, stage))) for stage in stages),
         settings=tuple(

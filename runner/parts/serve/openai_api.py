@@ -381,7 +381,7 @@ def agreement(served: Served, chat: Chat, folder: StageFolder, before: bool) -> 
     return {AGREEMENT: sum(same) / len(same)}
 
 
-def accuracy(served: Served, chat: Chat, tokenizer: Any, chosen: Sequence[language.Question]) -> dict[str, float]:
+def accuracy(served: Served, chat: Chat, tokenizer: Any, chosen: Sequence[language.ShortAnswer]) -> dict[str, float]:
     """As `language.accuracy`, by what a server goes on with after each prompt."""
     length = language.answer_length(chosen, tokenizer)
 
