@@ -1,5 +1,5 @@
-"""Rows to Parquet: a kind of data is one module, with a frozen dataclass of its settings, `prepare`, which takes it, and `first`,
-which shows rows as the model will see them."""
+"""Rows to Parquet: a kind of data is one module, with a frozen dataclass of its settings, `prepare`, which takes it,
+and `first`, which shows rows as the model will see them."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True)
 class RenderedExample:
-    """A row: what is asked in it, or how its text begins; and all of it, with the marks around each message. picture: of a row
-    that is one, as PNG; its text then says what it shows."""
+    """A row: what is asked in it, or how its text begins; and all of it, with the marks around each message. picture:
+    of a row that is one, as PNG; its text then says what it shows."""
 
     asked: str
     text: str
@@ -65,8 +65,8 @@ def first(data: Mapping[str, Any], most: int) -> list[RenderedExample]:
 
 
 def held_out(data: Mapping[str, Any]) -> list[str]:
-    """What the rows ask that the preparation would keep for validation, or how such documents begin; of a large file what its first
-    rows ask.
+    """What the rows ask that the preparation would keep for validation, or how such documents begin; of a large file
+    what its first rows ask.
 
     Raises Stop where the rows cannot be read at all.
     """

@@ -1,9 +1,10 @@
-"""Plain text becomes blocks: documents from a file or the hub become rows of exactly N tokens, streamed to a Parquet file, with a
-validation side where the recipe has one.
+"""Plain text becomes blocks: documents from a file or the hub become rows of exactly N tokens, streamed to a Parquet
+file, with a validation side where the recipe has one.
 
 Every document is tokenised whole, followed by the end-of-text token, and the long line of tokens is cut every N tokens.
 Each token is in at most one block, in its order; only the tokens after the last whole block are dropped. Memory depends
-on the batch, not on the text: at any time a few batches of documents are in work, and one group of rows is being filled.
+on the batch, not on the text: at any time a few batches of documents are in work, and one group of rows is being
+filled.
 """
 
 import os
@@ -43,9 +44,9 @@ Encode = Callable[[list[str]], list[np.ndarray]]
 class TextReport(Examined):
     """What became of the documents. key: hash of everything that the result depends on.
 
-    train, validation: `documents`, `tokens`, `blocks`, `dropped` (tokens), validation empty where there is none.
-    sets: documents to train on by data set. rows_in: that were read, which are more than made a few blocks. skipped: why a row
-    gave no document, and how often.
+    train, validation: `documents`, `tokens`, `blocks`, `dropped` (tokens), validation empty where there is none. sets:
+    documents to train on by data set. rows_in: that were read, which are more than made a few blocks. skipped: why a
+    row gave no document, and how often.
     """
 
     key: str = ""
@@ -277,8 +278,8 @@ COLUMNS = pa.schema(
 def write(
     documents: Iterable[str], tokenizer: Any, block_len: int, file: Path, *, most_blocks: int | None = None
 ) -> BlockCounts:
-    """Writes `file` (Parquet: `input_ids`, `labels`, `attention_mask`, each `block_len` numbers a row), which appears when it is
-    complete.
+    """Writes `file` (Parquet: `input_ids`, `labels`, `attention_mask`, each `block_len` numbers a row), which appears
+    when it is complete.
 
     documents: texts, read once, in order. tokenizer: a Hugging Face tokenizer with an end-of-text token.
     block_len: tokens of a block. most_blocks: stop after so many; None for all.
@@ -301,9 +302,11 @@ def write(
 
 
 def cut(documents: Iterable[np.ndarray], counts: BlockCounts, most_blocks: int | None = None) -> Iterator[np.ndarray]:
-    """Whole blocks of the line of tokens, arrays (blocks, `counts.block_len`) of about GROUP_TOKENS, each good until the next.
+    """Whole blocks of the line of tokens, arrays (blocks, `counts.block_len`) of about GROUP_TOKENS, each good until
+    the next.
 
-    documents: the tokens of each, of any number. counts: gets what became of them. most_blocks: stop after so many; None for all.
+    documents: the tokens of each, of any number. counts: gets what became of them. most_blocks: stop after so many;
+    None for all.
     """
     length = counts.block_len
     room = None if most_blocks is None else most_blocks * length
@@ -350,7 +353,7 @@ def lengths(documents: Iterable[str], tokenizer: Any) -> np.ndarray:
 
 
 def histogram(counts: np.ndarray) -> list[tuple[int, int, int]]:
-    """At most 24 bins of whole numbers, all equally wide: the first and the last number in each, and how many counts lie there."""
+    """At most 24 bins of equal width: the first and the last number of each, and the number of counts in it."""
     first = int(counts.min())
     width = -(-(int(counts.max()) - first + 1) // 24)
     in_bins = np.bincount((counts - first) // width)
@@ -376,7 +379,7 @@ def in_threads(documents: Iterable[str], work: Callable[[list[str]], list[Made]]
     """
     threads = len(os.sched_getaffinity(0))
     theirs = os.environ.get("TOKENIZERS_PARALLELISM")
-    # The tokenizer would divide every batch over the cores again, and its threads would fight with these (a quarter slower).
+    # The tokenizer would divide every batch over the cores again, and compete with these threads (a quarter slower).
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     waiting: deque[Future[list[Made]]] = deque()
     pool = ThreadPoolExecutor(threads)
@@ -396,7 +399,7 @@ def in_threads(documents: Iterable[str], work: Callable[[list[str]], list[Made]]
 
 
 def in_groups(things: Iterable[Made], size: Callable[[Made], int], enough: int) -> Iterator[list[Made]]:
-    """Lists of things in their order, each as soon as the sizes of its own are `enough` together; the last one has the rest."""
+    """Lists of things in order; a list ends as soon as its sizes add up to `enough`, the last one with the rest."""
     group: list[Made] = []
     together = 0
     for thing in things:

@@ -1,5 +1,6 @@
-"""Conversations to Parquet, whatever form their rows have: no duplicates, none too long, a split that leaks no question. And
-conversations about songs: a seeded draw from a stream of any length, and for each song one task that it answers."""
+"""Conversations to Parquet, whatever form their rows have: no duplicates, none too long, a split that leaks no
+question. And conversations about songs: a seeded draw from a stream of any length, and for each song one task that it
+answers."""
 
 import hashlib
 import json
@@ -50,7 +51,8 @@ def prepare(
     tokenizer_for: TokenizerFor | None = None,
     sample_rows: int | None = None,
 ) -> Report:
-    """Writes `train.parquet` and `validation.parquet` (columns `full-question`, `answer`, `messages`) and `report.json`.
+    """Writes `train.parquet` and `validation.parquet` (columns `full-question`, `answer`, `messages`) and
+    `report.json`.
 
     tokenizer_for: where it gives a tokenizer, conversations longer than `sequence_len` tokens are left out.
     sample_rows: keep at most so many pairs, or songs, drawn by the seed.
@@ -62,8 +64,7 @@ def prepare(
 
 
 def first(asked: ChatData | Lyrics) -> Iterator[RenderedExample]:
-    """The rows that make a conversation, one after the other; of songs that can be asked about, each as a task, before any is
-    drawn."""
+    """The conversations of rows, one after the other; of songs the tasks, before any is drawn."""
     if isinstance(asked, Lyrics):
         for one in asked.sets:
             for row in rows.good(one, stream=asked.stream):
@@ -124,8 +125,7 @@ Talk = TypeVar("Talk", bound=Conversations)
 
 
 class ConversationRows(ItemPreparer[Talk]):
-    """What becomes of spooled conversations. Written are `full-question`, `answer`, `messages` as Axolotl reads them, and `tools`
-    where a row has some."""
+    """Spooled conversations as columns: `full-question`, `answer`, `messages` for Axolotl, and `tools` if there are any."""
 
     @cached_property
     def tools(self) -> bool:
@@ -289,8 +289,8 @@ class SongRows(ConversationRows[Lyrics]):
         return np.arange(len(self.spool))
 
     def _draw(self, count: int) -> list[tuple[Song, int, int]]:
-        """About `count` songs, of all that may be asked about, each with its line and the number of its data set; every row that is
-        left out is counted, with the reason."""
+        """About `count` songs, of all that may be asked about, each with its line and the number of its data set; every
+        row that is left out is counted, with the reason."""
         lyrics, report = self.asked, self.report
         draw = BottomK(count, lyrics.songs.per_artist, lyrics.seed)
         for index, one in enumerate(lyrics.sets):
@@ -309,7 +309,7 @@ class SongRows(ConversationRows[Lyrics]):
 
 @cache
 def _pattern(form: str) -> re.Pattern[str]:
-    """The instruction's form as a pattern with the groups `artist` and `genre`; case, spaces and the full stop may vary."""
+    """The instruction's form with the groups `artist` and `genre`; case, spaces and the full stop may vary."""
     words = re.split(r"\[(artist|genre)\]", form.strip().rstrip("."))
     parts = [
         f"(?P<{part}>.*?)" if index % 2 else r"\s*".join(re.escape(word) for word in re.split(r"\s+", part))
@@ -403,7 +403,7 @@ class BottomK:
                 self.drawn()
 
     def drawn(self) -> list[Any]:
-        """What is drawn of all that was offered, in an order that the seed fixes; the others are forgotten and counted."""
+        """The items drawn so far, in an order that the seed fixes; the others are forgotten and counted."""
         kept: dict[int, tuple[Any, str | None]] = {}
         of_owner = Counter[str]()
         for rank, (item, owner) in sorted(self._held.items(), key=itemgetter(0)):

@@ -1,4 +1,4 @@
-"""Where rows come from: a file, a folder, or a dataset on the hub, one or several; and what the hub says of its datasets."""
+"""Where rows come from: files, folders, datasets on the hub; and what the hub says of its datasets."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ from runner.tools.problem import Stop
 
 @dataclass(frozen=True, kw_only=True)
 class DataSource:
-    """Where rows come from: the file or folder `path`, else the dataset `hub`, with its `subset`, `split` and `revision`."""
+    """Where rows come from: the file or folder `path`, else the dataset `hub` with subset, split and revision."""
 
     hub: str | None
     revision: str | None
@@ -35,7 +35,7 @@ class DataSource:
 
     @property
     def content(self) -> str:
-        """The hash of what the file or folder holds; empty where there is no file: a dataset is told by its revision."""
+        """The hash of the file or folder; empty where there is none: a dataset is known by its revision."""
         return content_of(self.file) if self.file and self.file.exists() else ""
 
 
@@ -48,7 +48,7 @@ class DataSet(DataSource):
 
 @dataclass(frozen=True, kw_only=True)
 class DataSets:
-    """What a recipe learns from, one data set or several. seed: of the draw of the rows that are taken, and of others."""
+    """What a recipe learns from, one data set or several. seed: of all draws of rows."""
 
     sets: tuple[DataSet, ...]
     seed: int
@@ -75,8 +75,8 @@ class DataSets:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitDataSets(DataSets):
-    """Rows, and the `validation_share` of them, 0 to 1, that a draw by `seed` keeps for validation. max_lost_share: of them, that
-    may be bad or too long, 0 to 1."""
+    """Rows, and the `validation_share` of them, 0 to 1, that a draw by `seed` keeps for validation. max_lost_share: of
+    them, that may be bad or too long, 0 to 1."""
 
     validation_share: float
     max_lost_share: float = 0.01
@@ -93,9 +93,10 @@ class TextSet(DataSet):
 class PlainText(DataSets):
     """Documents for blocks of `sequence_len` tokens.
 
-    validation_sets, validation_share: what is kept for validation, one of them at most; the share is of the documents, 0 to
-    1, drawn by `seed`. max_lost_share: of the rows, that may give no document. tokenizer: cuts them.
-    effective_batch_size (blocks), epochs, warmup_steps, eval_steps: of training, for saying how many steps the blocks make.
+    validation_sets, validation_share: what is kept for validation, one of them at most; the share is of the documents,
+    0 to 1, drawn by `seed`. max_lost_share: of the rows, that may give no document. tokenizer: cuts them.
+    effective_batch_size (blocks), epochs, warmup_steps, eval_steps: of training, for saying how many steps the blocks
+    make.
     """
 
     kind: Literal["plain-text"] = "plain-text"
@@ -146,8 +147,8 @@ class Unreachable(Stop):
 
 
 def hub_rows(source: DataSource, stream: bool) -> Iterator[Numbered]:
-    """Rows as (number from 1, row), as they come where `stream` is set, else kept on disk first. Raises Stop where the dataset
-    cannot be read, Unreachable where that is for the hub's sake."""
+    """Rows as (number from 1, row), as they come where `stream` is set, else kept on disk first. Raises Stop where the
+    dataset cannot be read, Unreachable where that is for the hub's sake."""
     try:
         # A stream asks the hub only when its first row is wanted.
         yield from enumerate(_loaded(source, stream), 1)
@@ -156,8 +157,8 @@ def hub_rows(source: DataSource, stream: bool) -> Iterator[Numbered]:
 
 
 def hub_columns(source: DataSource) -> list[str]:
-    """The names of a dataset's columns, from what the hub says of it or from its first row, as it will be read later. Raises
-    as `hub_rows` does."""
+    """The names of a dataset's columns, from what the hub says of it or from its first row, as it will be read later.
+    Raises as `hub_rows` does."""
     from datasets.utils.logging import set_verbosity_error
 
     set_verbosity_error()

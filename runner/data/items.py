@@ -1,5 +1,5 @@
-"""Items: rows of any kind become things to learn from: read to a spool on disk, without duplicates, looked through, counted in
-tokens, and written as a training and a validation side. Memory holds only what tells items apart and orders them."""
+"""Items: rows of any kind, spooled to disk, without duplicates, looked through, counted in tokens, and written as a
+training and a validation side. Memory holds only what tells items apart and orders them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ Asked = TypeVar("Asked", bound=SplitDataSets)
 class ItemPreparer(ABC, Generic[Asked]):
     """How rows of one kind become a training and a validation side; each kind says here what is its own.
 
-    asked: the data sets. tokenizer: whose tokens are counted. spool: the items, once they are read. report: what became of them.
+    asked: the data sets. tokenizer: whose tokens are counted. spool: the items, once they are read. report: what became
+    of them.
     """
 
     spool: Spool
@@ -74,8 +75,8 @@ class ItemPreparer(ABC, Generic[Asked]):
         """What is written of a batch, in the same types for every batch."""
 
     def read_distinct(self, codecs: Sequence[RowCodec], place: Path, sample_rows: int | None) -> np.ndarray:
-        """Spools the items of all rows; gives the numbers of those that are equal to none before them, or of a sample of these.
-        codecs: one for each data set."""
+        """Spools the items of all rows; gives the numbers of those that are equal to none before them, or of a sample
+        of these. codecs: one for each data set."""
         report = self.report
         self.spool = of_sets(self.asked, codecs, place, report)
         order, starts = runs(self.spool.facts["key"])
@@ -96,8 +97,9 @@ class ItemPreparer(ABC, Generic[Asked]):
     def prepare(self, out: Path, tokenizer_for: TokenizerFor | None = None, sample_rows: int | None = None) -> Report:
         """Writes `train.parquet`, `validation.parquet` and `report.json`, unless they lie in `out` already.
 
-        tokenizer_for: gives the tokenizer. sample_rows: how many rows a rehearsal draws; then nobody looks through them.
-        Raises Stop where too few rows are left to train and validate on, or `out` holds Parquet files that are somebody's own.
+        tokenizer_for: gives the tokenizer. sample_rows: how many rows a rehearsal draws; then nobody looks through
+        them. Raises Stop where too few rows are left to train and validate on, or `out` holds Parquet files that are
+        somebody's own.
         """
         asked, report = self.asked, self.report
         # Everything that the result depends on.
@@ -153,8 +155,7 @@ class ItemPreparer(ABC, Generic[Asked]):
 
 
 class Item(Protocol):
-    """Something to learn from; items with the same key are learned once, and those of one group stay on one side of the
-    split."""
+    """One thing to learn. Items of one key are learned once; those of one group stay on one side of the split."""
 
     @property
     def key(self) -> str: ...
@@ -178,8 +179,8 @@ class RowCodec:
     batch: ItemBatch
 
 
-# Of each item its key and its group, as the first 128 bits of a hash in two numbers; the line and the number of the data set that
-# it came from; and how many characters its text has. Groups are in an order that the seed fixes.
+# Of each item its key and its group, as the first 128 bits of a hash in two numbers; the line and the number of the
+# data set that it came from; and how many characters its text has. Groups are in an order that the seed fixes.
 FACTS = np.dtype(
     [("key", np.uint64, 2), ("group", np.uint64, 2), ("line", np.int64), ("origin", np.int64), ("characters", np.int64)]
 )
@@ -212,7 +213,7 @@ class Spool:
 
 
 def runs(pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The order that sorts pairs, and where in it each run of equal ones begins; of equal ones the first stays first."""
+    """The order that sorts pairs (stable), and where in it each run of equal pairs begins."""
     order = np.lexsort((pairs[:, 1], pairs[:, 0]))
     ordered = pairs[order]
     new = np.ones(len(pairs), bool)
@@ -228,7 +229,7 @@ def hashes(texts: Sequence[str], before: str = "") -> np.ndarray:
 
 @contextmanager
 def folder(out: Path) -> Iterator[Path]:
-    """A folder for a spool below `out`, which is taken away again; a killed process leaves it to the next of its number."""
+    """A folder for a spool below `out`, removed at the end; a killed process leaves it to the next of its id."""
     place = out / f".rows.{os.getpid()}.partial"
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
@@ -239,8 +240,8 @@ def folder(out: Path) -> Iterator[Path]:
 
 
 def spool(items: Iterable[tuple[Item, int, int]], batch: ItemBatch, seed: int, file: Path) -> Spool:
-    """Puts items into an Arrow stream, `file`. items: each with its line and the number of its data set; seed: of the order of
-    groups."""
+    """Puts items into an Arrow stream, `file`. items: each with its line and the number of its data set; seed: of the
+    order of groups."""
     keyed = ((item, item.key, line, origin) for item, line, origin in items)
     files: list[Path] = []
     facts = [np.empty(0, FACTS)]
@@ -261,8 +262,8 @@ def spool(items: Iterable[tuple[Item, int, int]], batch: ItemBatch, seed: int, f
 
 
 def of_sets(sources: data_sets.DataSets, codecs: Sequence[RowCodec], place: Path, report: Report) -> Spool:
-    """The items of all rows of the data sets that are taken, counted in `report`; a large file of lines or of row groups is
-    read by as many processes as there are cores. codecs: one for each data set."""
+    """The items of all rows of the data sets that are taken, counted in `report`; a large file of lines or of row
+    groups is read by as many processes as there are cores. codecs: one for each data set."""
     spools = []
     for index, codec in enumerate(codecs):
         file, parts = sources.sets[index].file, None
@@ -296,7 +297,7 @@ def _apart(job: tuple[data_sets.DataSets, int, FilePart, RowCodec, Path]) -> tup
 def _of_rows(
     sources: data_sets.DataSets, index: int, part: FilePart | None, codec: RowCodec, file: Path, report: Report
 ) -> Spool:
-    """The items of a data set, or of a part of its file; a line that gives none goes into the report and is left out."""
+    """The items of a data set, or of a part of its file; the report gets the lines that give none."""
 
     def items() -> Iterator[tuple[Item, int, int]]:
         for number, row in report.whole(sources, index, rows.read(sources.sets[index], part)):
@@ -332,8 +333,8 @@ def _write(tables: Iterator[pa.Table], file: Path) -> None:
 
 
 def drawn(groups: np.ndarray, share: float) -> np.ndarray:
-    """Whether each item is for validation. Groups are drawn in their order until `share` of all items is reached; all of a
-    group go to the same side, and one is left for training."""
+    """Whether each item is for validation. Groups are drawn in their order until `share` of all items is reached; all
+    of a group go to the same side, and one is left for training."""
     order, starts = runs(groups)
     sizes = np.diff(np.append(starts, len(groups)))
     target, taken = max(1, round(share * len(groups))), 0

@@ -1,4 +1,4 @@
-"""The models of a run: the one that a stage began with and the one that it left are asked, and an adapter is merged on request."""
+"""The models of a run: asking a stage's original and trained model, and merging an adapter."""
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ from runner.trainer.results import precision_of
 
 
 def plan_of(recipe: Recipe, run: RunFolder) -> Plan:
-    """The recipe's plan in that folder, with what a rehearsal or this machine has put in its place there."""
+    """The recipe's plan in that folder, with the changes of a rehearsal or of this machine."""
     return translate(changed(recipe, run.overrides)[0], run.place())
 
 
@@ -45,15 +45,15 @@ def newest(plan: Plan) -> StageFolder:
 
 
 def folder_of(recipe: Recipe, run_dir: str | None, stage: str | None = None) -> StageFolder:
-    """The stage that a command about a trained model means: of the run in `run_dir`, or the newest; the one of that name, or the
-    last one that has left a model."""
+    """The stage that a command means: in the run of `run_dir`, or the newest; of that name, or the last with a
+    model."""
     plan = plan_of(recipe, find(recipe.name, run_dir))
     return StageFolder(plan, plan.stage(stage)) if stage else newest(plan)
 
 
 def of_pictures(folder: StageFolder) -> Callable[[Path], Mapping[str, float]] | None:
-    """Of a stage that trains a model for images: what gives, for a file, the share of each class, the largest first; it raises Stop
-    where the file is no picture. None for a model that answers in words."""
+    """For a stage that trains on images, a function from a file to the share of each class, the largest first, which
+    raises Stop for other files. None for a language model."""
     module = parts.table("asked").get(folder.stage.engine)
     weights = next(iter(folder.path.glob(BEST_IMAGES)), None)
     if module is None or weights is None:
@@ -70,9 +70,9 @@ def shares(classes: Mapping[str, float]) -> str:
 
 
 def models(recipe: Recipe, folder: StageFolder) -> tuple[Chat, Chat]:
-    """The model that a stage began with and the one that it left, in the words of its training.
+    """A stage's original and its trained model, with the prompts of its training.
 
-    Raises Stop where the stage has left none that could answer.
+    Raises Stop where the stage has no model that could answer.
     """
     stage, demo = folder.stage, read_json(folder.path / DEMO)
     if stage.trains and "demo" not in stage.config["recipe_runner"]:
@@ -86,10 +86,10 @@ def models(recipe: Recipe, folder: StageFolder) -> tuple[Chat, Chat]:
             "Leave out `--stage`, or run the command that started it again; it resumes.",
         )
     if demo["base_model"].startswith("/") and not Path(demo["base_model"]).is_dir():
-        # The run was moved, or fetched from a claim that its pods had the base model on.
+        # The run was moved, or fetched from a claim that has the base model.
         told = stage.config["recipe_runner"]["demo"]
         demo |= {"base_model": told["base_model"], "revision": told.get("revision", demo["revision"])}
-    # A rehearsal's answers are short; the recipe's own length holds where it is asked by hand.
+    # Only a rehearsal's answers are shorter than the recipe's length.
     stated = recipe.settings.get("demo")
     length = stated.max_new_tokens if stated and folder.run.kind == "run" else demo["max_new_tokens"]
     before, after = chats(folder.path, demo)
@@ -97,7 +97,7 @@ def models(recipe: Recipe, folder: StageFolder) -> tuple[Chat, Chat]:
 
 
 def questions_of(recipe: Recipe, folder: StageFolder) -> list[str]:
-    """The recipe's own questions; where it names none those of validation rows that the run has asked."""
+    """The recipe's own questions, or else those from validation rows that the run has asked."""
     own = [question for _, question in recipe.demo_questions]
     return own or list((read_json(folder.path / DEMO) or {}).get("questions") or ())
 

@@ -24,7 +24,7 @@ from runner.tools.files import Record, read_record, write_text
 from runner.tools.problem import Stop
 from runner.tools.run_files import CONFIG, PLANNED
 
-# What a copy always has of its own, and what says nothing of training.
+# Every copy has its own, and they do not affect training.
 _OWN = ("name", "description")
 
 

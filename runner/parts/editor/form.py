@@ -1,4 +1,5 @@
-"""Form: the settings of a recipe as fields, made from its scenario's schema, and what is written in one as a change of the text."""
+"""Form: the settings of a recipe as fields, made from its scenario's schema, and what is written in one as a change of
+the text."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,8 +22,9 @@ BY = "the form"
 @dataclass(frozen=True)
 class Field:
     """A setting that a form can change. kind: `text`, `whole`, `number`, `choice`, `yes` or `lines` (a list of texts);
-    choices: what it can be, or what the catalog proposes, with what is said of each; free: whether it can be something else.
-    value: what the recipe says, None where it leaves the setting out; default: what then holds, as a recipe has it."""
+    choices: what it can be, or what the catalog proposes, with what is said of each; free: whether it can be something
+    else. value: what the recipe says, None where it leaves the setting out; default: what then holds, as a recipe has
+    it."""
 
     path: Path_
     title: str
@@ -40,8 +42,8 @@ class Field:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a recipe: its own fields, in the schema's order, and the number of settings that lists of sections hold, which
-    are edited in the text."""
+    """A part of a recipe: its own fields, in the schema's order, and the number of settings that lists of sections
+    hold, which are edited in the text."""
 
     name: str
     title: str
@@ -211,7 +213,8 @@ class Form:
         self.refresh()
 
     def refresh(self) -> None:
-        """What each field shows, from the document; a field that shows it already is left alone, with what is typed there."""
+        """What each field shows, from the document; a field that shows it already is left alone, with what is typed
+        there."""
         for field in self.section.fields:
             known, element = self.fields[field.path]
             self.fields[field.path] = (field, element)
@@ -256,7 +259,8 @@ class Form:
         ).props("options-dense")
 
     async def _typed(self, path: Path_) -> None:
-        """What was typed in a field, as the kind of value that it takes, where it is one; check says where it is none."""
+        """What was typed in a field, as the kind of value that it takes, where it is one; check says where it is
+        none."""
         field, element = self.fields[path]
         text = str(element.value or "")
         if text == _shown(field):

@@ -1,7 +1,8 @@
-"""Judging: what a text says as a recipe while somebody types it: what is wrong at which line, what it will need, what it will
-see, and what could stand at a place."""
+"""Judging: what a text says as a recipe while somebody types it: what is wrong at which line, what it will need, what
+it will see, and what could stand at a place."""
 
 import re
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -12,12 +13,13 @@ from runner import scenarios
 from runner.check import by_schema
 from runner.check.validate import changed, examined
 from runner.data import RenderedExample
-from runner.parts.planner import forecast, screen
+from runner.parts.planner import forecast
 from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
+from runner.parts.planner.text import verdict
 from runner.recipe import copying, reading
-from runner.recipe.document import Document
+from runner.recipe.document import Document, Path_
 from runner.recipe.recipe import Recipe
 from runner.render import place
 from runner.run.run_folder import folder
@@ -26,8 +28,8 @@ from runner.tools.problem import Problem, Stop, report_bug
 
 
 class ChangedElsewhere(Exception):
-    """The file is not as it was read: another program has written it meanwhile, or taken it away. text: its own by now, None
-    where it is gone."""
+    """The file is not as it was read: another program has written it meanwhile, or taken it away. text: its own by now,
+    None where it is gone."""
 
     def __init__(self, text: str | None) -> None:
         super().__init__()
@@ -75,8 +77,8 @@ SHOWN, ROWS = 1500, 3
 
 @dataclass(frozen=True)
 class Judged:
-    """document: None where the text is no YAML, or names no scenario; recipe: None where it makes no plan. problems: with the
-    notes, in the order of their lines."""
+    """document: None where the text is no YAML, or names no scenario; recipe: None where it makes no plan. problems:
+    with the notes, in the order of their lines."""
 
     document: Document | None
     recipe: Recipe | None
@@ -131,7 +133,7 @@ def plan(recipe: Recipe, price: float | None) -> PlanSummary:
             "Of this model's architecture nothing is known here.",
             f"`recipe plan {recipe.document.file} --exact` counts it.",
         ) from None
-    return PlanSummary(screen.verdict(planned, "the price of one"), planned.forecasts)
+    return PlanSummary(verdict(planned, "the price of one"), planned.forecasts)
 
 
 def rows(recipe: Recipe) -> dict[str, list[RenderedExample]]:
@@ -148,19 +150,17 @@ def _cut(row: RenderedExample) -> RenderedExample:
     return replace(row, text=f"{row.text[:SHOWN]} …") if len(row.text) > SHOWN else row
 
 
-# What may be written at a place, and what the setting there means; from the scenario's schema, as editors read it. The text may
-# be broken: its lines are read by their indentation.
+# What may be written at a place, and what the setting there means; from the scenario's schema, as editors read it. The
+# text may be broken: its lines are read by their indentation.
 
-# Stands in a path for any item of a list.
-ITEM = "[]"
 _KEY = re.compile(r"( *)(- +)?([\w-]+):(?: |$)")
 _SCENARIO = re.compile(r"^scenario:\s*([\w-]+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """What may be written at a place. label: as a list shows it; text: what is written; kind: `section`, `setting` or `value`;
-    says: what it means, Markdown of `code` and paragraphs."""
+    """What may be written at a place. label: as a list shows it; text: what is written; kind: `section`, `setting` or
+    `value`; says: what it means, Markdown of `code` and paragraphs."""
 
     label: str
     text: str
@@ -182,17 +182,17 @@ def proposals(text: str, line: int, column: int) -> list[Proposal]:
     before = lines[line][:column]
     if " #" in before or before.startswith("#"):
         return []
-    if value := re.fullmatch(r"( *)(- +)?([\w-]+): +[^\s'\"\[{]*", before):
-        indent = len(value[1]) + len(value[2] or "")
-        return list(_values(_part(text, (*_section(lines, line, indent), value[3]))))
-    if not (key := re.fullmatch(r"( *)(- +)?([\w./-]*)", before)):
+    if value := re.fullmatch(r"( *(?:- +)?)([\w-]+): +[^\s'\"\[{]*", before):
+        section, _ = _around(lines, line, len(value[1]))
+        return list(_values(_part(text, (*section, value[2]))))
+    if not (key := re.fullmatch(r"( *(- +)?)([\w./-]*)", before)):
         return []
-    indent = len(key[1]) + len(key[2] or "")
-    part = _part(text, _section(lines, line, indent))
+    indent = len(key[1])
+    section, there = _around(lines, line, indent)
+    part = _part(text, section)
     if not part.get("properties"):
         return list(_values(part)) if key[2] else []
-    there = _keys_beside(lines, line, indent)
-    return [_of_key(name, one, indent) for name, one in part["properties"].items() if name not in there]
+    return [_setting(name, one, indent) for name, one in part["properties"].items() if name not in there]
 
 
 def meaning(text: str, line: int) -> Meaning | None:
@@ -201,7 +201,8 @@ def meaning(text: str, line: int) -> Meaning | None:
     found = _KEY.match(lines[line])
     if not found:
         return None
-    part = _part(text, (*_section(lines, line, found.start(3)), found[3]))
+    section, _ = _around(lines, line, found.start(3))
+    part = _part(text, (*section, found[3]))
     return Meaning(part["title"], says(part)) if part else None
 
 
@@ -211,7 +212,7 @@ def says(part: Mapping[str, Any]) -> str:
     return "\n\n".join(filter(None, (part.get("markdownDescription", ""), choices)))
 
 
-def _part(text: str, path: tuple[str, ...]) -> Mapping[str, Any]:
+def _part(text: str, path: Path_) -> Mapping[str, Any]:
     """What the schema says of a setting; empty where it has none. A text without a scenario has that setting alone."""
     named, names = _SCENARIO.search(text), scenarios.names()
     part: Mapping[str, Any] = {"properties": {"scenario": {"title": "Scenario", "type": "string", "enum": names}}}
@@ -220,64 +221,43 @@ def _part(text: str, path: tuple[str, ...]) -> Mapping[str, Any]:
     if path == ("scenario",):
         return {**part["properties"]["scenario"], "enum": names}
     for key in path:
-        part = part.get("items", {}) if key == ITEM else part.get("properties", {}).get(key, {})
+        part = part.get("items", {}) if isinstance(key, int) else part.get("properties", {}).get(key, {})
     return part
 
 
-def _section(lines: list[str], line: int, indent: int) -> tuple[str, ...]:
-    """The sections around a setting that begins in column `indent` of a line."""
-    path: list[str] = []
-    limit = indent
-    dash = _dash(lines[line])
-    if dash is not None and dash < indent:
-        path, limit = [ITEM], dash + 1
-    for above in reversed(lines[:line]):
-        if limit == 0:
-            break
-        known, dash = _KEY.match(above), _dash(above)
-        start = known.start(3) if known else None
-        if dash is not None and dash < limit:
-            if path[:1] == [ITEM] and dash == limit - 1:
-                continue  # an item before this one
-            if known and start is not None and start < limit:
-                path.insert(0, known[3])
-            path.insert(0, ITEM)
-            limit = dash + 1
-        elif known and start is not None and start < limit:
-            path.insert(0, known[3])
-            limit = start
-    return tuple(path)
+def _around(lines: Sequence[str], line: int, indent: int) -> tuple[Path_, set[str]]:
+    """The section around what begins in column `indent` of a line, and the settings that it has in other lines."""
+    section: Path_ = ()
+    settings: dict[Path_, set[str]] = defaultdict(set)
+    items: Counter[Path_] = Counter()
+    # What a line is within: columns, each with a setting or the number of an item.
+    outer: list[tuple[int, str | int]] = []
+    for number, text in enumerate(lines):
+        key, dash = _KEY.match(text), re.match(r" *- ", f"{text} ")
+        if dash:
+            column = dash.end() - 2
+            # A list may begin in the column of its setting, which an item before this one does not outlive.
+            while outer and (outer[-1][0], isinstance(outer[-1][1], int)) >= (column, True):
+                outer.pop()
+            path = tuple(name for _, name in outer)
+            outer.append((column, items[path]))
+            items[path] += 1
+        start = indent if number == line else key.start(3) if key else None
+        if start is None:
+            continue
+        while outer and outer[-1][0] >= start:
+            outer.pop()
+        path = tuple(name for _, name in outer)
+        if number == line:
+            section = path
+            outer.append((start, ""))
+        elif key:
+            settings[path].add(key[3])
+            outer.append((start, key[3]))
+    return section, settings[section]
 
 
-def _dash(line: str) -> int | None:
-    """The column of the dash of an item that begins in a line."""
-    found = re.match(r" *- ", f"{line} ")
-    return found.end() - 2 if found else None
-
-
-def _keys_beside(lines: list[str], line: int, indent: int) -> set[str]:
-    """The settings of the same section as a setting that begins in column `indent` of a line, which is not among them."""
-    found = set()
-    own = _dash(lines[line])
-    for step in (-1, 1):
-        number = line if own is not None and step < 0 else line + step
-        while 0 <= number < len(lines):
-            text = lines[number]
-            known, dash = _KEY.match(text), _dash(text)
-            start = known.start(3) if known else len(text) - len(text.lstrip())
-            if step > 0 and dash is not None and dash < indent:
-                break
-            if text.strip() and not text.lstrip().startswith("#") and start < indent:
-                break
-            if known and start == indent and number != line:
-                found.add(known[3])
-            if step < 0 and dash is not None and dash < indent:
-                break
-            number += step
-    return found
-
-
-def _of_key(name: str, part: Mapping[str, Any], indent: int) -> Proposal:
+def _setting(name: str, part: Mapping[str, Any], indent: int) -> Proposal:
     section = bool(part.get("properties"))
     rest = f"\n{' ' * (indent + 2)}" if section else " "
     return Proposal(name, f"{name}:{rest}", "section" if section else "setting", says(part))

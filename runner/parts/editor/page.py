@@ -1,4 +1,5 @@
-"""Page: a recipe as text and as a form, with what is wrong, what it will need and what it will see. It shows; others judge."""
+"""Page: a recipe as text and as a form, with what is wrong, what it will need and what it will see. It shows; others
+judge."""
 
 import json
 from base64 import b64encode
@@ -64,7 +65,8 @@ class Text:
         return str(self.editor.value)
 
     async def put(self, text: str) -> bool:
-        """Has the browser write this text; whether it did. It does not where somebody has typed meanwhile, who is not written over.
+        """Has the browser write this text; whether it did. It does not where somebody has typed meanwhile, who is not
+        written over.
 
         The browser alone changes the text, because it tells what is typed by places in the text that it has."""
         return bool(await self.call("put", self.value, text))
@@ -386,11 +388,8 @@ class Page:
             _tell(stop)
             event.sender.set_value(str(self.file.path))
 
-    def save(self) -> bool:
-        """Writes the text into the file, where nobody else has; whether that was done."""
-        return self._save(over=False)
-
-    def _save(self, over: bool) -> bool:
+    def save(self, over: bool = False) -> bool:
+        """Writes the text into the file; whether that was done. over: also over what another program has written."""
         try:
             self.file.save(self.text.value, over)
         except ChangedElsewhere as changed:
@@ -408,7 +407,7 @@ class Page:
 
         def mine() -> None:
             dialog.close()
-            self._save(over=True)
+            self.save(over=True)
 
         async def other() -> None:
             dialog.close()

@@ -20,9 +20,9 @@ INTERRUPTED = 130
 class RehearsalProcess:
     """One at a time. What it trains stays in its run folder, and the next one goes on from there.
 
-    lines: what the command has printed. losses, measured: of the stage that trains, or has trained last, (step, loss) of
-    training and of validation. steps: it will make so many, a count. code: how it ended, None before that. number: of the
-    rehearsals so far. news: grows with all of these."""
+    lines: what the command has printed. losses, measured: of the stage that trains, or has trained last, (step, loss)
+    of training and of validation. steps: it will make so many, a count. code: how it ended, None before that. number:
+    of the rehearsals so far. news: grows with all of these."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []

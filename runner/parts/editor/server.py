@@ -23,8 +23,9 @@ Scope = MutableMapping[str, Any]
 
 
 class Guarded:
-    """An ASGI application behind a token: who opens the address with it gets a cookie, and nobody gets in without. Other pages of
-    the same browser send that cookie, too, where they are of this machine, and are told from the page by their origin."""
+    """An ASGI application behind a token: who opens the address with it gets a cookie, and nobody gets in without.
+    Other pages of the same browser send that cookie, too, where they are of this machine, and are told from the page by
+    their origin."""
 
     def __init__(self, inner: Callable[..., Awaitable[None]], token: str, port: int) -> None:
         self.inner, self.token, self.cookie = inner, token, f"recipe-edit-{port}"
@@ -72,7 +73,8 @@ def _report(name: str) -> str:
 
 
 def serve(file: Path, port: int, ready: Callable[[str], None]) -> None:
-    """Shows the page of a recipe, or of the recipes of a folder, until ^C. port: 0 for any that is free; ready: is told the address.
+    """Shows the page of a recipe, or of the recipes of a folder, until ^C. port: 0 for any that is free; ready: is told
+    the address.
 
     Raises Stop where the port is taken, or there is nothing to edit."""
     import uvicorn

@@ -34,8 +34,8 @@ class Need:
 
 
 def needs(model: Model, card: Gpu | None = None) -> dict[str, Need]:
-    """What each way of training the model needs; empty where there are no formulas for its architecture. card: for that one
-    alone, in the number format that it trains in."""
+    """What each way of training the model needs; empty where there are no formulas for its architecture. card: for that
+    one alone, in the number format that it trains in."""
     # Models of one shape need the same, whatever they are called.
     shape = replace(model, id="model", licence="", gated=False, source="", parameters=None, published=None, revision="")
     try:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from runner import catalog
 from runner.catalog import Gpu, Network
-from runner.parts.planner import checkpoints, constants, published_runs
+from runner.parts.planner import constants, published_runs
 from runner.parts.planner import row_counts as counted
 from runner.parts.planner.formulas import MOST_TRIED, Advice, Counts, Formulas
 from runner.parts.planner.memory import EVALUATION, Memory, usable
 from runner.parts.planner.parameters import FAMILIES, UnknownArchitecture
 from runner.parts.planner.published_runs import Spread
 from runner.parts.planner.row_counts import Rows
-from runner.parts.planner.workload import Run
+from runner.parts.planner.workload import Run, times_in
 from runner.plan import RUNS, Plan, Stage
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
@@ -302,7 +302,7 @@ def _patient(recipe: Recipe, forecast: Forecast, section: str, steps: int | None
     stopping, work = recipe.settings[section].get("early_stopping"), forecast.workload
     if not stopping or (steps is None and work.evaluation_steps):
         return
-    evaluations = checkpoints.times(work.evaluation_steps, work, steps or 0)
+    evaluations = times_in(work.evaluation_steps, work, steps or 0)
     if stopping.patience >= evaluations:
         often = (
             f"`eval_steps: {max(1, steps // 10)}`, a tenth of the steps" if steps else "`eval_steps`, for more of them"

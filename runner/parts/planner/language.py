@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner import catalog
 from runner.catalog import Gpu
-from runner.parts.planner import host_memory, memory, offload, parameters, saved, state, steps
+from runner.parts.planner import host_memory, memory, parameters, state, workload
 from runner.parts.planner.formulas import Advice, Counts
 from runner.parts.planner.memory import Memory
 from runner.parts.planner.row_counts import Rows
@@ -62,7 +62,7 @@ class LanguageFormulas:
 
     @property
     def steps(self) -> int | None:
-        return steps.steps(self.work)
+        return workload.steps(self.work)
 
     @property
     def warmup_steps(self) -> int:
@@ -93,19 +93,19 @@ class LanguageFormulas:
         rows = ((work.rows or 0) + (work.evaluation_rows or 0)) * work.answers
         # A row as text, and its tokens, labels and mask as Arrow keeps them.
         sizes = {"prepared data": 0 if work.max_steps else round(rows * (work.lengths.mean or work.sequence_len) * 21)}
-        sizes |= {"checkpoint": saved.checkpoint(work), "best model": saved.weights(work)}
+        sizes |= {"checkpoint": host_memory.checkpoint(work), "best model": host_memory.weights(work)}
         halves = work.widths.linear * parameters.total(work.model)
         if work.adapter:
             sizes["merged model"] = halves
-        if on_disk := offload.on_disk(work):
-            sizes[offload.ON_DISK] = on_disk
+        if on_disk := state.on_disk(work):
+            sizes[state.ON_DISK] = on_disk
         if stage.model or not str(stage.config.get("base_model") or "").startswith("/"):
             sizes["model download"] = halves
         return sizes
 
     def beside(self, stage: Stage) -> dict[str, int]:
         """Offloaded state, and the most that comes at one time: when it loads, saves, goes on or merges."""
-        parts = offload.main_memory(self.work)
+        parts = state.main_memory(self.work)
         name, size = max(host_memory.moments(self.work).items(), key=lambda moment: moment[1])
         return parts | {name: size}
 
@@ -123,7 +123,7 @@ class LanguageFormulas:
             "weights": f"{held}{reference}, {_SHARED[work.sharding]}{_BESIDE[work.offload.weights]}",
             "gradients": f"{units.gib(state.held(work).gradients)} once all are there",
             "logits": "never whole" if work.fused_loss in ("fused", "cut") else "",
-            "steps": f"{steps.row_tokens(work):,.0f}{' an answer' if work.answers > 1 else ' a row'}, {length}",
+            "steps": f"{workload.row_tokens(work):,.0f}{' an answer' if work.answers > 1 else ' a row'}, {length}",
         }
 
     def changed(self, **fields: Any) -> LanguageFormulas:

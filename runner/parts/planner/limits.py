@@ -1,5 +1,5 @@
-"""Limits: what a recipe says it may take, and what the arithmetic says to that, at the line that says it; and stages whose rows
-make too few steps to learn from."""
+"""Limits: what a recipe says it may take, and what the arithmetic says to that, at the line that says it; and stages
+whose rows make too few steps to learn from."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Each kind of change that can make a run of a language model take less memory, and the search among them by formulas, what loses
-least first. Whether one holds, trying it says."""
+"""Each kind of change that can make a run of a language model take less memory, and the search among them by formulas,
+what loses least first. Whether one holds, trying it says."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from operator import attrgetter
 
 from runner import catalog
 from runner.catalog import Gpu
-from runner.parts.planner import activations, duration, memory, parameters
+from runner.parts.planner import duration, memory, parameters
 from runner.parts.planner.formulas import Advice, Loss, splits
 from runner.parts.planner.memory import Memory
 from runner.parts.planner.workload import Workload
@@ -131,7 +131,7 @@ def _moved(workload: Workload, other: catalog.Model) -> tuple[str, ...]:
     if not workload.unfrozen:
         return ()
     old = workload.model
-    count = min(sum(activations.layers_trained(workload)), other.num_hidden_layers)
+    count = min(sum(parameters.layers_trained(workload)), other.num_hidden_layers)
     first = other.num_hidden_layers - count
     patterns = [f"^{other.layers_path}.{index}." for index in range(first, other.num_hidden_layers)]
     if workload.trains(old.embedding if old.tied else old.lm_head):
@@ -149,8 +149,8 @@ OFFERS: tuple[Change, ...] = (*WITHIN_A_MODEL, _smaller_model)
 
 
 def cheapest(lines: Lines, workload: Workload, gpu: Gpu, budget: float, count: int = 8) -> list[Advice[Workload]]:
-    """The changes that bring a GPU's memory to at most `budget` bytes: single ones, and several together where too few that
-    lose nothing are enough alone."""
+    """The changes that bring a GPU's memory to at most `budget` bytes: single ones, and several together where too few
+    that lose nothing are enough alone."""
     started = [advice for change in OFFERS for advice in change(lines, workload, budget)]
     enough = [advice for advice in started if _fits(advice, budget)]
     for _ in range(TOGETHER - 1):

@@ -1,5 +1,5 @@
-"""Offers: what a recipe could say instead. Formulas and tables propose changes; each is then tried: `check` passes it, and its
-plan holds."""
+"""Offers: what a recipe could say instead. Formulas and tables propose changes; each is then tried: `check` passes it,
+and its plan holds."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -52,8 +52,8 @@ class OfferScope(IntEnum):
 
 @dataclass(frozen=True)
 class Offer:
-    """changes: every line that would change, those that only follow others too. after: the recipe with them. loses: what is
-    learned less or otherwise, in words, and how much that is."""
+    """changes: every line that would change, those that only follow others too. after: the recipe with them. loses:
+    what is learned less or otherwise, in words, and how much that is."""
 
     changes: tuple[Override, ...]
     after: Planned
@@ -92,7 +92,8 @@ def _lines(changes: Iterable[Override]) -> list[str]:
 
 
 def of(planned: Planned) -> list[Offer]:
-    """What makes a plan hold that does not, or else makes it faster or cheaper and loses nothing; what loses least first."""
+    """What makes a plan hold that does not, or else makes it faster or cheaper and loses nothing; what loses least
+    first."""
     if any(forecast.gpu is None for forecast in planned.forecasts) or not planned.forecasts:
         return []
     found: list[Offer] = []
@@ -124,7 +125,8 @@ def of(planned: Planned) -> list[Offer]:
 
 
 def more_steps(planned: Planned) -> str:
-    """What makes enough steps of a plan that makes too few, in words: the first settings that do, of those that are tried."""
+    """What makes enough steps of a plan that makes too few, in words: the first settings that do, of those that are
+    tried."""
     for changes in _longer(planned):
         tried = _tried(planned, changes, look=False)  # none of them says anything of rows
         if not tried or not _enough_steps(planned, tried.after):
@@ -207,8 +209,8 @@ def _tried(planned: Planned, changes: Changes, look: bool = True) -> _Tried | No
 
 
 def _settled(planned: Planned, changes: Changes) -> _Tried | None:
-    """The change with what else it takes, so that all stages fit and the recipe's own limits hold. Limits are raised where
-    nothing else changes, and where a stage has no room on its card; else a change that breaks one is no help."""
+    """The change with what else it takes, so that all stages fit and the recipe's own limits hold. Limits are raised
+    where nothing else changes, and where a stage has no room on its card; else a change that breaks one is no help."""
     roomless = not all(stage.fits for stage in planned.forecasts)
     elsewhere = any(name.startswith("machines.") for name in changes)
     for _ in range(ROUNDS):
@@ -337,9 +339,9 @@ def _longest(planned: Planned) -> Forecast:
 
 
 def _fewer_steps(planned: Planned, share: float) -> Changes:
-    """The settings that leave the longest stage, whose rows or steps take most of the time, so large a share of its steps;
-    the lengths of a curriculum share theirs. Empty where not even one step would be left, or nothing says how many there
-    are."""
+    """The settings that leave the longest stage, whose rows or steps take most of the time, so large a share of its
+    steps; the lengths of a curriculum share theirs. Empty where not even one step would be left, or nothing says how
+    many there are."""
     longest = _longest(planned)
     curriculum = longest.stage.name.startswith(CURRICULUM)
     shorter = (
@@ -355,8 +357,8 @@ def _fewer_steps(planned: Planned, share: float) -> Changes:
 
 
 def _shares(planned: Planned) -> Iterator[float]:
-    """Which shares of the steps may hold the limits of time and cost, the largest first: with fewer steps there is less to
-    evaluate and to save too, and a run begins all the same."""
+    """Which shares of the steps may hold the limits of time and cost, the largest first: with fewer steps there is less
+    to evaluate and to save too, and a run begins all the same."""
     stated, whole, cost = limits.stated(planned.recipe), planned.seconds or 0.0, planned.together.cost
     times = [stage.time for stage in planned.forecasts if stage.time]
     start = sum(time.overhead_seconds - time.checkpoints.seconds for time in times)
@@ -416,8 +418,8 @@ def _on(planned: Planned, nodes: int) -> Changes:
 
 
 def _cards(planned: Planned, tight: bool) -> Iterator[tuple[str, Changes]]:
-    """Cards of the catalog that have room: where the present one has none, the smallest that is not slower; else the slowest
-    that holds a limit of time or is clearly faster, and the fastest."""
+    """Cards of the catalog that have room: where the present one has none, the smallest that is not slower; else the
+    slowest that holds a limit of time or is clearly faster, and the fastest."""
     need = max(stage.memory.total for stage in planned.forecasts)
     have = planned.forecasts[0].stage.machines.gpu
     smallest = [card for card in cards(need, [each.workload for each in planned.forecasts]) if card.name != have]

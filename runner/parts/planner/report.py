@@ -1,6 +1,6 @@
-"""A plan for tools and as a picture: bytes, seconds and counts under the names of its JSON; GPU memory over one step of each stage,
-and time by stage, as one SVG file, which needs nothing else and follows the reader's light or dark colours. No figure is made
-here."""
+"""A plan for tools and as a picture: bytes, seconds and counts under the names of its JSON; GPU memory over one step of
+each stage, and time by stage, as one SVG file, which needs nothing else and follows the reader's light or dark colours.
+No figure is made here."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from xml.sax.saxutils import escape, quoteattr
 
-from runner.parts.planner import forecast, limits, storage
+from runner.parts.planner import forecast, limits, memory, storage
 from runner.parts.planner.duration import Duration
 from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.memory import Memory, Moment
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.recipe_offers import Offer
 from runner.parts.planner.scaling import StageOnMachines, rows
-from runner.parts.planner.trace import Traced
+from runner.parts.planner.trace import Traced, left_out
+from runner.parts.planner.workload import Workload
 from runner.recipe import units
 
 # Moments of the backward pass that are told, of one for each layer.
@@ -27,8 +28,8 @@ PARTS = ("weights", "optimizer", "gradients", "activations", "loss", "other", "r
 
 @dataclass(frozen=True)
 class MomentParts:
-    """Bytes of a GPU at a moment of a step: forward, loss, backward, step. other: buffers, weights gathered for a while,
-    and what is on its way. reserve: CUDA context and allocator slack."""
+    """Bytes of a GPU at a moment of a step: forward, loss, backward, step. other: buffers, weights gathered for a
+    while, and what is on its way. reserve: CUDA context and allocator slack."""
 
     moment: str
     weights: int
@@ -59,7 +60,8 @@ class MomentParts:
 
 
 def step(memory: Memory) -> list[MomentParts]:
-    """The moments of a step, from its beginning; of a long backward pass some, evenly apart, and the one that takes most."""
+    """The moments of a step, from its beginning; of a long backward pass some, evenly apart, and the one that takes
+    most."""
     backward = [moment for moment in memory.moments if moment.name == "backward"]
     most = max(backward, key=lambda moment: moment.size, default=None)
     every = -(-len(backward) // MOST_MOMENTS) or 1
@@ -155,7 +157,8 @@ def _stage(planned: Planned, stage: Forecast, nodes: list[int], traced: Traced |
 
 
 def _offer(offer: Offer) -> dict[str, object]:
-    """A change that holds: the lines to write, what all stages take then, and what is learned less or otherwise, in words."""
+    """A change that holds: the lines to write, what all stages take then, and what is learned less or otherwise, in
+    words."""
     return {
         "lines": offer.lines,
         # None where they cannot be told.
@@ -165,6 +168,33 @@ def _offer(offer: Offer) -> dict[str, object]:
         "cost": offer.cost,
         "gpu_memory_bytes": offer.gpu_memory,
         "loses": offer.loses,
+    }
+
+
+def traced_stage(forecast: Forecast, work: Workload, traced: Traced) -> dict[str, object]:
+    """What a trace alone says of a stage, of whose model there are no formulas."""
+    machines, usable = forecast.stage.machines, forecast.usable
+    total = memory.whole(work, max(traced.peak, traced.evaluation_peak))
+    return {
+        "stage": forecast.stage.name,
+        "model": forecast.formulas.name,
+        "model_type": work.model.model_type,
+        "parameters": traced.parameters,
+        "trainable_parameters": traced.trainable,
+        "gpu": machines.gpu,
+        "gpus": machines.world_size,
+        "micro_batch_size": work.micro_batch_size,
+        "evaluation_batch_size": work.evaluation_batch_size,
+        "sequence_len": work.sequence_len,
+        # What each GPU needs in all, and what it has to use, None where nobody knows the card.
+        "gpu_memory_bytes": {"total": total, "usable": usable},
+        "fits": None if usable is None else total <= usable,
+        # Of one micro batch.
+        "flops": traced.flops,
+        "time": None,
+        # What the trace takes whole although the run splits or moves it.
+        "without": sorted(left_out(work)),
+        "exact": traced,
     }
 
 
@@ -246,8 +276,8 @@ def svg(planned: Planned) -> str:
 
 
 def _memory(stage: Forecast, limit: int | None, left: float, top: float, wide: float) -> Iterator[str]:
-    """Areas of what is held at each moment of a step, the bar of evaluation beside them, and the lines of what the card has
-    and of the recipe's own limit."""
+    """Areas of what is held at each moment of a step, the bar of evaluation beside them, and the lines of what the card
+    has and of the recipe's own limit."""
     memory, usable, moments = stage.memory, stage.usable, step(stage.memory)
     highest = 1.12 * max(memory.total, usable or 0, limit or 0)
     base, right = top + 26 + PLOT, left + wide

@@ -1,8 +1,8 @@
-"""More machines on paper: where the time of a run goes on so many of them, and what keeps it from being shorter. Seconds
-throughout.
+"""More machines on paper: where the time of a run goes on so many of them, and what keeps it from being shorter.
+Seconds throughout.
 
-The same rows are learned on each count. Accumulation is lowered as far as it goes, so that a step has as many rows; beyond
-that it has more of them, and there are fewer steps.
+The same rows are learned on each count. Accumulation is lowered as far as it goes, so that a step has as many rows;
+beyond that it has more of them, and there are fewer steps.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ BETWEEN_FAILURES = 54 * 86400 * 16_384 / 419
 RESTART = 600.0
 # Bytes of a row's token as Arrow keeps it: number, label and mask (4 + 8 + 1).
 BYTES_A_TOKEN = 13
-# Where the time goes. computing: micro batches, optimizer and evaluation; communication: waiting for other GPUs; saving:
-# checkpoints, bytes over the claim's speed; reading: models and rows that all machines read from one claim, and starting;
-# restarts: what failures cost, infinite where none is survived.
+# Where the time goes. computing: micro batches, optimizer and evaluation; communication: waiting for other GPUs;
+# saving: checkpoints, bytes over the claim's speed; reading: models and rows that all machines read from one claim, and
+# starting; restarts: what failures cost, infinite where none is survived.
 LIMITS = ("computing", "communication", "saving", "reading", "restarts")
 
 
 @dataclass(frozen=True)
 class StageOnMachines:
-    """A stage on so many machines; seconds are None where they cannot be told. parts: of all seconds, by LIMITS; restarts
-    None where the run would never end. failures: how many are likely; save_seconds: between two checkpoints as the recipe
-    has them; best_save_seconds: as Young would (1974, CACM 17: the root of 2 × saving × time between failures). fits: the
-    card."""
+    """A stage on so many machines; seconds are None where they cannot be told. parts: of all seconds, by LIMITS;
+    restarts None where the run would never end. failures: how many are likely; save_seconds: between two checkpoints as
+    the recipe has them; best_save_seconds: as Young would (1974, CACM 17: the root of 2 × saving × time between
+    failures). fits: the card."""
 
     nodes: int
     gpus: int
@@ -112,9 +112,9 @@ def _parts(forecast: Forecast, time: Duration, between: float) -> tuple[dict[str
 
 
 def _rows_seconds(forecast: Forecast, time: Duration) -> float:
-    """What all machines together take to read their rows from one claim: of plain text, whose blocks are numbers of a word
-    each, two or four bytes, of rows what Arrow keeps; of images every machine reads all, into its memory. A machine's own
-    disk is no limit."""
+    """What all machines together take to read their rows from one claim: of plain text, whose blocks are numbers of a
+    word each, two or four bytes, of rows what Arrow keeps; of images every machine reads all, into its memory. A
+    machine's own disk is no limit."""
     work = forecast.workload
     if not work.shared_disk:
         return 0.0
@@ -130,9 +130,9 @@ HARDLY = 5.0
 
 
 def daly(work: float, saving: float, every: float, again: float, between: float) -> float:
-    """Seconds that so much work takes with a checkpoint after each `every` of it, where failures come at random, `between`
-    apart, and each costs `again` and what was done since the last checkpoint (Daly 2006, Future Generation Computer Systems
-    22, equation 13). Infinite where hardly any stretch would come to its end."""
+    """Seconds that so much work takes with a checkpoint after each `every` of it, where failures come at random,
+    `between` apart, and each costs `again` and what was done since the last checkpoint (Daly 2006, Future Generation
+    Computer Systems 22, equation 13). Infinite where hardly any stretch would come to its end."""
     if not work:
         return 0.0
     stretch = (every + saving) / between
@@ -143,8 +143,8 @@ def daly(work: float, saving: float, every: float, again: float, between: float)
 
 @dataclass(frozen=True)
 class RunOnMachines:
-    """A whole recipe, all its stages, on so many machines. speed_up: over the first count that can be told; efficiency: of
-    what as many times the machines would give. limit: what takes most of the time, in words. save_seconds,
+    """A whole recipe, all its stages, on so many machines. speed_up: over the first count that can be told; efficiency:
+    of what as many times the machines would give. limit: what takes most of the time, in words. save_seconds,
     best_save_seconds: between two checkpoints of the longest stage, as the recipe has them, and as would cost least."""
 
     nodes: int

@@ -1,4 +1,4 @@
-"""Scenario pipeline: a model from random weights to a domain adapter, in stages with gates, and the cleaning of its text."""
+"""Scenario pipeline: a model from random weights to a domain adapter, in stages with gates; cleaning of its text."""
 
 from runner.parts import Part
 

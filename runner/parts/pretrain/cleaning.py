@@ -3,8 +3,8 @@
 Each step is datatrove's own and leaves its work on disk, so that a stopped run goes on with the parts that are missing.
 
 Words are cut as datatrove's tokenizers do, in a third of the time: spaCy's rules for a language, with its memory on.
-datatrove 0.10.1 opens a memory zone of spaCy for each document, in which spaCy's tokenizer (3.8) remembers no word, and has
-attributes of each word computed that nobody asks for. Without both the words are the same.
+datatrove 0.10.1 opens a memory zone of spaCy for each document, in which spaCy's tokenizer (3.8) remembers no word, and
+has attributes of each word computed that nobody asks for. Without both the words are the same.
 """
 
 import json
@@ -71,8 +71,8 @@ REASONS = {
 
 @dataclass
 class CleaningReport:
-    """Counts of documents. dropped: by reason, in words. key: hash of everything that the result depends on.
-    workers: parts that were worked on by themselves. missed: how many documents fewer than `data.limit` a dataset gave."""
+    """Counts of documents. dropped: by reason, in words. key: hash of everything that the result depends on. workers:
+    parts that were worked on by themselves. missed: how many documents fewer than `data.limit` a dataset gave."""
 
     key: str = ""
     source: str = ""
@@ -93,8 +93,8 @@ class CleaningReport:
 
 
 def clean(corpus: Corpus, folder: Path, where: Cleaning) -> CleaningReport:
-    """Writes the kept documents to `folder/text/` (a `text` each) and the dropped ones to `folder/dropped/`, both in their order,
-    the same bytes however many tasks have shared them.
+    """Writes the kept documents to `folder/text/` (a `text` each) and the dropped ones to `folder/dropped/`, both in
+    their order, the same bytes however many tasks have shared them.
 
     Raises Stop where nothing is left, and where the executor's cluster fails.
     """
@@ -207,8 +207,8 @@ LOGS = "logs"
 class CorpusRows(PipelineStep):
     """Documents of a local file, of a data set by its number; lines that are no documents are counted and kept aside.
 
-    parts: of each task, one after the other the whole file: shares of it, or, where it cannot be cut, the rows that a task takes
-    of all that it then parses, from and to.
+    parts: of each task, one after the other the whole file: shares of it, or, where it cannot be cut, the rows that a
+    task takes of all that it then parses, from and to.
     """
 
     name = "Rows"
@@ -351,8 +351,8 @@ def _reading(hub: str | None, options: Mapping[str, Any], tasks: int) -> int:
 
 
 class Marks(ExactDedupSignature):
-    """Of equal documents the first one counts most. datatrove 0.10.1 goes by places in each task's own file, so that another number
-    of tasks would keep others of them."""
+    """Of equal documents the first one counts most. datatrove 0.10.1 goes by places in each task's own file, so that
+    another number of tasks would keep others of them."""
 
     rank = 0
 
@@ -475,8 +475,8 @@ class QuickWords(SpaCyTokenizer):
 
 
 def quick_words(language: str) -> WordTokenizer:
-    """datatrove's tokenizer of a language in this process, made quick where it is one of spaCy's plain ones; all of datatrove's
-    steps then have it."""
+    """datatrove's tokenizer of a language in this process, made quick where it is one of spaCy's plain ones; all of
+    datatrove's steps then have it."""
     from spacy.tokenizer import Tokenizer
 
     found = load_word_tokenizer(language)

@@ -1,5 +1,5 @@
-"""What the lines of a pipeline recipe must have in common: its architecture, its curriculum, its stages and their gates, and
-the files and the cleaning that it names."""
+"""What the lines of a pipeline recipe must have in common: its architecture, its curriculum, its stages and their
+gates, and the files and the cleaning that it names."""
 
 from __future__ import annotations
 

@@ -35,8 +35,8 @@ PARTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Tokenizer:
-    """The pipeline's tokenizer: that of `base` at its `revision`, or one trained on the text, with `vocabulary` entries.
-    most: rows of the embedding, which no tokenizer may exceed."""
+    """The pipeline's tokenizer: that of `base` at its `revision`, or one trained on the text, with `vocabulary`
+    entries. most: rows of the embedding, which no tokenizer may exceed."""
 
     base: str | None
     revision: str
@@ -160,9 +160,9 @@ class CorpusSet(DataSet):
 class Corpus(DataSets):
     """Documents, and which of them are dropped.
 
-    packed: a folder of blocks to take instead, as somebody has made them. language: of the text, as datatrove names it. min_words, max_words: of a document, counts.
-    validation_share: part of the documents, 0 to 1, that a draw by `seed` keeps for validation. max_lost_share: of them, that
-    may be none.
+    packed: a folder of blocks to take instead, as somebody has made them. language: of the text, as datatrove names it.
+    min_words, max_words: of a document, counts. validation_share: part of the documents, 0 to 1, that a draw by `seed`
+    keeps for validation. max_lost_share: of them, that may be none.
     """
 
     sets: tuple[CorpusSet, ...]
@@ -236,9 +236,9 @@ class Cleaning:
     """Where text is cleaned; it changes no document.
 
     tasks: parts that are worked on by themselves, a count; None for as many as keep this machine, or all pods, busy.
-    pods: that share the work, of an indexed Job; they have `cpus` each. workers: tasks at once, of pods in each, -1 for as many as
-    there is room for. mem_per_cpu_gb: GB a core. time: of a task at most, as
-    `[days-]hours:minutes:seconds`. partition, qos, sbatch_args: of Slurm. address: of a cluster of Ray.
+    pods: that share the work, of an indexed Job; they have `cpus` each. workers: tasks at once, of pods in each, -1 for
+    as many as there is room for. mem_per_cpu_gb: GB a core. time: of a task at most, as `[days-]hours:minutes:seconds`.
+    partition, qos, sbatch_args: of Slurm. address: of a cluster of Ray.
     """
 
     executor: Literal["local", "pods", "slurm", "ray"] = "local"

@@ -1,5 +1,5 @@
-"""Scenario pipeline: a model from nothing to a domain adapter, in stages with gates between them; and the stages that train
-(pretraining, SFT, DPO and LoRA) in Axolotl's settings (0.19.0)."""
+"""Scenario pipeline: a model from nothing to a domain adapter, in stages with gates between them; and the stages that
+train (pretraining, SFT, DPO and LoRA) in Axolotl's settings (0.19.0)."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def _stages(recipe: Recipe, place: Place) -> Iterator[Stage]:
         if recipe.settings.get(kind):
             config = after_pretraining(recipe, place, kind, trained[-1].name)
             trained.append(_trained(recipe, place, kind, kind, trained, config, (f"{kind}/",), kind))
-    # A rehearsal holds no GPU, and each of its stages proves its rows when it starts. Weeks may lie between the data and these
-    # stages, and their model is not there yet; its tokenizer is.
+    # A rehearsal holds no GPU, and each of its stages proves its rows when it starts. Weeks may lie between the data
+    # and these stages, and their model is not there yet; its tokenizer is.
     if place.accelerator:
         tokenizer = f"{place.data_dir}/tokenizer"
         prepares = common.proving(recipe, place, prepares, trained[pretrained:], recipe.facts, tokenizer)
@@ -89,8 +89,8 @@ def _trained(
     files: tuple[str, ...],
     gates: str | None,
 ) -> Stage:
-    """A stage that Axolotl trains, with the settings that every such stage has. earlier: the ones trained before; files: what it
-    reads of the data stage's results, so that others may change without it; gates: the section that has them."""
+    """A stage that Axolotl trains. earlier: the ones trained before; files: what it reads of the data stage's results,
+    so that others may change without it; gates: the section that has them."""
     here, machines = place.below(name), common.machines(recipe, place)
     limit = recipe.settings[kind]["max_grad_norm"]
     split, split_files = sharding.settings(recipe, here, machines, precision_of(recipe, kind), limit)
@@ -251,7 +251,7 @@ FP8_STAGES = ("pretrain", "sft")
 
 
 def precision_of(recipe: Recipe, kind: str) -> str:
-    """fp8, bf16 or fp32: what a stage multiplies in, by its own line or the model's, and by the GPU that the recipe names."""
+    """fp8, bf16 or fp32: what a stage multiplies in, by its own line or the model's, and by the recipe's GPU."""
     section = recipe.settings.get(kind)
     stated = (section and section.get("precision")) or recipe.model.precision
     if stated == "fp32":

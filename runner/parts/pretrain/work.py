@@ -1,6 +1,6 @@
-"""The stages of a pipeline that train nothing, its data and first weights (see `runner.entrypoints.prepare`): a tokenizer, blocks of
-each context length as `.npy` files that training maps into memory, and the rows of the stages after pretraining, preferences for
-DPO, and a domain's conversations mixed with general ones, so that learning the one does not forget the other."""
+"""The stages of a pipeline that train nothing (see `runner.entrypoints.prepare`). Its data: a tokenizer, blocks of each
+context length as `.npy` files that training maps into memory, preferences for DPO, and a domain's conversations mixed
+with general ones, so that learning the one does not forget the other. And its first weights."""
 
 import os
 import random
@@ -46,8 +46,8 @@ TOKENIZER_DOCUMENTS = 1_000_000
 
 
 def data(everything: Data, tell: Tell) -> None:
-    """Clean text, a tokenizer, blocks for each context length, and the rows of SFT, DPO and LoRA, below `out`. Of several pods
-    the first does all that; the others help it to clean."""
+    """Clean text, a tokenizer, blocks for each context length, and the rows of SFT, DPO and LoRA, below `out`. Of
+    several pods the first does all that; the others help it to clean."""
     if pod := helping_pod():
         from runner.parts.pretrain import cleaning
 
@@ -118,7 +118,8 @@ def _tokenizer(out: Path) -> TokenizerFor:
 
 
 def tokenizer_for(chosen: Tokenizer, texts: Callable[[], Iterable[str]], folder: Path) -> Any:
-    """The tokenizer in `folder`, trained on the texts or taken from `chosen.base`, with the special tokens of chats set.
+    """The tokenizer in `folder`, trained on the texts or taken from `chosen.base`, with the special tokens of chats
+    set.
 
     Raises Stop where it has more entries than the embedding has rows, or cannot be loaded.
     """
@@ -206,7 +207,7 @@ def _homes(tokens: Mapping[int, int], share: float) -> dict[int, dict[str, tuple
 def _write_blocks(
     file: Path, documents: Iterator[np.ndarray], length: int, dtype: Any, most_blocks: int | None
 ) -> blocks.BlockCounts:
-    """Writes a `.npy` file of blocks of `length` tokens, which appears when it is complete. documents: the tokens of each."""
+    """Writes a `.npy` file of blocks of `length` tokens, whole or not at all. documents: the tokens of each."""
     counts = blocks.BlockCounts(length)
 
     def write_header(out: Any) -> None:
@@ -315,7 +316,7 @@ class PreferenceRows(items.ItemPreparer[Preferences]):
 
 
 def _preferences(preferences: Preferences) -> Iterator[RenderedExample]:
-    """The rows that make a preference, one after the other: the question with the answer to prefer, and below it the other."""
+    """The rows that make a preference: the question with the preferred answer, and below it the other."""
     for one in preferences.sets:
         for row in rows.good(one):
             with suppress(templates.NoText):
@@ -329,8 +330,8 @@ def _preferences(preferences: Preferences) -> Iterator[RenderedExample]:
 def prepare_mixture(
     mixture: Mixture, out: Path, general: Path, tokenizer_for: TokenizerFor
 ) -> tuple[Report, list[str]]:
-    """Writes `out/train.parquet` (mixed) and `out/validation.parquet` (the domain alone); gives the domain's report, and
-    lines about the mixture.
+    """Writes `out/train.parquet` (mixed) and `out/validation.parquet` (the domain alone); gives the domain's report,
+    and lines about the mixture.
 
     general: Parquet with the general conversations, of which the rest is drawn, each at most once.
     """

@@ -1,4 +1,4 @@
-"""Proof around a run: of prepared rows, of what the engine is about to train, and of what is on record."""
+"""When a proof is made and shown: after preparing, before the first step, and on request."""
 
 import os
 import tempfile
@@ -26,10 +26,10 @@ Tell = Callable[[str], None]
 
 
 def prove(proofs: Mapping[str, Any], tell: Tell) -> None:
-    """The engine gets as far as the first step of each stage: rows are tokenised, and judged before a GPU is held.
+    """Runs the engine up to the first step of each stage: tokenises rows, and judges them before a GPU is held.
 
-    `model` and `tokenizer`: as `prove_config` takes them; `stages`: by name the engine's `config`, and where the proof goes
-    to, `out`.
+    proofs: `model` and `tokenizer`, as of `prove_config`; `stages`: by name, the engine's `config` and the folder `out`
+    for the proof.
     """
     model = twin.read_model(proofs["model"]) if proofs["model"] else None
     for name, stage in proofs["stages"].items():
@@ -44,16 +44,16 @@ def prove(proofs: Mapping[str, Any], tell: Tell) -> None:
 
 
 def before_training(cfg: Any, trainer: Any, settings: Any) -> str:
-    """What is wrong with the rows that are about to be trained, for a person; empty where nothing is."""
+    """What is wrong with the rows that are about to be trained; empty where nothing is."""
     from runner.parts.proof import prove as first_step
 
     return first_step.prove(cfg, trainer, settings).complaint
 
 
 def show_rows(recipe: Recipe, place: Place, count: int, say: Tell) -> Iterator[str]:
-    """Proves each stage on the rows that lie there now, and gives the folder of each proof.
+    """Proves each stage on the present rows, and returns the folder of each proof.
 
-    Raises Stop where that cannot be done: of images, and where the tokenizer is neither here nor on the hub."""
+    Raises Stop for images, and where the tokenizer is neither here nor on the hub."""
     trained = [stage for stage in translate(recipe, place).stages if stage.engine == "axolotl"]
     if not trained:
         raise Stop(f"`{recipe.name}` trains on images; there are no tokens to show.", "Leave out `--show`.", code=2)
@@ -74,24 +74,24 @@ def show_rows(recipe: Recipe, place: Place, count: int, say: Tell) -> Iterator[s
 
 
 def shown(folder: str, whole: bool = False) -> Iterable[list[showing.Styled]]:
-    """What is trained, as the proof in a folder has it: lines of parts, each with what it is."""
+    """The proof in a folder as lines of parts, each with its kind."""
     return showing.lines(Proof.read(Path(folder)), whole)
 
 
-# Settings that a processor cannot carry out, and that change neither rows nor batches.
+# Settings that need a GPU and change neither rows nor batches.
 NEEDS_GPU = ("deepspeed", "load_in_4bit", "load_in_8bit", "tf32", "torch_compile", "chunked_cross_entropy", "fp8")
 NEEDS_GPU_KINDS = ("fsdp", "liger_", "torch_compile_", "cut_cross_entropy", "fp8_")
-# What keeps rows apart by their positions, as FlashAttention does, and is on every machine.
+# It separates rows by their positions, as FlashAttention does, on every machine.
 ATTENTION = "sdpa"
 
 
 def prove_config(
     config: Mapping[str, Any], folder: Path, model: Model | None = None, tokenizer: str | None = None, show: int = 2
 ) -> Proof:
-    """Judges what an Axolotl config would train; `folder` gets `proof.json` and a log. model: whose twin is asked, where it is
-    not the config's own; tokenizer: a folder, where it does not lie with the config's base model. show: rows to show.
+    """Judges what an Axolotl config would train; writes `proof.json` and a log to `folder`.
 
-    Raises Stop with what is wrong, or where the engine does not get so far.
+    model: replaces the config's own for the twin; tokenizer: a folder, where it is not with the base model. show: rows
+    to show. Raises Stop with what is wrong, or where the engine fails.
     """
     tokenizers.forget_older(config)
     with tempfile.TemporaryDirectory() as scratch:
@@ -108,7 +108,7 @@ def prove_config(
 
 
 def _here(config: Mapping[str, Any], scratch: str, folder: Path, tokenizer: str | None, show: int) -> dict[str, Any]:
-    """The config for this machine: the same rows, batches and template, and a model that a processor holds."""
+    """The config for this machine: the same rows, batches and template, and a tiny model."""
     kept = {
         name: value
         for name, value in config.items()

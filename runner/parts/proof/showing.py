@@ -1,4 +1,4 @@
-"""Showing: a proof as a person reads it, in colour where there is a terminal and with plain marks where there is none."""
+"""Showing: a proof as a person reads it, with colours in a terminal and plain marks elsewhere."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from typing import Any
 
 from runner.trainer.records import Proof
 
-# Of each kind of fault how its sentence begins, which what was seen follows, and the remedy.
+# By kind of fault, the beginning of its sentence, before the examples, and the remedy.
 KINDS = {
     "end_not_trained": (
         "The end of an answer is not trained, so the model would never learn to stop",
@@ -68,7 +68,7 @@ MOST_EXAMPLES = 3
 
 @dataclass
 class Faults:
-    """Collects what is wrong, of each kind how often, and of the first few what was seen."""
+    """Counts faults by kind, with a few examples of each."""
 
     counts: dict[str, int] = field(default_factory=dict)
     examples: dict[str, list[str]] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class Faults:
 
 
 Styled = tuple[str, str]  # what it is, and its text
-# What is shown of a long stretch: its first and its last tokens.
+# Tokens to show of a long stretch: the first and the last.
 FIRST, LAST = 14, 8
 EXPLAINED = (
     "tokens with · between them; the model learns what is trained, only sees what is seen, and never has what is cut"
@@ -96,7 +96,7 @@ EXPLAINED = (
 
 
 def lines(proof: Proof, whole: bool = False) -> Iterator[list[Styled]]:
-    """Lines of parts, each with what it is: `trained`, `seen`, `cut`, or nothing. whole: every token, however many."""
+    """Lines of parts, each with its kind: `trained`, `seen`, `cut`, or nothing. whole: show every token."""
     all_tokens = proof.trained + proof.seen + proof.cut
     if proof.shown:
         yield [("", EXPLAINED)]
@@ -153,7 +153,7 @@ def plain(proof: Proof, whole: bool = False) -> Iterator[str]:
 
 
 def row(number: int, tokens: Sequence[str], labels: Sequence[bool], cut: Sequence[str]) -> Mapping[str, Any]:
-    """A row for `Proof.shown`. labels: of each token, whether it is trained; cut: tokens that the engine leaves out."""
+    """A row for `Proof.shown`. labels: whether each token is trained; cut: tokens that the engine leaves out."""
     spans: list[tuple[str, list[str]]] = []
     for token, trained in zip(tokens, labels, strict=True):
         kind = "trained" if trained else "seen"
