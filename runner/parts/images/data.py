@@ -163,7 +163,7 @@ class PictureReader:
         if path.is_file():
             yield from self._parquet(path)
             return
-        files = sorted(file for file in path.iterdir() if not file.name.startswith("."))
+        files = entries(path)
         if binary := [file for file in files if file.suffix == ".bin"]:
             names = path / "batches.meta.txt"
             self.classes = names.read_text(encoding="utf-8").split() if names.is_file() else []
@@ -316,16 +316,14 @@ def class_files(path: Path, known: list[str]) -> Iterator[tuple[str, Path, int |
                 yield "train", file, Bad("in no folder of a class")
     for name, home in homes:
         for folder in folders(home):
+            number = known.index(folder.name) if folder.name in known else Bad("its class has no folder in `train`")
             for file in entries(folder):
-                yield name, file, _label(file, folder.name, known)
-
-
-def _label(file: Path, folder: str, known: list[str]) -> int | Bad:
-    if file.is_dir():
-        return Bad("a folder, and images lie in the folder of their class itself")
-    if file.suffix.lower() not in ENDINGS:
-        return Bad(f"its name does not end in {', '.join(sorted(ENDINGS))}")
-    return known.index(folder) if folder in known else Bad("its class has no folder in `train`")
+                if file.is_dir():
+                    yield name, file, Bad("a folder, and images lie in the folder of their class itself")
+                elif file.suffix.lower() not in ENDINGS:
+                    yield name, file, Bad(f"its name does not end in {', '.join(sorted(ENDINGS))}")
+                else:
+                    yield name, file, number
 
 
 @dataclass

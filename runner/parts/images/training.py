@@ -52,7 +52,10 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
     shape = config["model"]
     model = network.build(shape["architecture"], shape["width"], shape["classes"])
     look = {"mean": config["data"]["mean"] or report.mean, "std": config["data"]["std"] or report.std}
-    data = datasets(folder, config, look)
+    pixels = (shape["image_size"], look["mean"], look["std"])
+    drawn = {"padding": config["data"]["random_crop_padding"], "flip": config["data"]["random_flip"], "seed": args.seed}
+    training = ImageDataset(folder / "train.parquet", *pixels, **drawn)
+    validation, test = (ImageDataset(folder / f"{split}.parquet", *pixels) for split in SPLITS[1:])
     history = History(settings)
     facts = {"shape": shape, "image_size": shape["image_size"], "classes": report.classes, **look}
     weights = Weights(Path(settings.run_dir), facts | {"fingerprint": settings.fingerprint})
@@ -65,15 +68,15 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
         model=model,
         args=args,
         data_collator=as_it_is,
-        train_dataset=data["train"],
-        eval_dataset=data["validation"],
+        train_dataset=training,
+        eval_dataset=validation,
         compute_metrics=lambda seen: {"accuracy": float((seen.predictions == seen.label_ids).mean())},
         preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1),
         callbacks=callbacks,
     )
     no_step_more(trainer)
     trainer.train(resume_from_checkpoint=str(resume) if resume else None)
-    finish(trainer, settings, history, weights, data["test"], shape)
+    finish(trainer, settings, history, weights, test, shape)
     # A process that leaves while its group is open can end the others with it, after all is done.
     trainer.accelerator.wait_for_everyone()
     trainer.accelerator.end_training()
@@ -115,25 +118,12 @@ def arguments(trainer: dict[str, Any], settings: RunSettings) -> TrainingArgumen
     )
 
 
-def datasets(folder: Path, config: dict[str, Any], look: dict[str, list[float]]) -> dict[str, ImageDataset | None]:
-    """Training, validation and test images; `test` is None where there are none."""
-    size, data = config["model"]["image_size"], config["data"]
-    augmented = {"padding": data["random_crop_padding"], "flip": data["random_flip"], "seed": config["trainer"]["seed"]}
-    images = {
-        split: ImageDataset(
-            folder / f"{split}.parquet", size, look["mean"], look["std"], **(augmented if split == "train" else {})
-        )
-        for split in SPLITS
-    }
-    return images | {"test": images["test"] if len(images["test"]) else None}
-
-
 def finish(
     trainer: Trainer,
     settings: RunSettings,
     history: History,
     weights: Weights,
-    test: ImageDataset | None,
+    test: ImageDataset,
     shape: dict[str, Any],
 ) -> None:
     """Writes the final weights, measures the best ones on the test images once, and writes the summary."""
@@ -145,7 +135,7 @@ def finish(
     trainer.accelerator.wait_for_everyone()
     best = network.read(run_dir / BEST_IMAGES)
     measured: dict[str, float] = {}
-    if test is not None:
+    if len(test):
         trainer.model.load_state_dict(best["model"])
         measured = trainer.predict(test, metric_key_prefix="test").metrics
     if not main:
@@ -192,7 +182,9 @@ class ImageDataset(Dataset):
     def __getitems__(self, indices: list[int]) -> dict[str, torch.Tensor]:
         """A batch at once: `pixel_values` (batch, 3, size, size) as floats, `labels` (batch,)."""
         pixels = self.pixels[indices]
-        draw = torch.Generator().manual_seed(_number(self.seed, indices))
+        # 63 bits that stand for these indices in their order.
+        told = hashlib.sha256(np.asarray([self.seed, *indices], np.int64).tobytes()).digest()
+        draw = torch.Generator().manual_seed(int.from_bytes(told[:8], "little") >> 1)
         if self.padding:
             pixels = random_crop(pixels, self.padding, draw)
         if self.flip:
@@ -201,12 +193,6 @@ class ImageDataset(Dataset):
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         return {name: values[0] for name, values in self.__getitems__([index]).items()}
-
-
-def _number(seed: int, indices: list[int]) -> int:
-    """A number of 63 bits that stands for these indices in their order."""
-    told = hashlib.sha256(np.asarray([seed, *indices], np.int64).tobytes())
-    return int.from_bytes(told.digest()[:8], "little") >> 1
 
 
 def as_it_is(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
