@@ -1,4 +1,4 @@
-"""The ResNet for small images, and the files of weights that a run of it leaves: the latest, the best and the final ones."""
+"""The ResNet for small images, and a run's files of weights: latest, best and final."""
 
 from collections.abc import Mapping
 from pathlib import Path

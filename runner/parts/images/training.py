@@ -1,5 +1,5 @@
-"""Training of images with transformers' Trainer: from the settings in `images.yaml` to the results of the run, and what is
-done to each image on its way: crop, flip, normalise, a whole batch at a time."""
+"""Training of images with transformers' Trainer, from `images.yaml` to the results of the run; images are cropped,
+flipped and normalised a batch at a time."""
 
 from __future__ import annotations
 
@@ -154,12 +154,11 @@ def finish(
 
 
 class ImageDataset(Dataset):
-    """ImageDataset of one Parquet file, whole in memory as bytes: 50,000 of 32×32 take 154 MB.
+    """The images of one Parquet file, in memory as bytes: 50,000 of 32×32 take 154 MB.
 
-    mean, std: of red, green and blue, 0 to 1. padding, flip: for training images alone, drawn from the seed and from which images
-    are in a batch, in which order: another draw each time, and the same one for a batch that a resumed run makes again. The
-    process's own random state would not do, because batches are made ahead of the step that is saved.
-    """
+    mean, std: of red, green and blue, 0 to 1. padding, flip: for training only, drawn from the seed and the images of a
+    batch in their order, so that a resumed run draws the same for the same batch. The process's random state would not
+    do, because batches are made ahead of the step that is saved."""
 
     def __init__(
         self,
@@ -209,7 +208,7 @@ def read(file: Path, size: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def random_crop(pixels: torch.Tensor, padding: int, draw: torch.Generator | None = None) -> torch.Tensor:
-    """Each image (batch, 3, height, width) with `padding` black pixels around it, cut back to its size at a random place."""
+    """Each image (batch, 3, height, width) with `padding` black pixels around it, cut back to its size at random."""
     count, _, height, width = pixels.shape
     padded = torch.nn.functional.pad(pixels, (padding,) * 4)
     top, left = torch.randint(0, 2 * padding + 1, (2, count, 1), generator=draw)

@@ -117,8 +117,8 @@ def missing() -> str:
 
 
 def leave(run: RunFolder, tell: Tell) -> None:
-    """Writes the page of a run into its folder and tells where it is, or why there is none; nothing where nothing was begun. What
-    was trained never fails for it."""
+    """Writes the page of a run into its folder and tells its path, or why there is none; nothing if nothing has begun.
+    A page never makes a run fail."""
     if install := missing():
         tell(f"No page to show is made: {install}")
         return

@@ -11,7 +11,7 @@ from runner.trainer.records import Proof
 
 
 def first(run: RunFacts) -> tuple[str, ...]:
-    """What was trained on what; better or worse; what that is worth. Three sentences, of which a run that has failed says other ones."""
+    """Three sentences: what was trained on what; better or worse; what that is worth. A failed run has three others."""
     if run.failed or run.state.fault:
         return _fault(run)
     if not any(stage.summary for stage in run.trained):
@@ -77,8 +77,8 @@ def count(number: int, what: str) -> str:
 
 
 def better(stage: StageFacts) -> bool | None:
-    """Whether the stage's model is better than the one that it began with, by what it has held out; None where that is not
-    known."""
+    """Whether the stage's model is better on held-out data than the one that it began with; None where that is
+    unknown."""
     told = stage.summary
     if told.first_preference_accuracy is not None and told.last_preference_accuracy is not None:
         return told.last_preference_accuracy > told.first_preference_accuracy
