@@ -55,7 +55,7 @@ Rules for every recipe. `hooks` names functions by their moment:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -79,8 +79,8 @@ class Measurable:
     """What can be measured of a stage."""
 
     kind: Kind
-    # Kinds of questions that are counted apart.
-    asked: Collection[str] = ()
+    # Kinds of questions whose answers are counted separately, each by words that are in it.
+    asked: Mapping[str, str] = field(default_factory=dict)
     # Whether rows are held out.
     validates: bool = True
     # Whether there are blocks of text that all stages are measured on.

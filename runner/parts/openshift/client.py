@@ -236,6 +236,13 @@ class Cluster:
         query = [("fieldManager", MANAGER), *([("dryRun", "All")] if dry_run else [])]
         return self._change("POST", manifest, query, "application/json")
 
+    def patch(self, kind: str, namespace: str, name: str, change: Mapping[str, Any]) -> None:
+        """Changes some of an object that is there."""
+        try:
+            self.request("PATCH", address(kind, namespace, name), (), change, "application/merge-patch+json")
+        except Refused as refused:
+            raise refused.stop(kind, namespace, name) from None
+
     def _change(self, method: str, manifest: Mapping[str, Any], query: Query, content: str) -> Manifest:
         kind, meta = manifest["kind"], manifest["metadata"]
         name = meta["name"] if method == "PATCH" else None
@@ -266,13 +273,15 @@ class Cluster:
         previous: bool = False,
         tail: int | None = None,
         stamped: bool = False,
+        since: str = "",
     ) -> str | None:
         """A container's log; None where it has not started, or there was no container before it (`previous`). stamped: whether
-        each line begins with the time at which it was written."""
+        each line begins with the time at which it was written; since: the time from which on it is asked for."""
         query: list[tuple[str, Any]] = [("container", container)]
         query += [("previous", "true")] if previous else []
         query += [("tailLines", tail)] if tail else []
         query += [("timestamps", "true")] if stamped else []
+        query += [("sinceTime", since)] if since else []
         try:
             response = self.request("GET", f"{address('Pod', namespace, pod)}/log", query)
         except Refused as refused:

@@ -29,7 +29,7 @@ from runner.parts.openshift import client, controller, jobs, pipeline, rules, tr
 from runner.parts.openshift import site as sites
 from runner.parts.openshift import submit as sending
 from runner.parts.openshift.client import Cluster, connect
-from runner.parts.openshift.diagnose import logs_of, reasons
+from runner.parts.openshift.diagnose import why
 from runner.parts.openshift.errors import TryAgain, pause
 from runner.parts.openshift.pipeline import Milestone
 from runner.parts.openshift.status import ENDED, FAILED, FINISHED, JobState, early_stop, look
@@ -82,11 +82,6 @@ def job_at_work(cluster: Cluster, plan: Plan, name: str | None) -> Manifest:
     if milestone and milestone.job:
         return milestone.job
     return find_job(cluster, plan, milestone.stage if milestone else plan.stages[-1])
-
-
-def why(cluster: Cluster, state: JobState) -> list[str]:
-    """What stands in a job's way."""
-    return reasons(state, logs_of(cluster, state))
 
 
 @click.command()
@@ -191,12 +186,12 @@ def confirm(yes: bool) -> Callable[[str], bool]:
 def live() -> Iterator[watch.Show]:
     """Shows states: one line that changes on a terminal, a line a change where output is piped."""
 
-    def text(state: JobState | None, why: list[str]) -> str:
+    def text(state: JobState | None, reasons: list[str]) -> str:
         said = [f"{state.name}: {watch.line(state)}"] if state else []
-        return "\n".join([*said, *(f"  {reason}" for reason in why)])
+        return "\n".join([*said, *(f"  {reason}" for reason in reasons)])
 
     with screen() as show:
-        yield lambda state, why: show(text(state, why))
+        yield lambda state, reasons: show(text(state, reasons))
 
 
 @contextmanager

@@ -13,14 +13,14 @@ from runner.entrypoints import stage as entry
 from runner.parts.jobs import batch, kubernetes, podspec
 from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import driver_job, pipeline, submit
-from runner.parts.openshift.client import Cluster, address, connect_in_pod
+from runner.parts.openshift.client import Cluster, connect_in_pod
 from runner.parts.openshift.driver_job import ACCOUNT
-from runner.parts.openshift.errors import Refused, TryAgain, patient, patiently, pause
+from runner.parts.openshift.errors import TryAgain, patient, patiently, pause
 from runner.parts.openshift.helper_pod import finished
 from runner.parts.openshift.jobs import PROMOTE, Sent, sent
 from runner.parts.openshift.pipeline import Milestone
 from runner.parts.openshift.status import FAILED
-from runner.parts.openshift.submit import Sending, Tell, delete, post, seal, step
+from runner.parts.openshift.submit import Sending, Tell, make_room, post, seal, step
 from runner.parts.openshift.transfer import Files
 from runner.parts.openshift.watch import Failed
 from runner.plan import PLAN_FILE, Plan, Stage
@@ -98,8 +98,7 @@ def _send(cluster: Cluster, plan: Plan, what: Sent, tell: Tell) -> None:
         tell(f"{what.kind} `{what.name}` is there already, and goes on by itself; nothing changes.")
         return
     if there:
-        delete(cluster, what.kind, what.namespace, what.name)
-        tell(f"{what.kind} `{what.name}` of before: deleted")
+        make_room(cluster, there, tell)
     seal(cluster, what, tell)
     for manifest in what.support:
         cluster.apply(manifest)
@@ -136,17 +135,9 @@ def promote(cluster: Cluster, plan: Plan, stage: Stage, by: str, reason: str, te
         tell(line)
     if verdict.job is not None and verdict.state == FAILED:
         job = verdict.job
-        patiently(lambda: _annotate(cluster, job, "\n".join(said)))
-
-
-def _annotate(cluster: Cluster, job: Manifest, promotion: str) -> None:
-    """The gate's Job shows the override, because `recipe status` and `recipe submit` do not look on the claim."""
-    space, name = job["metadata"]["namespace"], job["metadata"]["name"]
-    body = {"metadata": {"annotations": {pipeline.PROMOTION: promotion}}}
-    try:
-        cluster.request("PATCH", address("Job", space, name), body=body, content="application/merge-patch+json")
-    except Refused as refused:
-        raise refused.stop("Job", space, name) from None
+        # The gate's Job shows the override, because `recipe status` and `recipe submit` do not look on the claim.
+        change = {"metadata": {"annotations": {pipeline.PROMOTION: "\n".join(said)}}}
+        patiently(lambda: cluster.patch("Job", what.namespace, job["metadata"]["name"], change))
 
 
 def promotion_pod(plan: Plan, stage: Stage, by: str, reason: str) -> Manifest:

@@ -226,30 +226,29 @@ def latest(attempts: Manifests) -> Manifests:
 
 def machines(job: Manifest) -> int:
     """How many machines a job is for, whether they have pods yet or not."""
-    spec = job["spec"]
-    if job["kind"] == "PyTorchJob":
-        return sum(replica.get("replicas", 1) for replica in spec["pytorchReplicaSpecs"].values())
-    return int(spec.get("trainer", {}).get("numNodes") or spec.get("completions") or 1)
+    return sum(count for count, _ in _pods(job))
 
 
 def gpus(job: Manifest) -> int:
     """How many GPUs a job holds while it runs, on all its machines."""
+    limits = [(count, each.get("limits", {})) for count, containers in _pods(job) for each in containers]
+    return sum(count * int(limit.get("nvidia.com/gpu", 0)) for count, limit in limits)
+
+
+def _pods(job: Manifest) -> list[tuple[int, Manifests]]:
+    """The pods that a job is for: how many of a kind, and the resources of each of its containers."""
     spec = job["spec"]
-    if job["kind"] == "PyTorchJob":
-        parts = [(each.get("replicas", 1), each["template"]["spec"]) for each in spec["pytorchReplicaSpecs"].values()]
-    elif job["kind"] == "TrainJob":
+    if job["kind"] == "TrainJob":
         trainer = spec.get("trainer", {})
-        parts = [
-            (int(trainer.get("numNodes", 1)), {"containers": [{"resources": trainer.get("resourcesPerNode", {})}]})
-        ]
+        return [(int(trainer.get("numNodes") or 1), [trainer.get("resourcesPerNode", {})])]
+    if job["kind"] == "PyTorchJob":
+        kinds = [(each.get("replicas", 1), each["template"]) for each in spec["pytorchReplicaSpecs"].values()]
     else:
-        parts = [(1, spec.get("template", {}).get("spec", {}))]
-    asked = [
-        count * int(container.get("resources", {}).get("limits", {}).get("nvidia.com/gpu", 0))
-        for count, pod in parts
-        for container in pod.get("containers", ())
+        kinds = [(int(spec.get("completions") or 1), spec.get("template", {}))]
+    return [
+        (count, [each.get("resources", {}) for each in template.get("spec", {}).get("containers", ())])
+        for count, template in kinds
     ]
-    return sum(asked)
 
 
 def node_number(pod: Manifest) -> int:

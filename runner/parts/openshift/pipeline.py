@@ -11,10 +11,10 @@ import yaml
 from runner.entrypoints.stage import ON_CLUSTER
 from runner.parts.jobs import batch, kubernetes
 from runner.parts.jobs.kubernetes import Manifest
-from runner.parts.openshift import driver_job, jobs
-from runner.parts.openshift.client import Cluster, Manifests, address
-from runner.parts.openshift.diagnose import MORE_MEMORY, logs_of, reasons
-from runner.parts.openshift.errors import ENDING_SECONDS, Refused, patiently, pause
+from runner.parts.openshift import diagnose, driver_job, jobs
+from runner.parts.openshift.client import Cluster, Manifests
+from runner.parts.openshift.diagnose import MORE_MEMORY
+from runner.parts.openshift.errors import ENDING_SECONDS, patiently, pause
 from runner.parts.openshift.jobs import Sent
 from runner.parts.openshift.status import FAILED, FINISHED, ended, going, look
 from runner.plan import Plan, Stage
@@ -173,7 +173,7 @@ def require_well(cluster: Cluster, milestone: Milestone) -> None:
     """Raises Stop where a stage has failed: a person looks first, and whoever submits again tries again."""
     if milestone.job and milestone.state == FAILED and not milestone.of_gate:
         state = look(cluster, milestone.job)
-        why = " ".join(reasons(state, logs_of(cluster, state)))
+        why = " ".join(diagnose.why(cluster, state))
         raise Stop(
             f"{milestone.title} has failed, and nothing after it starts. {why}".strip(),
             "`recipe submit RECIPE --all` goes on; where it is told to, `recipe stop RECIPE` before it.",
@@ -278,7 +278,7 @@ def driver_why(cluster: Cluster, job: Manifest) -> list[str]:
     if ended(job) == FAILED:
         return last_words(cluster, job, driver_job.PART)
     state = look(cluster, job)
-    return reasons(state, logs_of(cluster, state))
+    return diagnose.why(cluster, state)
 
 
 def driver_state(job: Manifest) -> str:
@@ -312,18 +312,10 @@ def outdated_runs(cluster: Cluster, plan: Plan) -> list[str]:
 
 def end_run(cluster: Cluster, plan: Plan, name: str) -> None:
     """Ends a run, and waits until no task of it is left that would send something. Raises Stop where the cluster refuses, or it stays."""
-    patiently(lambda: _no_time_left(cluster, plan.site["namespace"], name))
+    patiently(lambda: cluster.patch("Workflow", plan.site["namespace"], name, {"spec": {"activeDeadlineSeconds": 0}}))
     deadline = time.monotonic() + ENDING_SECONDS
     while time.monotonic() < deadline:
         if name not in patiently(lambda: runs_of(cluster, plan)):
             return
         pause()
     raise Stop(f"Workflow `{name}` is to end, and does not.", "Look at it with `oc describe`.")
-
-
-def _no_time_left(cluster: Cluster, namespace: str, name: str) -> None:
-    over, merge = {"spec": {"activeDeadlineSeconds": 0}}, "application/merge-patch+json"
-    try:
-        cluster.request("PATCH", address("Workflow", namespace, name), body=over, content=merge)
-    except Refused as refused:
-        raise refused.stop("Workflow", namespace, name) from None

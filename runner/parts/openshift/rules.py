@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import wraps
-from typing import TYPE_CHECKING
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 from runner.catalog import hardware
 from runner.catalog.hardware import GIB
 from runner.check.rules import limits_can_be_meant, memory_sizes
-from runner.parts.jobs import kubernetes
+from runner.parts.jobs import code, kubernetes
 from runner.recipe import units
+from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import common
 from runner.tools.names import JOB_NAME, listed, longest_job_name
 from runner.tools.problem import Problem
-
-if TYPE_CHECKING:
-    from runner.recipe.sections import Openshift
-import re
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
-
-from runner.parts.jobs import code
-from runner.recipe.document import Path_
 
 if TYPE_CHECKING:
     from runner.recipe.sections import Openshift

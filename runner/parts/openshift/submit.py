@@ -72,9 +72,9 @@ def submit(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sen
 def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent | None:
     """Sends what comes next, or finds it there; what of it was sent before a lost connection is not sent twice. The rest is
     as in `submit`."""
-    tell, files, alone, files_key = how.tell, how.files, how.alone, how.files_key
-    claims = pipeline.claims_of(cluster, plan)
-    way = pipeline.milestones(cluster, plan, files_key, claims)
+    tell, alone = how.tell, how.alone
+    sender = _Sender(cluster, plan, how, pipeline.claims_of(cluster, plan))
+    way = pipeline.milestones(cluster, plan, how.files_key, sender.claims)
     milestone = pipeline.choose(cluster, plan, way, stage)
     if milestone is None:
         tell(f"Every stage of `{plan.name}` is finished; `--stage` names one to look at it or run it again.")
@@ -82,28 +82,22 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
     if alone:
         # By this very look: what fails a moment before would else be sent again.
         pipeline.require_well(cluster, milestone)
-    what = jobs.sent(plan, milestone.stage, how.target, milestone.of_gate, files_key)
+    what = jobs.sent(plan, milestone.stage, how.target, milestone.of_gate, how.files_key)
     outdated = pipeline.outdated(way, milestone) if stage is None else []
-    later = _followed_by(plan, milestone.stage) if stage is None else []
-    there, holds = _existing(cluster, plan, what), _holds(milestone, what)
+    there, holds = sender.existing(what), _holds(milestone, what)
     first = milestone.stage == plan.stages[0] and not milestone.of_gate
-    sends = files if first and files and files.paths else None
-    judge(cluster, what, claims, there, keeps=holds, alone=alone)
+    files = how.files if first and how.files and how.files.paths else None
+    sender.judge(what, there, files, keeps=holds)
     if not holds:
-        if not alone:
-            _judge_helpers(cluster, what, sends)
-        require_storage(
-            cluster, [one for one in what.support if one["kind"] == CLAIM and not _is_kept(one, claims)], tell
-        )
+        require_storage(cluster, [one for one in sender.made(what) if one["kind"] == CLAIM], tell)
+    later = _followed_by(plan, milestone.stage) if stage is None else []
     following = [jobs.sent(plan, other, how.target) for other in later]
     # What follows says it when it is sent, but for a try, which sends nothing.
     trains = any(one.kind == "TrainJob" for one in (what, *(following if how.dry_run else ())))
     if trains and not holds and (stuck := trainjob.stuck(plan.site)):
         tell(stuck)
     for next_one in following:
-        judge(cluster, next_one, claims, _existing(cluster, plan, next_one), alone=alone)
-        if not alone:
-            _judge_helpers(cluster, next_one, None)
+        sender.judge(next_one, sender.existing(next_one))
     if holds:
         if milestone.state == FAILED:
             raise Stop(
@@ -122,17 +116,17 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
     else:
         # Those first that somebody is asked about: after a no everything is as it was.
         before = [jobs.sent(plan, other.stage, how.target, other.of_gate) for other in outdated]
-        at_work = [job for other in before for job in _existing(cluster, plan, other)]
+        at_work = [job for other in before for job in sender.existing(other)]
         for job in (*at_work, *there):
             _ask(job, how.confirm)
         # First of all what would send the recipe as it was again; it is soon sent anew.
-        walking = [] if alone else pipeline.outdated_driver(cluster, plan, how.target, files_key)
+        walking = [] if alone else pipeline.outdated_driver(cluster, plan, how.target, how.files_key)
         for run in () if alone else pipeline.outdated_runs(cluster, plan):
             pipeline.end_run(cluster, plan, run)
             tell(f"The run `{run}` of Kubeflow Pipelines, of the recipe as it was: ended")
         for job in (*walking, *at_work, *there):
-            _make_room(cluster, job, tell)
-        _send(cluster, what, claims, sends, how.contents.get(what.stage.name, ""), tell, alone)
+            make_room(cluster, job, tell)
+        sender.send(what, files)
     return what
 
 
@@ -141,6 +135,120 @@ def _followed_by(plan: Plan, stage: Stage) -> list[Stage]:
     later = plan.stages[plan.stages.index(stage) :]
     first = next((number for number, other in enumerate(later) if other.trains), 0)
     return list(later[1 : first + 1])
+
+
+def _holds(milestone: pipeline.Milestone, sent: Sent) -> bool:
+    """Whether the job of a milestone that is there already is what would be sent."""
+    if milestone.job is None or milestone.job["kind"] != sent.kind:
+        return False
+    if milestone.state != FAILED:
+        # Only what concerns its result counts.
+        return milestone.done or milestone.state == pipeline.UNDER_WAY
+    # It may need another machine. What fetches and prepares may have failed for want of a network, and is tried again.
+    contents = {jobs.annotation(job, "recipe-runner/content") for job in (milestone.job, sent.job)}
+    return milestone.stage.trains and len(contents) == 1
+
+
+@dataclass(frozen=True)
+class _Sender:
+    """Has the cluster judge what a plan sends, and then sends it. claims: as the cluster has them."""
+
+    cluster: Cluster
+    plan: Plan
+    how: Sending
+    claims: Claims
+
+    def existing(self, sent: Sent) -> Manifests:
+        """Jobs of this name, under any target. Raises Stop where one is not of this recipe."""
+        there = jobs.existing(self.cluster, self.plan, sent.stage, sent.of_gate)
+        return [jobs.require_of(job, sent.plan.name) for job in there]
+
+    def made(self, sent: Sent) -> Manifests:
+        """What a job needs that is made for it. A claim that exists keeps its size and mode: nobody may change them, and
+        somebody's results lie on it."""
+        return [
+            manifest
+            for manifest in sent.support
+            if manifest["kind"] != CLAIM or self.claims[manifest["metadata"]["name"]] is None
+        ]
+
+    def judge(self, sent: Sent, there: Manifests, files: Files | None = None, keeps: bool = False) -> None:
+        """Raises Stop where the queue is not there, a claim will not do, or the server's own dry run refuses anything.
+
+        there: the jobs that this one takes the place of; files: what is sent before it; keeps: whether what is there stays, and
+        its claims with it.
+        """
+        cluster, alone = self.cluster, self.how.alone
+        self._queue_is_there(sent)
+        if not keeps:
+            self._claims_will_do(sent)
+        if sent.plan.has_gates and not alone:
+            require_seal_key(cluster, sent.namespace, dry_run=True)
+        for manifest in self.made(sent):
+            cluster.apply(manifest, dry_run=True)
+        job = copy.deepcopy(sent.job)
+        if there:
+            # Under another name, because what is there may not be changed, only replaced.
+            job["metadata"]["name"] = f"{sent.name[:44].rstrip('-')}-dry-run"
+        cluster.apply(job, dry_run=True)
+        if keeps or alone:
+            return
+        # The pods that work before the job: what opens the claim for files, and what looks into the image.
+        helpers = [helper_pod.pod(sent.plan, sent.stage, "word", files.folder, writes=True)] if files else []
+        helpers += [helper_pod.look_pod(sent.plan, sent.stage, "")] if _looks(sent) else []
+        for manifest in helpers:
+            # Under another name: one may be there that an earlier command has left behind.
+            meta = manifest["metadata"]
+            cluster.create(manifest | {"metadata": meta | {"name": f"{meta['name']}-dry-run"}}, dry_run=True)
+
+    def _queue_is_there(self, sent: Sent) -> None:
+        queue = sent.plan.site.get("queue")
+        if queue and self.cluster.get("LocalQueue", sent.namespace, queue) is None:
+            known = [entry["metadata"]["name"] for entry in self.cluster.list("LocalQueue", sent.namespace)]
+            raise Stop(
+                f"There is no queue `{queue}` in the namespace `{sent.namespace}`.",
+                f"Its queues: {', '.join(known)}. Change `openshift.queue`."
+                if known
+                else "`recipe site RECIPE` writes one, for `oc apply -k`; or delete `openshift.queue`.",
+            )
+
+    def _claims_will_do(self, sent: Sent) -> None:
+        """Raises Stop where a claim that is there is being deleted, or one of a job of several machines was made for one: a
+        cluster would attach it to the first machine, and leave the others' pods waiting for ever."""
+        count = jobs.machines(sent.job)
+        for name, claim in self.claims.items():
+            if claim and going(claim):
+                raise Stop(
+                    f"The claim `{name}` in `{sent.namespace}` is being deleted, and what lies on it with it.",
+                    "It is gone when no pod uses it any more. Submit again then, and it is made anew.",
+                )
+            modes = claim["spec"].get("accessModes") or ["no mode"] if claim else [SHARED]
+            if count > 1 and SHARED not in modes:
+                raise Stop(
+                    f"The claim `{name}` in `{sent.namespace}` is there already, for one machine at a time ({', '.join(modes)}), "
+                    f"and `{sent.name}` has {count}.",
+                    f"A claim keeps its mode. Write a new `openshift.claims[].name` for it, which is then made {SHARED}, and "
+                    "copy to it what lies on the old one; or stay on one machine with `machines.nodes: 1`.",
+                )
+
+    def send(self, sent: Sent, files: Files | None) -> None:
+        cluster, tell, alone = self.cluster, self.how.tell, self.how.alone
+        if not alone:
+            seal(cluster, sent, tell)
+        for manifest in self.made(sent):
+            cluster.apply(manifest)
+            tell(f"{manifest['kind']} `{manifest['metadata']['name']}`")
+        if files:
+            upload(cluster, sent.plan, sent.stage, files, tell)
+        if _looks(sent) and not alone:
+            contents = self.how.contents.get(sent.stage.name, "")
+            helper_pod.require_rows(cluster, sent.plan, sent.stage, contents, tell)
+        post(cluster, sent, tell)
+
+
+def _looks(sent: Sent) -> bool:
+    """Whether a pod looks for the rows in the image before the job is sent."""
+    return bool(sent.stage.data) and not sent.plan.place.prepared
 
 
 def _heal(cluster: Cluster, sent: Sent, job: Manifest | None, tell: Tell) -> None:
@@ -154,9 +262,11 @@ def _heal(cluster: Cluster, sent: Sent, job: Manifest | None, tell: Tell) -> Non
                 tell(f"ConfigMap `{made['name']}`, which its pods read, was gone; it is there again")
 
 
-def _sweep(cluster: Cluster, sent: Sent) -> None:
-    """Takes away the config maps of earlier jobs of this name, which nobody reads any more. Where this person may not, they
-    stay: the job has been sent."""
+def post(cluster: Cluster, sent: Sent, tell: Tell) -> None:
+    """Sends the job itself, whose support is there, and takes away the config maps of earlier jobs of this name, which nobody
+    reads any more. Where this person may not, they stay."""
+    cluster.apply(sent.job)
+    tell(f"{sent.kind} `{sent.name}` in `{sent.namespace}`")
     with suppress(Stop):
         for name in _config_maps(cluster, sent):
             if name != jobs.config_of(sent.job):
@@ -178,127 +288,6 @@ def seal(cluster: Cluster, sent: Sent, tell: Tell) -> None:
         tell(f"Secret `{KEY_SECRET}`, of your own key; what is measured is sealed with it")
 
 
-def _send(
-    cluster: Cluster, sent: Sent, claims: Claims, files: Files | None, contents: str, tell: Tell, alone: bool
-) -> None:
-    if not alone:
-        seal(cluster, sent, tell)
-    for manifest in sent.support:
-        if not _is_kept(manifest, claims):
-            cluster.apply(manifest)
-            tell(f"{manifest['kind']} `{manifest['metadata']['name']}`")
-    if files:
-        upload(cluster, sent.plan, sent.stage, files, tell)
-    if _looks(sent) and not alone:
-        helper_pod.require_rows(cluster, sent.plan, sent.stage, contents, tell)
-    post(cluster, sent, tell)
-
-
-def post(cluster: Cluster, sent: Sent, tell: Tell) -> None:
-    """Sends the job itself, whose support is there."""
-    cluster.apply(sent.job)
-    tell(f"{sent.kind} `{sent.name}` in `{sent.namespace}`")
-    _sweep(cluster, sent)
-
-
-def judge(
-    cluster: Cluster,
-    sent: Sent,
-    claims: Claims,
-    there: Manifests,
-    keeps: bool = False,
-    alone: bool = False,
-) -> None:
-    """Raises Stop where the queue is not there, a claim will not do, or the server's own dry run refuses anything.
-
-    there: the jobs that this one takes the place of; keeps: whether what is there stays, and its claims with it; alone: as in
-    `step`.
-    """
-    _queue_is_there(cluster, sent)
-    if not keeps:
-        _claims_will_do(claims, sent)
-    if sent.plan.has_gates and not alone:
-        require_seal_key(cluster, sent.namespace, dry_run=True)
-    for manifest in sent.support:
-        if not _is_kept(manifest, claims):
-            cluster.apply(manifest, dry_run=True)
-    job = copy.deepcopy(sent.job)
-    if there:
-        # Under another name, because what is there may not be changed, only replaced.
-        job["metadata"]["name"] = f"{sent.name[:44].rstrip('-')}-dry-run"
-    cluster.apply(job, dry_run=True)
-
-
-def _looks(sent: Sent) -> bool:
-    """Whether a pod looks for the rows in the image before the job is sent."""
-    return bool(sent.stage.data) and not sent.plan.place.prepared
-
-
-def _judge_helpers(cluster: Cluster, sent: Sent, files: Files | None) -> None:
-    """Raises Stop where the cluster would refuse a pod that works before the job: what opens the claim for files, and what
-    looks into the image."""
-    helpers = [helper_pod.pod(sent.plan, sent.stage, "word", files.folder, writes=True)] if files else []
-    helpers += [helper_pod.look_pod(sent.plan, sent.stage, "")] if _looks(sent) else []
-    for manifest in helpers:
-        # Under another name: one may be there that an earlier command has left behind.
-        meta = manifest["metadata"]
-        cluster.create(manifest | {"metadata": meta | {"name": f"{meta['name']}-dry-run"}}, dry_run=True)
-
-
-def _is_kept(manifest: Manifest, claims: Claims) -> bool:
-    """A claim that exists keeps its size and mode: nobody may change them, and somebody's results lie on it."""
-    return manifest["kind"] == CLAIM and claims[manifest["metadata"]["name"]] is not None
-
-
-def _claims_will_do(claims: Claims, sent: Sent) -> None:
-    """Raises Stop where a claim that is there is being deleted, or one of a job of several machines was made for one: a
-    cluster would attach it to the first machine, and leave the others' pods waiting for ever."""
-    count = jobs.machines(sent.job)
-    for name, claim in claims.items():
-        if claim and going(claim):
-            raise Stop(
-                f"The claim `{name}` in `{sent.namespace}` is being deleted, and what lies on it with it.",
-                "It is gone when no pod uses it any more. Submit again then, and it is made anew.",
-            )
-        modes = claim["spec"].get("accessModes") or ["no mode"] if claim else [SHARED]
-        if count > 1 and SHARED not in modes:
-            raise Stop(
-                f"The claim `{name}` in `{sent.namespace}` is there already, for one machine at a time ({', '.join(modes)}), "
-                f"and `{sent.name}` has {count}.",
-                f"A claim keeps its mode. Write a new `openshift.claims[].name` for it, which is then made {SHARED}, and "
-                "copy to it what lies on the old one; or stay on one machine with `machines.nodes: 1`.",
-            )
-
-
-def _queue_is_there(cluster: Cluster, sent: Sent) -> None:
-    queue = sent.plan.site.get("queue")
-    if queue and cluster.get("LocalQueue", sent.namespace, queue) is None:
-        known = [entry["metadata"]["name"] for entry in cluster.list("LocalQueue", sent.namespace)]
-        raise Stop(
-            f"There is no queue `{queue}` in the namespace `{sent.namespace}`.",
-            f"Its queues: {', '.join(known)}. Change `openshift.queue`."
-            if known
-            else "`recipe site RECIPE` writes one, for `oc apply -k`; or delete `openshift.queue`.",
-        )
-
-
-def _existing(cluster: Cluster, plan: Plan, sent: Sent) -> Manifests:
-    """Jobs of this name, under any target. Raises Stop where one is not of this recipe."""
-    return [jobs.require_of(job, sent.plan.name) for job in jobs.existing(cluster, plan, sent.stage, sent.of_gate)]
-
-
-def _holds(milestone: pipeline.Milestone, sent: Sent) -> bool:
-    """Whether the job of a milestone that is there already is what would be sent."""
-    if milestone.job is None or milestone.job["kind"] != sent.kind:
-        return False
-    if milestone.state != FAILED:
-        # Only what concerns its result counts.
-        return milestone.done or milestone.state == pipeline.UNDER_WAY
-    # It may need another machine. What fetches and prepares may have failed for want of a network, and is tried again.
-    contents = {jobs.annotation(job, "recipe-runner/content") for job in (milestone.job, sent.job)}
-    return milestone.stage.trains and len(contents) == 1
-
-
 def _ask(job: Manifest, confirm: Confirm) -> None:
     """Asks whether an older job of this recipe that is under way may go. Raises Stop after a no."""
     kind, meta = job["kind"], job["metadata"]
@@ -312,7 +301,7 @@ def _ask(job: Manifest, confirm: Confirm) -> None:
         raise Stop(f"{kind} `{meta['name']}` goes on; nothing was sent.")
 
 
-def _make_room(cluster: Cluster, job: Manifest, tell: Tell) -> None:
+def make_room(cluster: Cluster, job: Manifest, tell: Tell) -> None:
     """Takes an older job of this recipe away."""
     kind, meta = job["kind"], job["metadata"]
     delete(cluster, kind, meta["namespace"], meta["name"])

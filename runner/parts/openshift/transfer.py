@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
@@ -32,6 +32,21 @@ from runner.tools.run_files import ADAPTER, BEST_IMAGES, BEST_MODEL, DEMO, DEMO_
 MOST = 8 * 2**20
 # Seconds between two lines about how far it is.
 EVERY_SECONDS = 5.0
+# Large, and of no use away from the cluster.
+LEFT_THERE = ("checkpoints/", "scratch/", "data/", f"{SENT_FILES}/")
+# What became of the rows; these come without them.
+REPORTS = (f"/{REPORT}", f"/{REPORT_FILE}")
+# What a stage is for: where some of it has come, what is not among it is of another run.
+RESULTS = (BEST_MODEL, ADAPTER, BEST_IMAGES, DEMO_OUTPUTS)
+OLDER = (
+    "What lies on the claim is of the recipe as it was before it changed; the recipe as it is now has no results there yet. "
+    "`recipe status` says how far its job is; fetch again when that has finished."
+)
+ELSEWHERE = "Name another folder with `--to`."
+# Files of a stage that name a model, and the setting that does.
+NAMING = ((DEMO, "base_model"), (f"{ADAPTER}/adapter_config.json", "base_model_name_or_path"))
+# The stage that the pod is of which looks at a model.
+LOOKS = "model"
 
 
 @dataclass(frozen=True)
@@ -146,14 +161,6 @@ def _bodies(sent: Files, left: Mapping[str, int]) -> Iterator[tuple[list[Piece],
         yield pieces, bytes(body)
 
 
-# Large, and of no use away from the cluster.
-LEFT_THERE = ("checkpoints/", "scratch/", "data/", f"{SENT_FILES}/")
-# What became of the rows; these come without them.
-REPORTS = (f"/{REPORT}", f"/{REPORT_FILE}")
-# What a stage is for: where some of it has come, what is not among it is of another run.
-RESULTS = (BEST_MODEL, ADAPTER, BEST_IMAGES, DEMO_OUTPUTS)
-
-
 def fetch(
     cluster: Cluster, plan: Plan, stage: Stage, target: Path, tell: Tell, everything: bool = False
 ) -> tuple[int, str]:
@@ -177,20 +184,6 @@ def fetch(
             )
         files += [file for file in told if file not in files]
         return sum(_one(share, file, target, tell) for file in files), number
-
-
-def small_files(
-    cluster: Cluster, plan: Plan, stage: Stage, folder: str, names: Iterable[str], target: Path, tell: Tell
-) -> None:
-    """Brings those files of a folder on a claim into `target` that are there; they are small enough to be read at once.
-
-    Raises Stop where there is no such folder, or the helper does not start.
-    """
-    with helper(cluster, plan.only(stage), stage, tell, folder) as share:
-        there = {file["path"] for file in json.loads(share.get("list"))}
-        for name in names:
-            if name in there:
-                (target / name).write_bytes(share.get(f"file/{name}"))
 
 
 def _comes(path: str, stage: Stage, everything: bool) -> bool:
@@ -263,16 +256,6 @@ def _continue(share: Share, name: str, half: Path, size: int) -> None:
         half.touch()
 
 
-OLDER = (
-    "What lies on the claim is of the recipe as it was before it changed; the recipe as it is now has no results there yet. "
-    "`recipe status` says how far its job is; fetch again when that has finished."
-)
-ELSEWHERE = "Name another folder with `--to`."
-
-# Files of a stage that name a model, and the setting that does.
-NAMING = ((DEMO, "base_model"), (f"{ADAPTER}/adapter_config.json", "base_model_name_or_path"))
-
-
 def require_imported(folder: RunFolder, plan: Plan) -> None:
     """Raises Stop where the folder holds a run that this machine made itself, or one of another recipe."""
     require_of(folder, plan.name, ELSEWHERE)
@@ -313,10 +296,6 @@ def _rename(file: Path, setting: str, folder: RunFolder, plan: Plan, stage: Stag
         write_json(file, facts | {setting: str(folder.path / there.removeprefix(f"{place.run_dir}/"))})
 
 
-# The stage that the helper pod is of.
-LOOKS = "model"
-
-
 @contextmanager
 def copied(recipe: Recipe, folder: str, tell: Callable[[str], None]) -> Iterator[Path]:
     """The small files of the model in `folder` on one of the recipe's claims, in a folder of this machine for a while. The
@@ -332,5 +311,8 @@ def copied(recipe: Recipe, folder: str, tell: Callable[[str], None]) -> Iterator
     place = kubernetes.place(recipe)
     plan = common.plan(recipe, place, lambda place: [common.work(place, LOOKS, {}, common.PREPARING)])
     with TemporaryDirectory() as here:
-        small_files(connect(), plan, plan.stages[0], folder, (CONFIG, *BESIDE), Path(here), tell)
+        with helper(connect(), plan.only(plan.stages[0]), plan.stages[0], tell, folder) as share:
+            there = {file["path"] for file in json.loads(share.get("list"))}
+            for name in there & {CONFIG, *BESIDE}:
+                (Path(here) / name).write_bytes(share.get(f"file/{name}"))
         yield Path(here)

@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from runner.parts.jobs.kubernetes import Manifest
-from runner.parts.openshift import jobs
-from runner.parts.openshift.client import Cluster, Manifests, address
-from runner.parts.openshift.diagnose import GONE, logs_of, reasons, times
-from runner.parts.openshift.errors import Refused, TryAgain, pause
+from runner.parts.openshift import diagnose, jobs
+from runner.parts.openshift.client import Cluster, Manifests
+from runner.parts.openshift.diagnose import GONE, times
+from runner.parts.openshift.errors import TryAgain, pause
 from runner.parts.openshift.jobs import Sent
 from runner.parts.openshift.status import FAILED, QUEUED, TRAINING, JobState, ended, entry_of, look
 from runner.tools.problem import Stop
@@ -44,7 +44,7 @@ def follow(cluster: Cluster, sent: Sent, show: Show) -> JobState:
                 raise Gone(f"{sent.kind} `{sent.name}` is not there any more; someone deleted it.", "Submit again.")
             if job is not None:
                 state = look(cluster, job)
-                why = reasons(state, logs_of(cluster, state))
+                why = diagnose.why(cluster, state)
                 show(state, why)
                 if state.phase == FAILED:
                     log = "recipe logs RECIPE" + ("" if sent.of_gate else f" --stage {sent.stage.name}")
@@ -146,7 +146,7 @@ def rows(cluster: Cluster, namespace: str) -> list[JobRow]:
     found = []
     for job in there:
         state = look(cluster, job)
-        found.append(JobRow(state, reasons(state, logs_of(cluster, state)), place(waiting, job), gpu_hours(state)))
+        found.append(JobRow(state, diagnose.why(cluster, state), place(waiting, job), gpu_hours(state)))
     return found
 
 
@@ -314,14 +314,7 @@ def _since(cluster: Cluster, job: Manifest, pod: str, since: str, previous: bool
 
     previous: of the container before the last restart.
     """
-    space = job["metadata"]["namespace"]
-    query = [("container", jobs.container(job)), ("timestamps", "true")] + ([("sinceTime", since)] if since else [])
-    query += [("previous", "true")] if previous else []
-    try:
-        response = cluster.request("GET", f"{address('Pod', space, pod)}/log", query)
-    except Refused as refused:
-        if refused.status in (400, 404):
-            return []
-        raise refused.stop("Pod", space, pod) from None
-    stamped = [line.partition(" ") for line in response.data.decode(errors="replace").splitlines()]
+    space, name = job["metadata"]["namespace"], jobs.container(job)
+    text = cluster.log(space, pod, name, previous=previous, stamped=True, since=since) or ""
+    stamped = [line.partition(" ") for line in text.splitlines()]
     return [(stamp, text) for stamp, _, text in stamped if stamp > since]

@@ -306,8 +306,7 @@ def _refused(server: ServerState) -> Iterator[str]:
         yield f"KServe does not start it: {said or reason}."
     if server.pods:
         return
-    if event := diagnose.refused(server.events):
-        why = diagnose.refusal(event["message"], LESS, "`recipe site RECIPE` writes what the namespace needs.")
+    if why := diagnose.unmade_pod(server.events, LESS, "`recipe site RECIPE` writes what the namespace needs."):
         yield f"No pod is made: {why}"
     elif unmade := [event for event in server.events if event["reason"] == "InternalError"]:
         yield f"KServe does not start it: {unmade[-1]['message']}"
