@@ -237,35 +237,36 @@ class RehearsalPane:
 
 
 def _curve(rehearsal: RehearsalProcess) -> dict[str, Any]:
+    """Losses over steps, as ECharts has a chart."""
+    grey = {"color": GREY}
     axis = {
-        "nameTextStyle": {"color": GREY},
-        "axisLabel": {"color": GREY},
-        "splitLine": {"lineStyle": {"color": "#8b949e40"}},
+        "type": "value",
+        "nameTextStyle": grey,
+        "axisLabel": grey,
+        "splitLine": {"lineStyle": {"color": f"{GREY}40"}},
     }
+    steps = {"name": "step", "nameLocation": "middle", "nameGap": 22, "max": rehearsal.steps or None}
+    lines = (("training", rehearsal.losses, BLUE, False), ("validation", rehearsal.measured, ORANGE, True))
     return {
         "animation": False,
         "grid": {"left": 48, "right": 16, "top": 32, "bottom": 36},
-        "legend": {"top": 0, "textStyle": {"color": GREY}},
+        "legend": {"top": 0, "textStyle": grey},
         "tooltip": {"trigger": "axis"},
-        "xAxis": axis
-        | {
-            "type": "value",
-            "name": "step",
-            "nameLocation": "middle",
-            "nameGap": 22,
-            "max": rehearsal.steps or None,
-        },
-        "yAxis": axis | {"type": "value", "scale": True, "name": "loss"},
+        "xAxis": axis | steps,
+        "yAxis": axis | {"scale": True, "name": "loss"},
         "series": [
-            _line("training", rehearsal.losses, BLUE, False),
-            _line("validation", rehearsal.measured, ORANGE, True),
+            {
+                "name": name,
+                "type": "line",
+                "data": [list(point) for point in points],
+                "lineStyle": {"color": colour},
+                "itemStyle": {"color": colour},
+                "showSymbol": symbol,
+                "symbolSize": 7,
+            }
+            for name, points, colour, symbol in lines
         ],
     }
-
-
-def _line(name: str, points: list[tuple[int, float]], colour: str, symbol: bool) -> dict[str, Any]:
-    look = {"lineStyle": {"color": colour}, "itemStyle": {"color": colour}, "showSymbol": symbol, "symbolSize": 7}
-    return {"name": name, "type": "line", "data": [list(point) for point in points], **look}
 
 
 class Page:

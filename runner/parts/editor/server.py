@@ -88,6 +88,14 @@ def serve(file: Path, port: int, ready: Callable[[str], None]) -> None:
     folder, first = page.opened(file)
     rehearsal = RehearsalProcess()
 
+    def shown() -> None:
+        try:
+            page.Page(folder, first, rehearsal).build()
+        except Stop as stop:  # the file is there no more
+            ui.label(stop.text)
+
+    application = FastAPI(openapi_url=None)
+
     async def proposals(request: Request) -> JSONResponse:
         place = json.loads(await request.body())
         return JSONResponse([asdict(one) for one in judging.proposals(place["text"], place["line"], place["column"])])
@@ -97,17 +105,8 @@ def serve(file: Path, port: int, ready: Callable[[str], None]) -> None:
         found = judging.meaning(place["text"], place["line"])
         return JSONResponse(asdict(found) if found else None)
 
-    def shown() -> None:
-        try:
-            page.Page(folder, first, rehearsal).build()
-        except Stop as stop:  # the file is there no more
-            ui.label(stop.text)
-
-    application = FastAPI(openapi_url=None)
-    # Annotations are text here, which FastAPI cannot look up: these names are local.
-    for answers in (proposals, meaning):
-        answers.__annotations__ = {"request": Request}
-        application.post(f"/{answers.__name__}", response_model=None)(answers)
+    for answer in (proposals, meaning):
+        application.post(f"/{answer.__name__}")(answer)
     application.get("/report", response_class=HTMLResponse)(_report)
     pages.add_static_file(local_file=HERE / "editor.js", url_path="/editor.js")
     pages.on_shutdown(rehearsal.stop)

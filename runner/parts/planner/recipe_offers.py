@@ -2,9 +2,10 @@
 and its plan holds."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from functools import cached_property
 from typing import Any
 
 from runner.catalog import Gpu
@@ -52,13 +53,36 @@ class OfferScope(IntEnum):
 
 @dataclass(frozen=True)
 class Offer:
-    """changes: every line that would change, those that only follow others too. after: the recipe with them. loses:
-    what is learned less or otherwise, in words, and how much that is."""
+    """A change that was tried. before, after: the recipe without it and with it; changes: every line that would change, those
+    that only follow others too; notes: what `check` notes then."""
 
-    changes: tuple[Override, ...]
+    before: Planned
     after: Planned
-    loses: tuple[str, ...]
-    loss: Loss
+    changes: Sequence[Override]
+    notes: Sequence[Problem]
+
+    @cached_property
+    def losses(self) -> list[tuple[Loss, str]]:
+        """What is learned less or otherwise, and how much that is."""
+        return list(_losses(self.before, self.after))
+
+    @property
+    def loss(self) -> Loss:
+        return max((loss for loss, _ in self.losses), default=Loss.NOTHING)
+
+    @property
+    def loses(self) -> list[str]:
+        return list(dict.fromkeys(words for _, words in self.losses))
+
+    @property
+    def enough_steps(self) -> bool:
+        """Whether no stage makes too few steps any more, where one did."""
+        return bool(limits.too_short(self.before.forecasts)) and not limits.too_short(self.after.forecasts)
+
+    @property
+    def mending(self) -> dict[str, Any]:
+        """Values that would hold: of limits, of claims, and of a deadline that comes too early."""
+        return dict(each.mends for each in [*self.after.problems, *self.after.notes, *self.notes] if each.mends)
 
     @property
     def scope(self) -> OfferScope:
@@ -70,7 +94,8 @@ class Offer:
 
     @property
     def lines(self) -> list[str]:
-        return _lines(self.changes)
+        """As they stand in a recipe, without those that only follow."""
+        return [f"{change.setting}: {written(change.after)}" for change in self.changes if not change.why]
 
     @property
     def cost(self) -> float | None:
@@ -81,11 +106,6 @@ class Offer:
     def gpu_memory(self) -> int:
         """Bytes of each GPU, in the stage that needs most."""
         return max(forecast.memory.total for forecast in self.after.forecasts)
-
-
-def _lines(changes: Iterable[Override]) -> list[str]:
-    """The lines as they stand in a recipe, without those that only follow."""
-    return [f"{change.setting}: {written(change.after)}" for change in changes if not change.why]
 
 
 # The search: what is tried, what of that is offered, and in which order.
@@ -106,15 +126,11 @@ def of(planned: Planned) -> list[Offer]:
         if all(offer.lines != other.lines for other in found):
             found.append(offer)
     lacking = bool(limits.too_short(planned.forecasts))
-    found = [
-        offer
-        for offer in found
-        if _enough_steps(planned, offer.after) or not any(_far_better(other, offer) for other in found)
-    ]
+    found = [offer for offer in found if offer.enough_steps or not any(_far_better(other, offer) for other in found)]
     # What a recipe lacks comes first, and then what loses least.
     found.sort(
         key=lambda offer: (
-            *(lacking and not _enough_steps(planned, offer.after), offer.loss, offer.scope),
+            *(lacking and not offer.enough_steps, offer.loss, offer.scope),
             offer.after.seconds or 0,
         )
     )
@@ -128,20 +144,13 @@ def more_steps(planned: Planned) -> str:
     """What makes enough steps of a plan that makes too few, in words: the first settings that do, of those that are
     tried."""
     for changes in _longer(planned):
-        tried = _tried(planned, changes, look=False)  # none of them says anything of rows
-        if not tried or not _enough_steps(planned, tried.after):
-            continue
-        if all(stage.fits is not False for stage in tried.after.forecasts):
-            lines = ", ".join(f"`{line}`" for line in _lines(tried.made))
+        offer = _tried(planned, changes, look=False)  # none of them says anything of rows
+        if offer and offer.enough_steps and all(stage.fits is not False for stage in offer.after.forecasts):
+            lines = ", ".join(f"`{line}`" for line in offer.lines)
             name = limits.too_short(planned.forecasts)[0].stage.name
-            steps = next(stage.steps for stage in tried.after.forecasts if stage.stage.name == name)
+            steps = next(stage.steps for stage in offer.after.forecasts if stage.stage.name == name)
             return f"With {lines} it makes {steps} steps; {limits.MORE_STEPS_OFFERED}"
     return limits.MORE_STEPS_OFFERED
-
-
-def _enough_steps(before: Planned, after: Planned) -> bool:
-    """Whether no stage makes too few steps any more, where one did."""
-    return bool(limits.too_short(before.forecasts)) and not limits.too_short(after.forecasts)
 
 
 def _far_better(one: Offer, other: Offer) -> bool:
@@ -154,28 +163,25 @@ def _far_better(one: Offer, other: Offer) -> bool:
 
 
 def _offer(planned: Planned, changes: Changes) -> Offer | None:
-    """The offer that a change is, with what it takes beside it; None where it does not hold, or brings too little."""
-    tried = _settled(planned, changes) if planned.problems else _tried(planned, changes)
-    if tried is None or tried.after.problems or not tried.made:
+    """A change with what it takes beside it; None where it does not hold, or brings too little."""
+    offer = _settled(planned, changes) if planned.problems else _tried(planned, changes)
+    if offer is None or offer.after.problems or not offer.changes:
         return None
-    loses = list(_losses(planned, tried.after))
-    loss = max((loss for loss, _ in loses), default=Loss.NOTHING)
-    offer = Offer(tuple(tried.made), tried.after, tuple(dict.fromkeys(words for _, words in loses)), loss)
-    needed = planned.problems or _enough_steps(planned, offer.after)
-    return offer if needed or _worth(planned, offer) else None
+    return offer if planned.problems or offer.enough_steps or _worth(offer) else None
 
 
-def _worth(planned: Planned, offer: Offer) -> bool:
+def _worth(offer: Offer) -> bool:
     """Whether a change that nobody needs brings something, and loses nothing."""
-    if offer.loss or offer.after.seconds is None or planned.seconds is None:
+    before, after = offer.before, offer.after
+    if offer.loss or after.seconds is None or before.seconds is None:
         return False
-    if {note.message for note in offer.after.notes} - {note.message for note in planned.notes}:
+    if {note.message for note in after.notes} - {note.message for note in before.notes}:
         return False
     # What nobody needs is to fit for all that is likely.
-    if any(stage.memory_range[1] > (stage.usable or 0) for stage in offer.after.forecasts):
+    if any(stage.memory_range[1] > (stage.usable or 0) for stage in after.forecasts):
         return False
-    time = offer.after.seconds / planned.seconds
-    hours = offer.after.together.gpu_hours / planned.together.gpu_hours
+    time = after.seconds / before.seconds
+    hours = after.together.gpu_hours / before.together.gpu_hours
     cheaper = offer.scope == OfferScope.MACHINES and hours <= WORTH
     return min(time, hours) <= WORTH and ((time <= WORTH and hours <= AT_MOST) or cheaper)
 
@@ -183,45 +189,31 @@ def _worth(planned: Planned, offer: Offer) -> bool:
 # The judge: a change as `check` and the plan see it.
 
 
-@dataclass(frozen=True)
-class _Tried:
-    """What a change really changes, the recipe as it is planned then, and what `check` notes."""
-
-    made: list[Override]
-    after: Planned
-    notes: list[Problem]
-
-    @property
-    def mending(self) -> dict[str, Any]:
-        """Values that would hold: of limits, of claims, and of a deadline that comes too early."""
-        return dict(each.mends for each in [*self.after.problems, *self.after.notes, *self.notes] if each.mends)
-
-
-def _tried(planned: Planned, changes: Changes, look: bool = True) -> _Tried | None:
+def _tried(planned: Planned, changes: Changes, look: bool = True) -> Offer | None:
     """None where the recipe is not valid any more. look: whether its files are looked at for that."""
     try:
         wished = [Override(name, None, value, "the offer") for name, value in changes.items()]
         document, made = override(planned.recipe.document, wished)
         recipe, notes = valid(document, look)
-        return _Tried(made, Planned.of(recipe, planned.price, planned.rows), notes)
+        return Offer(planned, Planned.of(recipe, planned.price, planned.rows), made, notes)
     except Stop:
         return None
 
 
-def _settled(planned: Planned, changes: Changes) -> _Tried | None:
+def _settled(planned: Planned, changes: Changes) -> Offer | None:
     """The change with what else it takes, so that all stages fit and the recipe's own limits hold. Limits are raised
     where nothing else changes, and where a stage has no room on its card; else a change that breaks one is no help."""
     roomless = not all(stage.fits for stage in planned.forecasts)
     elsewhere = any(name.startswith("machines.") for name in changes)
     for _ in range(ROUNDS):
-        if (tried := _tried(planned, changes)) is None:
+        if (offer := _tried(planned, changes)) is None:
             return None
-        mending = tried.mending
-        if not tried.after.problems and not any(name.startswith("openshift.") for name in mending):
-            return tried
-        if (tight := _tight(tried.after)) and changes and not elsewhere:
+        mending = offer.mending
+        if not offer.after.problems and not any(name.startswith("openshift.") for name in mending):
+            return offer
+        if (tight := _tight(offer.after)) and changes and not elsewhere:
             stage, budget = tight[0]
-            fitting = (advice.changes for advice in stage.offers(tried.after.recipe, budget))
+            fitting = (advice.changes for advice in stage.offers(offer.after.recipe, budget))
             if more := next((one for one in fitting if not one.keys() & changes.keys()), None):
                 changes = {**changes, **more}
                 continue
