@@ -11,11 +11,11 @@ from xml.sax.saxutils import escape, quoteattr
 from runner.parts.planner import forecast, limits, memory, storage
 from runner.parts.planner.duration import Duration
 from runner.parts.planner.forecast import Forecast
+from runner.parts.planner.formulas import Traced, left_out
 from runner.parts.planner.memory import Memory, Moment
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.recipe_offers import Offer
 from runner.parts.planner.scaling import StageOnMachines, rows
-from runner.parts.planner.trace import Traced, left_out
 from runner.parts.planner.workload import Workload
 from runner.recipe import units
 

@@ -10,11 +10,10 @@ from runner.commands.options import say
 from runner.parts.planner import memory, scaling, storage
 from runner.parts.planner.duration import Duration
 from runner.parts.planner.forecast import Forecast, basis
-from runner.parts.planner.formulas import MOST_TRIED
+from runner.parts.planner.formulas import MOST_TRIED, Traced, left_out
 from runner.parts.planner.memory import EVALUATION
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.recipe_offers import Offer
-from runner.parts.planner.trace import Traced, left_out
 from runner.parts.planner.workload import Run, Workload
 from runner.plan import Plan
 from runner.recipe import units

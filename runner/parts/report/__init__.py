@@ -11,6 +11,7 @@ PART = Part(
         "after_fetch": "page.leave",
         "page_of_run": "page.of_run",
     },
+    command_module="commands",
     commands={
         "report": "Make a page to show of a run, or of several.",
         "why": "Say why a job, a run or a log has gone wrong, with the remedy.",

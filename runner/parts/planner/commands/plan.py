@@ -17,7 +17,6 @@ from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.recipe_offers import Offer
-from runner.parts.planner.trace import any_architecture, trace
 from runner.parts.planner.workload import Workload
 from runner.plan import Plan
 from runner.recipe import copying
@@ -111,7 +110,10 @@ def plan(
     if taken:
         return _apply(planned, found, taken)
     # Only JSON shows operations.
-    traced = {stage.stage.name: trace(stage.workload, style == "json") for stage in planned.forecasts} if exact else {}
+    traced = {}
+    if exact:
+        trace = parts.hook("trace")
+        traced = {stage.stage.name: trace(stage.workload, style == "json") for stage in planned.forecasts}
     if picture:
         _draw(planned, picture)
     if style == "json":
@@ -177,7 +179,7 @@ def _by_trace_alone(recipe: Recipe, plan: Plan, forecasts: list[Forecast], style
     stages = []
     for stage in forecasts:
         if isinstance(work := stage.workload, Workload):
-            traced = any_architecture(work, recipe.base_folder)
+            traced = parts.hook("trace_any_architecture")(work, recipe.base_folder)
             stages.append(report.traced_stage(stage, work, traced))
             if style == "text":
                 Console(width=120).print(text.by_trace_alone(stage, work, traced))
