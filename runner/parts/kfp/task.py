@@ -19,9 +19,9 @@ from runner.parts.openshift import controller, driver_job, pipeline
 from runner.parts.openshift.client import Cluster
 from runner.parts.openshift.controller import say, walk
 from runner.parts.openshift.errors import patiently, pause
-from runner.parts.openshift.jobs import container, pods_of
+from runner.parts.openshift.jobs import pods_of
 from runner.parts.openshift.pipeline import Milestone
-from runner.parts.openshift.status import FAILED, TAIL
+from runner.parts.openshift.status import FAILED, first_log
 from runner.parts.openshift.watch import Gone
 from runner.plan import Plan, Stage
 from runner.tools.problem import Stop
@@ -92,11 +92,8 @@ def model_uri(plan: Plan, wanted: Stage) -> str:
 def measured(cluster: Cluster, job: Manifest) -> dict[str, float]:
     """The last figures of a training job's own lines in the log of its first machine."""
     values: dict[str, float] = {}
-    for pod in pods_of(cluster, job)[:1]:
-        name, space = pod["metadata"]["name"], job["metadata"]["namespace"]
-        for event in child_process.events(cluster.log(space, name, container(job), tail=TAIL) or ""):
-            numbers = {key: value for key, value in event.items() if type(value) in (int, float)}
-            values |= {key: float(value) for key, value in numbers.items()}
+    for event in child_process.events(first_log(cluster, job, pods_of(cluster, job))):
+        values |= {key: float(value) for key, value in event.items() if type(value) in (int, float)}
     return values
 
 

@@ -231,24 +231,27 @@ def machines(job: Manifest) -> int:
 
 def gpus(job: Manifest) -> int:
     """How many GPUs a job holds while it runs, on all its machines."""
-    limits = [(count, each.get("limits", {})) for count, containers in _pods(job) for each in containers]
-    return sum(count * int(limit.get("nvidia.com/gpu", 0)) for count, limit in limits)
+    return sum(count * gpus_of(pod) for count, pod in _pods(job))
 
 
-def _pods(job: Manifest) -> list[tuple[int, Manifests]]:
-    """The pods that a job is for: how many of a kind, and the resources of each of its containers."""
+def gpus_of(pod: Manifest) -> int:
+    """How many GPUs a pod holds, by its specification."""
+    limits = [each.get("resources", {}).get("limits", {}) for each in pod.get("containers", ())]
+    return sum(int(limit.get("nvidia.com/gpu", 0)) for limit in limits)
+
+
+def _pods(job: Manifest) -> list[tuple[int, Manifest]]:
+    """The pods that a job is for: how many of a kind, and their specification."""
     spec = job["spec"]
     if job["kind"] == "TrainJob":
         trainer = spec.get("trainer", {})
-        return [(int(trainer.get("numNodes") or 1), [trainer.get("resourcesPerNode", {})])]
+        return [
+            (int(trainer.get("numNodes") or 1), {"containers": [{"resources": trainer.get("resourcesPerNode", {})}]})
+        ]
     if job["kind"] == "PyTorchJob":
-        kinds = [(each.get("replicas", 1), each["template"]) for each in spec["pytorchReplicaSpecs"].values()]
-    else:
-        kinds = [(int(spec.get("completions") or 1), spec.get("template", {}))]
-    return [
-        (count, [each.get("resources", {}) for each in template.get("spec", {}).get("containers", ())])
-        for count, template in kinds
-    ]
+        kinds = spec["pytorchReplicaSpecs"].values()
+        return [(each.get("replicas", 1), each["template"]["spec"]) for each in kinds]
+    return [(int(spec.get("completions") or 1), spec.get("template", {}).get("spec", {}))]
 
 
 def node_number(pod: Manifest) -> int:

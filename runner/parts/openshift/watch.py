@@ -11,7 +11,7 @@ from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.diagnose import GONE, times
 from runner.parts.openshift.errors import TryAgain, pause
 from runner.parts.openshift.jobs import Sent
-from runner.parts.openshift.status import FAILED, QUEUED, TRAINING, JobState, ended, entry_of, look
+from runner.parts.openshift.status import FAILED, QUEUED, TRAINING, JobState, ended, entry_of, look, seconds
 from runner.tools.problem import Stop
 
 # Gets the state (None while the cluster cannot be reached) and what to say about it.
@@ -60,8 +60,7 @@ def follow(cluster: Cluster, sent: Sent, show: Show) -> JobState:
 
 def line(state: JobState) -> str:
     """A state in one line."""
-    running = sum(jobs.phase_of(pod) == "Running" for pod in state.pods)
-    said = f"{running} of {jobs.machines(state.job)} machines run" if state.pods else "no machine yet"
+    said = f"{state.running} of {jobs.machines(state.job)} machines run" if state.pods else "no machine yet"
     latest = state.progress.latest
     if state.phase != TRAINING or latest is None:
         return state.phase if state.ended else f"{state.phase}, {said}"
@@ -111,9 +110,8 @@ class JobRow:
         state = self.state
         if state.phase == QUEUED:
             return f"{state.phase}{f', {self.place}' if self.place else ''}"
-        running = sum(jobs.phase_of(pod) == "Running" for pod in state.pods)
-        missing = not state.ended and running < jobs.machines(state.job)
-        return state.phase + (f", {running} of {jobs.machines(state.job)} machines" if missing else "")
+        missing = not state.ended and state.running < jobs.machines(state.job)
+        return state.phase + (f", {state.running} of {jobs.machines(state.job)} machines" if missing else "")
 
     def _speed(self, latest: Mapping[str, Any]) -> str:
         for what, unit in (("tokens_per_second", "tokens/s"), ("samples_per_second", "rows/s")):
@@ -197,20 +195,13 @@ def gpu_hours(state: JobState, now: datetime | None = None) -> float:
     pods = [*state.replaced, *state.pods]
     if not pods:
         status = state.job.get("status", {})
-        end = status.get("completionTime") or (_ended(state) if state.ended else None)
-        return jobs.gpus(state.job) * _hours(status.get("startTime"), end, now) if end or not state.ended else 0.0
-    return sum(_gpus_of(pod) * _hours(pod.get("status", {}).get("startTime"), _end_of(pod), now) for pod in pods)
-
-
-def _ended(state: JobState) -> str | None:
-    """When the last condition of a job came about, which is its end."""
-    times = (each.get("lastTransitionTime") or "" for each in jobs.conditions_of(state.job))
-    return max(times, default="") or None
-
-
-def _gpus_of(pod: Manifest) -> int:
-    limits = [each.get("resources", {}).get("limits", {}) for each in pod["spec"].get("containers", ())]
-    return sum(int(each.get("nvidia.com/gpu", 0)) for each in limits)
+        # The last condition came about at its end.
+        changed = [each.get("lastTransitionTime") or "" for each in jobs.conditions_of(state.job)]
+        end = status.get("completionTime") or (max(changed, default="") if state.ended else None)
+        held = [(jobs.gpus(state.job), status.get("startTime"), end)] if end or not state.ended else []
+    else:
+        held = [(jobs.gpus_of(pod["spec"]), pod.get("status", {}).get("startTime"), _end_of(pod)) for pod in pods]
+    return sum(count * seconds(start, end, now) for count, start, end in held) / 3600
 
 
 def _end_of(pod: Manifest) -> str | None:
@@ -220,17 +211,6 @@ def _end_of(pod: Manifest) -> str | None:
         return None
     entries = [entry.get("state", {}).get("terminated") or {} for entry in status.get("containerStatuses") or []]
     return max((str(end["finishedAt"]) for end in entries if end.get("finishedAt")), default=status.get("startTime"))
-
-
-def _hours(start: str | None, end: str | None, now: datetime) -> float:
-    if not start:
-        return 0.0
-    last = _time(end) if end else now
-    return max(0.0, (last - _time(start)).total_seconds() / 3600)
-
-
-def _time(text: str) -> datetime:
-    return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
 class NotYet(Stop):
