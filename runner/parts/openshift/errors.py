@@ -123,6 +123,16 @@ def recent(at: float) -> bool:
     return time.monotonic() - at < PATIENCE_SECONDS
 
 
+def in_time(done: Callable[[], bool]) -> bool:
+    """Whether something that is being ended is done within the time that its pods have for that."""
+    deadline = time.monotonic() + ENDING_SECONDS
+    while time.monotonic() < deadline:
+        if patiently(done):
+            return True
+        pause()
+    return False
+
+
 def patiently(ask: Callable[[], Answer]) -> Answer:
     """What the cluster answers, asked for a while. Raises the last TryAgain, and every other error at once."""
     begun = time.monotonic()

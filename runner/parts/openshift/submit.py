@@ -1,7 +1,6 @@
 """Submit: the cluster judges everything first, then gets what it lacks; what is there already stays untouched."""
 
 import copy
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from runner.parts.jobs.kubernetes import SHARED, Manifest
 from runner.parts.jobs.podspec import KEY, KEY_SECRET
 from runner.parts.openshift import helper_pod, jobs, pipeline
 from runner.parts.openshift.client import MANAGER, Cluster, Manifests, address
-from runner.parts.openshift.errors import ENDING_SECONDS, Refused, patiently, pause
+from runner.parts.openshift.errors import Refused, in_time, patiently
 from runner.parts.openshift.jobs import Sent
 from runner.parts.openshift.pipeline import CLAIM, Claims
 from runner.parts.openshift.status import FAILED, TRAINING, JobState, ended, going
@@ -145,7 +144,7 @@ def _holds(milestone: pipeline.Milestone, sent: Sent) -> bool:
         # Only what concerns its result counts.
         return milestone.done or milestone.state == pipeline.UNDER_WAY
     # It may need another machine. What fetches and prepares may have failed for want of a network, and is tried again.
-    contents = {jobs.annotation(job, "recipe-runner/content") for job in (milestone.job, sent.job)}
+    contents = {jobs.annotation(job, pipeline.CONTENT) for job in (milestone.job, sent.job)}
     return milestone.stage.trains and len(contents) == 1
 
 
@@ -317,16 +316,16 @@ def delete(cluster: Cluster, kind: str, namespace: str, name: str) -> None:
 def gone(cluster: Cluster, kind: str, namespace: str, name: str, uid: str = "") -> None:
     """Waits until an object that is being deleted is gone, or another has its name where its `uid` is given. Raises Stop where it
     stays for longer than its pods may take to end."""
-    deadline = time.monotonic() + ENDING_SECONDS
-    while time.monotonic() < deadline:
-        there = patiently(lambda: cluster.get(kind, namespace, name))
-        if there is None or (uid and there["metadata"]["uid"] != uid):
-            return
-        pause()
-    raise Stop(
-        f"{kind} `{name}` is being deleted, and does not go away.",
-        "Look at it with `oc describe`, then do the same again.",
-    )
+
+    def is_gone() -> bool:
+        there = cluster.get(kind, namespace, name)
+        return there is None or bool(uid and there["metadata"]["uid"] != uid)
+
+    if not in_time(is_gone):
+        raise Stop(
+            f"{kind} `{name}` is being deleted, and does not go away.",
+            "Look at it with `oc describe`, then do the same again.",
+        )
 
 
 def wait(cluster: Cluster, sent: Sent, tell: Tell) -> None:
