@@ -61,7 +61,12 @@ def submit_all(cluster: Cluster, plan: Plan, how: Sending) -> Sent | None:
 
     Raises Stop where the cluster refuses anything, and then nothing has been sent, and where the next gate is closed.
     """
-    _account_is_there(cluster, plan)
+    space = plan.site["namespace"]
+    if cluster.get("ServiceAccount", space, ACCOUNT) is None:
+        raise Stop(
+            f"There is no service account `{ACCOUNT}` in the namespace `{space}`, by which a pipeline walks by itself.",
+            "`recipe site RECIPE` writes it and its rights, for `oc apply -k`; without --all you send each stage yourself.",
+        )
     what = pipeline.driver_sent(plan, how.target, how.files_key)
     there = pipeline.driver_of(cluster, plan)
     for manifest in what.support:
@@ -104,15 +109,6 @@ def _send(cluster: Cluster, plan: Plan, what: Sent, tell: Tell) -> None:
         cluster.apply(manifest)
     post(cluster, what, tell)
     tell("It takes stage after stage and gate after gate; this machine may sleep. A closed gate ends it.")
-
-
-def _account_is_there(cluster: Cluster, plan: Plan) -> None:
-    space = plan.site["namespace"]
-    if cluster.get("ServiceAccount", space, ACCOUNT) is None:
-        raise Stop(
-            f"There is no service account `{ACCOUNT}` in the namespace `{space}`, by which a pipeline walks by itself.",
-            "`recipe site RECIPE` writes it and its rights, for `oc apply -k`; without --all you send each stage yourself.",
-        )
 
 
 def promote(cluster: Cluster, plan: Plan, stage: Stage, by: str, reason: str, tell: Tell) -> None:

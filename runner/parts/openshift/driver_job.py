@@ -49,6 +49,15 @@ def command(plan: Plan, module: str = "runner.cluster.walk") -> list[str]:
 
 def job(plan: Plan, own: Stage, options: list[str]) -> Manifest:
     """The Job. plan: of the driver alone; own: its stage; options: of its command."""
+    kept = ("config", "tmp", "code")
+    mounts = [mount for mount in podspec.mounts(plan) if mount["name"] in kept]
+    volumes = podspec.volumes(plan, own, kubernetes.config_map_name(plan, own))
+    container = batch.small(plan, PART, [*command(plan), *options], mounts) | {
+        "resources": SHARE,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+    pod = batch.pod(plan, own, PART, container, [volume for volume in volumes if volume["name"] in kept])
+    pod["spec"] |= {"serviceAccountName": ACCOUNT, "automountServiceAccountToken": True}
     spec = {
         "backoffLimit": DEATHS,
         "podFailurePolicy": {
@@ -60,21 +69,8 @@ def job(plan: Plan, own: Stage, options: list[str]) -> Manifest:
                 {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
             ]
         },
-        "template": _template(plan, own, options),
+        "template": pod,
     }
     # Without the folder of a run: it writes none, and is no stage that a recipe has had.
     origin = {name: text for name, text in kubernetes.origin(spec, plan, own).items() if name != kubernetes.RUN_DIR}
     return batch.job(plan, own, kubernetes.job_name(plan), PART, spec, origin)
-
-
-def _template(plan: Plan, own: Stage, options: list[str]) -> Manifest:
-    kept = ("config", "tmp", "code")
-    mounts = [mount for mount in podspec.mounts(plan) if mount["name"] in kept]
-    volumes = podspec.volumes(plan, own, kubernetes.config_map_name(plan, own))
-    container = batch.small(plan, PART, [*command(plan), *options], mounts) | {
-        "resources": SHARE,
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-    }
-    pod = batch.pod(plan, own, PART, container, [volume for volume in volumes if volume["name"] in kept])
-    pod["spec"] |= {"serviceAccountName": ACCOUNT, "automountServiceAccountToken": True}
-    return pod

@@ -67,7 +67,12 @@ def sent(plan: Plan, stage: Stage, target: str | None = None, of_gate: bool = Fa
     stage_plan = plan.only(stage)
     files = target_of(target).job(stage_plan, stage)
     manifests = {
-        file.path: [document for document in yaml.safe_load_all(file.text) if _is_manifest(document)] for file in files
+        file.path: [
+            each
+            for each in yaml.safe_load_all(file.text)
+            if isinstance(each, dict) and {"kind", "metadata"} <= each.keys()
+        ]
+        for file in files
     }
     job = manifests[batch.GATE_FILE if of_gate else f"{target}.yaml" if stage.trains else batch.PREPARE_FILE][0]
     if files_key:
@@ -78,10 +83,6 @@ def sent(plan: Plan, stage: Stage, target: str | None = None, of_gate: bool = Fa
         support=(*manifests.get("claims.yaml", []), *manifests[kubernetes.CONFIG_FILE]),
         job=job,
     )
-
-
-def _is_manifest(document: Any) -> bool:
-    return isinstance(document, dict) and "kind" in document and "metadata" in document
 
 
 def ours(cluster: Cluster, plan: Plan) -> Manifests:

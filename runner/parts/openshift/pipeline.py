@@ -96,7 +96,11 @@ def milestones(
             way.append(Milestone(stage, True, verdict, state))
     if not any(milestone.done for milestone in way):
         return way
-    since = _claims_since(plan, claims_of(cluster, plan) if claims is None else claims)
+    # What was done before the claims were made that stages write to lies there no more.
+    claims = claims_of(cluster, plan) if claims is None else claims
+    folders = (plan.place.run_dir, plan.place.data_dir, plan.place.model_dir)
+    written = [claim["name"] for folder in folders if folder and (claim := plan.claim_of(folder))]
+    since = max((_made(claims[name]) for name in written), default="")
     lost = [milestone.done and _made(milestone.job) < since for milestone in way]
     return [replace(each, state=LOST) if gone else each for each, gone in zip(way, lost, strict=True)]
 
@@ -105,13 +109,6 @@ def beside(there: Manifests, plan: Plan, way: list[Milestone]) -> Manifests:
     """What is at work on the run of a plan and is none of its milestones: stages that the recipe has had before it changed."""
     known = {milestone.job["metadata"]["uid"] for milestone in way if milestone.job}
     return [job for job in there if not ended(job) and jobs.runs_in(plan, job) and job["metadata"]["uid"] not in known]
-
-
-def _claims_since(plan: Plan, claims: Claims) -> str:
-    """Since when the claims that stages write to are there: what was done before that lies there no more."""
-    folders = (plan.place.run_dir, plan.place.data_dir, plan.place.model_dir)
-    written = [claim["name"] for folder in folders if folder and (claim := plan.claim_of(folder))]
-    return max((_made(claims[name]) for name in written), default="")
 
 
 def _state(cluster: Cluster, job: Manifest | None, key_now: str, files_key: str) -> str:

@@ -113,17 +113,14 @@ def _phase(job: Manifest, pods: Manifests, workload: Manifest | None) -> str:
     states = [entry.get("state", {}) for pod in pods for entry in jobs.containers_of(pod)]
     waits_for = {state.get("waiting", {}).get("reason") for state in states}
     if len(pods) < jobs.machines(job) or "Pending" in phases:
-        return PULLING if "ContainerCreating" in waits_for or any(map(_clones, pods)) else WAITING
+        before = [entry for pod in pods for entry in jobs.containers_of(pod, before=True)]
+        clones = any(entry["name"] == code.CONTAINER and "running" in entry.get("state", {}) for entry in before)
+        return PULLING if "ContainerCreating" in waits_for or clones else WAITING
     if "Failed" in phases or "CrashLoopBackOff" in waits_for:
         return AGAIN
     if job["kind"] != "Job":
         return TRAINING
     return {batch.GATE: MEASURING, driver_job.PART: WALKING}.get(jobs.container(job), PREPARING)
-
-
-def _clones(pod: Manifest) -> bool:
-    entries = jobs.containers_of(pod, before=True)
-    return any(entry["name"] == code.CONTAINER and "running" in entry.get("state", {}) for entry in entries)
 
 
 def entry_of(workloads: Manifests, owner: Manifest) -> Manifest | None:

@@ -269,12 +269,16 @@ def follow_log(cluster: Cluster, find: Callable[[], Manifest | None], node: int,
                 say("--- the job is not there any more ---")
                 return
             over = ended(job) is not None
-            pod = pod_of(cluster, job, node)
+            pod, container = pod_of(cluster, job, node), jobs.container(job)
+            space, name = job["metadata"]["namespace"], pod["metadata"]["name"]
             parts = (True, False) if _restarts(pod) > restarts else (False,)
             for previous in parts:
-                for stamp, text in _since(cluster, job, pod["metadata"]["name"], since, previous):
+                text = cluster.log(space, name, container, previous=previous, stamped=True, since=since) or ""
+                # A stamp has nanoseconds, so that no line comes twice.
+                stamped = [line.partition(" ") for line in text.splitlines()]
+                for stamp, _, said in [each for each in stamped if each[0] > since]:
                     since = stamp
-                    say(text)
+                    say(said)
             restarts = _restarts(pod)
             silent = False
             if over:
@@ -287,14 +291,3 @@ def follow_log(cluster: Cluster, find: Callable[[], Manifest | None], node: int,
             if over:
                 raise
         pause()
-
-
-def _since(cluster: Cluster, job: Manifest, pod: str, since: str, previous: bool) -> list[tuple[str, str]]:
-    """Lines after the time stamp `since`, each with its own; a stamp has nanoseconds, so no line comes twice.
-
-    previous: of the container before the last restart.
-    """
-    space, name = job["metadata"]["namespace"], jobs.container(job)
-    text = cluster.log(space, pod, name, previous=previous, stamped=True, since=since) or ""
-    stamped = [line.partition(" ") for line in text.splitlines()]
-    return [(stamp, text) for stamp, _, text in stamped if stamp > since]
