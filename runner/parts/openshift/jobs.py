@@ -65,24 +65,15 @@ def sent(plan: Plan, stage: Stage, target: str | None = None, of_gate: bool = Fa
     the job says which."""
     target = target or kubernetes.default(plan.site)
     stage_plan = plan.only(stage)
-    files = target_of(target).job(stage_plan, stage)
-    manifests = {
-        file.path: [
-            each
-            for each in yaml.safe_load_all(file.text)
-            if isinstance(each, dict) and {"kind", "metadata"} <= each.keys()
-        ]
-        for file in files
-    }
-    job = manifests[batch.GATE_FILE if of_gate else f"{target}.yaml" if stage.trains else batch.PREPARE_FILE][0]
+    texts = {file.path: file.text for file in target_of(target).job(stage_plan, stage)}
+    job_file = batch.GATE_FILE if of_gate else f"{target}.yaml" if stage.trains else batch.PREPARE_FILE
+    claims, config, (job, *_) = (
+        [each for each in yaml.safe_load_all(texts.get(file, "")) if each]
+        for file in (kubernetes.CLAIMS_FILE, kubernetes.CONFIG_FILE, job_file)
+    )
     if files_key:
         job["metadata"]["annotations"][FILES] = files_key
-    return Sent(
-        plan=stage_plan,
-        stage=stage,
-        support=(*manifests.get("claims.yaml", []), *manifests[kubernetes.CONFIG_FILE]),
-        job=job,
-    )
+    return Sent(stage_plan, stage, (*claims, *config), job)
 
 
 def ours(cluster: Cluster, plan: Plan) -> Manifests:
