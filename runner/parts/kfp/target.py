@@ -1,8 +1,9 @@
-"""The pipeline of a plan for Kubeflow Pipelines: a task a stage and a task a gate, in the form that its SDK compiles to (IR YAML, schema 2.1.0).
+"""A plan as a pipeline for Kubeflow Pipelines: a task a stage and a task a gate, in the form that its SDK compiles to
+(IR YAML, schema 2.1.0).
 
-Each task is a small pod that sends what comes next and waits for it, by the code of the driver (`runner.parts.kfp.task`). What
-comes after a gate stands in a condition on its verdict, and a closed one ends the run in a task of its own that fails. The plan
-lies in a config map beside the pipeline. Read in kfp 2.17's own specification, and in what its compiler writes.
+Each task is a small pod that sends what comes next and waits for it, by the driver's code (`runner.parts.kfp.task`).
+The tasks after a gate are in a condition on its verdict; a closed gate ends the run in a task of its own that fails.
+The plan is in a config map beside the pipeline. Sources: kfp 2.17's own specification, and the output of its compiler.
 """
 
 from typing import Any
@@ -86,7 +87,8 @@ def _pipeline(plan: Plan, alone: Plan) -> Spec:
 
 
 def _platform(alone: Plan, config: str) -> Spec:
-    """What the pod of a task has beside its container: the plan, a folder for cloned code, and today's build of its image."""
+    """What a task's pod has beside its container: the plan, a folder for cloned code, and the current build of its
+    image."""
     place = {"configMapName": config, "mountPath": alone.place.config_dir, "optional": False}
     folders = [{"volumeName": volume["name"], "mountPath": code.MOUNT} for volume in code.volumes(alone)]
     return {
@@ -101,7 +103,8 @@ def _kind(name: str) -> Spec:
 
 
 def _component(part: str) -> Spec:
-    """What a task of this kind takes and leaves. The model before it is taken so that the dashboard shows where one comes from."""
+    """What a task of this kind takes and leaves. It takes the model before it so that the dashboard shows its
+    origin."""
     takes, gives, leaves, built_on = PARTS[part]
     outputs = ({"parameters": dict.fromkeys(gives, TEXT)} if gives else {}) | (
         {"artifacts": {name: _kind(name) for name in leaves}} if leaves else {}
@@ -143,16 +146,16 @@ def _executor(plan: Plan, alone: Plan, part: str) -> Spec:
 
 
 class _Tasks:
-    """The tasks of a plan. components: what each takes and leaves, or the tasks in a condition; one for each task, as the SDK
-    writes them: by that its local runner names its results."""
+    """The tasks of a plan. components: what each task takes and leaves, or the tasks in a condition. Each task has its
+    own, as the SDK writes them: its local runner names results by that."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.components: Spec = {}
 
     def up_to_a_gate(self, stages: list[Stage], before: Spec | None, base: Spec | None) -> Spec:
-        """The tasks up to the first gate, and in a condition all after it. before, base: where the first task finds what was made
-        before it, and the model; None where nothing was."""
+        """The tasks up to the first gate, and in a condition all after it. before, base: where the first task finds the
+        previous result, and the model; None where there is none."""
         tasks: Spec = {}
         for number, stage in enumerate(stages):
             part = "train" if stage.trains else "prepare"

@@ -65,8 +65,8 @@ def verdict(cluster: Cluster, plan: Plan, wanted: Stage) -> tuple[dict[str, str]
 
 
 def _walked(cluster: Cluster, plan: Plan, wanted: Stage, of_gate: bool = False) -> Milestone | None:
-    """As `walk`; but where somebody takes a job away, and has not ended the run as `recipe stop` does, the task waits: one that has
-    failed is tried again by the pipeline server, and that would send the job anew."""
+    """As `walk`; but where somebody deletes a job without ending the run (`recipe stop` ends it), the task waits: the
+    pipeline server would try a failed one again, and that would send the job again."""
     while True:
         try:
             return walk(cluster, plan, None, "", say, wanted.name, of_gate)
@@ -98,8 +98,8 @@ def measured(cluster: Cluster, job: Manifest) -> dict[str, float]:
 
 
 def leave(given: str, parameters: dict[str, str], metadata: dict[str, Output], model: Path | None) -> None:
-    """Writes what a task leaves. given: the launcher's own description of the task; model: the file that the dashboard offers
-    for the model, which says where it lies: its weights stay on the claim."""
+    """Writes a task's outputs. given: the launcher's own description of the task; model: the file that the dashboard
+    offers for the model. It names the folder of the weights, which stay on the claim."""
     outputs = json.loads(given).get("outputs", {})
     artifacts = {
         name: {"artifacts": [{**place["artifacts"][0], "metadata": metadata.get(name, {})}]}

@@ -43,8 +43,8 @@ def _told(said: str, place: str, otherwise: str, **words: str) -> str:
 
 
 def unmade_pod(events: Manifests, less: str, otherwise: str) -> str:
-    """Why a pod was not made, by the latest event that says so, in words to go on a sentence; empty where none does. less: the
-    settings that ask for less; otherwise: what to do where the reason is nobody's."""
+    """Why a pod was not made, by the latest event that says so; empty where none does. less: the settings that ask for
+    less; otherwise: the remedy where the reason is unknown."""
     said = next((event["message"] for event in reversed(events) if event.get("reason") in NOT_MADE), "")
     return said and _told(said, troubles.UNMADE, f"{said}. {otherwise}", less=less)
 

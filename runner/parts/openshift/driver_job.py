@@ -1,7 +1,7 @@
-"""The driver: a small Job that takes stage after stage and gate after gate of a recipe, and holds nothing but its plan.
+"""The driver: a small Job that sends every stage and gate of a recipe in order, and holds nothing but its plan.
 
-It mounts no claim, because one for a single machine would keep the training pods from theirs: how far all is the cluster
-shows, and each stage's own pod looks at the claim.
+It mounts no claim, because a claim for one machine would block the training pods: the cluster shows the state of
+everything, and each stage's own pod reads the claim.
 """
 
 from runner.parts.jobs import batch, kubernetes, podspec
@@ -25,7 +25,8 @@ SHARE = {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"cpu": "1", "
 
 
 def stage(plan: Plan, name: str = PART) -> Stage:
-    """Whoever walks through a plan, as one more stage, which reads no other and is read by none: its file is the whole plan."""
+    """The driver as one more stage of a plan, which reads no other stage and which none reads. Its file is the whole
+    plan."""
     return Stage(
         name=name,
         engine=RUNNER,

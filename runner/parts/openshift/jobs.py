@@ -61,8 +61,8 @@ class Sent:
 
 
 def sent(plan: Plan, stage: Stage, target: str | None = None, of_gate: bool = False, files_key: str = "") -> Sent:
-    """The objects of a stage, or of the gate after it, exactly those that `recipe render` writes; where data files were sent,
-    the job says which."""
+    """The objects of a stage, or of the gate after it, exactly as `recipe render` writes them. The job names the data
+    files that were sent."""
     target = target or kubernetes.default(plan.site)
     stage_plan = plan.only(stage)
     texts = {file.path: file.text for file in target_of(target).job(stage_plan, stage)}
@@ -77,8 +77,8 @@ def sent(plan: Plan, stage: Stage, target: str | None = None, of_gate: bool = Fa
 
 
 def ours(cluster: Cluster, plan: Plan) -> Manifests:
-    """Every job on the cluster of the plan's scenario that recipe-runner has rendered, under any target: one request a kind.
-    They may be of other recipes."""
+    """Every job of the plan's scenario that recipe-runner has rendered, under any target and perhaps of other recipes:
+    one request a kind."""
     labels = kubernetes.labels(plan, plan.stages[0])
     return everyone(cluster, plan.site["namespace"], {"recipe-runner/scenario": labels["recipe-runner/scenario"]})
 
@@ -91,8 +91,8 @@ def everyone(cluster: Cluster, namespace: str, labels: dict[str, str] | None = N
 
 
 def existing(cluster: Cluster, plan: Plan, stage: Stage, of_gate: bool = False) -> Manifests:
-    """What the cluster has by the name of a stage's job, under any target, or of the gate's after it, whoever has made it: asked
-    by name, because what is not of recipe-runner is not among those of `ours`."""
+    """The jobs that have the name of a stage's job, or of its gate's, under any target and whoever made them. They are
+    read by name, because `ours` has only those of recipe-runner."""
     kinds, name = _called(plan, stage, of_gate)
     return [job for kind in kinds if (job := cluster.get(kind, plan.site["namespace"], name))]
 
@@ -162,7 +162,8 @@ def queue_of(manifest: Manifest) -> str:
 
 
 def foreseen(job: Manifest, what: str) -> str:
-    """What the plan foresaw for a job (`runner.parts.jobs.kubernetes.foreseen`), memory with its unit; empty where it says nothing."""
+    """A prediction of the plan for a job (`runner.parts.jobs.kubernetes.foreseen`), memory with its unit; empty where
+    there is none."""
     return annotation(job, f"{kubernetes.PLANNED}{what}")
 
 
@@ -189,8 +190,8 @@ def key(job: Manifest) -> str:
 
 
 def makers(cluster: Cluster, job: Manifest) -> Manifests:
-    """What makes a job's pods: the job itself, and for a TrainJob the plain Jobs of its JobSet, which is named after it. Those
-    that an earlier TrainJob of that name has left until they have ended are older than this one."""
+    """The objects that make a job's pods: the job itself, and for a TrainJob the plain Jobs of its JobSet, which has
+    its name. Jobs that an earlier TrainJob of that name has left are older than this one."""
     if job["kind"] != "TrainJob":
         return [job]
     meta = job["metadata"]
@@ -199,8 +200,7 @@ def makers(cluster: Cluster, job: Manifest) -> Manifests:
 
 
 def attempts_of(cluster: Cluster, job: Manifest, made_by: Manifests) -> Manifests:
-    """All pods that `made_by` own, the first machine's first, and of each machine the latest last: a plain Job leaves those
-    that failed."""
+    """All pods that `made_by` own, by machine, and for each machine the latest last: a plain Job keeps failed pods."""
     uids, meta = {maker["metadata"]["uid"] for maker in made_by}, job["metadata"]
     pods = cluster.list("Pod", meta["namespace"], {POD_LABEL[job["kind"]]: meta["name"]})
     own = [pod for pod in pods if uids & {owner["uid"] for owner in pod["metadata"].get("ownerReferences") or ()}]

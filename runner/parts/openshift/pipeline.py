@@ -42,9 +42,8 @@ Claims = dict[str, Manifest | None]
 
 @dataclass(frozen=True)
 class Milestone:
-    """What a recipe comes past: a stage (of_gate False), or the gate after it. job: what the cluster has of it, or None;
-    state: one of MISSING, CHANGED, LOST, UNDER_WAY, GOING, FINISHED, FAILED and PROMOTED; job is None only of one that is
-    MISSING."""
+    """A stage of a recipe (of_gate False), or the gate after it. job: the cluster's job for it; None only where it is
+    MISSING; state: one of MISSING, CHANGED, LOST, UNDER_WAY, GOING, FINISHED, FAILED and PROMOTED."""
 
     stage: Stage
     of_gate: bool
@@ -80,8 +79,8 @@ def milestones(
     claims: Claims | None = None,
     there: Manifests | None = None,
 ) -> list[Milestone]:
-    """Every milestone of a recipe, in order. files_key: of the data files as they are on this machine, where that counts;
-    claims, there: as `claims_of` and `ours` have them, where somebody has asked already."""
+    """Every milestone of a recipe, in order. files_key: of the data files on this machine, where that counts; claims,
+    there: results of `claims_of` and `ours`, where the caller has them."""
     way = []
     there = jobs.ours(cluster, plan) if there is None else there
     for stage in plan.stages:
@@ -106,7 +105,7 @@ def milestones(
 
 
 def beside(there: Manifests, plan: Plan, way: list[Milestone]) -> Manifests:
-    """What is at work on the run of a plan and is none of its milestones: stages that the recipe has had before it changed."""
+    """The jobs at work on the run of a plan that are none of its milestones: former stages of the recipe."""
     known = {milestone.job["metadata"]["uid"] for milestone in way if milestone.job}
     return [job for job in there if not ended(job) and jobs.runs_in(plan, job) and job["metadata"]["uid"] not in known]
 
@@ -141,16 +140,16 @@ def current(way: list[Milestone]) -> Milestone | None:
 
 
 def looked_at(way: list[Milestone]) -> Milestone | None:
-    """What a person means who names no stage: the milestone that is at work, else the first that is not done; None where
-    all are."""
+    """The milestone that a person means who names no stage: the one at work, else the first that is not done; None
+    where all are done."""
     return next((milestone for milestone in way if milestone.at_work), None) or current(way)
 
 
 def choose(cluster: Cluster, plan: Plan, way: list[Milestone], name: str | None) -> Milestone | None:
-    """What `recipe submit` sends: the first milestone that is not done, or that of the stage `name`; None where nothing is
-    left.
+    """The milestone that `recipe submit` sends: the first that is not done, or that of the stage `name`; None where all
+    are done.
 
-    Raises Stop where one before it is not done, and where the gate that comes next is closed.
+    Raises Stop where one before it is not done, and where the next gate is closed.
     """
     if name is None:
         milestone = current(way)
@@ -270,13 +269,13 @@ def driver_why(cluster: Cluster, job: Manifest) -> list[str]:
 
 
 def driver_state(job: Manifest) -> str:
-    """How a driver is, in a word or two; one that has failed has ended before the last stage, by its own decision or not."""
+    """A driver's state in a word or two. A failed one has ended before the last stage, by its own decision or not."""
     return {FAILED: "has ended", FINISHED: "done"}.get(ended(job) or "", "goes on by itself")
 
 
 def runs_of(cluster: Cluster, plan: Plan) -> dict[str, str]:
-    """The runs of Kubeflow Pipelines that walk through a recipe as it is or was, each with the config map of the plan that its task
-    mounts. A run is a Workflow of Argo, whose name all its pods carry."""
+    """The active runs of Kubeflow Pipelines of a recipe as it is or was, each with the config map of the plan that its
+    task mounts. A run is a Workflow of Argo, whose name all its pods carry."""
     own = plan.only(driver_job.stage(plan, driver_job.PIPELINE))
     runs: dict[str, str] = {}
     for pod in cluster.list("Pod", plan.site["namespace"], OF_RUN):
@@ -295,8 +294,9 @@ def outdated_runs(cluster: Cluster, plan: Plan) -> list[str]:
 
 
 def end_run(cluster: Cluster, plan: Plan, name: str) -> None:
-    """Ends a run as the pipeline server does (`TerminateWorkflow` in kfp's `resource_manager.go`), by a deadline that is over, and
-    waits until no task of it is left that would send something. Raises Stop where the cluster refuses, or it stays."""
+    """Ends a run as the pipeline server does, by a deadline that is over (`TerminateWorkflow` in kfp's
+    `resource_manager.go`), and waits until none of its tasks can send anything. Raises Stop where the cluster refuses,
+    or the run does not end."""
     patiently(lambda: cluster.patch("Workflow", plan.site["namespace"], name, {"spec": {"activeDeadlineSeconds": 0}}))
     if not in_time(lambda: name not in runs_of(cluster, plan)):
         raise Stop(f"Workflow `{name}` is to end, and does not.", "Look at it with `oc describe`.")

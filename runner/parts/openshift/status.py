@@ -41,8 +41,8 @@ _CONDITION_ENDS = {"Succeeded": FINISHED, "Complete": FINISHED, "Failed": FAILED
 
 @dataclass(frozen=True)
 class JobState:
-    """phase: one of the above; job, pods, events, workload: as the cluster has them; replaced: pods that others have taken
-    the place of; progress: how far training is; unread: why that is not known, where the log could not be read."""
+    """phase: one of the above; job, pods, events, workload: as the cluster has them; replaced: pods that others have
+    replaced; progress: how far training is; unread: why that is unknown, where the log could not be read."""
 
     phase: str
     job: Manifest
@@ -146,9 +146,8 @@ def _former(made_by: Manifests) -> Callable[[Manifest], bool]:
 
 @dataclass(frozen=True)
 class JobProgress:
-    """How far training is. latest: the last line of its own, of a step or of its beginning, None before it has begun;
-    pace: seconds a step takes, silent: since the last one; None where that cannot be told. whole: whether the log is known
-    from its beginning on."""
+    """How far training is. latest: its last line, of a step or of its beginning, None before it begins; pace: seconds a
+    step; silent: seconds since the last step; None where unknown. whole: whether the log is read from its beginning."""
 
     latest: Mapping[str, Any] | None = None
     pace: float | None = None
@@ -183,16 +182,16 @@ def first_log(cluster: Cluster, job: Manifest, pods: Manifests, tail: int = TAIL
 
 
 def early_stop(cluster: Cluster, job: Manifest) -> EarlyStop | None:
-    """What ended a finished job's training before its last step, by the log of its first machine; None where nothing did, or
-    where nobody can tell any more."""
+    """What ended a finished job's training before its last step, by the log of its first machine; None where nothing
+    did, or where the log is gone."""
     text = first_log(cluster, job, jobs.pods_of(cluster, job), tail=10 * TAIL)
     said = [event for event in child_process.events(text) if event.get("event") == records.EARLY_STOP_EVENT]
     return EarlyStop.of(said[-1]) if said else None
 
 
 def progress(text: str, started: datetime | None, now: datetime) -> JobProgress:
-    """What the end of a log tells, each line of which begins with its time. The pace is that between the first and the last
-    step of it, else since the container has started."""
+    """How far training is, by the end of a log whose lines begin with their times. The pace is that between its first
+    and last step, else since the container started."""
     seen: list[tuple[datetime | None, Mapping[str, Any]]] = []
     for line in text.splitlines():
         seen += [
@@ -244,12 +243,12 @@ TAKEN = ("Evicted", "Preempted", "TaintManagerEviction")
 
 
 def events_about(cluster: Cluster, about: Manifests, by_name: Callable[[Manifest], bool]) -> Manifests:
-    """What went wrong with these objects, and with the claims of pods among them that are not bound, the latest last. What
-    something went well after is over, but for a pod that was taken off its machine; of claims all is kept, because a reason
-    why one is not bound may be no warning.
+    """What went wrong with these objects, and with the unbound claims of their pods, the latest last. A later success
+    ends an event, except for a pod that was taken off its machine. Every event of a claim counts, because the reason
+    why it is not bound may be no warning.
 
-    by_name: of an event about an object whose uid nobody knows any more, or ever did, whether it counts all the same; asked of
-    those since the first of these objects was made.
+    by_name: whether an event counts that is about an object with an unknown uid; asked for events since the first of
+    these objects was made.
     """
     meta = about[0]["metadata"]
     volumes = [volume for manifest in about for volume in manifest.get("spec", {}).get("volumes") or ()]

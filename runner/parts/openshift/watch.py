@@ -80,8 +80,8 @@ TITLES = ("job", "state", "step", "loss", "speed", "GPU memory", "left", "spent"
 
 @dataclass(frozen=True)
 class JobRow:
-    """A job: its state, what stands in its way, its place in its queue (`2nd of 5`, empty where it waits in none), and the GPU
-    hours that it has held so far."""
+    """A job: its state, what stands in its way, its place in its queue (`2nd of 5`, empty where it waits in none), and
+    the GPU hours that it has used so far."""
 
     state: JobState
     why: list[str] = field(default_factory=list)
@@ -161,8 +161,8 @@ def table(rows: list[JobRow]) -> list[str]:
 
 
 def place(workloads: Manifests, job: Manifest) -> str:
-    """A job's place among those of this namespace that wait in the same queue of Kueue: it takes the most important first, and
-    of those the oldest. What other namespaces wait for in a shared queue, nobody here may see."""
+    """A job's place among those of this namespace that wait in the same queue of Kueue, which takes the most important
+    first, and of those the oldest. Jobs of other namespaces in a shared queue cannot be seen here."""
     own = entry_of(workloads, job)
     if own is None or not _waits(own):
         return ""
@@ -189,8 +189,8 @@ def ordinal(number: int) -> str:
 
 
 def gpu_hours(state: JobState, now: datetime | None = None) -> float:
-    """How long GPUs were held: by each pod that is there, from its start to its end; by a job whose pods are gone, all of them
-    from its start to its end. Pods that others have taken the place of and that are gone are not counted."""
+    """How long GPUs were held: by each pod from its start to its end; by a job whose pods are gone, all its GPUs from
+    its start to its end. Replaced pods that are gone are not counted."""
     now = now or datetime.now(UTC)
     pods = [*state.replaced, *state.pods]
     if not pods:
