@@ -15,6 +15,7 @@ from runner.catalog import Model
 from runner.data import PREPARERS, RenderedExample, reading
 from runner.plan import Place, Plan, Stage
 from runner.recipe import reading as yaml_file
+from runner.recipe.document import merged
 from runner.recipe.recipe import Recipe, Settings
 from runner.scenarios.contract import Architecture, Forecasting, Measurable, Preparer, Rule, Substitutions, Translation
 
@@ -150,13 +151,8 @@ def inlined(node: Any) -> Any:
     while "$ref" in node:
         file, _, name = node["$ref"].partition("#/")
         piece = _pieces()[name] if name else _source(file.partition("/")[0])
-        node = _merged(piece, {key: value for key, value in node.items() if key != "$ref"})
+        node = merged(piece, {key: value for key, value in node.items() if key != "$ref"})
     return {key: inlined(value) for key, value in node.items()}
-
-
-def _merged(piece: Mapping[str, Any], own: Mapping[str, Any]) -> Schema:
-    both = {key: _merged(piece[key], value) for key, value in own.items() if isinstance(value, dict) and key in piece}
-    return {**piece, **own, **both}
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Cards: which have room for a model, by ways of training; the planner itself says it."""
+"""Cards: which of the catalog have room to train a model, in each way of training."""
 
 from dataclasses import dataclass, replace
 from functools import cache
@@ -15,7 +15,7 @@ from runner.render import place
 from runner.scenarios import translate
 from runner.tools import packaged
 
-# Ways to train a language model: the minimal starter of each, and what it changes there. Else its defaults hold.
+# Ways to train a language model: the minimal starter of each, and the settings that differ from it.
 WAYS = {
     "qlora": ("minimal/lora", {"train.adapter": "qlora"}),
     "lora": ("minimal/lora", {}),
@@ -26,17 +26,17 @@ WAYS = {
 
 @dataclass(frozen=True)
 class Need:
-    """What a way of training needs of one GPU: bytes with one row at a time, and the cards that have room, the smallest
-    first."""
+    """What a way of training needs of one GPU: bytes with one row at a time, and the cards with enough memory, the
+    smallest first."""
 
     memory_bytes: int
     cards: tuple[str, ...]
 
 
 def needs(model: Model, card: Gpu | None = None) -> dict[str, Need]:
-    """What each way of training the model needs; empty where there are no formulas for its architecture. card: for that
-    one alone, in the number format that it trains in."""
-    # Models of one shape need the same, whatever they are called.
+    """What each way of training needs for a model; empty where its architecture has no formulas. card: for this card
+    alone, in the number format that it trains in."""
+    # Models of the same shape share one computation.
     shape = replace(model, id="model", licence="", gated=False, source="", parameters=None, published=None, revision="")
     try:
         return {way: _need(shape, way, card.precision(model.fp16) if card else "bf16") for way in WAYS}
@@ -56,7 +56,7 @@ def _need(model: Model, way: str, precision: str) -> Need:
 
 
 def size(model: Model) -> str:
-    """The count of a model's parameters, as tables have it."""
+    """A model's number of parameters, for tables."""
     if model.model_type not in parameters.FAMILIES:
         return "-"
     return f"{(model.parameters or parameters.total(model)) / 1e9:.2f}B"

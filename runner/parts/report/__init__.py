@@ -10,7 +10,9 @@ PART = Part(
         "at_the_end": "page.at_the_end",
         "after_fetch": "page.leave",
         "page_of_run": "page.of_run",
+        "provenance": "provenance.provenance",
     },
+    command_module="commands",
     commands={
         "report": "Make a page to show of a run, or of several.",
         "why": "Say why a job, a run or a log has gone wrong, with the remedy.",

@@ -30,7 +30,7 @@ def translate(recipe: Recipe, place: Place) -> Plan:
             whole |= {"resume_from_checkpoint": path, "auto_resume_from_checkpoints": False}
         return whole
 
-    return axolotl.plan(recipe, place, config, lambda place: plain_text(recipe, place), kind="text")
+    return axolotl.plan(recipe, place, config, lambda place: plain_text(recipe, place), measurable(recipe)[""])
 
 
 def measurable(recipe: Recipe) -> dict[str, Measurable]:

@@ -16,17 +16,10 @@ from runner.data import conversation_formats, tokenizers
 from runner.data.conversation_formats import OWN, TRAINING, ChatData, ChatSet, TrainOn
 from runner.data.data_sets import DataSets
 from runner.data.tokenizers import jinja
-from runner.plan import EngineConfig, Evaluation, Kind, Place, Plan, Stage
+from runner.plan import EngineConfig, Evaluation, Place, Plan, Stage
 from runner.recipe.recipe import Recipe, Settings
+from runner.scenarios.contract import Measurable
 from runner.scenarios.shared import common, sharding
-from runner.scenarios.shared.common import (
-    batch_facts,
-    common_environment,
-    learning_rate,
-    machines,
-    run_facts,
-    shared_memory_gib,
-)
 from runner.tools.names import listed
 from runner.tools.problem import Problem, Stop
 
@@ -70,33 +63,22 @@ def lora_kernels(recipe: Recipe, place: Place) -> dict[str, bool]:
 
 def fused(recipe: Recipe, place: Place) -> EngineConfig:
     """What Liger computes in place of PyTorch: the loss, and normalisation, rotary positions and the feed-forward part."""
-    loss = _cross_entropy(recipe)
-    kernels = _kernels(recipe, place)
+    facts, loss = recipe.model_facts, recipe.train.get("cross_entropy", "plain")
+    if loss == "auto":
+        # The logits of a micro batch hold micro batch × sequence length × vocabulary numbers: for a vocabulary of 200,000 words
+        # that can be more than all weights.
+        loss = "fused" if facts and facts.model_type in catalog.fused_loss_models() else "chunked"
+    kernels: dict[str, bool] = {}
+    # They are compiled for a GPU, and replace transformers' classes, which code of the model's own does not use.
+    if facts and recipe.train.kernels != "none" and place.accelerator and not recipe.model.trust_remote_code:
+        kernels = dict(catalog.fused_kernels(facts.model_type))
+        if kernels.get("glu"):
+            kernels["glu"] = facts.usual_glu
     config: EngineConfig = {"chunked_cross_entropy": True} if loss == "chunked" else {}
     if loss == "fused" or any(kernels.values()):
         config |= {"plugins": [LIGER], "liger_fused_linear_cross_entropy": loss == "fused"}
         config |= {f"liger_{part}": kernels.get(name, False) for name, part in LIGER_PARTS.items()}
     return config
-
-
-def _cross_entropy(recipe: Recipe) -> str:
-    """How the loss is computed. The logits of a micro batch hold micro batch × sequence length × vocabulary numbers:
-    for a vocabulary of 200,000 words that can be more than all weights."""
-    chosen = recipe.train.get("cross_entropy", "plain")
-    if chosen == "auto":
-        known = recipe.model_facts and recipe.model_facts.model_type in catalog.fused_loss_models()
-        return "fused" if known else "chunked"
-    return str(chosen)
-
-
-def _kernels(recipe: Recipe, place: Place) -> dict[str, bool]:
-    """The kernels that compute the model's own arithmetic. They are compiled for a GPU, and replace transformers' classes, which
-    code of the model's own does not use."""
-    facts = recipe.model_facts
-    if recipe.train.kernels == "none" or not place.accelerator or facts is None or recipe.model.trust_remote_code:
-        return {}
-    known = catalog.fused_kernels(facts.model_type)
-    return known | {"glu": facts.usual_glu} if known.get("glu") else known
 
 
 def joins_rows(recipe: Recipe, section: Settings, accelerator: bool, compiled: bool = False) -> bool:
@@ -131,7 +113,7 @@ def training(recipe: Recipe, place: Place, validates: bool = True) -> EngineConf
     return {
         **train.for_axolotl,
         **({"eval_batch_size": train.get("eval_batch_size") or train.micro_batch_size} if validates else {}),
-        "learning_rate": learning_rate(recipe),
+        "learning_rate": common.learning_rate(recipe),
         "optimizer": sharding.optimizer(recipe, train.optimizer),
         **({**common.evaluated(train), **common.KEEPS_THE_BEST} if validates else kept),
         "auto_resume_from_checkpoints": True,
@@ -148,14 +130,10 @@ def reporting(tool: str, name: str) -> EngineConfig:
 
 def special_tokens(recipe: Recipe) -> ChatTemplate | None:
     """The special tokens around each message: those that the model was trained to see, unless the recipe says otherwise. None
-    where they are in the model's own tokenizer, and nobody has looked."""
+    where only the model's own tokenizer knows them."""
     asked = recipe.data.get("chat_template")
-    if asked == "chatml":
-        return catalog.chat_template("chatml")
-    if asked is None:
-        return None
-    known = recipe.facts.chat_template
-    return catalog.chat_template(known) if known else None
+    name = asked if asked in ("chatml", None) else recipe.facts.chat_template
+    return catalog.chat_template(name) if name else None
 
 
 def prepared_rows(folder: str, split: str) -> EngineConfig:
@@ -244,31 +222,42 @@ def plan(
     place: Place,
     config: Callable[[Place], EngineConfig],
     data: Callable[[Place], DataSets],
-    kind: Kind = "chat",
-    asked: Mapping[str, str] | None = None,
+    what: Measurable,
 ) -> Plan:
     """The Plan of a recipe whose data Axolotl trains on. config: the settings that the scenario has chosen; data: what must
-    be prepared; each at a place. kind, asked: how it is measured, as an Evaluation has it."""
+    be prepared; each at a place. what: can be measured of it."""
 
     def stages(place: Place) -> Iterator[Stage]:
-        conditions, evaluation = common.measured(recipe, Evaluation(kind, asked=asked or {}))
+        conditions, evaluation = common.measured(recipe, Evaluation(what.kind, asked=what.asked))
         training = replace(train(recipe, place, config(place), data(place)), gates=conditions, evaluation=evaluation)
         yield from common.rows_and_training(recipe, place, training)
 
-    return common.plan(recipe, place, stages, batch_facts(recipe))
+    return common.plan(recipe, place, stages, common.batch_facts(recipe))
 
 
 def train(recipe: Recipe, place: Place, config: EngineConfig, data: DataSets) -> Stage:
     """The stage that Axolotl trains, in the plan's own folders."""
-    runs_on = machines(recipe, place)
+    runs_on, tokens = common.machines(recipe, place), special_tokens(recipe)
     shared, shared_files = sharding.settings(recipe, place, runs_on)
+    demo: EngineConfig = {
+        "base_model": common.base_model(recipe, place),
+        "revision": "main" if place.model_dir else recipe.model_revision,
+        "system_prompt": recipe.data.get("system_prompt"),
+        "chat": "chat_template" in recipe.data,
+        "questions": [question for _, question in recipe.demo_questions],
+        **({} if recipe.demo_questions else {"of_rows": ASKED_OF_ROWS}),
+        "categories": {question: category for category, question in recipe.demo_questions if category},
+        "max_new_tokens": recipe.demo.max_new_tokens,
+        "turn_end": tokens.end if tokens else None,
+        "trust_remote_code": recipe.model.trust_remote_code,
+    }
     plugin = {
         "plugins": [*config.get("plugins", ()), PLUGIN],
         "recipe_runner": {
-            **run_facts(recipe, place),
+            **common.run_facts(recipe, place),
             **config.get("recipe_runner", {}),
             **_master_weights(recipe),
-            "demo": _demo(recipe, place),
+            "demo": demo,
             **({"proof": {"prepared": common.proof_dir(place)}} if place.prepared else {}),
         },
     }
@@ -282,7 +271,7 @@ def train(recipe: Recipe, place: Place, config: EngineConfig, data: DataSets) ->
         command=("axolotl", "train", f"{place.config_dir}/{CONFIG_FILE}", "--launcher", "torchrun"),
         env=environment(recipe, place),
         machines=runs_on,
-        shm_gib=shared_memory_gib(runs_on),
+        shm_gib=common.shared_memory_gib(runs_on),
         model=common.fetched_model(recipe) if place.model_dir else None,
     )
 
@@ -299,27 +288,12 @@ def _master_weights(recipe: Recipe) -> dict[str, str]:
 
 def environment(recipe: Recipe, place: Place) -> dict[str, str]:
     """Environment of every process that Axolotl trains in."""
-    return common_environment(recipe, place) | {
+    return common.common_environment(recipe, place) | {
         **UNTRACKED,
         # Axolotl would start one for each core of the whole machine, the pod's share or not. 0 is none beside itself: the
         # few rows of a rehearsal are done before another process has started.
-        tokenizers.TOKENISING_PROCESSES: str(machines(recipe, place).cpus) if place.accelerator else "0",
+        tokenizers.TOKENISING_PROCESSES: str(common.machines(recipe, place).cpus) if place.accelerator else "0",
         "TOKENIZERS_PARALLELISM": "false",
-    }
-
-
-def _demo(recipe: Recipe, place: Place) -> EngineConfig:
-    return {
-        "base_model": common.base_model(recipe, place),
-        "revision": "main" if place.model_dir else recipe.model_revision,
-        "system_prompt": recipe.data.get("system_prompt"),
-        "chat": "chat_template" in recipe.data,
-        "questions": [question for _, question in recipe.demo_questions],
-        **({} if recipe.demo_questions else {"of_rows": ASKED_OF_ROWS}),
-        "categories": {question: category for category, question in recipe.demo_questions if category},
-        "max_new_tokens": recipe.demo.max_new_tokens,
-        "turn_end": tokens.end if (tokens := special_tokens(recipe)) else None,
-        "trust_remote_code": recipe.model.trust_remote_code,
     }
 
 

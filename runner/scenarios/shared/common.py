@@ -33,7 +33,7 @@ from runner.plan import (
 )
 from runner.recipe import units
 from runner.recipe.recipe import Recipe, Settings, sets_of
-from runner.tools.files import Artifact, LazyArtifact
+from runner.tools.files import LazyArtifact
 from runner.tools.names import content_hash
 from runner.tools.problem import Problem
 from runner.tools.run_files import TENSORBOARD
@@ -50,8 +50,6 @@ Made = TypeVar("Made")
 TRAINING_SECTIONS = ("train", "pretrain", "sft", "dpo", "lora")
 # Of the evaluated checkpoints the one with the lowest validation loss is kept.
 KEEPS_THE_BEST = {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss", "greater_is_better": False}
-# Below prepared data: the proof of what will be trained.
-PROOF_FOLDER = "proof"
 # The stage that prepares what the others learn from; and the one, and its work, that brings the base model where data needs none.
 DATA = "data"
 FETCHING = "model"
@@ -73,21 +71,17 @@ def effective_batch_size(recipe: Recipe, section: Section | None = None) -> int:
     return rows * world_size(recipe)
 
 
-def batch_tokens(recipe: Recipe, section: Section, sequence_len: int | None) -> dict[str, int]:
-    """Tokens behind one optimizer step where a section of the recipe packs its rows: how many rows that are, the data decide.
-    Nothing where rows stay as they are."""
-    if section.get("packing") != "pack" or sequence_len is None:
-        return {}
-    return {"effective_batch_tokens": effective_batch_size(recipe, section) * sequence_len}
-
-
 def world_size(recipe: Recipe) -> int:
     """GPUs of all machines together, and so many processes."""
     return sum(recipe.gpu_counts)
 
 
 def machines(recipe: Recipe, place: Place) -> Machines:
-    """The machines as stages at a place have them: pods get a part of theirs, everything else has all of it."""
+    """The machines as stages at a place have them: pods get a part of theirs, everything else has all of it.
+
+    Pods request and may use what is written, else what the machines have left for them; of requests and limits the one that is
+    not written follows the other.
+    """
     stated, counts = recipe.machines, recipe.gpu_counts
     whole = Machines(
         stated.nodes,
@@ -97,12 +91,8 @@ def machines(recipe: Recipe, place: Place) -> Machines:
         stated.cpus,
         uneven=counts if len(set(counts)) > 1 else (),
     )
-    return _in_pods(recipe, whole) if place.on_cluster else whole
-
-
-def _in_pods(recipe: Recipe, whole: Machines) -> Machines:
-    """What the pods of these machines request and may use: what is written, else what the machines have left for them. Of
-    requests and limits the one that is not written follows the other."""
+    if not place.on_cluster:
+        return whole
     site: Openshift = recipe.settings["openshift"]
     asked, most, left = site.requests, site.limits, float(hardware.pod_memory_gib(whole.memory_gib * GIB))
     memory = gib(asked.memory) or min(left, gib(most.memory) or left)
@@ -129,11 +119,14 @@ def shared_memory_gib(runs_on: Machines, most: int = 8) -> int:
 def batch_facts(recipe: Recipe, section: Section | None = None) -> Mapping[str, float]:
     """World size, rows behind a step, or tokens where rows are packed, and the learning rate as stated and as scaled."""
     sequence_len = recipe.model.get("sequence_len") if section is None else section.get("sequence_len")
+    own, rows = section or recipe.train, effective_batch_size(recipe, section)
+    # How many rows make packed ones, the data decide.
+    packed = own.get("packing") == "pack" and sequence_len is not None
     return {
         "world_size": world_size(recipe),
-        "effective_batch_size": effective_batch_size(recipe, section),
-        **batch_tokens(recipe, section or recipe.train, sequence_len),
-        "base_learning_rate": (section or recipe.train).learning_rate,
+        "effective_batch_size": rows,
+        **({"effective_batch_tokens": rows * sequence_len} if packed else {}),
+        "base_learning_rate": own.learning_rate,
         "learning_rate": learning_rate(recipe, section),
     }
 
@@ -252,20 +245,19 @@ def data_sets(
     )
 
 
-def base_model(recipe: Recipe, place: Place) -> str:
-    """What the base model is opened by at a place: the folder that it was fetched into, else as `named_model` says."""
-    return place.model_dir or named_model(recipe, place)
-
-
-def named_model(recipe: Recipe, place: Place) -> str:
-    """The base model's own folder, as a place has it, or its name on the hub."""
+def base_model(recipe: Recipe, place: Place, fetched: bool = True) -> str:
+    """What the base model is opened by at a place: the folder that it was fetched into, its own folder, or its name on the hub.
+    fetched: whether the first of these counts."""
+    if fetched and place.model_dir:
+        return place.model_dir
     folder = data_file(recipe, place, recipe.model.base) if recipe.base_folder else None
     return folder or str(recipe.model.base)
 
 
 def tokenizer(recipe: Recipe, place: Place) -> Pretrained:
     """The base model's tokenizer, whose tokens are counted and trained on."""
-    return Pretrained(named_model(recipe, place), recipe.model_revision, bool(recipe.model.get("trust_remote_code")))
+    named = base_model(recipe, place, fetched=False)
+    return Pretrained(named, recipe.model_revision, bool(recipe.model.get("trust_remote_code")))
 
 
 def data_file(recipe: Recipe, place: Place, name: str | None) -> str | None:
@@ -278,19 +270,6 @@ def data_file(recipe: Recipe, place: Place, name: str | None) -> str | None:
     # What starts from elsewhere stays below that folder, too.
     parts = ("up" if part == ".." else part for part in Path(os.path.normpath(name)).parts if part != "/")
     return "/".join((place.files_dir, *parts))
-
-
-def recipe_file(recipe: Recipe) -> Artifact:
-    """The recipe with every default, for whoever asks later what has run."""
-    return LazyArtifact(RECIPE_FILE, lambda: json.dumps(recipe.settings.plain(), indent=2, ensure_ascii=False) + "\n")
-
-
-def made_by(recipe: Recipe, reader: str) -> str:
-    """The first lines of an emitted config; reader: who reads it."""
-    return (
-        f"# Made by recipe-runner from the recipe `{recipe.name}` ({recipe.fingerprint}), for {reader}.\n"
-        "# Change the recipe and render again; changes made here are lost.\n"
-    )
 
 
 # What a stage of the runner's own work reads; see `runner.entrypoints.prepare`.
@@ -381,36 +360,30 @@ def proving(
     not there before the ones before it have trained.
     """
     axolotl = [stage for stage in trained if stage.engine == "axolotl"]
-    files = {stage.name: f"{stage.name}.yaml" if stage.folder else stage.config_file for stage in axolotl}
-    stages = {
-        stage.name: {
-            "config": f"{place.below(data.folder).config_dir}/{files[stage.name]}",
-            "out": "/".join(filter(None, (proof_dir(place), stage.folder))),
-        }
-        for stage in axolotl
-    }
+    if not axolotl:
+        return replace(data, config={**data.config, "proofs": None, "proven_for": {}})
+    stages, settings, texts = {}, {}, []
+    for stage in axolotl:
+        file = f"{stage.name}.yaml" if stage.folder else stage.config_file
+        texts.append(LazyArtifact(file, partial(_text, recipe, stage)))
+        out = "/".join(filter(None, (proof_dir(place), stage.folder)))
+        stages[stage.name] = {"config": f"{place.below(data.folder).config_dir}/{file}", "out": out}
+        # Where no setting has changed that may decide how rows are trained, the stage is done at once.
+        known = {name: without_place(value, place) for name, value in learned_from(stage.config)}
+        settings[stage.name] = content_hash({name: known[name] for name in known if not name.startswith(_OF_STEPS)})
     proofs = {"model": asdict(model) if model else None, "tokenizer": tokenizer, "stages": stages}
-    # Where no setting has changed that may decide how rows are trained, the stage is done at once.
-    settings = {
-        stage.name: content_hash(
-            {
-                name: without_place(value, place)
-                for name, value in learned_from(stage.config)
-                if not name.startswith(_OF_STEPS)
-            }
-        )
-        for stage in axolotl
-    }
-    config = {**data.config, "proofs": proofs if axolotl else None, "proven_for": settings}
-    # Axolotl would start a process for each core of the whole machine.
-    env = {**data.env, tokenizers.TOKENISING_PROCESSES: str(data.machines.cpus)} if axolotl else data.env
-    made = tuple(LazyArtifact(files[stage.name], partial(_text, recipe, stage)) for stage in axolotl)
-    return replace(data, config=config, env=env, files=made)
+    return replace(
+        data,
+        config={**data.config, "proofs": proofs, "proven_for": settings},
+        # Axolotl would start a process for each core of the whole machine.
+        env={**data.env, tokenizers.TOKENISING_PROCESSES: str(data.machines.cpus)},
+        files=tuple(texts),
+    )
 
 
 def proof_dir(place: Place) -> str:
-    """Where the proof of what will be trained lies, made with the data."""
-    return f"{place.data_dir}/{PROOF_FOLDER}"
+    """Where the proof of what will be trained is: below the prepared data."""
+    return f"{place.data_dir}/proof"
 
 
 def fetched_model(recipe: Recipe) -> Mapping[str, object]:
@@ -458,17 +431,17 @@ def plan(
 
 def _guarded(plan: Plan) -> Plan:
     """The plan with every stage's command behind the check of the stages before it."""
+
+    def known(stage: Stage) -> str:
+        return plan.upto(stage).as_json()
+
     stages = []
     for stage in plan.stages:
         file = f"{plan.place_of(stage).config_dir}/{PLAN_FILE}"
         command = ("python", "-m", GUARD, "run", file, "--", *stage.command)
-        files = (*stage.files, LazyArtifact(PLAN_FILE, partial(_as_json, plan, stage)))
+        files = (*stage.files, LazyArtifact(PLAN_FILE, partial(known, stage)))
         stages.append(replace(stage, command=command, files=files))
     return replace(plan, stages=tuple(stages))
-
-
-def _as_json(plan: Plan, stage: Stage) -> str:
-    return plan.upto(stage).as_json()
 
 
 def _plain(recipe: Recipe, section: str) -> Mapping[str, object]:
@@ -477,10 +450,11 @@ def _plain(recipe: Recipe, section: str) -> Mapping[str, object]:
 
 
 def _written(recipe: Recipe, stage: Stage, **changes: Any) -> Stage:
-    """The stage with the text of its config among its files; training has the whole recipe beside it."""
-    own = LazyArtifact(stage.config_file, partial(_text, recipe, stage))
-    whole = (recipe_file(recipe),) if stage.trains else ()
-    return replace(stage, files=(own, *whole, *stage.files), **changes)
+    """The stage with the text of its config among its files; training has the recipe beside it, with every default."""
+    files = [LazyArtifact(stage.config_file, partial(_text, recipe, stage))]
+    if stage.trains:
+        files.append(LazyArtifact(RECIPE_FILE, lambda: _json(recipe.settings.plain())))
+    return replace(stage, files=(*files, *stage.files), **changes)
 
 
 def with_config(recipe: Recipe, stage: Stage, more: Mapping[str, Any]) -> Stage:
@@ -488,9 +462,16 @@ def with_config(recipe: Recipe, stage: Stage, more: Mapping[str, Any]) -> Stage:
     return _written(recipe, replace(stage, config={**stage.config, **more}, files=()))
 
 
+def _json(facts: Mapping[str, Any]) -> str:
+    return json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
+
+
 def _text(recipe: Recipe, stage: Stage) -> str:
     if not stage.trains:
-        return json.dumps(stage.config, indent=2, ensure_ascii=False) + "\n"
+        return _json(stage.config)
     own = stage.engine != "axolotl"
     reader = f"its own engine `{stage.engine}`" if own else f"Axolotl {catalog.AXOLOTL_VERSION}"
-    return made_by(recipe, reader) + yaml_text(stage.config)
+    return (
+        f"# Made by recipe-runner from the recipe `{recipe.name}` ({recipe.fingerprint}), for {reader}.\n"
+        "# Change the recipe and render again; changes made here are lost.\n"
+    ) + yaml_text(stage.config)
