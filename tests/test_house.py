@@ -24,7 +24,7 @@ ALIASES = (
 )
 # Arrows that are still to go: each is used where the other part is there alone.
 SOFT = {
-    "planner": {"images"},
+    "trace": {"images"},
 }
 HEAVY = (
     "torch",

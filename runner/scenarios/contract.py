@@ -33,6 +33,7 @@ Rules for every recipe. `hooks` names functions by their moment:
     in_rehearsal(recipe)                   Overrides of a rehearsal for sections of the part
     beside_jobs(recipe, plan)              files beside the jobs of a render
     computed(recipe)                       what the recipe's lines make together there: the setting's path and a Computed
+    provenance(recipe)                     where a recipe comes from, as fields of the run's RunManifest
     at_the_end(run, tell)                  a context around a whole run
     prove(proofs, tell)                    judges prepared rows before a GPU is held
     show_rows(recipe, place, count, say)   proves each stage's rows as the engine makes them; gives each proof's folder
@@ -47,6 +48,8 @@ Rules for every recipe. `hooks` names functions by their moment:
                                            what `runner.entrypoints.stage` does beside running a stage
     seal_key(make)                         the key that measured numbers are sealed with; make: write one where there is none
     page_of_run(run)                       a run as an HTML page
+    trace(run, operations), trace_any_architecture(run, folder)
+                                           the exact memory of a training step
     plan_server(recipe, as_json)           shows what a server of the trained model needs; exit code
 """
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from runner.catalog import Gpu
 from runner.parts.planner.memory import Memory
-from runner.parts.planner.workload import Run
+from runner.parts.planner.workload import Offload, Run, Workload
 from runner.plan import Stage
 from runner.recipe.recipe import Recipe
 
@@ -105,3 +105,32 @@ class Formulas(Protocol):
 
     def changed(self, **fields: Any) -> Formulas:
         """The same for a workload with other fields."""
+
+
+@dataclass(frozen=True)
+class Traced:
+    """What a trace found: counts, bytes, floating-point operations of one micro batch, seconds that the trace took.
+
+    weights, gradients, optimizer: bytes held between steps. activations: bytes alive after the forward pass beyond
+    those. peak, evaluation_peak: most bytes alive in training and in evaluation. peak_at: the operation at the peak.
+    """
+
+    parameters: int
+    trainable: int
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    peak: int
+    peak_at: str
+    evaluation_peak: int
+    flops: int
+    seconds: float
+
+
+def left_out(run: Run) -> dict[str, Any]:
+    """The fields of a run that a trace takes otherwise: DDP and FSDP are as they are, ZeRO and offloading are not traced."""
+    if not isinstance(run, Workload) or not (run.sharding.startswith("zero") or run.offload):
+        return {}
+    # Whole on one GPU, and in the numbers that the split ones have.
+    return {"sharding": "none", "offload": Offload(), "fp32_weights": run.in_full}

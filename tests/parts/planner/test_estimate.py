@@ -53,7 +53,7 @@ def on_meta(model) -> dict[str, tuple[int, ...]]:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from runner.parts.planner.trace.building import hf_config
+    from runner.parts.trace.building import hf_config
 
     with torch.device("meta"):
         built = AutoModelForCausalLM.from_config(hf_config(work(model)))

@@ -1,35 +1,14 @@
 """Trace: the real model takes training steps on fake tensors, and every byte is counted. `trace` is the way in; torch is
 loaded when it is called."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from runner.parts.planner.formulas import Traced
 from runner.parts.planner.images import Images
-from runner.parts.planner.workload import Offload, Run, Workload
+from runner.parts.planner.workload import Run, Workload
 from runner.tools import packaged
 from runner.tools.problem import Stop
-
-
-@dataclass(frozen=True)
-class Traced:
-    """What a trace found: counts, bytes, floating-point operations of one micro batch, seconds that the trace took.
-
-    weights, gradients, optimizer: bytes held between steps. activations: bytes alive after the forward pass beyond
-    those. peak, evaluation_peak: most bytes alive in training and in evaluation. peak_at: the operation at the peak.
-    """
-
-    parameters: int
-    trainable: int
-    weights: int
-    gradients: int
-    optimizer: int
-    activations: int
-    peak: int
-    peak_at: str
-    evaluation_peak: int
-    flops: int
-    seconds: float
 
 
 def trace(run: Run, operations: bool = True) -> Traced:
@@ -44,11 +23,11 @@ def trace(run: Run, operations: bool = True) -> Traced:
     try:
         match run:
             case Workload():
-                from runner.parts.planner.trace import language
+                from runner.parts.trace import language
 
                 return language.trace(run, operations)
             case Images():
-                from runner.parts.planner.trace import images
+                from runner.parts.trace import images
 
                 return images.trace(run)
     except ImportError:
@@ -69,8 +48,8 @@ def any_architecture(run: Workload, folder: Path | None) -> Traced:
     try:
         from transformers import AutoConfig
 
-        from runner.parts.planner.trace import language
-        from runner.parts.planner.trace.building import attentions
+        from runner.parts.trace import language
+        from runner.parts.trace.building import attentions
 
         config = AutoConfig.from_pretrained(name, local_files_only=True)
     except ImportError:
@@ -117,11 +96,3 @@ def _said(error: Exception) -> str:
         case "DynamicOutputShapeException":
             return f"how large a tensor becomes depends on the numbers in another (`{function}`), and fake tensors have none."
     return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
-def left_out(run: Run) -> dict[str, Any]:
-    """The fields of a run that a trace takes otherwise: DDP and FSDP are as they are, ZeRO and offloading are not traced."""
-    if not isinstance(run, Workload) or not (run.sharding.startswith("zero") or run.offload):
-        return {}
-    # Whole on one GPU, and in the numbers that the split ones have.
-    return {"sharding": "none", "offload": Offload(), "fp32_weights": run.in_full}

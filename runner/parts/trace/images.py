@@ -9,10 +9,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from runner.parts.images import network
+from runner.parts.planner.formulas import Traced
 from runner.parts.planner.images import Images
-from runner.parts.planner.trace import Traced
-from runner.parts.planner.trace.building import DTYPES
-from runner.parts.planner.trace.live import Live
+from runner.parts.trace.building import DTYPES
+from runner.parts.trace.stand_ins import Live
 
 
 def trace(work: Images) -> Traced:

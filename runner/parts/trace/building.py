@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from runner.parts.planner import parameters
-from runner.parts.planner.trace import stand_ins
 from runner.parts.planner.workload import Adapter, Workload
+from runner.parts.trace import stand_ins
 from runner.tools.names import listed
 from runner.tools.problem import Stop
 
