@@ -29,7 +29,7 @@ from runner.parts.openshift import site
 from runner.parts.planner import report
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
-from runner.parts.start.explaining import COPIES
+from runner.parts.start.commands.explain import COPIES
 from runner.recipe import lock, reading
 from runner.recipe.document import Document
 from runner.recipe.overrides import Override

@@ -10,8 +10,8 @@ import pytest
 
 from runner.check.validate import load
 from runner.parts.jobs import kubernetes
-from runner.parts.start import doctor
-from runner.parts.start.hardware import FLASH_KERNEL, PACKAGES, Card, Machine, probe
+from runner.parts.start.commands import doctor
+from runner.parts.start.commands.doctor import FLASH_KERNEL, PACKAGES, Card, Machine, probe
 from runner.recipe.overrides import from_options
 from runner.render import place
 from runner.run.launch import visible_devices
