@@ -34,6 +34,7 @@ Rules for every recipe. `hooks` names functions by their moment:
     check_formats()                        other forms of what `recipe check` finds, by name (`check/batch.py`, Format)
     beside_jobs(recipe, plan)              files beside the jobs of a render
     computed(recipe)                       what the recipe's lines make together there: the setting's path and a Computed
+    provenance(recipe)                     where a recipe comes from, as fields of the run's RunManifest
     at_the_end(run, tell)                  a context around a whole run
     prove(proofs, tell)                    judges prepared rows before a GPU is held
     show_rows(recipe, place, count, say)   proves each stage's rows as the engine makes them; gives each proof's folder

@@ -58,7 +58,7 @@ class Forked:
             raise subprocess.TimeoutExpired(str(self.pid), timeout or 0) from None
 
 
-class Server:
+class ForkServer:
     """The connection to a server. group: the process group of its programs; 0 for a group of their own."""
 
     def __init__(self, asked: socket.socket, group: int) -> None:
@@ -84,7 +84,7 @@ class Server:
 
 
 # The last one is used; in a fork, the server that forked it.
-_servers: list[Server] = []
+_servers: list[ForkServer] = []
 
 
 @contextmanager
@@ -94,7 +94,7 @@ def forking() -> Iterator[None]:
         yield
         return
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    server = Server(ours, group=0)
+    server = ForkServer(ours, group=0)
     server.other_end = theirs
     _servers.append(server)
     try:
@@ -235,7 +235,7 @@ class _Serving:
         os.environ.clear()
         os.environ.update(asked["env"] | own)
         # The same server forks its own programs, in its group, so that they end with it.
-        fork_server._servers[:] = [fork_server.Server(asks, os.getpgrp())]
+        fork_server._servers[:] = [fork_server.ForkServer(asks, os.getpgrp())]
 
     def _tell_end(self, key: selectors.SelectorKey) -> None:
         pid, asker = key.data

@@ -1,5 +1,5 @@
-"""Judging: what a text says as a recipe while somebody types it: what is wrong at which line, what it will need, what
-it will see, and what could stand at a place."""
+"""Judging: a recipe's text while somebody types it: its problems by line, its plan, its first rows, and proposals for a
+place."""
 
 import re
 from collections import Counter, defaultdict
@@ -28,8 +28,8 @@ from runner.tools.problem import Problem, Stop, report_bug
 
 
 class ChangedElsewhere(Exception):
-    """The file is not as it was read: another program has written it meanwhile, or taken it away. text: its own by now,
-    None where it is gone."""
+    """Another program has changed or removed the file since it was read. text: the file's text now, None where it is
+    gone."""
 
     def __init__(self, text: str | None) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class ChangedElsewhere(Exception):
 
 @dataclass
 class Opened:
-    """path: of the file. known: its text as it was read or written last, with the line ends of an editor."""
+    """A file that is edited. known: its text when it was last read or written, with the line ends of an editor."""
 
     path: Path
     known: str = field(init=False)
@@ -52,9 +52,9 @@ class Opened:
         return self.known
 
     def save(self, text: str, over: bool = False) -> None:
-        """Writes the text. over: whether also over what another program has written.
+        """Writes the text. over: also over the changes of another program.
 
-        Raises ChangedElsewhere where one has, and Stop where the file cannot be written."""
+        Raises ChangedElsewhere where another program has changed the file, and Stop where it cannot be written."""
         now = reading.text(self.path) if self.path.is_file() else None
         if not over and (now is None or _unix(now) != self.known):
             raise ChangedElsewhere(None if now is None else _unix(now))
@@ -71,14 +71,14 @@ def _unix(text: str) -> str:
     return text.replace("\r\n", "\n")
 
 
-# Characters that are shown of a row, and rows of each kind.
+# How many characters of a row are shown, and how many rows of each kind.
 SHOWN, ROWS = 1500, 3
 
 
 @dataclass(frozen=True)
 class Judged:
-    """document: None where the text is no YAML, or names no scenario; recipe: None where it makes no plan. problems:
-    with the notes, in the order of their lines."""
+    """document: None where the text is not YAML, or names no scenario; recipe: None where it has errors. problems:
+    errors and notes, in the order of their lines."""
 
     document: Document | None
     recipe: Recipe | None
@@ -91,7 +91,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class PlanSummary:
-    """What the plan says, a sentence each, and the forecast of each stage; without those, why nothing can be said."""
+    """The plan in sentences, and the forecast of each stage; without forecasts, why there is no plan."""
 
     sentences: Sequence[str]
     stages: Sequence[Forecast] = ()
@@ -101,7 +101,7 @@ WAITING = PlanSummary(("The plan is made when nothing is wrong any more.",))
 
 
 def whole(text: str, file: Path, price: float | None) -> tuple[Judged, PlanSummary]:
-    """What is wrong with a text as if it stood in a file, and what it will need, a fault of the runner's own included.
+    """The problems of a text as if it were in a file, and its plan; a fault of the runner itself is a problem too.
     price: of a GPU hour."""
     try:
         found = judge(text, file)
@@ -113,7 +113,7 @@ def whole(text: str, file: Path, price: float | None) -> tuple[Judged, PlanSumma
 
 
 def judge(text: str, file: Path, online: bool = False) -> Judged:
-    """A text as if it stood in a file. online: whether the hub is asked, too."""
+    """The problems of a text as if it were in a file. online: whether the hub is asked too."""
     try:
         document = reading.parse(str(file), text)
     except Stop as stop:
@@ -124,7 +124,7 @@ def judge(text: str, file: Path, online: bool = False) -> Judged:
 
 
 def plan(recipe: Recipe, price: float | None) -> PlanSummary:
-    """What a recipe will need. price: of a GPU hour. Raises Stop where nothing can be said."""
+    """What a recipe will need. price: of a GPU hour. Raises Stop where that is unknown."""
     try:
         made = translate(recipe, replace(place(recipe), checkpoint_keys=None))
         planned = Planned(recipe, made, forecast.of(recipe, made, price), price)
@@ -137,7 +137,7 @@ def plan(recipe: Recipe, price: float | None) -> PlanSummary:
 
 
 def rows(recipe: Recipe) -> dict[str, list[RenderedExample]]:
-    """The first rows that a rehearsal trains on, as the model is to see each, by what they are for.
+    """The first rows that a rehearsal trains on, as the model will see them, by their purpose.
 
     Raises Stop where there are none on this machine."""
     instead, _ = changed(recipe, scenarios.rehearsal(recipe.scenario).before_data(recipe, None))
@@ -159,8 +159,8 @@ _SCENARIO = re.compile(r"^scenario:\s*([\w-]+)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Proposal:
-    """What may be written at a place. label: as a list shows it; text: what is written; kind: `section`, `setting` or
-    `value`; says: what it means, Markdown of `code` and paragraphs."""
+    """A proposal for a place in the text. label: as a list shows it; text: what is inserted; kind: `section`, `setting`
+    or `value`; says: its meaning, Markdown of `code` and paragraphs."""
 
     label: str
     text: str
@@ -170,14 +170,14 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Meaning:
-    """What a setting is, says: Markdown of `code` and paragraphs."""
+    """The meaning of a setting. says: Markdown of `code` and paragraphs."""
 
     title: str
     says: str
 
 
 def proposals(text: str, line: int, column: int) -> list[Proposal]:
-    """What may be written at a place, both counted from 0; empty within comments and where nothing is known."""
+    """Proposals for a place, line and column counted from 0; empty within comments and where the setting is unknown."""
     lines = text.split("\n")
     before = lines[line][:column]
     if " #" in before or before.startswith("#"):
@@ -196,7 +196,7 @@ def proposals(text: str, line: int, column: int) -> list[Proposal]:
 
 
 def meaning(text: str, line: int) -> Meaning | None:
-    """What the setting in a line is, which counts from 0."""
+    """The meaning of the setting in a line, counted from 0."""
     lines = text.split("\n")
     found = _KEY.match(lines[line])
     if not found:
@@ -207,13 +207,13 @@ def meaning(text: str, line: int) -> Meaning | None:
 
 
 def says(part: Mapping[str, Any]) -> str:
-    """What the schema says of a setting, with what it can be."""
+    """The schema's description of a setting, with its allowed values."""
     choices = f"It can be {', '.join(f'`{choice}`' for choice in part['enum'])}." if "enum" in part else ""
     return "\n\n".join(filter(None, (part.get("markdownDescription", ""), choices)))
 
 
 def _part(text: str, path: Path_) -> Mapping[str, Any]:
-    """What the schema says of a setting; empty where it has none. A text without a scenario has that setting alone."""
+    """The schema of a setting; empty where it has none. A text without a scenario has that setting alone."""
     named, names = _SCENARIO.search(text), scenarios.names()
     part: Mapping[str, Any] = {"properties": {"scenario": {"title": "Scenario", "type": "string", "enum": names}}}
     if named and named[1] in names:
@@ -226,17 +226,17 @@ def _part(text: str, path: Path_) -> Mapping[str, Any]:
 
 
 def _around(lines: Sequence[str], line: int, indent: int) -> tuple[Path_, set[str]]:
-    """The section around what begins in column `indent` of a line, and the settings that it has in other lines."""
+    """The section around column `indent` of a line, and the settings that the section has in other lines."""
     section: Path_ = ()
     settings: dict[Path_, set[str]] = defaultdict(set)
     items: Counter[Path_] = Counter()
-    # What a line is within: columns, each with a setting or the number of an item.
+    # The settings and items around a line: the column of each, with its name or number.
     outer: list[tuple[int, str | int]] = []
     for number, text in enumerate(lines):
         key, dash = _KEY.match(text), re.match(r" *- ", f"{text} ")
         if dash:
             column = dash.end() - 2
-            # A list may begin in the column of its setting, which an item before this one does not outlive.
+            # A list may begin in the column of its setting; an item ends where the next one begins.
             while outer and (outer[-1][0], isinstance(outer[-1][1], int)) >= (column, True):
                 outer.pop()
             path = tuple(name for _, name in outer)
@@ -264,7 +264,7 @@ def _setting(name: str, part: Mapping[str, Any], indent: int) -> Proposal:
 
 
 def _values(part: Mapping[str, Any]) -> Iterator[Proposal]:
-    """What a setting can be, as far as the schema knows it: choices, what the catalog has, the default, an example."""
+    """Values of a setting that the schema knows: choices, the catalog's entries, the default, an example."""
     offered = [(snippet["body"], snippet["description"]) for snippet in part.get("defaultSnippets", ())]
     choices = [(value, "") for value in part.get("enum", [True, False] if part.get("type") == "boolean" else [])]
     others = [(part["default"], "The default.")] if "default" in part else []

@@ -1,4 +1,4 @@
-"""The plan as text: on one screen, in all its parts, and by a trace. No figure is made here."""
+"""A plan as text: on one screen, in all its parts, and by a trace."""
 
 import textwrap
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ from runner.plan import Plan
 from runner.recipe import units
 
 WIDTH = 80
-# Seconds of a run that is long enough for the first checkpoint to matter.
+# Seconds; the first checkpoint matters to runs that take longer.
 A_WHILE = 900
 _PARTS = {
     "weights": "weights",
@@ -67,14 +67,14 @@ def answer(planned: Planned, offers: list[Offer]) -> None:
 
 
 def verdict(planned: Planned, price: str = "`--price`, that of one") -> tuple[str, ...]:
-    """Whether it fits, how long it takes and what it costs, a sentence each. price: what a price is given by."""
+    """Three sentences: whether it fits, how long it takes, what it costs. price: how a price is given."""
     if not planned.forecasts:
         return (f"Nothing can be said of {planned.plan.name}: there are no formulas for what it trains.",)
     return _fits(planned), _time(planned), _cost(planned, price)
 
 
 def stages(planned: Planned) -> None:
-    """Prints a line for each stage, and what the figures rest on."""
+    """Prints a line for each stage, and the sources of the numbers."""
     if not planned.forecasts:
         return
     forecasts = {each.stage.name: each for each in planned.forecasts}
@@ -95,7 +95,7 @@ def stages(planned: Planned) -> None:
 
 
 def machines(planned: Planned, counts: list[int]) -> None:
-    """Prints a line for each count of machines, and what the figures rest on."""
+    """Prints a line for each count of machines, and the sources of the numbers."""
     rows = scaling.rows(planned.forecasts, counts)
     if not rows:
         say("\nHow long it takes on other counts of machines cannot be told.")
@@ -169,7 +169,7 @@ def _time(planned: Planned) -> str:
 
 
 def _first_checkpoint(planned: Planned) -> Iterator[str]:
-    """When the first one comes; of what is over in minutes nobody asks."""
+    """When the first checkpoint comes, for runs of some length."""
     time = planned.forecasts[0].time
     if time and time.checkpoints.count > 1 and planned.together.total_seconds >= A_WHILE:
         yield f"Checkpoints: the first comes after {units.duration(time.checkpoints.first)}."
@@ -223,7 +223,7 @@ def rounded(count: float) -> str:
 
 
 def _basis(planned: Planned) -> Iterator[str]:
-    """What the ranges come from: that of memory for the stage that needs most, that of time for the longest."""
+    """The sources of the ranges: memory for the stage that needs most, time for the longest."""
     most = max(planned.forecasts, key=lambda each: each.memory.total)
     yield f"Memory: {most.memory_spread}."
     if timed := [each for each in planned.forecasts if each.time]:
@@ -237,11 +237,11 @@ def _disk(planned: Planned) -> Iterator[str]:
             yield f"Disk: {units.gib(need)} on the claim {name}, of {plan.claim_gib(name)} GiB."
 
 
-# In all its parts: a table for each stage, then the claims and what the figures rest on.
+# In all its parts: a table for each stage, then the claims and the sources.
 
 
 def details(planned: Planned, nodes: list[int], traced: Mapping[str, Traced]) -> None:
-    """Prints the parts of a plan, a table a stage."""
+    """Prints all numbers of a plan, one table a stage."""
     terminal = Console()
     console = terminal if terminal.is_terminal else Console(width=120)
     plan, forecasts = planned.sized, planned.forecasts
@@ -270,7 +270,7 @@ def details(planned: Planned, nodes: list[int], traced: Mapping[str, Traced]) ->
 
 
 def _claims(plan: Plan, forecasts: list[Forecast]) -> str:
-    """What each claim must hold, and what is asked for."""
+    """How much will be written to each claim, and the size that is requested."""
     lines = ["Claims:"]
     for name, need in storage.needs(plan, forecasts).items():
         stated = next(claim for claim in plan.site["claims"] if claim["name"] == name).get("size_gib")
@@ -356,7 +356,7 @@ def _files(forecast: Forecast, plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _batch(work: Run) -> str:
-    """Rows behind a step; where rows are packed, tokens."""
+    """The rows of a step; tokens where rows are packed."""
     counted = f"{work.micro_batch_size} × {work.accumulation} × {work.machines.world_size} GPUs"
     if not isinstance(work, Workload) or work.batch_tokens is None:
         return f"{work.effective_batch_size} rows: {counted}"
@@ -365,7 +365,7 @@ def _batch(work: Run) -> str:
 
 
 def _checkpoints(time: Duration, work: Run) -> str:
-    """How many, and when; what an interruption costs is the time between two."""
+    """How many checkpoints there are, and when; an interruption costs the time between two."""
     seen, own = time.checkpoints, time.checkpoints.within
     if seen.count == 1:
         return "1, at the end"
@@ -414,7 +414,7 @@ def _pace(forecast: Forecast) -> Iterator[tuple[str, str]]:
 
 
 def exact(console: Console, forecasts: list[Forecast], traces: Mapping[str, Traced]) -> None:
-    """Prints the exact trace of each stage that has one beside the quick estimate."""
+    """Prints the exact trace of each traced stage beside the quick estimate."""
     for forecast in forecasts:
         if (traced := traces.get(forecast.stage.name)) is None:
             continue

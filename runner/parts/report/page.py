@@ -13,9 +13,9 @@ from runner import __version__
 from runner.parts.evaluate import gates
 from runner.parts.report import charts, sentences
 from runner.parts.report.facts import Curve, RunFacts, Series, of
+from runner.parts.report.provenance import flat
 from runner.recipe.document import differing
 from runner.run.run_folder import RunFolder
-from runner.run.run_manifest import flat
 from runner.tools import packaged
 from runner.tools.files import write_text
 from runner.tools.problem import Stop

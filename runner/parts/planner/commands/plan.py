@@ -27,7 +27,7 @@ from runner.scenarios import translate
 from runner.tools.files import write_text
 from runner.tools.problem import Stop
 
-# What a recipe may have, too.
+# The same limit as a recipe's.
 MOST_MACHINES = 1024
 
 
@@ -109,7 +109,7 @@ def plan(
     found = recipe_offers.of(planned)
     if taken:
         return _apply(planned, found, taken)
-    # Operations are shown by JSON alone.
+    # Only JSON shows operations.
     traced = {}
     if exact:
         trace = parts.hook("trace")
@@ -129,7 +129,7 @@ def plan(
         text.machines(planned, nodes)
     text.offered(found)
     for problem in (*planned.problems, *planned.notes):
-        # Here the offers are there to see, or that there are none.
+        # The offers are printed above, or there are none.
         said = "" if found else "No change that was tried makes all of it hold: name a larger GPU, or ask for less."
         hint = problem.hint.replace(forecast.OFFERED, said)
         if found:
@@ -175,7 +175,7 @@ def _draw(planned: Planned, file: Path) -> None:
 
 
 def _by_trace_alone(recipe: Recipe, plan: Plan, forecasts: list[Forecast], style: str) -> int:
-    """Shows what traces say of models that there are no formulas for; 1 where one does not fit its GPU."""
+    """Prints what traces say of models without formulas; 1 where one does not fit its GPU."""
     stages = []
     for stage in forecasts:
         if isinstance(work := stage.workload, Workload):
@@ -209,7 +209,7 @@ def _open(path: str, sets: tuple[str, ...], style: str) -> Recipe:
 
 
 def _counts(given: str | None) -> list[int]:
-    """Counts of machines; dots go on as the two before them began, up to the one after them."""
+    """Counts of machines. Dots continue the two counts before them, up to the count after them."""
     try:
         counts: list[int] = []
         parts = [part.strip() for part in (given or "").split(",") if part.strip()]
