@@ -1,10 +1,11 @@
 """`python -m runner.parts.kfp.task PLAN … VERB --stage NAME …`: one task of the pipeline of target `kfp`.
 
-    prepare, train    sends the stage's job and waits for it; leaves what was made, and of a trained one model and metrics
+    prepare, train    sends the stage's job and waits for it; leaves its uid, and after training model and metrics
     gate              the same of the gate after the stage; leaves its verdict
     closed            ends the run where a gate is closed, with what it says
 
-What a task leaves it writes where the launcher of Kubeflow Pipelines looks for it (`executor_output.json`, of kfp 2.17's specification).
+A task writes its outputs where the launcher of Kubeflow Pipelines looks for them (`executor_output.json`, kfp 2.17's
+specification).
 """
 
 import json

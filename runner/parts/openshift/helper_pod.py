@@ -156,8 +156,7 @@ class _Helper:
     def clear(self, claims: list[str]) -> None:
         """Deletes a pod of that name that has ended or never started.
 
-        Raises Stop where one is running, perhaps for somebody else, and where a claim is missing, because the pod would wait
-        for ever.
+        Raises Stop where one is running, perhaps for somebody else, and where a claim is missing: the pod would wait for ever.
         """
         for claim in claims:
             if self.cluster.get("PersistentVolumeClaim", self.space, claim) is None:
