@@ -54,7 +54,7 @@ def verdict(cluster: Cluster, plan: Plan, wanted: Stage) -> tuple[dict[str, str]
         found, refusal = target.OPEN, ""
     except Stop as stop:
         found, refusal = "closed", stop.text
-    milestone = _of(cluster, plan, wanted, of_gate=True)
+    milestone = pipeline.milestone_of(cluster, plan, wanted, of_gate=True)
     if refusal and milestone.state != FAILED:
         # It was not this gate that said no.
         raise Stop(refusal)
@@ -73,14 +73,9 @@ def _walked(cluster: Cluster, plan: Plan, wanted: Stage, of_gate: bool = False) 
             return walk(cluster, plan, None, "", say, wanted.name, of_gate)
         except Gone as gone:
             say(f"{gone.text}\nUntil then the run waits; `recipe stop` ends it where it is not to go on.")
-            while patiently(lambda: _of(cluster, plan, wanted, of_gate)).state in (pipeline.MISSING, pipeline.GOING):
+            gone_states = (pipeline.MISSING, pipeline.GOING)
+            while patiently(lambda: pipeline.milestone_of(cluster, plan, wanted, of_gate)).state in gone_states:
                 pause()
-
-
-def _of(cluster: Cluster, plan: Plan, wanted: Stage, of_gate: bool) -> Milestone:
-    """How a stage, or the gate after it, is now."""
-    way = pipeline.milestones(cluster, plan)
-    return next(each for each in way if (each.stage.name, each.of_gate) == (wanted.name, of_gate))
 
 
 def model_uri(plan: Plan, wanted: Stage) -> str:
