@@ -31,6 +31,7 @@ Rules for every recipe. `hooks` names functions by their moment:
     after_plan(plan, run)                  the same, on plain machines, where there is no recipe
     measured(recipe, evaluation, section)  gates and Evaluation of a stage (see `common.measured`)
     in_rehearsal(recipe)                   Overrides of a rehearsal for sections of the part
+    check_formats()                        other forms of what `recipe check` finds, by name (`check/batch.py`, Format)
     beside_jobs(recipe, plan)              files beside the jobs of a render
     computed(recipe)                       what the recipe's lines make together there: the setting's path and a Computed
     provenance(recipe)                     where a recipe comes from, as fields of the run's RunManifest

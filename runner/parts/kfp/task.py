@@ -19,9 +19,9 @@ from runner.parts.openshift import controller, driver_job, pipeline
 from runner.parts.openshift.client import Cluster
 from runner.parts.openshift.controller import say, walk
 from runner.parts.openshift.errors import patiently, pause
-from runner.parts.openshift.jobs import container, pods_of
+from runner.parts.openshift.jobs import pods_of
 from runner.parts.openshift.pipeline import Milestone
-from runner.parts.openshift.status import FAILED, TAIL
+from runner.parts.openshift.status import FAILED, first_log
 from runner.parts.openshift.watch import Gone
 from runner.plan import Plan, Stage
 from runner.tools.problem import Stop
@@ -65,8 +65,8 @@ def verdict(cluster: Cluster, plan: Plan, wanted: Stage) -> tuple[dict[str, str]
 
 
 def _walked(cluster: Cluster, plan: Plan, wanted: Stage, of_gate: bool = False) -> Milestone | None:
-    """As `walk`; but where somebody takes a job away, and has not ended the run as `recipe stop` does, the task waits: one that has
-    failed is tried again by the pipeline server, and that would send the job anew."""
+    """As `walk`; but where somebody deletes a job without ending the run (`recipe stop` ends it), the task waits: the
+    pipeline server would try a failed one again, and that would send the job again."""
     while True:
         try:
             return walk(cluster, plan, None, "", say, wanted.name, of_gate)
@@ -92,17 +92,14 @@ def model_uri(plan: Plan, wanted: Stage) -> str:
 def measured(cluster: Cluster, job: Manifest) -> dict[str, float]:
     """The last figures of a training job's own lines in the log of its first machine."""
     values: dict[str, float] = {}
-    for pod in pods_of(cluster, job)[:1]:
-        name, space = pod["metadata"]["name"], job["metadata"]["namespace"]
-        for event in child_process.events(cluster.log(space, name, container(job), tail=TAIL) or ""):
-            numbers = {key: value for key, value in event.items() if type(value) in (int, float)}
-            values |= {key: float(value) for key, value in numbers.items()}
+    for event in child_process.events(first_log(cluster, job, pods_of(cluster, job))):
+        values |= {key: float(value) for key, value in event.items() if type(value) in (int, float)}
     return values
 
 
 def leave(given: str, parameters: dict[str, str], metadata: dict[str, Output], model: Path | None) -> None:
-    """Writes what a task leaves. given: the launcher's own description of the task; model: the file that the dashboard offers
-    for the model, which says where it lies: its weights stay on the claim."""
+    """Writes a task's outputs. given: the launcher's own description of the task; model: the file that the dashboard
+    offers for the model. It names the folder of the weights, which stay on the claim."""
     outputs = json.loads(given).get("outputs", {})
     artifacts = {
         name: {"artifacts": [{**place["artifacts"][0], "metadata": metadata.get(name, {})}]}

@@ -54,8 +54,8 @@ class Later(ModuleType):
 
 @cache
 def client_parts() -> tuple[Any, Any, Any]:
-    """The client's modules with its reader of kubeconfigs, its configuration, and its pool of connections. Whoever imports the
-    client itself gets the whole, as ever. Raises Stop where it is not installed."""
+    """The client's kubeconfig reader, its configuration and its connection pool. Importing the client itself still
+    gives all of it. Raises Stop where it is not installed."""
     found = importlib.util.find_spec(ROOT)
     if found is None or not found.submodule_search_locations:
         raise Stop("Talking to a cluster needs a package that is not installed.", packaged.install("cluster"))
@@ -154,7 +154,8 @@ class Account:
     keys: Path
 
     def auth_settings(self) -> dict[str, dict[str, str]]:
-        """As the official client's configuration has them; read each time, because a kubelet replaces the key within the hour."""
+        """The token as the official client's configuration has it. It is read each time, because a kubelet replaces it
+        within the hour."""
         try:
             token = (self.keys / "token").read_text(encoding="utf-8").strip()
         except OSError as error:
@@ -166,8 +167,8 @@ class Account:
 
 
 def connect_in_pod(server: str, keys: Path, namespace: str) -> Cluster:
-    """The cluster that this pod runs in, trusted by the authority beside the key. It takes no package that a training image
-    need not have."""
+    """The cluster that this pod runs in, trusted by the authority beside the key. A training image need not have the
+    official client."""
     import urllib3
 
     authority = keys / "ca.crt"
@@ -176,11 +177,11 @@ def connect_in_pod(server: str, keys: Path, namespace: str) -> Cluster:
 
 
 class Cluster:
-    """What the commands ask of a cluster. Every method raises Stop in plain words where the cluster refuses, and TryAgain
-    where it does not answer; `request` alone raises Refused instead, with the status and the cluster's own words.
+    """What the commands ask of a cluster. Every method raises Stop in plain words where the cluster refuses, and
+    TryAgain where it does not answer; `request` alone raises Refused, with the status and the cluster's own words.
 
-    pool: connections of urllib3; configuration: as the official client has it, with the server and who asks; namespace: the
-    one of the kubeconfig's current context.
+    pool: connections of urllib3; configuration: as the official client has it, with the server and the credentials;
+    namespace: that of the kubeconfig's current context.
     """
 
     def __init__(self, pool: Any, configuration: Any, namespace: str) -> None:
@@ -275,8 +276,8 @@ class Cluster:
         stamped: bool = False,
         since: str = "",
     ) -> str | None:
-        """A container's log; None where it has not started, or there was no container before it (`previous`). stamped: whether
-        each line begins with the time at which it was written; since: the time from which on it is asked for."""
+        """A container's log; None where it has not started, or there is no previous container (`previous`). stamped:
+        whether each line begins with its time; since: the time from which lines are read."""
         query: list[tuple[str, Any]] = [("container", container)]
         query += [("previous", "true")] if previous else []
         query += [("tailLines", tail)] if tail else []
@@ -361,8 +362,8 @@ def pieces(cluster: Cluster, response: Response, size: int) -> Iterator[bytes]:
 
 
 def address(kind: str, namespace: str, name: str | None = None, older: str = "") -> str:
-    """Where the API has an object, or all of its kind. namespace: empty for a kind that lies in none; older: the group and
-    version to go by in place of the kind's own."""
+    """The API path of an object, or of all objects of its kind. namespace: empty for a kind without one; older: a group
+    and version in place of the kind's own."""
     version, plural = KINDS[kind]
     version = older or version
     root = f"/api/{version}" if "/" not in version else f"/apis/{version}"
@@ -412,7 +413,8 @@ def forward(
 ) -> None:
     """Passes connections to `local_port` (0: any free one) on to the pod's port, until it is interrupted.
 
-    pod: its name, or what gives the name for each connection. ready: called with the local port once it listens. Raises Stop where the local port is taken.
+    pod: its name, or a function that gives the name for each connection. ready: called with the local port once it
+    listens. Raises Stop where the local port is in use.
     """
     with bound_port(local_port) as listener:
         listener.listen()

@@ -1,7 +1,7 @@
-"""`python -m runner.parts.openshift.controller PLAN …`: stage after stage and gate after gate without a person, in a pod of the cluster.
+"""`python -m runner.parts.openshift.controller PLAN …`: the driver's program, which sends every stage and gate.
 
-Each step is that of `recipe submit`, which finds on the cluster how far all is: so a pod that has died goes on where the
-one before it stood, and what somebody else has sent meanwhile is found there.
+Each step is that of `recipe submit`, which finds the state of everything on the cluster. So a new driver pod continues
+where the last one stopped, and finds what somebody else has sent meanwhile.
 """
 
 import argparse
@@ -56,12 +56,17 @@ def opened(given: argparse.Namespace) -> tuple[Cluster, Plan]:
 
 
 def submit_all(cluster: Cluster, plan: Plan, how: Sending) -> Sent | None:
-    """Sends the first milestone that is not done, with all that this machine alone can give, and the driver; gives the driver,
-    None where all is done. Sent twice it changes nothing. The rest is as in `submit`.
+    """Sends the first milestone that is not done, with everything that only this machine has, and then the driver.
+    Returns the driver, None where all is done. Sent twice it changes nothing. The rest is as in `submit`.
 
     Raises Stop where the cluster refuses anything, and then nothing has been sent, and where the next gate is closed.
     """
-    _account_is_there(cluster, plan)
+    space = plan.site["namespace"]
+    if cluster.get("ServiceAccount", space, ACCOUNT) is None:
+        raise Stop(
+            f"There is no service account `{ACCOUNT}` in the namespace `{space}`, by which a pipeline walks by itself.",
+            "`recipe site RECIPE` writes it and its rights, for `oc apply -k`; without --all you send each stage yourself.",
+        )
     what = pipeline.driver_sent(plan, how.target, how.files_key)
     there = pipeline.driver_of(cluster, plan)
     for manifest in what.support:
@@ -78,8 +83,7 @@ def submit_all(cluster: Cluster, plan: Plan, how: Sending) -> Sent | None:
 
 
 def wake(cluster: Cluster, plan: Plan, tell: Tell) -> None:
-    """After a promotion: the driver that has ended at the gate goes on, where it is still of this very recipe. What it was
-    started with, it is started with again."""
+    """Starts the driver again after a promotion, with its former options, where it was made from this very recipe."""
     job = pipeline.driver_of(cluster, plan)
     if job is None or pipeline.walks(job):
         return
@@ -104,15 +108,6 @@ def _send(cluster: Cluster, plan: Plan, what: Sent, tell: Tell) -> None:
         cluster.apply(manifest)
     post(cluster, what, tell)
     tell("It takes stage after stage and gate after gate; this machine may sleep. A closed gate ends it.")
-
-
-def _account_is_there(cluster: Cluster, plan: Plan) -> None:
-    space = plan.site["namespace"]
-    if cluster.get("ServiceAccount", space, ACCOUNT) is None:
-        raise Stop(
-            f"There is no service account `{ACCOUNT}` in the namespace `{space}`, by which a pipeline walks by itself.",
-            "`recipe site RECIPE` writes it and its rights, for `oc apply -k`; without --all you send each stage yourself.",
-        )
 
 
 def promote(cluster: Cluster, plan: Plan, stage: Stage, by: str, reason: str, tell: Tell) -> None:
@@ -160,10 +155,10 @@ def walk(
     stage: str | None = None,
     of_gate: bool = False,
 ) -> Milestone | None:
-    """Sends what comes next and waits for it, until all is done, or the stage of that name, or the gate after it; gives that
-    milestone, None for all. files_key: of the data files that lie on the claim.
+    """Sends what comes next and waits for it, until all is done, or the stage of that name, or the gate after it.
+    Returns that milestone, None for all. files_key: of the data files on the claim.
 
-    Raises Stop with why it goes no further: a gate is closed, a stage has failed, the cluster refuses something.
+    Raises Stop with the reason where it cannot continue: a closed gate, a failed stage, or a refusal of the cluster.
     """
     alone = submit.Sending(tell, _nobody, target, files=Files("", {}, {}, sent=files_key), alone=True)
     while True:

@@ -1,7 +1,6 @@
 """Why a job or a server does not start, or ended: read from events, pod status and logs, said in words."""
 
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from functools import cache
 
 from runner.catalog import troubles
@@ -10,7 +9,7 @@ from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import jobs
 from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.errors import TryAgain
-from runner.parts.openshift.status import FAILED, FINISHED, QUEUED, TAKEN, JobState, when
+from runner.parts.openshift.status import FAILED, FINISHED, QUEUED, TAKEN, JobState, seconds, when
 from runner.recipe import units
 
 # Given a pod's name, the end of its container's log, of the previous container's where it has been restarted.
@@ -44,8 +43,8 @@ def _told(said: str, place: str, otherwise: str, **words: str) -> str:
 
 
 def unmade_pod(events: Manifests, less: str, otherwise: str) -> str:
-    """Why a pod was not made, by the latest event that says so, in words to go on a sentence; empty where none does. less: the
-    settings that ask for less; otherwise: what to do where the reason is nobody's."""
+    """Why a pod was not made, by the latest event that says so; empty where none does. less: the settings that ask for
+    less; otherwise: the remedy where the reason is unknown."""
     said = next((event["message"] for event in reversed(events) if event.get("reason") in NOT_MADE), "")
     return said and _told(said, troubles.UNMADE, f"{said}. {otherwise}", less=less)
 
@@ -182,17 +181,15 @@ def _missing_pods(state: JobState) -> Iterator[str]:
         return
     if why := unmade_pod(state.events, LESS, "Render the recipe again with this version, and submit it again."):
         yield f"{f'Only {there} of {wanted} pods are made' if there else 'No pods are made'}: {why}"
-    elif not there and not state.job.get("status") and (minutes := _age(state.job) // 60):
+    elif (
+        not there
+        and not state.job.get("status")
+        and (minutes := seconds(state.job["metadata"].get("creationTimestamp")) // 60)
+    ):
         yield (
             f"Nobody has taken it up in {minutes:.0f} minutes: the operator of {state.job['kind']}s may be down. Ask the "
             "cluster's admin whether it runs."
         )
-
-
-def _age(manifest: Manifest) -> float:
-    """Seconds since an object was made, by this machine's clock."""
-    at = manifest["metadata"].get("creationTimestamp")
-    return (datetime.now(UTC) - datetime.fromisoformat(at.replace("Z", "+00:00"))).total_seconds() if at else 0.0
 
 
 def _taken(state: JobState) -> Iterator[str]:

@@ -143,10 +143,10 @@ def _delete(cluster: Cluster, space: str, name: str) -> None:
 
 
 def _clear(cluster: Cluster, manifest: Manifest) -> None:
-    """Deletes a pod of that name that has ended or has never started.
+    """Deletes a pod of that name that has ended or never started.
 
-    Raises Stop where one is at work, perhaps for somebody else, and where a claim is not there: the pod would wait for it in
-    vain.
+    Raises Stop where one is running, perhaps for somebody else, and where a claim is missing, because the pod would
+    wait for ever.
     """
     space, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
     for volume in manifest["spec"]["volumes"]:
@@ -216,8 +216,8 @@ def _why(cluster: Cluster, pod: Manifest) -> list[str]:
 
 
 def pod(plan: Plan, stage: Stage, word: str, folder: str, writes: bool = False) -> Manifest:
-    """The helper: the claims, read-only unless it writes, our own file server on a folder, and an end of its own after four
-    hours. plan: of the stage alone, after which it is named."""
+    """The helper: the claims, read-only unless it writes, our file server on a folder, and an end after four hours.
+    plan: of the stage alone, after which the pod is named."""
     part = SEND if writes else FETCH
     command = ["python", "-m", "runner.entrypoints.file_server", folder, *([WRITES] if writes else [])]
     mounts = [{"name": "tmp", "mountPath": "/tmp"}, *code.mounts(plan), *podspec.claim_mounts(plan, not writes)]
@@ -252,10 +252,11 @@ def look_pod(plan: Plan, stage: Stage, contents: str) -> Manifest:
 
 
 def look(folder: str, expected: str, contents: str, name: str) -> int:
-    """Whether the image that this process runs in holds a recipe's rows (`python -m runner.entrypoints.embedded`); 1 where not.
+    """Checks whether the image of this process has a recipe's rows (`python -m runner.entrypoints.embedded`); 1 where
+    not.
 
-    folder: where they should lie; expected, contents: what they should have been made for, and from (`runner.data.report`;
-    empty contents: that is not known); name: the recipe's.
+    folder: where the rows should be; expected, contents: the settings and files that they should be made from
+    (`runner.data.report`; empty contents: unknown); name: the recipe's.
     """
     rows = PreparedRows.read(Path(folder))
     as_asked = rows is not None and rows.asked == expected

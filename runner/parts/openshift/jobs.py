@@ -61,32 +61,24 @@ class Sent:
 
 
 def sent(plan: Plan, stage: Stage, target: str | None = None, of_gate: bool = False, files_key: str = "") -> Sent:
-    """The objects of a stage, or of the gate after it, exactly those that `recipe render` writes; where data files were sent,
-    the job says which."""
+    """The objects of a stage, or of the gate after it, exactly as `recipe render` writes them. The job names the data
+    files that were sent."""
     target = target or kubernetes.default(plan.site)
     stage_plan = plan.only(stage)
-    files = target_of(target).job(stage_plan, stage)
-    manifests = {
-        file.path: [document for document in yaml.safe_load_all(file.text) if _is_manifest(document)] for file in files
-    }
-    job = manifests[batch.GATE_FILE if of_gate else f"{target}.yaml" if stage.trains else batch.PREPARE_FILE][0]
+    texts = {file.path: file.text for file in target_of(target).job(stage_plan, stage)}
+    job_file = batch.GATE_FILE if of_gate else f"{target}.yaml" if stage.trains else batch.PREPARE_FILE
+    claims, config, (job, *_) = (
+        [each for each in yaml.safe_load_all(texts.get(file, "")) if each]
+        for file in (kubernetes.CLAIMS_FILE, kubernetes.CONFIG_FILE, job_file)
+    )
     if files_key:
         job["metadata"]["annotations"][FILES] = files_key
-    return Sent(
-        plan=stage_plan,
-        stage=stage,
-        support=(*manifests.get("claims.yaml", []), *manifests[kubernetes.CONFIG_FILE]),
-        job=job,
-    )
-
-
-def _is_manifest(document: Any) -> bool:
-    return isinstance(document, dict) and "kind" in document and "metadata" in document
+    return Sent(stage_plan, stage, (*claims, *config), job)
 
 
 def ours(cluster: Cluster, plan: Plan) -> Manifests:
-    """Every job on the cluster of the plan's scenario that recipe-runner has rendered, under any target: one request a kind.
-    They may be of other recipes."""
+    """Every job of the plan's scenario that recipe-runner has rendered, under any target and perhaps of other recipes:
+    one request a kind."""
     labels = kubernetes.labels(plan, plan.stages[0])
     return everyone(cluster, plan.site["namespace"], {"recipe-runner/scenario": labels["recipe-runner/scenario"]})
 
@@ -99,8 +91,8 @@ def everyone(cluster: Cluster, namespace: str, labels: dict[str, str] | None = N
 
 
 def existing(cluster: Cluster, plan: Plan, stage: Stage, of_gate: bool = False) -> Manifests:
-    """What the cluster has by the name of a stage's job, under any target, or of the gate's after it, whoever has made it: asked
-    by name, because what is not of recipe-runner is not among those of `ours`."""
+    """The jobs that have the name of a stage's job, or of its gate's, under any target and whoever made them. They are
+    read by name, because `ours` has only those of recipe-runner."""
     kinds, name = _called(plan, stage, of_gate)
     return [job for kind in kinds if (job := cluster.get(kind, plan.site["namespace"], name))]
 
@@ -170,7 +162,8 @@ def queue_of(manifest: Manifest) -> str:
 
 
 def foreseen(job: Manifest, what: str) -> str:
-    """What the plan foresaw for a job (`runner.parts.jobs.kubernetes.foreseen`), memory with its unit; empty where it says nothing."""
+    """A prediction of the plan for a job (`runner.parts.jobs.kubernetes.foreseen`), memory with its unit; empty where
+    there is none."""
     return annotation(job, f"{kubernetes.PLANNED}{what}")
 
 
@@ -197,8 +190,8 @@ def key(job: Manifest) -> str:
 
 
 def makers(cluster: Cluster, job: Manifest) -> Manifests:
-    """What makes a job's pods: the job itself, and for a TrainJob the plain Jobs of its JobSet, which is named after it. Those
-    that an earlier TrainJob of that name has left until they have ended are older than this one."""
+    """The objects that make a job's pods: the job itself, and for a TrainJob the plain Jobs of its JobSet, which has
+    its name. Jobs that an earlier TrainJob of that name has left are older than this one."""
     if job["kind"] != "TrainJob":
         return [job]
     meta = job["metadata"]
@@ -207,8 +200,7 @@ def makers(cluster: Cluster, job: Manifest) -> Manifests:
 
 
 def attempts_of(cluster: Cluster, job: Manifest, made_by: Manifests) -> Manifests:
-    """All pods that `made_by` own, the first machine's first, and of each machine the latest last: a plain Job leaves those
-    that failed."""
+    """All pods that `made_by` own, by machine, and for each machine the latest last: a plain Job keeps failed pods."""
     uids, meta = {maker["metadata"]["uid"] for maker in made_by}, job["metadata"]
     pods = cluster.list("Pod", meta["namespace"], {POD_LABEL[job["kind"]]: meta["name"]})
     own = [pod for pod in pods if uids & {owner["uid"] for owner in pod["metadata"].get("ownerReferences") or ()}]
@@ -231,24 +223,27 @@ def machines(job: Manifest) -> int:
 
 def gpus(job: Manifest) -> int:
     """How many GPUs a job holds while it runs, on all its machines."""
-    limits = [(count, each.get("limits", {})) for count, containers in _pods(job) for each in containers]
-    return sum(count * int(limit.get("nvidia.com/gpu", 0)) for count, limit in limits)
+    return sum(count * gpus_of(pod) for count, pod in _pods(job))
 
 
-def _pods(job: Manifest) -> list[tuple[int, Manifests]]:
-    """The pods that a job is for: how many of a kind, and the resources of each of its containers."""
+def gpus_of(pod: Manifest) -> int:
+    """How many GPUs a pod holds, by its specification."""
+    limits = [each.get("resources", {}).get("limits", {}) for each in pod.get("containers", ())]
+    return sum(int(limit.get("nvidia.com/gpu", 0)) for limit in limits)
+
+
+def _pods(job: Manifest) -> list[tuple[int, Manifest]]:
+    """The pods that a job is for: how many of a kind, and their specification."""
     spec = job["spec"]
     if job["kind"] == "TrainJob":
         trainer = spec.get("trainer", {})
-        return [(int(trainer.get("numNodes") or 1), [trainer.get("resourcesPerNode", {})])]
+        return [
+            (int(trainer.get("numNodes") or 1), {"containers": [{"resources": trainer.get("resourcesPerNode", {})}]})
+        ]
     if job["kind"] == "PyTorchJob":
-        kinds = [(each.get("replicas", 1), each["template"]) for each in spec["pytorchReplicaSpecs"].values()]
-    else:
-        kinds = [(int(spec.get("completions") or 1), spec.get("template", {}))]
-    return [
-        (count, [each.get("resources", {}) for each in template.get("spec", {}).get("containers", ())])
-        for count, template in kinds
-    ]
+        kinds = spec["pytorchReplicaSpecs"].values()
+        return [(each.get("replicas", 1), each["template"]["spec"]) for each in kinds]
+    return [(int(spec.get("completions") or 1), spec.get("template", {}).get("spec", {}))]
 
 
 def node_number(pod: Manifest) -> int:

@@ -1,7 +1,6 @@
 """Submit: the cluster judges everything first, then gets what it lacks; what is there already stays untouched."""
 
 import copy
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from runner.parts.jobs.kubernetes import SHARED, Manifest
 from runner.parts.jobs.podspec import KEY, KEY_SECRET
 from runner.parts.openshift import helper_pod, jobs, pipeline
 from runner.parts.openshift.client import MANAGER, Cluster, Manifests, address
-from runner.parts.openshift.errors import ENDING_SECONDS, Refused, patiently, pause
+from runner.parts.openshift.errors import Refused, in_time, patiently
 from runner.parts.openshift.jobs import Sent
 from runner.parts.openshift.pipeline import CLAIM, Claims
 from runner.parts.openshift.status import FAILED, TRAINING, JobState, ended, going
@@ -31,12 +30,12 @@ Confirm = Callable[[str], bool]
 
 @dataclass(frozen=True)
 class Sending:
-    """How a plan is sent. target: the kind of training job, None for that of the recipe's cluster. dry_run: whether the cluster
-    only judges. files: what the first stage finds on the claim, which is sent before it. contents: of the data files of each
-    stage, by its name, as they are here; none where they are not (see `runner.data.report.contents`).
+    """How a plan is sent. target: the kind of training job, None for that of the recipe's cluster; dry_run: whether the
+    cluster only judges; files: what is sent to the claim before the first stage; contents: the hashes of each stage's
+    data files, by its name; none where they are not here (see `runner.data.report.contents`).
 
-    alone: whether the driver sends it, which tries nothing again that has failed, and finds done what a person's machine does once:
-    the key, the files, the look into the image.
+    alone: whether the driver sends it. The driver tries nothing again that has failed, and a person's machine has
+    already done what only it can do: the key, the files, the look into the image.
     """
 
     tell: Tell
@@ -54,8 +53,8 @@ class Sending:
 
 
 def submit(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent | None:
-    """Sends what comes next of a plan, or the stage of that name; gives what is under way then, None where nothing is. What
-    needs no GPU is waited for, and what comes after it is sent too.
+    """Sends what comes next of a plan, or the stage of that name. Returns what is then under way, None where nothing
+    is. It waits for what needs no GPU, and then sends what comes after it.
 
     Raises Stop where the cluster refuses anything, and then nothing has been sent, and where it has failed before.
     """
@@ -70,8 +69,8 @@ def submit(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sen
 
 
 def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent | None:
-    """Sends what comes next, or finds it there; what of it was sent before a lost connection is not sent twice. The rest is
-    as in `submit`."""
+    """Sends what comes next, or finds it there; after a lost connection nothing is sent twice. The rest is as in
+    `submit`."""
     tell, alone = how.tell, how.alone
     sender = _Sender(cluster, plan, how, pipeline.claims_of(cluster, plan))
     way = pipeline.milestones(cluster, plan, how.files_key, sender.claims)
@@ -145,7 +144,7 @@ def _holds(milestone: pipeline.Milestone, sent: Sent) -> bool:
         # Only what concerns its result counts.
         return milestone.done or milestone.state == pipeline.UNDER_WAY
     # It may need another machine. What fetches and prepares may have failed for want of a network, and is tried again.
-    contents = {jobs.annotation(job, "recipe-runner/content") for job in (milestone.job, sent.job)}
+    contents = {jobs.annotation(job, pipeline.CONTENT) for job in (milestone.job, sent.job)}
     return milestone.stage.trains and len(contents) == 1
 
 
@@ -164,8 +163,8 @@ class _Sender:
         return [jobs.require_of(job, sent.plan.name) for job in there]
 
     def made(self, sent: Sent) -> Manifests:
-        """What a job needs that is made for it. A claim that exists keeps its size and mode: nobody may change them, and
-        somebody's results lie on it."""
+        """The objects that are made for a job. A claim that exists keeps its size and mode: nobody may change them, and
+        it has somebody's results."""
         return [
             manifest
             for manifest in sent.support
@@ -173,10 +172,10 @@ class _Sender:
         ]
 
     def judge(self, sent: Sent, there: Manifests, files: Files | None = None, keeps: bool = False) -> None:
-        """Raises Stop where the queue is not there, a claim will not do, or the server's own dry run refuses anything.
+        """Raises Stop where the queue is missing, a claim will not do, or the server's own dry run refuses anything.
 
-        there: the jobs that this one takes the place of; files: what is sent before it; keeps: whether what is there stays, and
-        its claims with it.
+        there: the jobs that this one replaces; files: what is sent before it; keeps: whether the existing job stays,
+        with its claims.
         """
         cluster, alone = self.cluster, self.how.alone
         self._queue_is_there(sent)
@@ -213,8 +212,8 @@ class _Sender:
             )
 
     def _claims_will_do(self, sent: Sent) -> None:
-        """Raises Stop where a claim that is there is being deleted, or one of a job of several machines was made for one: a
-        cluster would attach it to the first machine, and leave the others' pods waiting for ever."""
+        """Raises Stop where a claim is being deleted, or where a claim for one machine is used by several: a cluster
+        would attach it to the first machine, and the others' pods would wait for ever."""
         count = jobs.machines(sent.job)
         for name, claim in self.claims.items():
             if claim and going(claim):
@@ -263,8 +262,8 @@ def _heal(cluster: Cluster, sent: Sent, job: Manifest | None, tell: Tell) -> Non
 
 
 def post(cluster: Cluster, sent: Sent, tell: Tell) -> None:
-    """Sends the job itself, whose support is there, and takes away the config maps of earlier jobs of this name, which nobody
-    reads any more. Where this person may not, they stay."""
+    """Sends the job itself, after its support. Then deletes the config maps of earlier jobs of this name, where this
+    person may; nothing reads them any more."""
     cluster.apply(sent.job)
     tell(f"{sent.kind} `{sent.name}` in `{sent.namespace}`")
     with suppress(Stop):
@@ -274,7 +273,7 @@ def post(cluster: Cluster, sent: Sent, tell: Tell) -> None:
 
 
 def _config_maps(cluster: Cluster, sent: Sent) -> list[str]:
-    """The config maps of this job and of those before it; they are named by content. None where this person may not read
+    """The config maps of this job and of earlier ones, which are named by content; none where this person may not read
     them."""
     labels = kubernetes.labels(sent.plan, sent.stage)
     del labels["recipe-runner/fingerprint"]
@@ -315,18 +314,18 @@ def delete(cluster: Cluster, kind: str, namespace: str, name: str) -> None:
 
 
 def gone(cluster: Cluster, kind: str, namespace: str, name: str, uid: str = "") -> None:
-    """Waits until an object that is being deleted is gone, or another has its name where its `uid` is given. Raises Stop where it
-    stays for longer than its pods may take to end."""
-    deadline = time.monotonic() + ENDING_SECONDS
-    while time.monotonic() < deadline:
-        there = patiently(lambda: cluster.get(kind, namespace, name))
-        if there is None or (uid and there["metadata"]["uid"] != uid):
-            return
-        pause()
-    raise Stop(
-        f"{kind} `{name}` is being deleted, and does not go away.",
-        "Look at it with `oc describe`, then do the same again.",
-    )
+    """Waits until an object that is being deleted is gone, or, where `uid` is given, until another has its name. Raises
+    Stop where that takes longer than its pods may take to end."""
+
+    def is_gone() -> bool:
+        there = cluster.get(kind, namespace, name)
+        return there is None or bool(uid and there["metadata"]["uid"] != uid)
+
+    if not in_time(is_gone):
+        raise Stop(
+            f"{kind} `{name}` is being deleted, and does not go away.",
+            "Look at it with `oc describe`, then do the same again.",
+        )
 
 
 def wait(cluster: Cluster, sent: Sent, tell: Tell) -> None:
@@ -352,8 +351,8 @@ SETTING = "`openshift.claims[].storage_class`"
 
 
 def require_storage(cluster: Cluster, made: Manifests, tell: Callable[[str], None]) -> None:
-    """Says what is not known of the storage of claims that are to be made. Raises Stop where it cannot be what they ask for:
-    such a claim is never bound, and pods wait for it without end.
+    """Reports what is unknown about the storage of new claims. Raises Stop where it cannot be as they ask: such a claim
+    is never bound, and pods wait for ever.
 
     made: the manifests.
     """
@@ -413,8 +412,8 @@ def _default(classes: dict[str, Manifest]) -> str | None:
 
 
 def require_seal_key(cluster: Cluster, namespace: str, dry_run: bool = False) -> bool:
-    """Makes the Secret of this person's own key where the namespace has none; whether it did. One that is there stays, because
-    what was measured is sealed with it.
+    """Makes the Secret of this person's own key where the namespace has none; returns whether it did. An existing one
+    stays, because measured results are sealed with it.
 
     Raises Stop where the cluster refuses it.
     """

@@ -51,8 +51,9 @@ LOOKS = "model"
 
 @dataclass(frozen=True)
 class Files:
-    """What a recipe's pods need of this machine. paths: each file's own here, by its path below `folder` there; digests: the
-    SHA-256 of each, by the same; sent: the key of those that somebody has sent already, for whom has none of them here."""
+    """Files that a recipe's pods need from this machine. paths: each file here, by its path below `folder` there;
+    digests: their SHA-256, by the same path; sent: the key of files that were sent before, for a caller that has none
+    of them."""
 
     folder: str
     paths: Mapping[str, Path]
@@ -66,10 +67,10 @@ class Files:
 
 
 def files(recipe: Recipe, place: Place) -> Files | None:
-    """The files of this machine that pods find on a claim, by the names that they know them by; None where they have them
-    from elsewhere.
+    """The files of this machine that pods find on a claim, by their names there; None where pods get them in another
+    way.
 
-    Raises Stop where one is not there or cannot be read.
+    Raises Stop where one is missing or cannot be read.
     """
     site = recipe.openshift
     if site is None or site.data_from != "claim" or place.files_dir is None:
@@ -164,9 +165,9 @@ def _bodies(sent: Files, left: Mapping[str, int]) -> Iterator[tuple[list[Piece],
 def fetch(
     cluster: Cluster, plan: Plan, stage: Stage, target: Path, tell: Tell, everything: bool = False
 ) -> tuple[int, str]:
-    """Brings what a stage has left into its place below the run folder `target`; returns how many files came over, and the
-    run's own number on the claim, empty where it has none. What is here already, whole and of the same hash, does not come
-    again; half a file goes on where it stopped.
+    """Brings a stage's results into its place below the run folder `target`; returns how many files came, and the run's
+    own number on the claim, empty where it has none. A complete file of the same hash does not come again; a partial
+    one continues.
 
     Raises Stop where there are no results, or the helper does not start.
     """
@@ -187,15 +188,15 @@ def fetch(
 
 
 def _comes(path: str, stage: Stage, everything: bool) -> bool:
-    """Whether a file of the run is fetched with a stage. What the run knows of itself is another thing on each machine."""
+    """Whether a file of the run is fetched with a stage. The run's own record differs on each machine."""
     home = f"{stage.folder}/" if stage.folder else ""
     left = () if everything else LEFT_THERE
     return path != RUN and path.startswith(home) and not path.removeprefix(home).startswith(left)
 
 
 def _forget_older(share: Share, names: set[str], target: Path, stage: Stage) -> None:
-    """Deletes what another run of the stage has left here and this one has not left there: a model of the files of two runs
-    would load. What was made here from the same run stays, and so does the older one while there is nothing newer.
+    """Deletes results here that another run of the stage has left and this one does not have: a mix of both would load
+    as a model. What was made here from the same run stays, and so do older results until newer ones come.
 
     names: of all that comes, below `target`.
     """
@@ -264,10 +265,11 @@ def require_imported(folder: RunFolder, plan: Plan) -> None:
 
 
 def record_results(folder: RunFolder, plan: Plan, stage: Stage, number: str, tell: Callable[[str], None]) -> bool:
-    """Marks the run folder, and names what lies on the cluster alone by what it is called away from it; whether what came is of
-    the recipe as it is now.
+    """Marks the run folder, and replaces names that hold on the cluster only. Returns whether the results are of the
+    recipe as it is now.
 
-    number: the run's own on the claim, which its evaluations are about; empty where it has none, and no evaluation counts.
+    number: the run's own on the claim, which its evaluations name; empty where it has none, and then no evaluation
+    counts.
     """
     home = folder.path / stage.folder
     state = StageRecord.read(home)
@@ -284,8 +286,8 @@ def record_results(folder: RunFolder, plan: Plan, stage: Stage, number: str, tel
 
 
 def _rename(file: Path, setting: str, folder: RunFolder, plan: Plan, stage: Stage) -> None:
-    """In a file that names a folder of the cluster: what was fetched into that folder before training, or that folder of
-    the run here. Where the file comes again, it is done again."""
+    """Replaces a cluster's folder that a file names: by the base model that was downloaded to it, or by that folder of
+    the run here. A file that is fetched again is changed again."""
     facts, place = read_record(file), plan.place
     there = facts.get(setting)
     if not isinstance(there, str):
@@ -298,8 +300,8 @@ def _rename(file: Path, setting: str, folder: RunFolder, plan: Plan, stage: Stag
 
 @contextmanager
 def copied(recipe: Recipe, folder: str, tell: Callable[[str], None]) -> Iterator[Path]:
-    """The small files of the model in `folder` on one of the recipe's claims, in a folder of this machine for a while. The
-    recipe need not be valid yet: nobody knows its model before that.
+    """The small files of the model in `folder` on one of the recipe's claims, in a temporary folder of this machine.
+    The recipe need not be valid yet: its model is not known before.
 
     Raises Stop where the recipe has no such claim, or the claim no such folder.
     """

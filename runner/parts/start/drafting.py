@@ -18,9 +18,9 @@ from runner.check.by_schema import as_text
 from runner.check.validate import judge, with_followers, with_own_data
 from runner.data import RenderedExample, conversation_formats, first, held_out, row_files, rows
 from runner.parts.planner import forecast, recipe_offers, storage
-from runner.parts.planner.cards import Need, needs
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
+from runner.parts.start.commands.models import Need, needs_of
 from runner.recipe import copying, lock, templates, units
 from runner.recipe.copying import NEW as BY
 from runner.recipe.document import Document
@@ -39,8 +39,8 @@ SECRET = "hub-token"
 
 @dataclass(frozen=True)
 class Kind:
-    """What somebody may have. starter: the recipe that is copied; ways: of `runner.parts.planner.cards`, to train on it, the one that it takes first;
-    model: where nobody names another; technique: in words. least: rows at once that it needs, because batch normalisation says
+    """What somebody may have. starter: the recipe that is copied; ways: of training on it, as `recipe models` has
+    them, the one that it takes first; model: where nobody names another; technique: in words. least: rows at once that it needs, because batch normalisation says
     little on fewer."""
 
     title: str
@@ -313,7 +313,7 @@ def choices(answers: Answers) -> list[tuple[catalog.Model, Need]]:
     found = []
     for model in filter(None, map(catalog.model, catalog.model_ids())):
         spoken = answers.kind == "text" or model.chat_template
-        told = needs(model) if spoken else {}
+        told = needs_of(model) if spoken else {}
         if fitting := next((told[way] for way in answers.of.ways if way in told and told[way].cards), None):
             found.append((model, fitting))
     return sorted(found, key=lambda each: each[0].parameters or 0)
@@ -322,7 +322,7 @@ def choices(answers: Answers) -> list[tuple[catalog.Model, Need]]:
 def card(answers: Answers, here: str = "") -> str:
     """The GPU that is proposed: this machine's, else the smallest with room for the model; a middling one where nobody knows."""
     model = catalog.model(answers.base) if answers.base else None
-    told = needs(model) if model else {}
+    told = needs_of(model) if model else {}
     return here or next(
         (told[way].cards[0] for way in answers.of.ways if way in told and told[way].cards), "NVIDIA-L40S"
     )

@@ -617,7 +617,7 @@ def _file(module):
 OF_LANGUAGE = {
     "orjson": ("data.row_files",),
     "openpyxl": ("data.rows",),
-    "httpx": ("catalog.models", "entrypoints.prepare", "parts.start.commands.doctor"),
+    "httpx": ("parts.start.published", "entrypoints.prepare", "parts.start.commands.doctor"),
     "datatrove": (
         "data.doctor",
         "parts.pretrain.cleaning",
@@ -628,7 +628,7 @@ OF_LANGUAGE = {
     "ray": ("parts.pretrain.executors",),
     "py3langid": ("data.doctor",),
     "lm_eval": ("parts.evaluate.evaluate",),
-    "peft": ("parts.evaluate.language", "trainer.generation"),
+    "peft": ("parts.evaluate.language",),
 }
 
 

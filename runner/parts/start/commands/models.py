@@ -3,20 +3,79 @@
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import click
 
 from runner import catalog, parts
-from runner.catalog.models import in_folder, on_hub
+from runner.catalog.models import in_folder
+from runner.check import by_schema
 from runner.check.validate import judge
 from runner.commands.options import card_named, end, gpu_option, listing_option, say, short, table
-from runner.parts.planner import cards, parameters
+from runner.parts.planner import forecast, memory, parameters
+from runner.parts.planner.parameters import UnknownArchitecture
+from runner.parts.start.published import on_hub
 from runner.recipe import lock, units
+from runner.recipe.overrides import Override, apply
 from runner.recipe.reading import read
+from runner.recipe.recipe import Recipe
+from runner.render import place
+from runner.scenarios import translate
+from runner.tools import packaged
 from runner.tools.problem import Stop, errors_of
+
+# Ways to train a language model: the minimal starter of each, and the settings that differ from it.
+WAYS = {
+    "qlora": ("minimal/lora", {"train.adapter": "qlora"}),
+    "lora": ("minimal/lora", {}),
+    "last layers": ("minimal/last-layers", {}),
+    "all weights": ("minimal/causal-lm", {}),
+}
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a way of training needs of one GPU: bytes with one row at a time, and the cards with enough memory, the
+    smallest first."""
+
+    memory_bytes: int
+    cards: tuple[str, ...]
+
+
+def needs_of(model: catalog.Model, card: catalog.Gpu | None = None) -> dict[str, Need]:
+    """What each way of training needs for a model; empty where its architecture has no formulas. card: for this card
+    alone, in the number format that it trains in."""
+    # Models of the same shape share one computation.
+    shape = replace(model, id="model", licence="", gated=False, source="", parameters=None, published=None, revision="")
+    try:
+        return {way: _need(shape, way, card.precision(model.fp16) if card else "bf16") for way in WAYS}
+    except UnknownArchitecture:
+        return {}
+
+
+@cache
+def _need(model: catalog.Model, way: str, precision: str) -> Need:
+    starter, changes = WAYS[way]
+    wished = {"model.precision": precision, "train.micro_batch_size": 1, **changes}
+    document, _ = apply(read(packaged.named()[starter]), [Override(name, None, wished[name]) for name in wished])
+    recipe = Recipe(document, by_schema.read(document).settings, model)
+    forecasts = forecast.of(recipe, translate(recipe, place(recipe)), look=False)
+    need = max(stage.memory.total for stage in forecasts)
+    return Need(need, tuple(card.name for card in memory.cards(need, [stage.workload for stage in forecasts])))
+
+
+def size(model: catalog.Model) -> str:
+    """A model's number of parameters, for tables."""
+    if model.model_type not in parameters.FAMILIES:
+        return "-"
+    return f"{(model.parameters or parameters.total(model)) / 1e9:.2f}B"
+
+
+def licence(model: catalog.Model) -> str:
+    return (model.licence or "unknown") + (", gated" if model.gated else "")
 
 
 @click.group(invoke_without_command=True)
@@ -37,7 +96,7 @@ def models(context: click.Context, recipe: str | None, card: str | None, style: 
     gpu = card_named(card) if card else None
     known = [(one, "catalog") for name in catalog.model_ids() if (one := catalog.model(name))]
     known += [(lock.model_of(name, entry), file.name) for name, entry in lock.entries(file).items()]
-    found = [(model, where, cards.needs(model, gpu)) for model, where in known]
+    found = [(model, where, needs_of(model, gpu)) for model, where in known]
     if gpu:
         room = [
             (model, where, {way: need for way, need in ways.items() if gpu.name in need.cards})
@@ -47,7 +106,7 @@ def models(context: click.Context, recipe: str | None, card: str | None, style: 
     if style == "json":
         say(json.dumps([_entry(*each) for each in found], indent=2, ensure_ascii=False))
         return
-    titles = ("MODEL", "PARAMETERS", "LONGEST ROW", *(way.upper() for way in cards.WAYS), "LICENCE", "FROM")
+    titles = ("MODEL", "PARAMETERS", "LONGEST ROW", *(way.upper() for way in WAYS), "LICENCE", "FROM")
     table([titles, *(_row(*each, bool(gpu)) for each in found)])
     if gpu:
         say(f"\nOf the {units.gib(gpu.usable_gib * 2**30)} of {gpu.name}, with one row at a time.")
@@ -57,17 +116,17 @@ def models(context: click.Context, recipe: str | None, card: str | None, style: 
         )
 
 
-def _row(model: catalog.Model, where: str, needs: Mapping[str, cards.Need], sized: bool) -> tuple[str, ...]:
+def _row(model: catalog.Model, where: str, needs: Mapping[str, Need], sized: bool) -> tuple[str, ...]:
     """A line of the table. sized: whether it says how much memory each way takes, and not which card is the smallest."""
-    ways = [needs.get(way) for way in cards.WAYS]
+    ways = [needs.get(way) for way in WAYS]
     if sized:
         cells = [units.gib(need.memory_bytes) if need else "-" for need in ways]
     else:
         cells = [short(need.cards[0]) if need and need.cards else "-" for need in ways]
-    return model.id, cards.size(model), f"{model.max_position_embeddings:,}", *cells, cards.licence(model), where
+    return model.id, size(model), f"{model.max_position_embeddings:,}", *cells, licence(model), where
 
 
-def _entry(model: catalog.Model, where: str, needs: Mapping[str, cards.Need]) -> dict[str, Any]:
+def _entry(model: catalog.Model, where: str, needs: Mapping[str, Need]) -> dict[str, Any]:
     counted = (model.parameters or parameters.total(model)) if model.model_type in parameters.FAMILIES else None
     return {
         "model": model.id,
@@ -111,7 +170,7 @@ def add(
         named = document.lookup(("model", "revision")) if document else None
         model = written(file, name, revision or str(named or "main"), known_as)
     say(f"{file}: {model.id}" + (f" at {model.revision}" if model.revision else ""))
-    say(f"{model.model_type}, {cards.size(model)} parameters, licence {cards.licence(model)}.")
+    say(f"{model.model_type}, {size(model)} parameters, licence {licence(model)}.")
     if model.model_type not in parameters.FAMILIES:
         say("There are no formulas for its architecture: `recipe plan` will say so, and name those that it knows.")
     say(f"Recipes beside it may now say `base: {model.id}` under `model`. Keep the file under version control.")

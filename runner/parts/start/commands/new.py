@@ -27,8 +27,8 @@ from runner.commands.options import (
     table,
 )
 from runner.data.conversation_formats import COLUMNS
-from runner.parts.planner import cards
 from runner.parts.start import drafting
+from runner.parts.start.commands.models import licence, size
 from runner.parts.start.drafting import KINDS, PLACES, Answers, Draft
 from runner.recipe import overrides as changing
 from runner.recipe.overrides import Override
@@ -96,10 +96,7 @@ def _show_columns(answers: Answers) -> None:
 
 
 def _show_models(answers: Answers) -> None:
-    rows = [
-        (model.id, cards.size(model), short(need.cards[0]), cards.licence(model))
-        for model, need in drafting.choices(answers)
-    ]
+    rows = [(model.id, size(model), short(need.cards[0]), licence(model)) for model, need in drafting.choices(answers)]
     table([("MODEL", "PARAMETERS", "SMALLEST GPU", "LICENCE"), *rows])
 
 
