@@ -1,4 +1,5 @@
-"""`recipe show`: a recipe with all its defaults, and where each comes from."""
+"""`recipe show` and `render`: a recipe with all its defaults and where each comes from, and the files that the cluster
+needs."""
 
 import json
 import os
