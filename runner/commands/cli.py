@@ -19,7 +19,7 @@ from runner.tools.process import ensure_home
 
 # The core's own, each with its module here and what `recipe --help` says of it. A part's stand in its table.
 CORE = {
-    "list": ("list", "Show the starter recipes."),
+    "list": ("show", "Show the starter recipes."),
     "show": ("show", "Show a recipe with every default, and where it comes from."),
     "check": ("check", "Say what is wrong in recipes, with line and remedy."),
     "render": ("show", "Write what the cluster needs."),

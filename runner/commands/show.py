@@ -1,5 +1,4 @@
-"""`recipe show` and `render`: a recipe with all its defaults and where each comes from, and the files that the cluster
-needs."""
+"""`recipe show`, `render` and `list`: a recipe with its defaults, the files that it becomes, and all recipes and runs."""
 
 import json
 import os
