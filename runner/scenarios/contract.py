@@ -17,7 +17,8 @@ and, where it needs some,
     architecture.py  Architecture: where the recipe describes its model and names none
 
 Of a part's tables, a module of `preparers` is a Preparer; one of `engines` is run as `python -m MODULE CONFIG`, by torchrun where
-there are several processes; one of `measures` has `measure(task, measures)`; one of `asked` has `load(weights)`, which gives a
+there are several processes; one of `formulas` has `of_stage(recipe, stage, rows, look)`, which gives the planner's Formulas for a
+stage of that engine, or None; one of `measures` has `measure(task, measures)`; one of `asked` has `load(weights)`, which gives a
 function from a file to the share of each answer; one of `targets` is a Target, that of `forecast` a Forecasting, that of `rules`
 Rules for every recipe. `hooks` names functions by their moment:
 
@@ -31,6 +32,7 @@ Rules for every recipe. `hooks` names functions by their moment:
     after_plan(plan, run)                  the same, on plain machines, where there is no recipe
     measured(recipe, evaluation, section)  gates and Evaluation of a stage (see `common.measured`)
     in_rehearsal(recipe)                   Overrides of a rehearsal for sections of the part
+    check_formats()                        other forms of what `recipe check` finds, by name (`check/batch.py`, Format)
     beside_jobs(recipe, plan)              files beside the jobs of a render
     computed(recipe)                       what the recipe's lines make together there: the setting's path and a Computed
     provenance(recipe)                     where a recipe comes from, as fields of the run's RunManifest

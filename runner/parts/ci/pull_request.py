@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.check.batch import ENDINGS, FORMATS, CheckReport, find, is_meant, judged
+from runner.check.batch import ENDINGS, CheckReport, find, is_meant, judged
 from runner.check.validate import valid
+from runner.parts.ci import formats
 from runner.parts.start.commands import diff
 from runner.recipe import lock, reading
 from runner.recipe.document import Document
@@ -181,9 +182,9 @@ def _show(forge: str, files: Sequence[str], verdict: CheckReport, environment: M
         print(f"{problem}\n")
     print(f"Recipes checked: {len(files)}, errors: {len(verdict.errors)}.")
     if forge == "github":
-        print(FORMATS["github"](files, verdict))
+        print(formats.github(files, verdict))
     else:
-        Path(REPORT).write_text(FORMATS["gitlab"](files, verdict), encoding="utf-8")
+        Path(REPORT).write_text(formats.gitlab(files, verdict), encoding="utf-8")
 
 
 def _remedy(error: OSError) -> str:

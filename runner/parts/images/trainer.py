@@ -64,7 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
 def keep_log(file: Path) -> None:
     """Everything that this process and its libraries write goes to the pod's log and, from here on, into `file` too."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    # In a session of its own: torchrun sends the cluster's wish to end to the whole group, and the last lines come after it.
+    # In its own session: torchrun sends SIGTERM to the whole process group, and the last lines come after it.
     tee = subprocess.Popen(["tee", "-a", str(file)], stdin=subprocess.PIPE, start_new_session=True)
     assert tee.stdin  # the pipe
     for stream in (sys.stdout, sys.stderr):

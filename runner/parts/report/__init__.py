@@ -1,5 +1,5 @@
-"""A run as one HTML page that a person opens and others can be sent. Facts come from the run folder alone (`facts`), are
-drawn (`charts`) and put into a template (`page`)."""
+"""A run as one HTML page that can be sent. `facts` reads the run folder, `charts` draws, `sentences` says it, `page`
+puts it into a template."""
 
 from runner.parts import Part
 

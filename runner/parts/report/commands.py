@@ -1,4 +1,4 @@
-"""The commands of the report: `recipe report`, a run as one page, and `recipe why`, what has ended a run or what a log says."""
+"""The commands of the report: `recipe report` makes a page of a run, `recipe why` says what has ended one."""
 
 import os
 import sys

@@ -12,7 +12,6 @@ from runner.commands.options import say
 from runner.parts.planner import memory
 from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.formulas import Traced, left_out
-from runner.parts.planner.images import Images
 from runner.parts.planner.report import dumped
 from runner.parts.planner.workload import Run, Workload
 from runner.plan import Plan
@@ -32,18 +31,15 @@ def trace(run: Run, operations: bool = True) -> Traced:
 
     hush()
     try:
-        match run:
-            case Workload():
-                from runner.parts.trace import language
+        if isinstance(run, Workload):
+            from runner.parts.trace import language
 
-                return language.trace(run, operations)
-            case Images():
-                from runner.parts.trace import images
+            return language.trace(run, operations)
+        from runner.parts.trace import images
 
-                return images.trace(run)
+        return images.trace(run)
     except ImportError:
         raise Stop("`--exact` needs packages that are not installed.", packaged.install("train")) from None
-    raise TypeError(f"nothing traces {type(run).__name__}")
 
 
 def any_architecture(run: Workload, folder: Path | None) -> Traced:

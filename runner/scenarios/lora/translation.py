@@ -39,7 +39,7 @@ def translate(recipe: Recipe, place: Place) -> Plan:
 
 def measurable(recipe: Recipe) -> dict[str, Measurable]:
     tasks = recipe.data.songs.tasks if recipe.data.songs else {}
-    # The kinds of questions about songs that have a class or a name for an answer, each with the words that it begins with.
+    # Questions about songs with a class or a name for an answer, each kind with the words that it begins with.
     asked = {name: words for name, (task, words) in CLASSES.items() if tasks.get(task)}
     return {"": Measurable("chat", asked)}
 

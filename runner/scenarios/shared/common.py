@@ -1,5 +1,4 @@
-"""What every scenario says, whatever trains it: batch and learning rate, machines, limits, where data comes from, and how
-stages become a Plan."""
+"""What every scenario needs: batch, learning rate, machines, intervals, data, and how stages become a Plan."""
 
 from __future__ import annotations
 
@@ -50,14 +49,14 @@ Made = TypeVar("Made")
 TRAINING_SECTIONS = ("train", "pretrain", "sft", "dpo", "lora")
 # Of the evaluated checkpoints the one with the lowest validation loss is kept.
 KEEPS_THE_BEST = {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss", "greater_is_better": False}
-# The stage that prepares what the others learn from; and the one, and its work, that brings the base model where data needs none.
+# The stage that prepares the rows; and the stage, and its work, that only brings the base model.
 DATA = "data"
 FETCHING = "model"
 
 
 def learning_rate(recipe: Recipe, section: Section | None = None) -> float:
-    """The learning rate that the optimizer gets: linear scaling multiplies by the world size (Goyal et al. 2017,
-    arXiv 1706.02677, section 2.1). section: that says how is trained, `train` where it is None, here and below."""
+    """The learning rate of the optimizer: linear scaling multiplies by the world size (Goyal et al. 2017, arXiv
+    1706.02677, section 2.1). section: with the settings of the training; `train` where it is None, here and below."""
     section = section or recipe.train
     scale = world_size(recipe) if section.get("learning_rate_scaling") == "linear" else 1
     # Twelve digits, so that 4 × 5e-5 is written as 2e-4 and not as the next binary number.
@@ -77,11 +76,10 @@ def world_size(recipe: Recipe) -> int:
 
 
 def machines(recipe: Recipe, place: Place) -> Machines:
-    """The machines as stages at a place have them: pods get a part of theirs, everything else has all of it.
+    """The machines of the stages at a place: pods get a part of theirs, everything else has all of it.
 
-    Pods request and may use what is written, else what the machines have left for them; of requests and limits the one that is
-    not written follows the other.
-    """
+    Of requests and limits the one that is not written follows the other; without either, pods get what the machines
+    have left for them."""
     stated, counts = recipe.machines, recipe.gpu_counts
     whole = Machines(
         stated.nodes,
@@ -112,12 +110,12 @@ def gib(stated: str | None) -> float | None:
 
 
 def shared_memory_gib(runs_on: Machines, most: int = 8) -> int:
-    """`/dev/shm` of a machine, GiB: a quarter of its memory, which NCCL and data loaders share, and `most` at most."""
+    """`/dev/shm` of a machine, GiB: a quarter of its memory, at most `most`, for NCCL and data loaders."""
     return min(most, max(1, int(runs_on.memory_gib // 4)))
 
 
 def batch_facts(recipe: Recipe, section: Section | None = None) -> Mapping[str, float]:
-    """World size, rows behind a step, or tokens where rows are packed, and the learning rate as stated and as scaled."""
+    """World size, rows (or tokens, if packed) of a step, and the learning rate before and after scaling."""
     sequence_len = recipe.model.get("sequence_len") if section is None else section.get("sequence_len")
     own, rows = section or recipe.train, effective_batch_size(recipe, section)
     # How many rows make packed ones, the data decide.
@@ -157,8 +155,8 @@ def time_limit(recipe: Recipe) -> dict[str, float]:
 
 
 def evaluated(section: Settings) -> EngineConfig:
-    """Evaluated by steps or after each epoch, and saved each time: the Trainer keeps the best of those that it has both
-    evaluated and saved. Checkpoints between them are the runner's (see `_told`)."""
+    """Evaluated by steps or after each epoch, and saved each time: the Trainer keeps the best of the checkpoints that
+    it has both evaluated and saved. The runner saves those between them (see `_told`)."""
     every = section.get("eval_steps")
     if every is None:
         return {"eval_strategy": "epoch", "save_strategy": "epoch"}
@@ -182,7 +180,7 @@ def _told(section: Settings) -> EngineConfig:
 
 
 def cadence_rule(validates: Callable[[Recipe], bool] = lambda recipe: True) -> Callable[[Recipe], Iterator[Problem]]:
-    """A rule that holds a recipe's intervals and its early stopping to each other. validates: whether it holds rows out."""
+    """The rule that compares a recipe's intervals and early stopping. validates: whether it holds out rows."""
 
     def cadence(recipe: Recipe) -> Iterator[Problem]:
         for name in TRAINING_SECTIONS:
@@ -199,8 +197,7 @@ def cadence_rule(validates: Callable[[Recipe], bool] = lambda recipe: True) -> C
                         key=True,
                     )
             elif evaluation and saving and evaluation % saving and name != "pretrain":
-                # Each evaluation has its checkpoint, so checkpoints of their own steps are those between them; where the
-                # last model is kept and not the best, either may be the rarer one.
+                # Each evaluation has its own checkpoint; where the last model is kept, either may be the rarer one.
                 fitting = next(steps for steps in range(min(saving, evaluation), 0, -1) if evaluation % steps == 0)
                 yield recipe.document.problem(
                     (name, "save_steps"),
@@ -223,7 +220,7 @@ def common_environment(recipe: Recipe, place: Place) -> dict[str, str]:
 
 
 def made(kind: type[Made], section: Settings, **own: Any) -> Made:
-    """What is prepared of a section: its fields as `own` has them, else the settings of the same names, else their defaults."""
+    """A `kind` from a section: its fields from `own`, else from the settings of the same names, else defaults."""
     stated = {}
     for field in fields(cast(Any, kind)):
         value = section.get(field.name)
@@ -239,15 +236,15 @@ def data_sets(
     kind: type[Made],
     own: Callable[[Settings], Mapping[str, Any]] = lambda one: {},
 ) -> tuple[Made, ...]:
-    """The data sets of a section, each with the settings that hold for it. own: fields that are not called as their settings."""
+    """The data sets of a section, each with its settings. own: fields that no setting of that name gives."""
     return tuple(
         made(kind, one, path=data_file(recipe, place, one.get("path")), **own(one)) for _, one in sets_of((), data)
     )
 
 
 def base_model(recipe: Recipe, place: Place, fetched: bool = True) -> str:
-    """What the base model is opened by at a place: the folder that it was fetched into, its own folder, or its name on the hub.
-    fetched: whether the first of these counts."""
+    """What opens the base model at a place: the folder that it was fetched into (unless `fetched` is false), its own
+    folder, or its name on the hub."""
     if fetched and place.model_dir:
         return place.model_dir
     folder = data_file(recipe, place, recipe.model.base) if recipe.base_folder else None
@@ -261,8 +258,8 @@ def tokenizer(recipe: Recipe, place: Place) -> Pretrained:
 
 
 def data_file(recipe: Recipe, place: Place, name: str | None) -> str | None:
-    """A file or folder that the recipe names, as whoever prepares the data finds it: beside the recipe, at the same place
-    below the folder that pods have such files in, or where it lies on a claim."""
+    """A file or folder of the recipe where the data is prepared: beside the recipe, at the same place below the folder
+    that pods have such files in, or on a claim."""
     if name is None:
         return None
     if place.files_dir is None or recipe.on_claim(name):
@@ -288,7 +285,7 @@ def work(
     parts: Mapping[str, tuple[str, ...]] | None = None,
     pods: int = 1,
 ) -> Stage:
-    """A stage of the runner's own work, which trains nothing and needs no GPU. config: `work` says which; pods: that share it."""
+    """A stage of the runner's own work, which needs no GPU. config: `work` names it; pods: how many share it."""
     here = place.below(name)
     return Stage(
         name=name,
@@ -307,15 +304,15 @@ def work(
     )
 
 
-# Tokenising takes cores and memory; it is over in minutes, so a modest machine will do. Promised is no more than one with 16
-# GB and 4 CPU threads has left.
+# Tokenising is over in minutes, so a modest machine will do: requested is what one with 16 GB and 4 threads has left.
 PREPARING = Machines(1, 0, "GPUs", memory_gib=16.0, cpus=4, requested_memory_gib=8.0, requested_cpus=3)
 
 
 def rows_and_training(recipe: Recipe, place: Place, training: Stage) -> Iterator[Stage]:
-    """The stages `data` and `train` of a recipe whose rows are of one kind. Where everything is prepared ahead, the first one
-    brings the base model too, and proves what Axolotl will train. Pods whose data lies in their image have no stage for it; their
-    base model comes onto the claim once, where they have one, and is not fetched by each of them."""
+    """The stages `data` and `train` of a recipe with rows of one kind.
+
+    Where everything is prepared ahead, `data` also brings the base model and proves what Axolotl will train. Pods with
+    data in their image have no stage `data`; their base model comes onto the claim once, where there is one."""
     if place.on_cluster and not place.prepared:
         if training.model:
             model = {**training.model, "folder": place.model_dir}
@@ -335,8 +332,7 @@ def rows_and_training(recipe: Recipe, place: Place, training: Stage) -> Iterator
     yield replace(training, reads={DATA: ()})
 
 
-# Settings of an engine, by how their names begin, that decide steps, memory and messages, and neither rows nor batches: a proof
-# holds whatever they are.
+# Beginnings of the names of an engine's settings that change neither rows nor batches, so that a proof still holds.
 _OF_STEPS = (
     *("learning_rate", "lr_scheduler", "cosine_", "warmup_", "weight_decay", "max_grad_norm", "optimizer", "adam_"),
     *("num_epochs", "eval_st", "save_st", "rl_beta", "dpo_loss_type", "lora_", "bf16", "fp16", "tf32", "fp8"),
@@ -354,11 +350,9 @@ def proving(
     model: Model | None = None,
     tokenizer: str | None = None,
 ) -> Stage:
-    """The stage that prepares the data, which also proves what of these stages Axolotl trains, before any of them holds a GPU.
+    """The stage that prepares the data, which also proves what Axolotl trains, before any GPU is held.
 
-    model: that they train, and tokenizer: its folder, where neither can be told from the stage's own base model, because that is
-    not there before the ones before it have trained.
-    """
+    model: that the stages train, and tokenizer: its folder, where the stages' own base model does not exist yet."""
     axolotl = [stage for stage in trained if stage.engine == "axolotl"]
     if not axolotl:
         return replace(data, config={**data.config, "proofs": None, "proven_for": {}})
@@ -393,8 +387,8 @@ def fetched_model(recipe: Recipe) -> Mapping[str, object]:
 
 
 def measured(recipe: Recipe, evaluation: Evaluation, section: str | None = "") -> tuple[tuple[Gate, ...], Evaluation]:
-    """The gates of a stage and how it is measured, as the part that measures has it. evaluation: what the scenario knows of it;
-    section: that has the stage's gates, "" for the recipe itself, None for none."""
+    """The gates of a stage and how it is measured, from the part that measures. evaluation: what the scenario knows;
+    section: the one with the stage's gates, "" for the recipe itself, None for none."""
     for hook in parts.hooks("measured"):
         return cast(tuple[tuple[Gate, ...], Evaluation], hook(recipe, evaluation, section))
     return (), evaluation
@@ -405,9 +399,8 @@ def plan(
 ) -> Plan:
     """The Plan of the stages that `stages` makes at a place, with their keys and the texts of their configs.
 
-    On a cluster each stage has its checkpoints under its own key, and its pods look for themselves whether the stages before
-    it are finished and their gates open, because nobody else is sure to. Data that lies in the image is no stage there.
-    """
+    On a cluster each stage has its checkpoints under its own key, and its pods check the stages before it and their
+    gates themselves, because nothing else is certain to."""
     bare = list(stages(place))
     judged_only = place.checkpoint_keys is None
     by_stage = {} if judged_only else keys(bare, place)

@@ -18,11 +18,10 @@ DEEPSPEED_FILE = "deepspeed.json"
 def settings(
     recipe: Recipe, place: Place, machines: Machines, precision: str = "", max_grad_norm: float | None = None
 ) -> tuple[EngineConfig, tuple[Artifact, ...]]:
-    """Axolotl's settings for the recipe's distribution, and the files that they name. One GPU needs none, unless something lies
-    beside it.
+    """Axolotl's settings for the recipe's distribution, and the files that they name. One GPU needs none, unless
+    something is offloaded.
 
-    precision, max_grad_norm: a stage's own, where they are not the whole recipe's.
-    """
+    precision, max_grad_norm: a stage's own, where they differ from the recipe's."""
     if by_fsdp(recipe):
         return _fsdp(recipe), ()
     if by_zero(recipe):
@@ -62,7 +61,8 @@ def offloaded(recipe: Recipe) -> dict[str, str]:
 
 
 def optimizer(recipe: Recipe, chosen: str) -> str:
-    """The optimizer in Axolotl's name. bitsandbytes cannot hold FSDP's shards; torchao's 8-bit AdamW is the same rule."""
+    """The optimizer by Axolotl's name. bitsandbytes cannot hold FSDP's shards; torchao's 8-bit AdamW is the same
+    rule."""
     return "adamw_torch_8bit" if chosen == "adamw_bnb_8bit" and by_fsdp(recipe) else chosen
 
 
@@ -82,8 +82,7 @@ def _fsdp(recipe: Recipe) -> EngineConfig:
     return {
         "fsdp_version": 2,
         "fsdp_config": config,
-        # Otherwise every GPU holds whole gradients, not a share of them, from the first micro batch of a step to the last
-        # (torch, FSDPParamGroup.post_backward).
+        # Otherwise every GPU holds whole gradients during a step (torch, FSDPParamGroup.post_backward).
         "accelerator_config": {"gradient_accumulation_kwargs": {"sync_each_batch": True}},
     }
 
@@ -94,11 +93,12 @@ def fsdp_decided(recipe: Recipe) -> EngineConfig:
     return {"state_dict_type": "FULL_STATE_DICT"} | ({"offload_params": placed == "cpu"} if placed else {})
 
 
-# Numbers in a bucket of gradients: 40 million, or a million a GPU where those are more, because a message to many must be longer
-# to be worth its way (Megatron-LM, distributed_data_parallel_config.py, bucket_size); DeepSpeed's own 500 million at most.
+# Numbers in a bucket of gradients: a million a GPU, because a message to many must be longer to pay (Megatron-LM,
+# distributed_data_parallel_config.py, bucket_size), at least 40 million, at most DeepSpeed's own 500 million.
 BUCKET, BUCKET_A_GPU, MOST_BUCKET = 40_000_000, 1_000_000, 500_000_000
-# Numbers that a step on a disk works through at a time. Four such buffers in fp32 (DeepSpeed's `buffer_count`) are 1.6 GB of main
-# memory for each process, where its own 10^9 would take 16.
+# Numbers that a step on a disk works through at a time: four buffers in fp32 (DeepSpeed's `buffer_count`) take 1.6 GB
+# of
+# main memory for each process; with DeepSpeed's own 10^9 they would take 16.
 DISK_GROUP = 100_000_000
 # Numbers in one of the five buffers that weights on a disk come through; DeepSpeed's default.
 WEIGHTS_BUFFER = 100_000_000
@@ -107,7 +107,7 @@ NOT_ITS_OWN = ("optimizer", "scheduler")
 
 
 def own_file(recipe: Recipe) -> Document | None:
-    """The person's own file, with the place of every line; None where the recipe names none. Raises Stop where it cannot be read."""
+    """The person's own file; None where the recipe names none. Raises Stop where it cannot be read."""
     name = recipe.document.lookup(("sharding", "file"))
     if not name:
         return None
@@ -176,12 +176,13 @@ def _by_reason(recipe: Recipe, precision: str, both: Mapping[str, Any]) -> Engin
     if optimizer == "nvme":
         zero["sub_group_size"] = DISK_GROUP
     if weights == "nvme":
-        # The part of the largest weight that one process has must go into a buffer (0.18.9, partitioned_param_swapper.py).
+        # One process's part of the largest weight must fit into a buffer (0.18.9, partitioned_param_swapper.py).
         facts = recipe.model_facts
         largest = facts.hidden_size * max(facts.vocab_size, facts.intermediate_size) if facts else 0
         zero["offload_param"] |= {"buffer_size": max(WEIGHTS_BUFFER, -(-largest // gpus))}
-    # PyTorch's fused AdamW steps on a processor too. DeepSpeed's own is compiled when training starts, which takes a CUDA toolkit
-    # that images for running have not.
+    # PyTorch's fused AdamW steps on a processor too. DeepSpeed's own is compiled when training starts, which
+    # needs a CUDA
+    # toolkit.
     return {"zero_optimization": zero, **({} if optimizer == "none" else {"zero_force_ds_cpu_optimizer": False})}
 
 

@@ -11,12 +11,13 @@ from typing import Any
 import click
 
 from runner import catalog, parts
-from runner.catalog.models import in_folder, on_hub
+from runner.catalog.models import in_folder
 from runner.check import by_schema
 from runner.check.validate import judge
 from runner.commands.options import card_named, end, gpu_option, listing_option, say, short, table
 from runner.parts.planner import forecast, memory, parameters
 from runner.parts.planner.parameters import UnknownArchitecture
+from runner.parts.start.published import on_hub
 from runner.recipe import lock, units
 from runner.recipe.overrides import Override, apply
 from runner.recipe.reading import read
