@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from runner import parts, render
+from runner import parts
 from runner.check import sources, validate
 from runner.commands.options import (
     allow_option,
@@ -40,6 +40,7 @@ from runner.run import run_folder
 from runner.run.run_manifest import keep
 from runner.scenarios import translate
 from runner.scenarios.shared.common import FETCHING
+from runner.scenarios.targets import place
 from runner.tools.files import write_all
 from runner.tools.problem import Stop, errors_of
 from runner.tools.process import HOST
@@ -141,7 +142,7 @@ def submit(
     if problems := list(rules.placeholder_commit(recipe)):
         raise Stop([replace(problem, severity="error") for problem in problems])
     # The same plan as it names files from here.
-    here = translate(recipe, render.place(recipe))
+    here = translate(recipe, place(recipe))
     validate.require_fits(recipe, here, allowed)
     print_notes(rules.only_here(recipe))
     # Rows that lie in the image were read from the hub when it was built.

@@ -19,8 +19,8 @@ from jinja2 import TemplateError
 from runner.parts.proof import judging, showing
 from runner.parts.proof.judging import SHOWN, TOLERANCE, UNTRAINED, Reader, Tokens, spread
 from runner.parts.proof.showing import Faults
+from runner.tools import child_process
 from runner.tools.names import same, shortened
-from runner.trainer import child_process
 from runner.trainer.records import Kind, Proof
 from runner.trainer.settings import RunSettings
 
