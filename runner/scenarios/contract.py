@@ -17,7 +17,8 @@ and, where it needs some,
     architecture.py  Architecture: where the recipe describes its model and names none
 
 Of a part's tables, a module of `preparers` is a Preparer; one of `engines` is run as `python -m MODULE CONFIG`, by torchrun where
-there are several processes; one of `measures` has `measure(task, measures)`; one of `asked` has `load(weights)`, which gives a
+there are several processes; one of `formulas` has `of_stage(recipe, stage, rows, look)`, which gives the planner's Formulas for a
+stage of that engine, or None; one of `measures` has `measure(task, measures)`; one of `asked` has `load(weights)`, which gives a
 function from a file to the share of each answer; one of `targets` is a Target, that of `forecast` a Forecasting, that of `rules`
 Rules for every recipe. `hooks` names functions by their moment:
 
@@ -49,8 +50,9 @@ Rules for every recipe. `hooks` names functions by their moment:
                                            what `runner.entrypoints.stage` does beside running a stage
     seal_key(make)                         the key that measured numbers are sealed with; make: write one where there is none
     page_of_run(run)                       a run as an HTML page
-    trace(run, operations), trace_any_architecture(run, folder)
-                                           the exact memory of a training step
+    trace(run, operations)                 the exact memory of a training step
+    plan_by_trace(recipe, plan, forecasts, as_json)
+                                           shows a plan by traces alone; exit code
     plan_server(recipe, as_json)           shows what a server of the trained model needs; exit code
 """
 

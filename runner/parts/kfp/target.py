@@ -30,10 +30,8 @@ RETRIES = {"maxRetryCount": 5, "backoffDuration": "30s", "backoffFactor": 2.0, "
 GIB = 2.0**30 / 1e9
 # The launcher's places for what a task leaves, by its own placeholders.
 RECORD = ["--executor-input", "{{$}}"]
-
-
 OF_STAGE = {"stage": TEXT, "key": TEXT, "before": {**TEXT, "isOptional": True}}
-# Each kind of task: what it takes, the texts that it gives, the artifacts that it leaves, and whether it builds on a model.
+# Each kind of task: what it takes, the texts that it gives, the artifacts that it leaves, whether it builds on a model.
 PARTS: dict[str, tuple[Spec, tuple[str, ...], tuple[str, ...], bool]] = {
     "prepare": (OF_STAGE, ("made",), (), False),
     "train": (OF_STAGE, ("made",), ("metrics", "model"), True),
@@ -201,8 +199,8 @@ class _Tasks:
         inputs = _inputs(parameters, base=base)
         waits = _producers(inputs)
         return {
-            # What trains nothing finds by itself that it is done, and whether files beside the recipe have changed; a verdict may
-            # be overruled, and a gate that was closed looks again.
+            # A stage that trains nothing finds by itself that it is done, and whether files beside the recipe have changed. A
+            # verdict may be overruled, and a closed gate looks again.
             "cachingOptions": {"enableCache": True} if part == "train" else {},
             "componentRef": {"name": f"comp-{name}"},
             **({"dependentTasks": waits} if waits else {}),

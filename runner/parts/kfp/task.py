@@ -1,10 +1,11 @@
 """`python -m runner.parts.kfp.task PLAN … VERB --stage NAME …`: one task of the pipeline of target `kfp`.
 
-    prepare, train    sends the stage's job and waits for it; leaves what was made, and of a trained one model and metrics
+    prepare, train    sends the stage's job and waits for it; leaves its uid, and after training model and metrics
     gate              the same of the gate after the stage; leaves its verdict
     closed            ends the run where a gate is closed, with what it says
 
-What a task leaves it writes where the launcher of Kubeflow Pipelines looks for it (`executor_output.json`, of kfp 2.17's specification).
+A task writes its outputs where the launcher of Kubeflow Pipelines looks for them (`executor_output.json`, kfp 2.17's
+specification).
 """
 
 import json
@@ -53,7 +54,7 @@ def verdict(cluster: Cluster, plan: Plan, wanted: Stage) -> tuple[dict[str, str]
         found, refusal = target.OPEN, ""
     except Stop as stop:
         found, refusal = "closed", stop.text
-    milestone = _of(cluster, plan, wanted, of_gate=True)
+    milestone = pipeline.milestone_of(cluster, plan, wanted, of_gate=True)
     if refusal and milestone.state != FAILED:
         # It was not this gate that said no.
         raise Stop(refusal)
@@ -72,14 +73,9 @@ def _walked(cluster: Cluster, plan: Plan, wanted: Stage, of_gate: bool = False) 
             return walk(cluster, plan, None, "", say, wanted.name, of_gate)
         except Gone as gone:
             say(f"{gone.text}\nUntil then the run waits; `recipe stop` ends it where it is not to go on.")
-            while patiently(lambda: _of(cluster, plan, wanted, of_gate)).state in (pipeline.MISSING, pipeline.GOING):
+            gone_states = (pipeline.MISSING, pipeline.GOING)
+            while patiently(lambda: pipeline.milestone_of(cluster, plan, wanted, of_gate)).state in gone_states:
                 pause()
-
-
-def _of(cluster: Cluster, plan: Plan, wanted: Stage, of_gate: bool) -> Milestone:
-    """How a stage, or the gate after it, is now."""
-    way = pipeline.milestones(cluster, plan)
-    return next(each for each in way if (each.stage.name, each.of_gate) == (wanted.name, of_gate))
 
 
 def model_uri(plan: Plan, wanted: Stage) -> str:

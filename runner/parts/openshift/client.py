@@ -28,8 +28,8 @@ from runner.tools.problem import Stop
 from runner.tools.process import bound_port
 
 ROOT = "kubernetes"
-# What stands in for a package while our parts are imported: each imports these at its top, and uses them where a kubeconfig
-# names an `auth-provider` (gcp, oidc) or a proxy.
+# Packages that are replaced while our parts of the client are imported: each imports these at its top, and uses them only
+# where a kubeconfig names an `auth-provider` (gcp, oidc) or a proxy.
 LATER = {
     "requests": ("utils",),
     "requests_oauthlib": (),
@@ -76,7 +76,7 @@ def client_parts() -> tuple[Any, Any, Any]:
             bare.__path__ = [os.path.join(home, *name.split(".")[1:])]
         client = importlib.import_module(f"{ROOT}.client.configuration")
         rest = importlib.import_module(f"{ROOT}.client.rest")
-        # The names that its reader of kubeconfigs imports; the second one it uses only to make a client that we do not have.
+        # The names that its kubeconfig reader imports; the second one only makes a client that we do not have.
         vars(sys.modules[f"{ROOT}.client"]).update(Configuration=client.Configuration, ApiClient=None)
         return importlib.import_module(f"{ROOT}.config.kube_config"), client, rest
     finally:
@@ -436,8 +436,8 @@ def _join(cluster: Cluster, namespace: str, pod: str | Callable[[], str], port: 
             name = pod if isinstance(pod, str) else pod()
             channel = portforward(core.connect_get_namespaced_pod_portforward, name, namespace, ports=str(port))
         except Exception:
-            # The browser shows that nothing came; it may try again. The client ends in an AttributeError where it has got no
-            # answer (36.0.3).
+            # The browser shows the failure, and can try again. Without an answer the client ends in an AttributeError
+            # (36.0.3).
             return
         there = channel.socket(port)
         back = threading.Thread(target=_pump, args=(there, here), daemon=True)

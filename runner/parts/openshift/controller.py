@@ -114,9 +114,7 @@ def promote(cluster: Cluster, plan: Plan, stage: Stage, by: str, reason: str, te
     """Lets a stage pass in spite of its closed gate. Raises Stop where there is nothing to overrule."""
     if not stage.gates:
         raise Stop(f"The stage `{stage.name}` has no gate to overrule.")
-    verdict = next(
-        milestone for milestone in pipeline.milestones(cluster, plan) if milestone.of_gate and milestone.stage is stage
-    )
+    verdict = pipeline.milestone_of(cluster, plan, stage, of_gate=True)
     if verdict.state == pipeline.UNDER_WAY:
         raise Stop(f"The gate after `{stage.name}` is being measured.", "`recipe status` says when it is done.")
     what = sent(plan, stage, of_gate=True)

@@ -171,8 +171,8 @@ def handler(root: Path, word: str, writes: bool = False) -> type[BaseHTTPRequest
             self.wfile.write(body)
 
         def _signing(self, answer: Callable[[Callable[[], None]], Mapping[str, object]]) -> None:
-            """An answer behind blanks: hashing a large file takes longer than the gateways between are willing to wait. Its
-            status is sent before, so that an `error` stands in the answer."""
+            """Sends blanks until the answer is ready, because hashing a large file takes longer than gateways wait. The status
+            is sent first, so an error is part of the answer (`error`)."""
             self.send_response(200)
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()

@@ -104,6 +104,12 @@ def milestones(
     return [replace(each, state=LOST) if gone else each for each, gone in zip(way, lost, strict=True)]
 
 
+def milestone_of(cluster: Cluster, plan: Plan, stage: Stage, of_gate: bool) -> Milestone:
+    """How a stage, or the gate after it, is now."""
+    way = milestones(cluster, plan)
+    return next(each for each in way if (each.stage.name, each.of_gate) == (stage.name, of_gate))
+
+
 def beside(there: Manifests, plan: Plan, way: list[Milestone]) -> Manifests:
     """The jobs at work on the run of a plan that are none of its milestones: former stages of the recipe."""
     known = {milestone.job["metadata"]["uid"] for milestone in way if milestone.job}

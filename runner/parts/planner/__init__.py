@@ -7,6 +7,7 @@ PART = Part(
     package=__name__,
     rules="rules",
     forecast="judging",
+    formulas={"axolotl": "language"},
     hooks={
         "after_run": "calibration.after",
         "after_plan": "calibration.after_plan",

@@ -1,5 +1,5 @@
-"""Images: the formulas for what the image trainer trains. They are coarse, because its network fits any card: a list of
-convolutions gives parameters, operations and what is kept, within a tenth of the exact trace (tests/trace)."""
+"""The planner's formulas for what the image trainer trains. They are coarse, because its network fits any card: a list of
+convolutions gives parameters, operations and what is kept, within a tenth of the exact trace (tests/parts/trace)."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def convolutions(work: Images) -> Iterator[Convolution]:
             channels = wide
 
 
-def of_stage(recipe: Recipe, stage: Stage, rows: Rows) -> ImageFormulas:
+def of_stage(recipe: Recipe, stage: Stage, rows: Rows, look: bool) -> ImageFormulas:
     """The formulas for a stage, read from the very config that the image trainer gets."""
     model, trainer = stage.config["model"], stage.config["trainer"]
     facts = catalog.dataset(stage.data.get("hub") or "") or {}
