@@ -1,7 +1,6 @@
 """Stopping: what ends a training before its last step (a broken loss, no improvement, the time limit, SIGTERM), and the
 order of all callbacks."""
 
-import json
 import math
 import os
 import signal
@@ -106,9 +105,7 @@ class Watchdog(TrainerCallback):
     def stop(self, message: str) -> NoReturn:
         """Ends training on every process; the first one leaves the reason for whoever started the run."""
         if PartialState().is_main_process:
-            folder = Path(self.settings.run_dir)
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / STOPPED).write_text(json.dumps({"message": message}) + "\n", encoding="utf-8")
+            write_json(Path(self.settings.run_dir) / STOPPED, {"message": message})
         raise TrainingStopped(message)
 
 

@@ -1,4 +1,7 @@
-"""The commands for the cluster, and what commands of other parts ask of it."""
+"""The commands for the cluster, and what commands of other parts ask of it.
+
+Imports that only one command needs are in it, because `recipe status` is asked often.
+"""
 
 import sys
 import webbrowser
@@ -9,8 +12,7 @@ from pathlib import Path
 
 import click
 
-from runner import parts, render
-from runner.check import sources, validate
+from runner import parts
 from runner.commands.options import (
     allow_option,
     complete_recipe,
@@ -22,12 +24,9 @@ from runner.commands.options import (
     say,
     set_option,
 )
-from runner.data.report import contents
 from runner.parts.jobs import kubernetes
 from runner.parts.jobs.kubernetes import Manifest
-from runner.parts.openshift import client, controller, jobs, pipeline, rules, transfer, watch
-from runner.parts.openshift import site as sites
-from runner.parts.openshift import submit as sending
+from runner.parts.openshift import client, jobs, pipeline, watch
 from runner.parts.openshift.client import Cluster, connect
 from runner.parts.openshift.diagnose import why
 from runner.parts.openshift.errors import TryAgain, pause
@@ -36,11 +35,6 @@ from runner.parts.openshift.status import ENDED, FAILED, FINISHED, JobState, ear
 from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.render import planned
-from runner.run import run_folder
-from runner.run.run_manifest import keep
-from runner.scenarios import translate
-from runner.scenarios.shared.common import FETCHING
-from runner.tools.files import write_all
 from runner.tools.problem import Stop, errors_of
 from runner.tools.process import HOST
 
@@ -91,6 +85,9 @@ def job_at_work(cluster: Cluster, plan: Plan, name: str | None) -> Manifest:
 def site(paths: tuple[str, ...], sets: tuple[str, ...], out: str | None) -> None:
     """Write what the cluster needs before a recipe's first job: namespace, queue, rights, claims, the image, TensorBoard.
     Recipes of several namespaces get a folder a namespace. Needs no cluster and no network."""
+    from runner.parts.openshift import site as sites
+    from runner.tools.files import write_all
+
     plans = [open_plan(path, sets) for path in dict.fromkeys(paths)]
     folder = Path(out or (f"build/{plans[0].name}/site" if len(plans) == 1 else "build/site"))
     for file in write_all(folder, sites.render(plans)):
@@ -133,6 +130,14 @@ def submit(
     That is what comes first that is not done: a stage, or the gate after it. What needs no GPU is waited for. With --all a
     driver goes on from there: a small job that sends what comes next when its time has come, and ends at a closed gate.
     """
+    from runner import render
+    from runner.check import sources, validate
+    from runner.data.report import contents
+    from runner.parts.openshift import controller, rules, transfer
+    from runner.parts.openshift import submit as sending
+    from runner.scenarios import translate
+    from runner.scenarios.shared.common import FETCHING
+
     if dry_run and follow:
         raise Stop("With `--dry-run` nothing is sent that `--follow` could watch.", "Leave out one of the two.", code=2)
     if every and stage:
@@ -363,6 +368,10 @@ def fetch(path: str, sets: tuple[str, ...], stage: str | None, to: str | None, e
 
     A stage of several lies in a folder of its own below the run's.
     """
+    from runner.parts.openshift import transfer
+    from runner.run import run_folder
+    from runner.run.run_manifest import keep
+
     recipe, plan = open_both(path, sets, look=False)
     cluster = connect()
     # The last one holds what the recipe is for.
@@ -394,7 +403,7 @@ def stop(path: str, sets: tuple[str, ...], stage: str | None) -> None:
     ended = []
 
     def end_job(job: Manifest) -> None:
-        sending.delete(cluster, job["kind"], job["metadata"]["namespace"], job["metadata"]["name"])
+        jobs.delete(cluster, job["kind"], job["metadata"]["namespace"], job["metadata"]["name"])
         ended.append(f"{job['kind']} `{job['metadata']['name']}`")
 
     # Before what it would send again.
@@ -468,6 +477,8 @@ def promote_on_cluster(
     path: str, sets: tuple[str, ...], stage: str, by: str, reason: str, tell: Callable[[str], None]
 ) -> None:
     """Lets a stage of a run on the cluster pass, and wakes what has waited for it."""
+    from runner.parts.openshift import controller
+
     plan = open_plan(path, sets)
     cluster = connect()
     controller.promote(cluster, plan, plan.stage(stage), by, reason, tell)

@@ -8,12 +8,13 @@ from functools import lru_cache, partial
 from math import prod
 from typing import Any
 
-from runner.catalog import Gpu, Network
+from runner.catalog import Gpu
 from runner.parts.planner import constants, host_memory, memory, parameters, published_runs
 from runner.parts.planner.state import fetching, held, stepping, trained_bytes, whole
 from runner.parts.planner.workload import (
     HALF,
     Checkpoints,
+    Network,
     Run,
     Workload,
     attended,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner import catalog, parts
-from runner.catalog import Gpu, Network
+from runner.catalog import Gpu
 from runner.parts.planner import constants, published_runs
 from runner.parts.planner import row_counts as counted
 from runner.parts.planner.formulas import MOST_TRIED, Advice, Counts, Formulas
@@ -19,7 +19,7 @@ from runner.parts.planner.memory import EVALUATION, Memory, usable
 from runner.parts.planner.parameters import FAMILIES, UnknownArchitecture
 from runner.parts.planner.published_runs import Spread
 from runner.parts.planner.row_counts import Rows
-from runner.parts.planner.workload import Run, times_in
+from runner.parts.planner.workload import Network, Run, network, times_in
 from runner.plan import RUNS, Plan, Stage
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
@@ -191,7 +191,7 @@ def _network(plan: Plan) -> Network:
     """What lies between the machines, as the recipe says it, or as those of its kind have it."""
     own = (plan.site if plan.place.on_cluster else plan.nodes).get("network") or {}
     kind = own.get("kind") or ("ethernet" if plan.place.on_cluster else "plain")
-    return catalog.network(kind, own.get("gbit_s"), own.get("links"))
+    return network(kind, own.get("gbit_s"), own.get("links"))
 
 
 def _disk(plan: Plan, stage: Stage) -> dict[str, Any]:

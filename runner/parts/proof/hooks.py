@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ import yaml
 from runner import catalog
 from runner.catalog import Model
 from runner.data import tokenizers
-from runner.parts.proof import showing
 from runner.plan import Place
 from runner.recipe.recipe import Recipe
 from runner.run.launch import TRAIN, WITHOUT_GPU, engine_environment, follow
@@ -23,6 +22,7 @@ from runner.tools.text import yaml_text
 from runner.trainer.records import Proof
 
 Tell = Callable[[str], None]
+Styled = tuple[str, str]  # what it is, and its text
 
 
 def prove(proofs: Mapping[str, Any], tell: Tell) -> None:
@@ -39,7 +39,7 @@ def prove(proofs: Mapping[str, Any], tell: Tell) -> None:
             proven = prove_config(config, Path(stage["out"]), model, proofs["tokenizer"])
         except Stop as stop:
             raise Stop(f"`{name}` cannot be trained like this. {stop.text}") from None
-        for line in showing.plain(proven):
+        for line in plain(proven):
             tell(f"  {line}")
 
 
@@ -73,9 +73,73 @@ def show_rows(recipe: Recipe, place: Place, count: int, say: Tell) -> Iterator[s
         yield str(folder)
 
 
-def shown(folder: str, whole: bool = False) -> Iterable[list[showing.Styled]]:
+def shown(folder: str, whole: bool = False) -> Iterable[list[Styled]]:
     """The proof in a folder as lines of parts, each with its kind."""
-    return showing.lines(Proof.read(Path(folder)), whole)
+    return lines(Proof.read(Path(folder)), whole)
+
+
+# Tokens to show of a long stretch: the first and the last.
+FIRST, LAST = 14, 8
+EXPLAINED = (
+    "tokens with · between them; the model learns what is trained, only sees what is seen, and never has what is cut"
+)
+
+
+def lines(proof: Proof, whole: bool = False) -> Iterator[list[Styled]]:
+    """Lines of parts, each with its kind: `trained`, `seen`, `cut`, or nothing. whole: show every token."""
+    all_tokens = proof.trained + proof.seen + proof.cut
+    if proof.shown:
+        yield [("", EXPLAINED)]
+    for row in proof.shown:
+        yield [("", f"row {row['row']:,}, {row['tokens']:,} tokens")]
+        for kind, tokens in row["spans"]:
+            yield [("", f"  {kind:<8} "), (kind, _joined(tokens, whole))]
+    if all_tokens:
+        shares = ", ".join(
+            f"{kind} {count / all_tokens:.1%}"
+            for kind, count in (("trained", proof.trained), ("seen", proof.seen), ("cut", proof.cut))
+        )
+        cut = f", in {proof.rows_cut:,} rows" if proof.rows_cut else ""
+        yield [("", f"of {all_tokens:,} tokens: {shares}{cut}")]
+    if not proof.faults:
+        yield [("", f"proven in {proof.seconds:.0f} s:")]
+        yield from ([("", f"  {what}")] for what in _held(proof))
+    for question in proof.asked:
+        yield [("", f"  note: the question «{question}» is asked later and stands in the training rows")]
+    for note in proof.notes:
+        yield [("", f"  note: {note}")]
+
+
+def _joined(tokens: Sequence[str], whole: bool) -> str:
+    if not whole and len(tokens) > FIRST + LAST + 1:
+        left = len(tokens) - FIRST - LAST
+        tokens = [*tokens[:FIRST], f"… {left:,} more …", *tokens[-LAST:]]
+    return "·".join(token.replace("\n", "⏎") for token in tokens)
+
+
+def _held(proof: Proof) -> Iterator[str]:
+    if proof.kind == "images":
+        yield f"of {proof.judged:,} images that are measured none is one of the {proof.rows:,} training images"
+        return
+    of = f"{proof.judged:,} of {proof.rows:,} rows" if proof.judged < proof.rows else f"{proof.rows:,} rows"
+    if proof.kind == "text":
+        yield f"{of} are trained whole"
+    else:
+        yield f"in {of} every answer begins as the model is asked and is trained to its end"
+    yield (
+        f"in {proof.batches} batches no padding is trained"
+        if proof.padding
+        else f"{proof.batches} batches train what their rows say"
+    )
+    if proof.logits_moved is not None:
+        yield f"{proof.joined} rows do not see each other ({proof.attention})"
+    if proof.loss_at_once is not None and proof.loss_accumulated is not None:
+        yield f"the first loss is {proof.loss_at_once:.4f} in one batch and in eight"
+    yield "no validation row is a training row"
+
+
+def plain(proof: Proof, whole: bool = False) -> Iterator[str]:
+    return ("".join(text for _, text in line) for line in lines(proof, whole))
 
 
 # Settings that need a GPU and change neither rows nor batches.

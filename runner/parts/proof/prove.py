@@ -16,9 +16,8 @@ import torch
 from axolotl.utils.dict import DictDefault
 from jinja2 import TemplateError
 
-from runner.parts.proof import judging, showing
-from runner.parts.proof.judging import SHOWN, TOLERANCE, UNTRAINED, Reader, Tokens, spread
-from runner.parts.proof.showing import Faults
+from runner.parts.proof import judging
+from runner.parts.proof.judging import SHOWN, TOLERANCE, UNTRAINED, Faults, Reader, Tokens, spread
 from runner.tools.names import same, shortened
 from runner.trainer import child_process
 from runner.trainer.records import Kind, Proof
@@ -168,7 +167,7 @@ class Prover:
                 self.reader.judge(talk.tokens, labels, talk, self.faults)
             if len(shown) < self.settings.proof.show:
                 tokens, marks = self._words(talk.tokens), [label != UNTRAINED for label in labels]
-                shown.append(showing.row(number + 1, tokens[: len(labels)], marks, tokens[len(labels) :]))
+                shown.append(_shown(number + 1, tokens[: len(labels)], marks, tokens[len(labels) :]))
         whole, empty = int((rows.trained == rows.lengths).sum()), int((rows.trained == 0).sum())
         if empty:
             self.faults.add("nothing_trained", times=empty)
@@ -207,9 +206,7 @@ class Prover:
                 counts["cut"] += left
                 counts["rows_cut"] += left > 0
         shown = [
-            showing.row(
-                number + 1, self._words(ids), [place >= len(row["prompt_ids"]) for place in range(len(ids))], ()
-            )
+            _shown(number + 1, self._words(ids), [place >= len(row["prompt_ids"]) for place in range(len(ids))], ())
             for number, row in enumerate(islice(dataset, self.settings.proof.show))
             for ids in [row["prompt_ids"] + row["chosen_ids"]]
         ]
@@ -228,7 +225,7 @@ class Prover:
                 self.faults.add("text_not_whole", f"{wrong:,} of {len(tokens):,} tokens of a row")
             if len(shown) < self.settings.proof.show:
                 marks = (labels != UNTRAINED).tolist()
-                shown.append(showing.row(number + 1, self._words(tokens.tolist()), marks, ()))
+                shown.append(_shown(number + 1, self._words(tokens.tolist()), marks, ()))
         self.facts |= {"rows": len(dataset) - self.first, "judged": len(numbers), "trained": trained, "seen": seen}
         self.facts |= {"shown": tuple(shown)}
 
@@ -331,6 +328,19 @@ class Prover:
         self.facts |= {"loss_at_once": at_once, "loss_accumulated": accumulated}
         if not abs(at_once - accumulated) <= TOLERANCE:
             self.faults.add("accumulation", f"{at_once:.6f} and {accumulated:.6f}")
+
+
+def _shown(number: int, tokens: Sequence[str], labels: Sequence[bool], cut: Sequence[str]) -> Mapping[str, Any]:
+    """A row for `Proof.shown`. labels: whether each token is trained; cut: tokens that the engine leaves out."""
+    spans: list[tuple[str, list[str]]] = []
+    for token, trained in zip(tokens, labels, strict=True):
+        kind = "trained" if trained else "seen"
+        if not spans or spans[-1][0] != kind:
+            spans.append((kind, []))
+        spans[-1][1].append(token)
+    if cut:
+        spans.append(("cut", list(cut)))
+    return {"row": number, "tokens": len(tokens) + len(cut), "spans": spans}
 
 
 def prove(cfg: DictDefault, trainer: Any, settings: RunSettings) -> Proof:

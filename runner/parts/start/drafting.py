@@ -15,7 +15,7 @@ from typing import Any
 from runner import catalog
 from runner.check import base_model, by_schema
 from runner.check.by_schema import as_text
-from runner.check.validate import judge, with_followers, with_own_data
+from runner.check.validate import judge, with_followers
 from runner.data import RenderedExample, conversation_formats, first, held_out, row_files, rows
 from runner.parts.planner import forecast, recipe_offers, storage
 from runner.parts.planner.parameters import UnknownArchitecture
@@ -26,7 +26,7 @@ from runner.recipe.copying import NEW as BY
 from runner.recipe.document import Document
 from runner.recipe.overrides import Override
 from runner.recipe.reading import parse, read
-from runner.recipe.recipe import Recipe
+from runner.recipe.recipe import DEMO_QUESTIONS, Recipe
 from runner.render import place
 from runner.scenarios import translate
 from runner.tools import packaged
@@ -243,7 +243,7 @@ def draft(origin: Path, name: str, wishes: list[Override]) -> Draft:
     document, target = read(origin), Path(f"{name}.yaml")
     wished = as_text(document, wishes)
     # Data that is named here lies beside the copy.
-    own = [*with_own_data(replace(document, file=str(target)), wished), *_without_placeholder(document, wished)]
+    own = [*_with_own_data(replace(document, file=str(target)), wished), *_without_placeholder(document, wished)]
     files = {path: file for path, file in _files(document.data) if path not in {change.path for change in own}}
     moved = [
         Override(".".join(path), None, called, copying.NEW)
@@ -505,3 +505,51 @@ def minimal_starter(source: str) -> Path:
         raise Stop(f"The scenario `{scenario}` has no minimal starter.", "Leave out `--minimal`.")
     best = max(fitting, key=lambda one: (one.lookup(("data", "hub")) == hub, Path(one.file).stem == scenario))
     return Path(best.file)
+
+
+# Lines of a section of data that are about the rows of one source alone, and where nothing else says which rows validate.
+OF_A_SOURCE = ("hub", "sets", "revision", "subset", "split", "test_split", "sample", "mean", "std")
+VALIDATES, SHARE = ("validation_split", "validation_path"), 0.1
+
+
+def _with_own_data(document: Document, changes: list[Override]) -> list[Override]:
+    """The changes of a recipe that is copied, and behind each `path` that names other data what was about the data of
+    before and goes with it."""
+    whole, settings = list(changes), {change.setting for change in changes}
+    for change in changes:
+        home, _, last = change.setting.rpartition(".")
+        section = document.lookup(change.path[:-1])
+        if last != "path" or not isinstance(change.after, str) or not isinstance(section, dict):
+            continue
+        if change.after in (section.get("path"), section.get("sample")):
+            continue  # the recipe's own file, and the other lines are about it
+        why = "was about the data of before"
+        words = () if "songs" in section else ("system_prompt",)
+        about = (*OF_A_SOURCE, *VALIDATES, *words, *_stale_templates(document, section, change))
+        gone = [name for name in about if name in section]
+        others = [Override(f"{home}.{name}", None, None, change.by, why) for name in gone]
+        if set(gone) & set(VALIDATES) and "validation_share" not in section:
+            others.append(Override(f"{home}.validation_share", None, SHARE, change.by, "a share of the new data"))
+        if home == "data":
+            others += _stale_questions(document, change)
+        whole += [other for other in others if other.setting not in settings]
+    return whole
+
+
+def _stale_questions(document: Document, change: Override) -> list[Override]:
+    """What takes a demo's questions away that were asked about the data of before; those about new data come from its rows."""
+    demo = document.lookup(("demo",))
+    asked = [name for name in DEMO_QUESTIONS if name in demo] if isinstance(demo, dict) else []
+    names = ["demo"] if asked and len(asked) == len(demo) else [f"demo.{name}" for name in asked]
+    return [Override(name, None, None, change.by, "asked about the data of before") for name in names]
+
+
+def _stale_templates(document: Document, section: Mapping[str, Any], change: Override) -> tuple[str, ...]:
+    """The section's templates for columns, where the new file has conversations and not their columns."""
+    there = [name for name in ("question", "answer") if isinstance(section.get(name), str)]
+    try:
+        found = rows.columns(Path(document.file).parent / change.after, section.get("split"))
+        named = {column for name in there for column in templates.columns(section[name])}
+    except (row_files.Unreadable, OSError, ValueError):
+        return ()
+    return tuple(there) if conversation_formats.told(found) and not named <= set(found) else ()
