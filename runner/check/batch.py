@@ -1,5 +1,5 @@
-"""Batch: which files below a folder are recipes, all of them judged, and the verdict as other programs read it: JSON, GitHub's
-lines, SARIF, JUnit and GitLab's code quality. A file that is named is always judged; in a folder others are left alone."""
+"""Batch: which files below a folder are recipes, and all of them judged. A file that is named is always judged; in a folder others
+are left alone."""
 
 import codecs
 import json
@@ -10,14 +10,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
-from runner import __version__
+from runner import parts
 from runner.check import validate
 from runner.recipe import lock, reading
 from runner.recipe.overrides import Override
-from runner.recipe.reading import STANDARD_INPUT
-from runner.tools.names import content_hash
 from runner.tools.problem import Problem, Stop, errors_of, report_bug
 from runner.tools.run_files import RUN
 
@@ -167,124 +165,15 @@ def _whatever(
         return [Problem(str(file), 0, 0, report_bug())], True
 
 
-# How each form calls an error and a note.
-GITHUB = {"error": "error", "note": "notice"}
-GITLAB = {"error": "major", "note": "info"}
-SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-# What XML 1.0 has no way to write (its section 2.2).
-_NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+# A verdict for other programs. Given: the files as they were named, and what was found.
+Format = Callable[[Sequence[str], CheckReport], str]
 
 
-def as_json(files: Sequence[str], verdict: CheckReport) -> str:
-    return _json(verdict.as_json())
+def formats() -> Mapping[str, Format]:
+    """How `recipe check` can print what it finds, beside as text."""
+    own: dict[str, Format] = {"json": lambda files, verdict: as_json(verdict.as_json())}
+    return own | {name: form for more in parts.hooks("check_formats") for name, form in more().items()}
 
 
-def github(files: Sequence[str], verdict: CheckReport) -> str:
-    """Lines that GitHub Actions shows beside the recipe's own (docs.github.com, "Workflow commands")."""
-
-    def escaped(text: str) -> str:
-        return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-    lines = []
-    for problem in verdict.problems:
-        file = escaped(_relative(problem.file)).replace(",", "%2C").replace(":", "%3A")
-        place = f",line={problem.line},col={problem.column}" if problem.line else ""
-        lines.append(f"::{GITHUB[problem.severity]} file={file}{place}::{escaped(_said(problem))}")
-    return "\n".join(lines)
-
-
-def sarif(files: Sequence[str], verdict: CheckReport) -> str:
-    """SARIF 2.1.0, with columns that count characters. A problem of the command line has no location."""
-    rules = [
-        {"id": f"recipe-{severity}", "shortDescription": {"text": words}, "defaultConfiguration": {"level": severity}}
-        for severity, words in (("error", "What stops a recipe."), ("note", "What holds and is hardly meant."))
-    ]
-    driver = {"name": "recipe-runner", "semanticVersion": __version__, "rules": rules}
-    results = [
-        {
-            "ruleId": f"recipe-{problem.severity}",
-            "level": problem.severity,
-            "message": {"text": _said(problem)},
-            **({} if problem.file.startswith("--set ") else {"locations": [{"physicalLocation": _physical(problem)}]}),
-            "partialFingerprints": {"recipe/v1": _fingerprint(problem)},
-        }
-        for problem in verdict.problems
-    ]
-    run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
-    return _json({"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]})
-
-
-def _physical(problem: Problem) -> Mapping[str, object]:
-    from urllib.parse import quote
-
-    place: dict[str, object] = {"artifactLocation": {"uri": quote(_relative(problem.file))}}
-    if problem.line:
-        end = problem.column + problem.width
-        place["region"] = {"startLine": problem.line, "startColumn": problem.column, "endColumn": end}
-    return place
-
-
-def junit(files: Sequence[str], verdict: CheckReport) -> str:
-    """JUnit's XML: a test for each recipe, which fails by its errors and has its notes as output."""
-    from xml.etree import ElementTree as Xml
-
-    def shown(text: str) -> str:
-        return _NO_XML.sub("\ufffd", text)
-
-    # What the command line says wrong is about no file, and a test of its own.
-    named = [STANDARD_INPUT if file == "-" else file for file in files]
-    cases = [*named, *dict.fromkeys(problem.file for problem in verdict.problems if problem.file not in named)]
-    of = {name: [problem for problem in verdict.problems if problem.file == name] for name in cases}
-    failed = sum(any(problem.severity == "error" for problem in of[name]) for name in cases)
-    counts = {"tests": str(len(cases)), "failures": str(failed), "errors": "0"}
-    root = Xml.Element("testsuites", attrib={"name": "recipe check", **counts})
-    suite = Xml.SubElement(root, "testsuite", attrib={"name": "recipe check", **counts})
-    for name in cases:
-        case = Xml.SubElement(suite, "testcase", classname="recipe check", name=shown(name), file=shown(name))
-        errors, notes = ([one for one in of[name] if (one.severity == "error") is wrong] for wrong in (True, False))
-        if errors:
-            failure = Xml.SubElement(case, "failure", type="error", message=shown(errors[0].message))
-            failure.text = shown("\n\n".join(map(str, errors)))
-        if notes:
-            Xml.SubElement(case, "system-out").text = shown("\n\n".join(map(str, notes)))
-    Xml.indent(root)
-    return Xml.tostring(root, encoding="unicode", xml_declaration=True)
-
-
-def gitlab(files: Sequence[str], verdict: CheckReport) -> str:
-    """GitLab's code quality (docs.gitlab.com, "Code Quality report format"), which wants a line of every problem."""
-    return _json(
-        [
-            {
-                "description": _said(problem),
-                "check_name": f"recipe-{problem.severity}",
-                "fingerprint": _fingerprint(problem),
-                "severity": GITLAB[problem.severity],
-                "location": {"path": _relative(problem.file), "lines": {"begin": max(1, problem.line)}},
-            }
-            for problem in verdict.problems
-        ]
-    )
-
-
-FORMATS: dict[str, Callable[[Sequence[str], CheckReport], str]] = {
-    form.__name__.removeprefix("as_"): form for form in (as_json, github, sarif, junit, gitlab)
-}
-
-
-def _json(value: Any) -> str:
+def as_json(value: object) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False)
-
-
-def _said(problem: Problem) -> str:
-    return f"{problem.message} {problem.hint}".strip()
-
-
-def _relative(file: str) -> str:
-    """A file as it is called in its repository, where the command was given: with `/`, and without `./`."""
-    return file.replace("\\", "/").removeprefix("./")
-
-
-def _fingerprint(problem: Problem) -> str:
-    """The same while a problem stays, whatever lines are added above it."""
-    return content_hash([problem.file, problem.message, problem.source.strip()], 32)

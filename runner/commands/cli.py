@@ -27,7 +27,6 @@ CORE = {
     "rehearse": ("run", "Run all of it here with a tiny model."),
     "run": ("run", "Train on the GPUs of this machine."),
     "ask": ("ask", "Ask a trained model."),
-    "merge": ("ask", "Make an adapter part of its base model."),
 }
 # How `recipe --help` lists them: as people come to need them. What is not here comes last.
 ORDER = (

@@ -35,8 +35,9 @@ class Part:
     rules: str = ""
     # Packages by the scenario's name; "" is the part itself.
     scenarios: Mapping[str, str] = field(default_factory=dict)
-    # Modules by name: trainers, kinds of data, what measures a model, what asks one.
+    # Modules by name: trainers, what the planner reckons of each, kinds of data, what measures a model, what asks one.
     engines: Mapping[str, str] = field(default_factory=dict)
+    formulas: Mapping[str, str] = field(default_factory=dict)
     preparers: Mapping[str, str] = field(default_factory=dict)
     measures: Mapping[str, str] = field(default_factory=dict)
     asked: Mapping[str, str] = field(default_factory=dict)

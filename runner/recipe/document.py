@@ -102,6 +102,15 @@ def leaves(
         yield path, value
 
 
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with others on top, section by section."""
+    both = dict(below)
+    for key, value in above.items():
+        inner = both.get(key)
+        both[key] = merged(inner, value) if isinstance(inner, Mapping) and isinstance(value, Mapping) else value
+    return both
+
+
 def differing(settings: Iterable[Mapping[str, Any]], missing: Any = None) -> list[tuple[str, list[Any]]]:
     """Settings that are not the same in all, each with its value in each, `missing` where it has none."""
     every = list(settings)

@@ -15,6 +15,7 @@ from runner.catalog import Model
 from runner.data import PREPARERS, RenderedExample, reading
 from runner.plan import Place, Plan, Stage
 from runner.recipe import reading as yaml_file
+from runner.recipe.document import merged
 from runner.recipe.recipe import Recipe, Settings
 from runner.scenarios.contract import Architecture, Forecasting, Measurable, Preparer, Rule, Substitutions, Translation
 
@@ -52,7 +53,8 @@ def translate(recipe: Recipe, place: Place) -> Plan:
 
 
 def measurable(recipe: Recipe) -> Mapping[str, Measurable]:
-    """What can be measured of a recipe's stages, by the section that has their gates; empty where the scenario does not say."""
+    """What can be measured of a recipe's stages, by the section with their gates; empty where the scenario does not
+    say."""
     module = part(recipe.scenario, "translation")
     return cast(Translation, module).measurable(recipe) if hasattr(module, "measurable") else {}
 
@@ -65,15 +67,15 @@ def rules(scenario: str, look: bool = True) -> tuple[Rule, ...]:
 
 
 def model_facts(scenario: str, settings: Settings) -> Model | None:
-    """The model that a recipe itself describes; None where recipes of this scenario name one. Raises BrokenSetting where the
+    """The model that a recipe itself describes; None where its scenario names a model. Raises BrokenSetting where the
     schema refuses what it needs."""
     module = part(scenario, "architecture")
     return cast(Architecture, module).model_facts(settings) if module else None
 
 
 def rehearsal(scenario: str) -> Substitutions:
-    """What a rehearsal puts in place of the real thing, and when it has learned: the scenario's own members, and of those that it
-    lacks those of language models on rows."""
+    """What a rehearsal puts in place of the real thing, and when it has learned: the scenario's own members; for those
+    that it lacks, the ones of language models on rows."""
     own = part(scenario, "rehearsal") or part(scenario, "translation")
     usual = importlib.import_module(f"{__name__}.shared.rehearsal")
     names = ("before_data", "after_data", "stands_in", "shown", "judge")
@@ -88,8 +90,8 @@ def prepare(data: Mapping[str, Any], out: Path, **options: Any) -> Report:
 
 
 def first(stage: Stage) -> dict[str, Iterator[RenderedExample]]:
-    """The rows that a stage trains on or prepares, one after the other, as the model is to see each, by what they are for; empty
-    where nobody shows them."""
+    """The rows that a stage trains on or prepares, one by one, as the model will see them, by their purpose; empty
+    where nothing shows them."""
     if stage.data:
         preparers = PREPARERS | parts.table("preparers")
         shown = getattr(importlib.import_module(preparers[stage.data["kind"]]), "first", None)
@@ -101,8 +103,8 @@ def first(stage: Stage) -> dict[str, Iterator[RenderedExample]]:
 
 
 def work(name: str) -> Callable[[Mapping[str, Any], Callable[[str], None]], None]:
-    """The work of a stage that trains nothing, by `SCENARIO.NAME`: a function of the scenario's module `work`, which gets
-    the stage's config and a function to tell what it does."""
+    """The work of a stage that trains nothing, by `SCENARIO.NAME`: a function of the scenario's module `work`, which
+    takes the stage's config and a function that tells its progress."""
     scenario, _, function = name.partition(".")
     carry_out: Callable[..., None] = getattr(part(scenario, "work"), function)
     return reading(carry_out)
@@ -117,8 +119,9 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 Schema = dict[str, Any]
 
 
-# The schema of a scenario is made of its own file, the pieces that scenarios share, and the sections of parts. `make schemas`
-# writes those of ours, once; what other people's parts bring is put together when it is read.
+# A scenario's schema: its own file, the pieces that scenarios share, and the sections of parts. `make schemas` writes
+# ours;
+# what other people's parts bring is added when it is read.
 
 
 def composed(scenario: str) -> Schema:
@@ -141,8 +144,8 @@ def foreign_sections() -> Schema:
 
 
 def inlined(node: Any) -> Any:
-    """Replaces `$ref: FILE#/NAME` by the piece of that name, and `$ref: SCENARIO/schema.yaml` by that scenario's schema; keys beside
-    `$ref` win, those of a section one by one."""
+    """Replaces `$ref: FILE#/NAME` by that piece, and `$ref: SCENARIO/schema.yaml` by that scenario's schema; keys
+    beside `$ref` win, those of a section one by one."""
     if isinstance(node, list):
         return [inlined(item) for item in node]
     if not isinstance(node, dict):
@@ -150,13 +153,8 @@ def inlined(node: Any) -> Any:
     while "$ref" in node:
         file, _, name = node["$ref"].partition("#/")
         piece = _pieces()[name] if name else _source(file.partition("/")[0])
-        node = _merged(piece, {key: value for key, value in node.items() if key != "$ref"})
+        node = merged(piece, {key: value for key, value in node.items() if key != "$ref"})
     return {key: inlined(value) for key, value in node.items()}
-
-
-def _merged(piece: Mapping[str, Any], own: Mapping[str, Any]) -> Schema:
-    both = {key: _merged(piece[key], value) for key, value in own.items() if isinstance(value, dict) and key in piece}
-    return {**piece, **own, **both}
 
 
 @cache

@@ -17,7 +17,8 @@ and, where it needs some,
     architecture.py  Architecture: where the recipe describes its model and names none
 
 Of a part's tables, a module of `preparers` is a Preparer; one of `engines` is run as `python -m MODULE CONFIG`, by torchrun where
-there are several processes; one of `measures` has `measure(task, measures)`; one of `asked` has `load(weights)`, which gives a
+there are several processes; one of `formulas` has `of_stage(recipe, stage, rows, look)`, which gives the planner's Formulas for a
+stage of that engine, or None; one of `measures` has `measure(task, measures)`; one of `asked` has `load(weights)`, which gives a
 function from a file to the share of each answer; one of `targets` is a Target, that of `forecast` a Forecasting, that of `rules`
 Rules for every recipe. `hooks` names functions by their moment:
 
@@ -31,8 +32,10 @@ Rules for every recipe. `hooks` names functions by their moment:
     after_plan(plan, run)                  the same, on plain machines, where there is no recipe
     measured(recipe, evaluation, section)  gates and Evaluation of a stage (see `common.measured`)
     in_rehearsal(recipe)                   Overrides of a rehearsal for sections of the part
+    check_formats()                        other forms of what `recipe check` finds, by name (`check/batch.py`, Format)
     beside_jobs(recipe, plan)              files beside the jobs of a render
     computed(recipe)                       what the recipe's lines make together there: the setting's path and a Computed
+    provenance(recipe)                     where a recipe comes from, as fields of the run's RunManifest
     at_the_end(run, tell)                  a context around a whole run
     prove(proofs, tell)                    judges prepared rows before a GPU is held
     show_rows(recipe, place, count, say)   proves each stage's rows as the engine makes them; gives each proof's folder
@@ -47,13 +50,16 @@ Rules for every recipe. `hooks` names functions by their moment:
                                            what `runner.entrypoints.stage` does beside running a stage
     seal_key(make)                         the key that measured numbers are sealed with; make: write one where there is none
     page_of_run(run)                       a run as an HTML page
+    trace(run, operations)                 the exact memory of a training step
+    plan_by_trace(recipe, plan, forecasts, as_json)
+                                           shows a plan by traces alone; exit code
     plan_server(recipe, as_json)           shows what a server of the trained model needs; exit code
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -77,8 +83,8 @@ class Measurable:
     """What can be measured of a stage."""
 
     kind: Kind
-    # Kinds of questions that are counted apart.
-    asked: Collection[str] = ()
+    # Kinds of questions whose answers are counted separately, each by words that are in it.
+    asked: Mapping[str, str] = field(default_factory=dict)
     # Whether rows are held out.
     validates: bool = True
     # Whether there are blocks of text that all stages are measured on.

@@ -1,10 +1,10 @@
-"""Fork server: one process imports what engines import, and the stages of a rehearsal are forks of it, because a tiny model is
-trained in less time than Axolotl is imported.
+"""Fork server: one process imports what engines import, and forks itself for each stage of a rehearsal, because
+importing Axolotl takes longer than training a tiny model.
 
-`python -m runner.trainer.fork_server FD`: FD is a socket. It gets a program as JSON (`module`, what is imported `before`,
-`arguments`, `env`, its process `group`) with the file that its output goes to, answers with the number of the process that it has
-become, and with its exit status when it has ended. Without arguments, it only imports, while nothing else is asked of it. A
-program in a fork has such a socket of its own.
+`python -m runner.trainer.fork_server FD` serves the socket FD. A request is a program as JSON (`module`, the modules to
+import `before`, `arguments`, `env`, the process `group`) with the file for its output. The answers are the number of
+its process and, at its end, its exit status. A request without arguments only imports, in idle time. Each program has
+such a socket, too.
 """
 
 import atexit
@@ -23,10 +23,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import IO, Any
 
-from runner.trainer import child_process
+from runner.tools import child_process
 
 _MODELS = ("torch", "transformers.modeling_utils", "transformers.models.auto.modeling_auto")
-# Programs that are forked, and what is imported before; all others of the runner's own work with models.
+# Programs to fork, and the modules to import before; the runner's other programs need `_MODELS`.
 PROGRAMS = {
     "axolotl.cli.main": (
         *_MODELS,
@@ -38,7 +38,7 @@ PROGRAMS = {
     "runner.parts.evaluate.evaluate": (*_MODELS, "peft"),
     "runner.trainer.merging": (*_MODELS, "peft"),
 }
-# Bytes of a program with its environment.
+# Bytes of a request.
 LONGEST = 2**17
 
 
@@ -52,14 +52,14 @@ class Forked:
         """Its exit status, negative for a signal. Raises TimeoutExpired."""
         self._server.settimeout(timeout)
         try:
-            # A server that is gone has told nobody how its program ended.
+            # Without the server, nobody knows how the program ended.
             return int(self._server.recv(LONGEST) or b"1")
         except TimeoutError:
             raise subprocess.TimeoutExpired(str(self.pid), timeout or 0) from None
 
 
-class Server:
-    """Whom programs are asked of. group: of the processes that they join; 0 for one of their own."""
+class ForkServer:
+    """The connection to a server. group: the process group of its programs; 0 for a group of their own."""
 
     def __init__(self, asked: socket.socket, group: int) -> None:
         self.asked, self.group = asked, group
@@ -68,10 +68,10 @@ class Server:
         self.other_end: socket.socket | None = None
 
     def send(self, message: Mapping[str, Any], env: Mapping[str, str], *files: int) -> None:
-        """Begins the process where there is none yet, in the environment of its first program. Raises OSError where the process
-        is gone."""
+        """Sends a request; the first one starts the process, in its environment. Raises OSError where the process is
+        gone."""
         if self.other_end is not None:
-            # What importing says is in the log of every engine with a process of its own, and nowhere of use.
+            # Importing prints nothing of use.
             quiet, fd = subprocess.DEVNULL, self.other_end.fileno()
             here = [sys.executable, "-m", "runner.trainer.fork_server", str(fd)]
             self.process = subprocess.Popen(
@@ -83,18 +83,18 @@ class Server:
         socket.send_fds(self.asked, [json.dumps(message).encode()], files)
 
 
-# The innermost one is asked; in a fork, that which has forked it.
-_servers: list[Server] = []
+# The last one is used; in a fork, the server that forked it.
+_servers: list[ForkServer] = []
 
 
 @contextmanager
 def forking() -> Iterator[None]:
-    """As long as this lasts, `fork` has a server. On Linux alone: elsewhere libraries do not go on in a fork."""
+    """Gives `fork` a server for as long as this lasts. Only on Linux: elsewhere libraries break in a fork."""
     if sys.platform != "linux":
         yield
         return
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    server = Server(ours, group=0)
+    server = ForkServer(ours, group=0)
     server.other_end = theirs
     _servers.append(server)
     try:
@@ -104,7 +104,7 @@ def forking() -> Iterator[None]:
         ours.close()
         theirs.close()
         if server.process is not None:
-            # It may be importing; a program of it that nobody has ended watches for itself who has begun it.
+            # It may be importing. Its programs watch their parent themselves.
             server.process.kill()
             server.process.wait()
 
@@ -114,8 +114,8 @@ def _before(module: str) -> tuple[str, ...] | None:
 
 
 def _program(command: list[str], env: Mapping[str, str]) -> str:
-    """The module of a command that a server can fork: of one of the programs, in one process, and without GPUs, because what CUDA has
-    begun goes on in no fork. Empty for any other."""
+    """The module of a command that a server can fork: a known program, one process, no GPU, because CUDA does not
+    survive a fork. Empty for any other command."""
     module = command[2] if command[:2] == [sys.executable, "-m"] and "torchrun" not in command else ""
     return module if _servers and _before(module) is not None and env.get("CUDA_VISIBLE_DEVICES") == "" else ""
 
@@ -123,13 +123,13 @@ def _program(command: list[str], env: Mapping[str, str]) -> str:
 def ahead(command: list[str], env: Mapping[str, str]) -> None:
     """Lets a server import what a command will need, while something else goes on."""
     if module := _program(command, env):
-        # A server that is gone already is no fault: `fork` leaves the program to a process of its own.
+        # Without a server, `fork` leaves the program to a process of its own.
         with suppress(OSError):
             _servers[-1].send({"before": _before(module)}, env)
 
 
 def _fork(command: list[str], env: Mapping[str, str], output: int) -> Forked | None:
-    """As `fork`, with the file that the program writes into."""
+    """As `fork`. output: the file that the program writes into."""
     if not (module := _program(command, env)):
         return None
     server = _servers[-1]
@@ -143,7 +143,7 @@ def _fork(command: list[str], env: Mapping[str, str], output: int) -> Forked | N
 
 
 def fork(command: list[str], env: Mapping[str, str]) -> Forked | None:
-    """A command's program in a fork, its output to be read; None where it is to be a process from its beginning."""
+    """A command's program in a fork, with its output to read; None where it needs a process of its own."""
     reads, writes = os.pipe()
     forked = _fork(command, env, writes)
     os.close(writes)
@@ -155,10 +155,7 @@ def fork(command: list[str], env: Mapping[str, str]) -> Forked | None:
 
 
 def run(command: list[str], env: Mapping[str, str]) -> None:
-    """Runs a command to its end, where that can be in a fork; its output goes where this process's goes.
-
-    Raises CalledProcessError where it does not end well.
-    """
+    """Runs a command to its end, in a fork where possible, with this process's output. Raises CalledProcessError."""
     forked = _fork(command, env, 1)
     if forked is None:
         subprocess.run(command, env=dict(env), check=True)
@@ -167,19 +164,19 @@ def run(command: list[str], env: Mapping[str, str]) -> None:
 
 
 class _Serving:
-    """What the process does until it is a program itself."""
+    """The server's side: answers requests until this process is a fork."""
 
     def __init__(self, first: socket.socket) -> None:
         self._first, self._begun_with = first, dict(os.environ)
         self._to_import: deque[str] = deque()
-        # Sockets of those who ask, and of each program what tells its end, with its number and who has asked for it.
+        # Sockets of clients; and of each program a file that reports its end, with its number and the client.
         self._watched = selectors.PollSelector()
         self._watched.register(first, selectors.EVENT_READ)
 
     def program(self) -> tuple[str, list[str]] | None:
-        """The module and the arguments that this process is to go on with: it is a fork then. None when nobody asks any more."""
+        """In a fork, the module and the arguments to continue with; None when the first socket is closed."""
         while self._first.fileno() >= 0:
-            # Whoever asks goes before what is imported ahead.
+            # Requests come before imports.
             ready = self._watched.select(0 if self._to_import else None)
             if not ready:
                 importlib.import_module(self._to_import.popleft())
@@ -193,7 +190,7 @@ class _Serving:
 
     def _answer(self, asker: socket.socket) -> tuple[str, list[str]] | None:
         message, files = b"", list[int]()
-        # Whoever is gone without having read an answer leaves an error.
+        # A client that is gone without having read an answer leaves an error.
         with suppress(OSError):
             message, files, *_ = socket.recv_fds(asker, LONGEST, 1)
         if not message:
@@ -207,13 +204,13 @@ class _Serving:
         for name in asked["before"]:
             importlib.import_module(name)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # No fork looks for garbage in what has been imported, which is all that there is by now.
+        # Forks need not search for garbage in imported modules.
         gc.freeze()
         if (pid := os.fork()) == 0:
             ours.close()
             self._become(asked, files[0], theirs)
             return asked["module"], asked["arguments"]
-        # Whoever ends it by its group may be faster than it is.
+        # Before a client ends its group.
         with suppress(OSError):
             os.setpgid(pid, asked["group"])
         theirs.close()
@@ -233,12 +230,12 @@ class _Serving:
         for file in (1, 2):
             os.dup2(output, file)
         os.close(output)
-        # What imports have set stays, and nothing of the program before.
+        # What imports have set stays; the environment of the program before goes.
         own = {name: value for name, value in os.environ.items() if self._begun_with.get(name) != value}
         os.environ.clear()
         os.environ.update(asked["env"] | own)
-        # Its own programs are forked by whom it is of; they end with it, as those of its group.
-        fork_server._servers[:] = [fork_server.Server(asks, os.getpgrp())]
+        # The same server forks its own programs, in its group, so that they end with it.
+        fork_server._servers[:] = [fork_server.ForkServer(asks, os.getpgrp())]
 
     def _tell_end(self, key: selectors.SelectorKey) -> None:
         pid, asker = key.data
@@ -255,7 +252,7 @@ def main(fd: int) -> None:
     child_process.watch_parent()
     if (program := _Serving(socket.socket(fileno=fd)).program()) is not None:
         module, arguments = program
-        # That it was imported before is what is wanted.
+        # runpy warns that the module is imported already.
         warnings.filterwarnings("ignore", category=RuntimeWarning, module="runpy")
         sys.argv = [module, *arguments]
         with ending.noted():
@@ -263,7 +260,8 @@ def main(fd: int) -> None:
 
 
 class _Ending:
-    """Ends the process when all else has been done: to take apart what was imported would take a fork longer than many a program."""
+    """Ends the process after everything else, because a fork needs longer to unload its imports than many programs
+    run."""
 
     status = 0
 

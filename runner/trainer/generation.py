@@ -15,10 +15,10 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.tools import child_process
 from runner.tools.files import read_json, write_json, write_text
 from runner.tools.process import hush, without_scikit_learn
 from runner.tools.run_files import ADAPTER, ANSWERS, BEST_MODEL, DEMO, DEMO_OUTPUTS
-from runner.trainer import child_process
 
 if TYPE_CHECKING:
     # It brings pydantic, and a check of a recipe would wait for it.
@@ -30,18 +30,20 @@ Earlier = Sequence[tuple[str, str]]
 
 @dataclass(frozen=True)
 class Chat:
-    """Who is asked and how. max_new_tokens: tokens of an answer; turn_end: the token that ends it, beside end-of-text.
-    chat: whether questions are put as a conversation, or as the beginning of a text that the model continues. adapter: the folder
-    with what a training has added to another model, where that is how it was trained; `model` is the two as one."""
+    """A model and how it is asked."""
 
     model: str
     revision: str | None
     tokenizer: str
     system_prompt: str | None
+    # Tokens of an answer.
     max_new_tokens: int
+    # Whether a question is a turn of a conversation; else it is the beginning of a text that the model continues.
     chat: bool = True
+    # The token that ends an answer, beside end-of-text.
     turn_end: str | None = None
     trust_remote_code: bool = False
+    # The folder of the adapter that training made; `model` contains it already.
     adapter: str | None = None
 
 
@@ -54,7 +56,7 @@ class CannotLoad(Exception):
 
 
 def repetition_penalty(chat: Chat) -> float:
-    """What divides the scores of tokens that were there already, by the model's own generation settings; 1 where they say nothing."""
+    """The model's own repetition penalty, from its generation settings; 1 for none."""
     from transformers import GenerationConfig
 
     try:
@@ -66,7 +68,8 @@ def repetition_penalty(chat: Chat) -> float:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model in memory. switched: what makes its weights this one's while it answers; alone: keeps a second question out meanwhile."""
+    """A model in memory. switched: a context that switches its adapter; alone: the lock that keeps a second question
+    out."""
 
     chat: Chat
     model: Any
@@ -75,7 +78,7 @@ class LoadedModel:
     alone: threading.Lock = field(default_factory=threading.Lock)
 
     def answer(self, question: str, earlier: Earlier = (), streamer: Any = None, stop: Any = None) -> str:
-        """The answer, without sampling, so that the same model always says the same. streamer, stop: as of transformers' `generate`."""
+        """The answer, without sampling, so that it never varies. streamer, stop: as of transformers' `generate`."""
         import torch
 
         text = prompt(self.chat, self.tokenizer, question, earlier)
@@ -137,8 +140,7 @@ def end_tokens(tokenizer: Any, turn_end: str | None) -> list[int]:
 
 
 def written(tokenizer: Any, conversation: Sequence[Mapping[str, Any]], *, asking: bool, tools: Any = None) -> str:
-    """A conversation as the tokenizer's chat template writes it. asking: with the beginning of the answer behind it, as a model
-    is asked, here and by a server."""
+    """A conversation as the tokenizer's chat template writes it. asking: with the beginning of an answer at its end."""
     options = {"tools": tools} if tools else {}
     text: str = tokenizer.apply_chat_template(conversation, add_generation_prompt=asking, tokenize=False, **options)
     return text
@@ -153,7 +155,8 @@ _DEFAULT_SYSTEM = (
 
 
 def with_system(template: str, system_prompt: str) -> str:
-    """A chat template that puts the system prompt first where a conversation has none. As JSON the prompt is a text of Jinja's, too."""
+    """A chat template that adds the system prompt to conversations without one. A JSON string is a Jinja string,
+    too."""
     return _DEFAULT_SYSTEM.format(prompt=json.dumps(system_prompt.strip(), ensure_ascii=False)) + template
 
 
@@ -197,8 +200,7 @@ COLUMN = "full-question"
 
 
 def with_questions(demo: Demo, config: Mapping[str, Any], run_dir: Path) -> Demo:
-    """The demo with questions from the validation rows that the engine's config names, where it has none of its own; without
-    them where there are no such rows."""
+    """The demo with questions from the validation rows of the engine's config, where it has none of its own."""
     if demo.questions or not demo.of_rows:
         return demo
     files = [Path(one["path"]) for one in config.get("test_datasets") or ()]

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.tools import run_files
+from runner.tools import child_process, run_files
 from runner.tools.files import read_json, replacing_folder, write_json, write_text
-from runner.trainer import child_process, fork_server
+from runner.trainer import fork_server
 from runner.trainer.records import ACCURACY, LOSS, EarlyStop, Proof, Summary, TimeUsed, early_stop, versions
 
 if TYPE_CHECKING:
@@ -34,8 +34,7 @@ _LAUNCHER_PREFIXES = ("PET_", "TORCHELASTIC_", "ACCELERATE_")
 
 
 def keep_best(checkpoints: Path, folder: Path) -> Path:
-    """Moves the final weights, which are the best ones, from among the checkpoints into `folder`, and what belongs to
-    them: a whole model, or an adapter."""
+    """Moves the final weights, which are the best ones, with their other files from the checkpoints into `folder`."""
     with replacing_folder(folder) as partial:
         for entry in sorted(checkpoints.iterdir()):
             if entry.is_file() and entry.suffix in {".json", ".safetensors", ".jinja", ".model", ".txt", ".bin"}:
@@ -107,7 +106,7 @@ def summary(settings: RunSettings, history: History, config: Mapping[str, Any], 
 
 
 def _early_stop(settings: RunSettings, history: History, measure: str) -> EarlyStop | None:
-    """What ended the run before its last step, by the evaluations in its history."""
+    """The run's early stop, by the evaluations in its history."""
     if (wanted := settings.early_stopping) is None:
         return None
     seen = [{"step": entry["step"], LOSS: entry["validation_loss"], **entry} for entry in history.epochs]
@@ -116,7 +115,7 @@ def _early_stop(settings: RunSettings, history: History, measure: str) -> EarlyS
 
 
 def _taken(settings: RunSettings, history: History) -> dict[str, Any]:
-    """What the run took of its GPU and of time. The first entry is left out where there are more: its steps warm up."""
+    """The run's GPU memory and time per step, without the first entry, whose steps warm up."""
     import torch
 
     steps = history.steps[1:] or history.steps
@@ -133,7 +132,7 @@ def _taken(settings: RunSettings, history: History) -> dict[str, Any]:
 
 
 def keep_template(demo: Demo, model: Path) -> None:
-    """Beside a model that was trained with a system prompt: its template with that in it, for servers."""
+    """Writes a chat template with the system prompt of training, for servers."""
     from transformers import AutoTokenizer
 
     from runner.trainer.generation import with_system
@@ -146,7 +145,7 @@ def keep_template(demo: Demo, model: Path) -> None:
 
 
 def answer_demo(settings: RunSettings, config: Mapping[str, Any]) -> None:
-    """Puts the demo's questions, or those of validation rows, to the original and the tuned model."""
+    """Puts the demo's questions, or validation rows' questions, to the original and the tuned model."""
     from runner.trainer.generation import with_questions
 
     if settings.demo is None:
@@ -161,7 +160,7 @@ def answer_demo(settings: RunSettings, config: Mapping[str, Any]) -> None:
 
 
 def _alone(module: str, *arguments: str) -> None:
-    """Runs a module in a process of its own: it loads models as any user would, and what it holds goes with it."""
+    """Runs a module in a process of its own, which loads models as a user would and frees its memory at its end."""
     env = {
         name: value
         for name, value in os.environ.items()
@@ -171,8 +170,7 @@ def _alone(module: str, *arguments: str) -> None:
 
 
 def keep_log_and_configs(run_dir: Path, checkpoints: Path, recipe_file: Path) -> None:
-    """On a cluster nobody else collects them: the configs that ran, and Axolotl's own log as `train.log`, in place of that of
-    an earlier attempt."""
+    """Copies the configs that ran and, as `train.log`, Axolotl's own log, because on a cluster nobody else does."""
     if run_files.LOG_KEPT not in os.environ and (checkpoints / "debug.log").is_file():
         shutil.copyfile(checkpoints / "debug.log", run_dir / run_files.LOG)
     configs = run_dir / run_files.CONFIG

@@ -1,4 +1,4 @@
-"""Telemetry: what a training tells while it runs: its history and its phases."""
+"""Telemetry: the history of a training and the events that it prints."""
 
 import json
 import time
@@ -9,20 +9,20 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
+from runner.tools import child_process
+from runner.tools.child_process import MEASURING, SAVING, TRAINING
 from runner.tools.files import write_json
 from runner.tools.run_files import HISTORY
-from runner.trainer import child_process
-from runner.trainer.child_process import MEASURING, SAVING, TRAINING
 from runner.trainer.settings import RunSettings
 
-# What DPO measures on held-out pairs: how often, and by how much, the better answer is preferred.
+# DPO's measures on held-out pairs: how often, and by how much, the model prefers the better answer.
 PREFERENCES = {"preference_accuracy": "eval_rewards/accuracies", "preference_margin": "eval_rewards/margins"}
 
 
 class History(TrainerCallback):
-    """Writes `training_history.json`: `seconds` of training so far, `steps` (loss, learning_rate, grad_norm, samples_per_second, tokens_per_second,
-    gpu_memory_gib, gpu_reserved_gib) and `epochs` (train_loss, validation_loss; accuracy, 0 to 1, where there are classes; for DPO
-    preference_accuracy and preference_margin; epoch 0 is before training)."""
+    """Writes `training_history.json`: `seconds` of training so far; `steps` (loss, learning_rate, grad_norm,
+    samples_per_second, tokens_per_second, gpu_memory_gib, gpu_reserved_gib); `epochs` (train_loss, validation_loss;
+    accuracy, 0 to 1, for classes; preference_accuracy and preference_margin for DPO; epoch 0 is before training)."""
 
     def __init__(self, settings: RunSettings) -> None:
         self.settings = settings
@@ -45,7 +45,7 @@ class History(TrainerCallback):
         _tell(state, "begin", steps=state.max_steps, step=state.global_step, **self.parameters)
 
     def _continue_from(self, step: int) -> None:
-        """After a resume, what was written beyond the checkpoint happens again and is dropped."""
+        """Reads the history up to the checkpoint; later steps happen again."""
         before = json.loads(self.file.read_text(encoding="utf-8"))
         self.steps = [entry for entry in before["steps"] if entry["step"] <= step]
         self.epochs = [entry for entry in before["epochs"] if entry["step"] <= step]
@@ -53,11 +53,11 @@ class History(TrainerCallback):
 
     @property
     def seconds(self) -> float:
-        """How long training has taken so far, those parts among it that a stop or a kill has ended."""
+        """Seconds of training so far, with the parts that a stop or a kill ended."""
         return round(self.earlier + time.monotonic() - self.started, 1)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        # DPO's measures are logged, and are not among the metrics that an evaluation hands on.
+        # DPO logs its measures; they are not among the metrics of an evaluation.
         self.preferences = {
             name: logs[key] for name, key in PREFERENCES.items() if key in (logs or {})
         } or self.preferences
@@ -97,7 +97,7 @@ class History(TrainerCallback):
             entry["accuracy"] = metrics["eval_accuracy"]
         self.preferences = {}
         self.epochs = [known for known in self.epochs if known["step"] != state.global_step] + [entry]
-        # The time of an evaluation is no training time.
+        # Evaluations do not count as training time.
         self.last_time = time.monotonic()
         self._write(state)
         _tell(state, "evaluation", **entry)
@@ -119,8 +119,7 @@ class History(TrainerCallback):
 
 
 def count_parameters(model: Any) -> dict[str, int]:
-    """Trainable and total parameters; a tied weight counts once, a ZeRO-3 or FSDP shard for its whole, and a weight in
-    4 bits for what it stands for."""
+    """Trainable and total parameters; a tied weight counts once, a ZeRO-3 or FSDP shard as the whole weight."""
     total = trainable = 0
     for parameter in model.parameters():
         size = getattr(parameter, "ds_numel", None) or parameter.numel()
@@ -132,7 +131,7 @@ def count_parameters(model: Any) -> dict[str, int]:
 
 
 class Phases(TrainerCallback):
-    """Comes last: what the others ask for is what follows."""
+    """Prints what the process does next. It comes last, because the other callbacks decide that."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         _tell(state, "phase", phase=MEASURING if args.eval_on_start else TRAINING)
@@ -154,6 +153,6 @@ class Phases(TrainerCallback):
 
 
 def _tell(state: Any, event: str, **facts: Any) -> None:
-    """Says an event, on the first process of all."""
+    """Prints an event; only the first process does."""
     if state.is_world_process_zero:
         child_process.tell(event, **facts)

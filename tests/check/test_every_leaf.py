@@ -14,7 +14,7 @@ import pytest
 from runner import scenarios
 from runner.check.by_schema import schema
 from runner.check.validate import changed, judge, load, override
-from runner.parts.planner import details, forecast, report, screen
+from runner.parts.planner import forecast, report, text
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
 from runner.recipe.overrides import Override
@@ -97,10 +97,10 @@ def planned_in_full(recipe) -> None:
     except UnknownArchitecture as error:
         assert forecast.unknown_architecture(recipe, error)
         return
-    screen.answer(planned, [])
-    screen.stages(planned)
-    details.show(planned, [1, 2], {})
-    screen.machines(planned, [1, 2])
+    text.answer(planned, [])
+    text.stages(planned)
+    text.details(planned, [1, 2], {})
+    text.machines(planned, [1, 2])
     assert json.loads(report.as_json(planned, [], [1, 2], {}), parse_constant=no_number)
     assert ElementTree.fromstring(report.svg(planned)) is not None
 

@@ -1,4 +1,5 @@
-"""Page: a recipe as text and as a form, with what is wrong, what it will need and what it will see. It shows; others judge."""
+"""Page: a recipe as text and as a form, with its problems, its plan and its rows. The page shows; other modules
+judge."""
 
 import json
 from base64 import b64encode
@@ -27,18 +28,18 @@ from runner.tools.problem import Problem, Stop
 HERE = Path(__file__).parent
 # Seconds between two looks at a rehearsal.
 LOOK = 0.3
-# How often a form's change is made anew where somebody types at the same time.
+# How often a form's change is repeated while somebody types.
 TRIES = 20
 TYPED = "The text has changed meanwhile, and nothing is written over it. Do it again."
 BLUE, ORANGE, GREY = "#2f76e0", "#d97706", "#8b949e"
-# Lines that stay in sight.
+# Lines of the log that are kept.
 MOST = 500
 # Seconds that a browser may take to answer.
 ANSWER = 30.0
 
 
 def opened(path: Path) -> tuple[Path, Path]:
-    """The folder whose recipes are edited, and the one that is shown first. Raises Stop where there is none."""
+    """The folder whose recipes are edited, and the recipe that is shown first. Raises Stop where there is none."""
     if not path.is_dir():
         Opened(path)
         return path.parent, path
@@ -48,11 +49,12 @@ def opened(path: Path) -> tuple[Path, Path]:
 
 
 class Text:
-    """changed: is called when somebody has typed. write: is told of a setting and the value that mends it."""
+    """The recipe's text with its problems. changed: called when somebody has typed. write: called with a setting and
+    the value that fixes it."""
 
     def __init__(self, text: str, changed: Callable[[], Any], write: Callable[[Path_, Any], Awaitable[None]]) -> None:
         self.write = write
-        # The theme is what the browser asks for: see editor.js.
+        # editor.js sets the theme that the browser prefers.
         self.editor = ui.codemirror(text, language="YAML", theme="githubLight", indent="  ", on_change=changed)
         self.editor.classes("recipe-text")
         self.below = ui.column().classes("recipe-problems")
@@ -64,19 +66,19 @@ class Text:
         return str(self.editor.value)
 
     async def put(self, text: str) -> bool:
-        """Has the browser write this text; whether it did. It does not where somebody has typed meanwhile, who is not written over.
+        """Asks the browser to write this text; returns whether it did. It does not where somebody has typed meanwhile.
 
-        The browser alone changes the text, because it tells what is typed by places in the text that it has."""
+        Only the browser changes the text, because it reports typing by places in the text that it has."""
         return bool(await self.call("put", self.value, text))
 
     def call(self, function: str, *values: Any) -> AwaitableResponse:
-        """Calls a function of editor.js, whose answer may be waited for."""
+        """Calls a function of editor.js; the answer can be awaited."""
         told = "".join(f", {json.dumps(value)}" for value in values)
         code = f"import('/editor.js').then((m) => m.{function}(getElement({self.editor.id}){told}))"
         return ui.run_javascript(f"return {code}", timeout=ANSWER)
 
     def show(self, problems: Sequence[Problem]) -> None:
-        """Problems with the text as it stands. What is shown already is left alone, because drawing takes time."""
+        """Shows the problems of the text. Unchanged problems are not drawn again, because drawing takes time."""
         if problems == self.shown:
             return
         self.shown = problems
@@ -108,13 +110,14 @@ def _counted(count: int, what: str) -> str:
 
 
 class VerdictPane:
-    """changed: is called when another price has been written. price: of a GPU hour, None where nobody has named one."""
+    """The plan in short. changed: called when another price was entered. price: of a GPU hour, None where none is
+    given."""
 
     def __init__(self, changed: Callable[[], Awaitable[None]]) -> None:
         self.changed = changed
         self.price: float | None = None
         with ui.row().classes("recipe-verdict"):
-            # One element, because each takes its part of the time from a key to the verdict.
+            # One element, because every element delays the verdict after a key press.
             self.drawn = ui.html("", sanitize=False).classes("recipe-said-of-plan")
             self.written = ui.input("price of a GPU hour").props("dense outlined").classes("recipe-price")
         for event in ("blur", "keydown.enter"):
@@ -142,7 +145,7 @@ def drawn(verdict: PlanSummary) -> str:
 
 
 def _memory(stage: Forecast) -> str:
-    """Memory of a GPU as a line against the card's: what is needed, and between what that lies in nine of ten cases."""
+    """A GPU's memory as a bar: what is needed, its range in nine of ten cases, and the card's size."""
     needed, (least, most), card = stage.memory.total, stage.memory_range, stage.usable
     whole = max(card or 0, most) * 1.05
     of = f" of {card / 2**30:.1f} GiB" if card else "; nobody knows the card"
@@ -165,7 +168,7 @@ UNKNOWN = "Rows of this kind cannot be shown; a rehearsal looks at them."
 
 
 class RowsPane:
-    """recipe: gives the one that is edited, None where the text is none."""
+    """The first rows. recipe: gives the recipe that is edited, None where the text has errors."""
 
     def __init__(self, recipe: Callable[[], Recipe | None]) -> None:
         self.recipe = recipe
@@ -203,11 +206,11 @@ def _show(row: RenderedExample) -> None:
 
 
 class RehearsalPane:
-    """Looks at a rehearsal, which several tabs of a browser may do."""
+    """Shows a rehearsal; several tabs of a browser may show the same one."""
 
     def __init__(self, rehearsal: RehearsalProcess) -> None:
         self.rehearsal = rehearsal
-        # What has been shown of it: its news, its number, and so many lines.
+        # What this pane has shown: the news, the number of the rehearsal, and the count of lines.
         self.seen, self.number, self.lines = -1, -1, 0
         self.said = ui.label("A rehearsal trains a tiny twin of the model on this machine, in a minute or a few.")
         self.said.classes("recipe-said")
@@ -215,7 +218,7 @@ class RehearsalPane:
         self.log = ui.log(max_lines=MOST).classes("recipe-log")
 
     def look(self) -> None:
-        """Shows what has been said since the last look."""
+        """Shows what is new since the last look."""
         now = self.rehearsal
         if now.news == self.seen:
             return
@@ -235,35 +238,36 @@ class RehearsalPane:
 
 
 def _curve(rehearsal: RehearsalProcess) -> dict[str, Any]:
+    """The losses over steps, as a chart of ECharts."""
+    grey = {"color": GREY}
     axis = {
-        "nameTextStyle": {"color": GREY},
-        "axisLabel": {"color": GREY},
-        "splitLine": {"lineStyle": {"color": "#8b949e40"}},
+        "type": "value",
+        "nameTextStyle": grey,
+        "axisLabel": grey,
+        "splitLine": {"lineStyle": {"color": f"{GREY}40"}},
     }
+    steps = {"name": "step", "nameLocation": "middle", "nameGap": 22, "max": rehearsal.steps or None}
+    lines = (("training", rehearsal.losses, BLUE, False), ("validation", rehearsal.measured, ORANGE, True))
     return {
         "animation": False,
         "grid": {"left": 48, "right": 16, "top": 32, "bottom": 36},
-        "legend": {"top": 0, "textStyle": {"color": GREY}},
+        "legend": {"top": 0, "textStyle": grey},
         "tooltip": {"trigger": "axis"},
-        "xAxis": axis
-        | {
-            "type": "value",
-            "name": "step",
-            "nameLocation": "middle",
-            "nameGap": 22,
-            "max": rehearsal.steps or None,
-        },
-        "yAxis": axis | {"type": "value", "scale": True, "name": "loss"},
+        "xAxis": axis | steps,
+        "yAxis": axis | {"scale": True, "name": "loss"},
         "series": [
-            _line("training", rehearsal.losses, BLUE, False),
-            _line("validation", rehearsal.measured, ORANGE, True),
+            {
+                "name": name,
+                "type": "line",
+                "data": [list(point) for point in points],
+                "lineStyle": {"color": colour},
+                "itemStyle": {"color": colour},
+                "showSymbol": symbol,
+                "symbolSize": 7,
+            }
+            for name, points, colour, symbol in lines
         ],
     }
-
-
-def _line(name: str, points: list[tuple[int, float]], colour: str, symbol: bool) -> dict[str, Any]:
-    look = {"lineStyle": {"color": colour}, "itemStyle": {"color": colour}, "showSymbol": symbol, "symbolSize": 7}
-    return {"name": name, "type": "line", "data": [list(point) for point in points], **look}
 
 
 class Page:
@@ -273,7 +277,7 @@ class Page:
         self.folder, self.rehearsal = folder, rehearsal
         self.file = Opened(file)
         self.judged = Judged(None, None, [])
-        # A text that is typed while another is judged is judged next, and none between.
+        # Only the latest text is judged next, none of those between.
         self.typed = self.done = 0
         self.judging = False
 
@@ -330,10 +334,10 @@ class Page:
             with ui.tab_panel(rehearsal):
                 self.live = RehearsalPane(self.rehearsal)
 
-    # What is typed, and what follows from it.
+    # Typing, and what follows from it.
 
     async def changed(self) -> None:
-        """Judges the text as it stands, and once more where it changes meanwhile."""
+        """Judges the text, and again where it has changed meanwhile."""
         self.typed += 1
         if self.judging:
             return
@@ -353,14 +357,14 @@ class Page:
             self.judging = False
 
     def show_state(self) -> None:
-        """What is not saved is said, and asked about before the tab closes."""
+        """Shows whether the text is saved; the browser asks before a tab with unsaved text closes."""
         said = "unsaved changes" if self.unsaved else "saved"
         if said != self.state.text:
             self.state.text = said
             self.text.call("ask_before_leaving", self.unsaved)
 
     async def write(self, path: Path_, value: Any) -> None:
-        """Changes a setting in the text as it stands, whatever is typed meanwhile; None takes it away."""
+        """Changes a setting in the text, whatever is typed meanwhile; None removes it."""
         try:
             for _ in range(TRIES):
                 document = reading.parse(str(self.file.path), self.text.value)
@@ -386,11 +390,8 @@ class Page:
             _tell(stop)
             event.sender.set_value(str(self.file.path))
 
-    def save(self) -> bool:
-        """Writes the text into the file, where nobody else has; whether that was done."""
-        return self._save(over=False)
-
-    def _save(self, over: bool) -> bool:
+    def save(self, over: bool = False) -> bool:
+        """Writes the text into the file; returns whether it did. over: also over the changes of another program."""
         try:
             self.file.save(self.text.value, over)
         except ChangedElsewhere as changed:
@@ -404,11 +405,11 @@ class Page:
         return True
 
     def offer_both(self, theirs: str | None) -> None:
-        """Asks which of two texts is to stay: nothing is written before the answer."""
+        """Asks which of two texts to keep; nothing is written before the answer."""
 
         def mine() -> None:
             dialog.close()
-            self._save(over=True)
+            self.save(over=True)
 
         async def other() -> None:
             dialog.close()
@@ -430,7 +431,7 @@ class Page:
         dialog.open()
 
     async def check(self) -> None:
-        """Asks the hub, too; what it says stays until the text changes."""
+        """Asks the hub too; its answer stays until the text changes."""
         number = self.typed
         judged = await run.io_bound(judging.judge, self.text.value, self.file.path, True)
         if number != self.typed:
@@ -450,7 +451,7 @@ class Page:
         ui.navigate.to(f"/report?name={name}", new_tab=True)
 
     def rehearse(self) -> None:
-        """Begins a rehearsal of what is saved, or stops the one that runs."""
+        """Starts a rehearsal of the saved recipe, or stops the running one."""
         if self.rehearsal.running:
             self.rehearsal.stop()
             return

@@ -1,4 +1,4 @@
-"""Server: the page for this machine's own browser, and nobody else: a local address, a token in it, and one folder."""
+"""Server: the page for this machine's own browser and nobody else: a local address with a token, and one folder."""
 
 import json
 import secrets
@@ -17,14 +17,14 @@ from runner.tools.problem import Stop
 from runner.tools.process import HOST, bound_port
 
 HERE = Path(__file__).parent
-# Seconds without a word from a tab until it counts as closed; one that is only busy comes back sooner.
+# Seconds of silence until a tab counts as closed; a busy one answers sooner.
 GONE_AFTER = 15
 Scope = MutableMapping[str, Any]
 
 
 class Guarded:
-    """An ASGI application behind a token: who opens the address with it gets a cookie, and nobody gets in without. Other pages of
-    the same browser send that cookie, too, where they are of this machine, and are told from the page by their origin."""
+    """An ASGI application behind a token: opening the address with it sets a cookie, and nothing is served without.
+    Other pages on this machine would send that cookie too; their origin gives them away."""
 
     def __init__(self, inner: Callable[..., Awaitable[None]], token: str, port: int) -> None:
         self.inner, self.token, self.cookie = inner, token, f"recipe-edit-{port}"
@@ -72,7 +72,8 @@ def _report(name: str) -> str:
 
 
 def serve(file: Path, port: int, ready: Callable[[str], None]) -> None:
-    """Shows the page of a recipe, or of the recipes of a folder, until ^C. port: 0 for any that is free; ready: is told the address.
+    """Serves the page of a recipe, or of the recipes of a folder, until ^C. port: 0 for any free one; ready: called
+    with the address.
 
     Raises Stop where the port is taken, or there is nothing to edit."""
     import uvicorn
@@ -86,6 +87,14 @@ def serve(file: Path, port: int, ready: Callable[[str], None]) -> None:
     folder, first = page.opened(file)
     rehearsal = RehearsalProcess()
 
+    def shown() -> None:
+        try:
+            page.Page(folder, first, rehearsal).build()
+        except Stop as stop:  # the file is there no more
+            ui.label(stop.text)
+
+    application = FastAPI(openapi_url=None)
+
     async def proposals(request: Request) -> JSONResponse:
         place = json.loads(await request.body())
         return JSONResponse([asdict(one) for one in judging.proposals(place["text"], place["line"], place["column"])])
@@ -95,22 +104,13 @@ def serve(file: Path, port: int, ready: Callable[[str], None]) -> None:
         found = judging.meaning(place["text"], place["line"])
         return JSONResponse(asdict(found) if found else None)
 
-    def shown() -> None:
-        try:
-            page.Page(folder, first, rehearsal).build()
-        except Stop as stop:  # the file is there no more
-            ui.label(stop.text)
-
-    application = FastAPI(openapi_url=None)
-    # Annotations are text here, which FastAPI cannot look up: these names are local.
-    for answers in (proposals, meaning):
-        answers.__annotations__ = {"request": Request}
-        application.post(f"/{answers.__name__}", response_model=None)(answers)
+    for answer in (proposals, meaning):
+        application.post(f"/{answer.__name__}")(answer)
     application.get("/report", response_class=HTMLResponse)(_report)
     pages.add_static_file(local_file=HERE / "editor.js", url_path="/editor.js")
     pages.on_shutdown(rehearsal.stop)
     ui.page("/", title="recipe edit")(shown)
-    # Its stylesheet is the page's own: Tailwind's would be made anew in the browser at every change.
+    # The page has its own stylesheet, because Tailwind rebuilds its own in the browser at every change.
     ui.run_with(
         application,
         show_welcome_message=False,

@@ -1,4 +1,4 @@
-"""What was measured of a stage, for people, for pull requests and for programs; and runs, stage by stage, beside each other."""
+"""What was measured of a stage, as text, Markdown or JSON; and runs side by side, stage by stage."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -89,8 +89,8 @@ FORMATS = ("text", "json", "markdown")
 
 
 def shown(folder: StageFolder, measured: Measurement, form: str, judge: bool = True) -> Iterator[str]:
-    """A measurement in one of FORMATS, with the verdicts of the stage's gates where it has some. judge: whether it is about what
-    the gates are about."""
+    """A measurement in one of FORMATS, with the verdicts of the stage's gates. judge: whether the gates are about this
+    measurement."""
     verdicts = gates.verdicts(folder) if folder.stage.gates and judge else []
     is_open, override = gates.opened(folder) if verdicts else (True, [])
     if form == "json":

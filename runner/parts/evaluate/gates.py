@@ -1,7 +1,6 @@
-"""Gates: whether what a stage has measured lets the next one start, by what is on record. Whatever is not plainly good is a no.
+"""Gates: whether a stage's measurements let the next stage start. Whatever is not plainly good is a no.
 
-Beside a stage's results lie its evaluation, and a person's override of its gate, each with what it is about.
-"""
+Beside a stage's results are its evaluation and a person's override of its gate, each with its subject."""
 
 import datetime
 import math
@@ -31,12 +30,11 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Subject:
-    """What an evaluation must be about to count.
+    """The subject of an evaluation. An empty field never counts.
 
-    run: the run folder's own number; stage: its name; inputs: hash of what the stage was made from;
-    model: hash of the whole model that it has left; rows: hash of the held-out rows; code: hash of what measures; settings: hash
-    of how it is to be evaluated. An empty part never counts.
-    """
+    run: the run folder's own number; stage: its name; inputs: hash of what the stage was made from; model: hash of the
+    whole model; rows: hash of the held-out rows; code: hash of what measures; settings: hash of the evaluation's
+    settings."""
 
     run: str = ""
     stage: str = ""
@@ -51,10 +49,9 @@ class Subject:
 class Found(Record):
     """What one process has measured.
 
-    metrics: of what the stage has left; before: of what it began with; numbers, unless a hand wrote them. missing: why others
-    were not measured. counts: of rows and tokens that were read. confusion: of images, for each class how often each was seen in
-    its place.
-    """
+    metrics: of the stage's model; before: of the model that it began with; numbers, unless somebody edited them.
+    missing: reasons by metric. counts: rows and tokens that were read. confusion: of images, for each class how often
+    each class was predicted."""
 
     FILE = MEASURED
     metrics: Mapping[str, Any] = field(default_factory=dict)
@@ -66,7 +63,8 @@ class Found(Record):
 
 @dataclass(frozen=True)
 class Measurement(Found, Subject):
-    """What was measured, and of what. checkpoint: the folder of the model. seed: of draws among the rows. versions: of packages."""
+    """What was measured, and of what. checkpoint: the model's folder. seed: of draws among the rows. versions: of
+    packages."""
 
     FILE = EVALUATION
     checkpoint: str = ""
@@ -78,11 +76,10 @@ class Measurement(Found, Subject):
 class Task(Evaluation):
     """How and what one process measures.
 
-    model: the folder with it; checkpoint_step: its step, None for the stage's result; stage_dir: the stage's folder.
-    base: the model that the stage began with, empty where it began with nothing; revision: of it on the hub. trust_remote_code:
-    whether its own code may run. turn_end: the token that ends an answer, beside end-of-text.
-    out: the file for what is found. metrics_before: of the stage `before`, None where none still holds.
-    """
+    model: its folder; checkpoint_step: its step, None for the stage's result; stage_dir: the stage's folder. base: the
+    model that the stage began with, empty for none; revision: on the hub. trust_remote_code: whether its own code may
+    run. turn_end: the token that ends an answer, beside end-of-text. out: the file for the result. metrics_before: of
+    the stage `before`, None where none is still valid."""
 
     model: str
     base: str
@@ -115,9 +112,8 @@ class GateVerdict(Record):
 class Promotion(Record):
     """A person's override of a stage's gate.
 
-    by, reason, at: who, why, and when (ISO 8601, UTC); missed: the verdicts that it overruled; gates: all that were asked for.
-    run, stage, inputs, model: what it is about, as of a Subject.
-    """
+    by, reason, at: who, why, and when (ISO 8601, UTC); missed: the verdicts that it overruled; gates: all of the
+    stage's. run, stage, inputs, model: its subject."""
 
     FILE = PROMOTION
     by: str = ""
@@ -158,10 +154,9 @@ _STALE = {
 
 
 def judge(gates: Iterable[Gate], record: Measurement | str, subject: Subject | None) -> list[GateVerdict]:
-    """A GateVerdict a gate; never empty, because no gate at all is a no.
+    """One verdict for each gate; never empty, because no gate at all is a no.
 
-    record: what was measured, or why that is nothing. subject: what lies in the run folder now, None for nothing.
-    """
+    record: what was measured, or why nothing was. subject: what is in the run folder now, None for nothing."""
     gates = list(gates)
     if not gates:
         return [GateVerdict("(no gate)", "at least one gate", "none", False, "a stage without a gate proves nothing")]
@@ -235,11 +230,10 @@ def table(verdicts: Iterable[GateVerdict]) -> list[str]:
 
 
 def subject(folder: StageFolder, look: bool = False) -> Subject | None:
-    """What an evaluation of this stage must be about; None where the stage is not finished.
+    """The subject that a valid evaluation of this stage has; None where the stage is not finished.
 
-    look: whether the model itself is hashed, which takes minutes where nobody has just done so; else what is on record of it
-    counts.
-    """
+    look: whether to hash the model itself, which takes minutes unless that was just done; else the recorded hash
+    counts."""
     run, model = folder.run.state.id, folder.model_hash(look)
     if not folder.finished or not folder.model_hash() or not run:
         return None
@@ -294,7 +288,7 @@ def record(folder: StageFolder) -> Measurement | str:
 
 
 def verdicts(folder: StageFolder, look: bool = False) -> list[GateVerdict]:
-    """The verdicts on what is recorded now; with nothing recorded, every one of them is a no. look: as for `subject`."""
+    """The verdicts on what is recorded now; without a record, all are a no. look: as for `subject`."""
     return judge(folder.stage.gates, record(folder), subject(folder, look))
 
 
@@ -387,8 +381,7 @@ def promote(folder: StageFolder, by: str, reason: str) -> Promotion:
 
 
 def promotion(folder: StageFolder, look: bool = False) -> Promotion | None:
-    """The override on record, where it is about what lies there now, the gates are those that it overruled, and it says
-    who, when, why and against which figures. look: as for `subject`."""
+    """The override on record, if it is complete and its subject and gates are those of now. look: as for `subject`."""
     known, about = Promotion.read(folder.path), subject(folder, look)
     if about is None or not about.model:
         return None
@@ -406,8 +399,7 @@ def promotions(plan: Plan) -> Iterator[str]:
 
 
 def opened(folder: StageFolder, look: bool = False) -> tuple[bool, list[str]]:
-    """Whether the gate after a stage is open, by what is on record or by a person's override, which is told. look: as for
-    `subject`."""
+    """Whether the gate after a stage is open, and the lines of a person's override. look: as for `subject`."""
     if passed(verdicts(folder, look)):
         return True, []
     override = promotion(folder, look)
@@ -415,8 +407,7 @@ def opened(folder: StageFolder, look: bool = False) -> tuple[bool, list[str]]:
 
 
 def described(folder: StageFolder, look: bool = False) -> tuple[bool, list[str]]:
-    """Whether the gate after a stage is open, and that as lines: its verdicts, an override, and a sentence. look: as for
-    `subject`."""
+    """Whether the gate after a stage is open, with its verdicts, an override and a sentence. look: as for `subject`."""
     is_open, override = opened(folder, look)
     said = f"The gate after `{folder.stage.name}` is {'open' if is_open else 'closed'}."
     return is_open, [*table(verdicts(folder, look)), *override, said]
@@ -470,11 +461,10 @@ def before_stage(folder: StageFolder, tell: Tell, where: str) -> None:
 
 
 def gate_in_pod(folder: StageFolder, tell: Tell) -> tuple[bool, list[str]]:
-    """Whether the gate after the stage is open, and why. What does not hold is measured again, because somebody has sent the gate
+    """Whether the gate after the stage is open, and why. A closed gate is measured again, because somebody has sent it
     again.
 
-    Raises Stop where the stage has no result that could be measured.
-    """
+    Raises Stop where the stage has no result that could be measured."""
     if not (current(folder) and opened(folder)[0]):
         tell(f"{folder.stage.name}: measuring")
         measure(folder)

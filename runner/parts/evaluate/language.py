@@ -1,4 +1,4 @@
-"""Measures of a language model on disk: its loss on rows and on general text, and how often its short answers are right."""
+"""Measures of a language model on disk: its loss on rows and on general text, and how many short answers are right."""
 
 import math
 import random
@@ -120,8 +120,8 @@ def generated(model: Any, tokenizer: Any, prompt: str) -> int:
 
 
 def questions(rows: Sequence[Row], tokenizer: Any, asked: Mapping[str, str], seed: int) -> list[ShortAnswer]:
-    """The rows with one answer at their end, of a few words; a seeded draw where there are too many. asked: kinds of questions,
-    each by words that are in it."""
+    """The rows that end with one short answer; a seeded draw where there are too many. asked: kinds of questions, each
+    by words that are in it."""
     short = [question for row in rows if (question := _question(row, tokenizer, asked))]
     return short if len(short) <= MOST_ANSWERS else random.Random(seed).sample(short, MOST_ANSWERS)
 
@@ -142,11 +142,10 @@ def _question(row: Row, tokenizer: Any, asked: Mapping[str, str]) -> ShortAnswer
 def accuracy(
     model: Any, tokenizer: Any, chosen: Sequence[ShortAnswer], batch_size: int, turn_end: str | None
 ) -> dict[str, float]:
-    """The share of short answers that the model gives as the rows have them, 0 to 1, in all and of each kind of question;
-    space, case and a full stop at the end do not count. Without sampling.
+    """The share of short answers that the model gives as in the rows, 0 to 1, in all and by kind of question; space,
+    case and a final full stop do not count. Without sampling.
 
-    Raises Cannot where no row has a short answer.
-    """
+    Raises Cannot where no row has a short answer."""
     longest = answer_length(chosen, tokenizer)
     # Prompts of like length pad each other least.
     ordered = sorted(chosen, key=lambda question: len(question.prompt))

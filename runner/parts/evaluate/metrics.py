@@ -1,5 +1,5 @@
-"""Metrics and gates as recipes have them: what can be measured of a stage and what each metric can be; what is wrong with gates and
-`evaluation:`, what stages get of them, and what stands in for them in a rehearsal."""
+"""Metrics and gates in recipes: what can be measured and which values are possible; rules for gates and `evaluation:`;
+what stages get of them; and their substitutes in a rehearsal."""
 
 import math
 import operator
@@ -25,9 +25,9 @@ PREFERRED = ("preference_accuracy", "preference_margin")
 HELD_OUT = ("validation_loss", "perplexity", "improvement.perplexity")
 # On the same general text for every model that reads: its loss, and by how much that rose since training began.
 GENERAL = ("general_loss", "forgetting")
-# On the same blocks for every stage of a pipeline; of what a stage measures, these and scores can be compared between stages.
+# On the same blocks for every stage of a pipeline; only these and scores can be compared between stages.
 BLOCKS = ("text_loss", "text_perplexity")
-# The share of answers, or of images, that are right; behind a dot those of one kind or class, `CLASS` standing for its name.
+# The share of answers, or of images, that are right; behind a dot that of one kind or class.
 ACCURACY = "accuracy"
 GENERATED = "generated_tokens"
 # So many tokens a model is asked to go on with at most.
@@ -189,8 +189,8 @@ _TASK = re.compile(r"(?:regression\.)?lm_eval\.([^.]+)\.")
 
 
 def misspelt_tasks(recipe: Recipe) -> dict[str, str]:
-    """Of `evaluation.tasks` those that no gate asks for, each with the like task that gates ask for and that is not there: where
-    several gates agree on a name, or it is a usual one, the list has it wrong."""
+    """Tasks of `evaluation.tasks` that no gate names, each with the similar task that gates name instead: the list is
+    wrong if several gates agree, or if the gates' name is a usual one."""
     tasks = (recipe.settings.get("evaluation") or {}).get("tasks") or ()
     found = (_TASK.match(text) for _, text in written_gates(recipe) if isinstance(text, str))
     asked = [match[1] for match in found if match]
@@ -300,7 +300,7 @@ LEARNED = 0.1
 
 
 def rehearsed(gate: Gate) -> Gate:
-    """The gate that a tiny model with random weights can meet: that its metric is measured, and of perplexity that it falls."""
+    """The gate that a tiny model with random weights can meet: its metric is measured, and the perplexity falls."""
     if gate.metric == GENERATED:
         return gate
     more = gate.comparison in (">", ">=")

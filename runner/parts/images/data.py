@@ -1,8 +1,7 @@
-"""Images as data: from the hub, Parquet, CIFAR's binary files or a folder for each class to Parquet files of plain pixels, without
-duplicates, every class in training and validation.
+"""Images from the hub, Parquet, CIFAR's binary files or a folder for each class become Parquet files of plain pixels,
+without duplicates, with every class in training and validation.
 
-Nothing here runs code from data: Python pickles are refused, and images are opened in common formats alone.
-"""
+Nothing here runs code from data: Python pickles are refused, and only common image formats are opened."""
 
 from __future__ import annotations
 
@@ -27,8 +26,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 SPLITS = ("train", "validation", "test")
-# The part of the test images, and one in any case, that may stand in training too: well-kept sets have a handful in 10,000, and
-# a folder copied to both has all.
+# The share of the test images that may be in training too (and one always may): good sets have a handful in 10,000.
 MOST_SHARED = 0.01
 # So many of them are named at most, in the file too.
 MOST_NAMED = 1000
@@ -98,7 +96,7 @@ CIFAR_RECORD = 1 + 3 * CIFAR_SIDE**2
 
 @dataclass(frozen=True)
 class Picture:
-    """pixels: height × width × 3 bytes, red, green, blue. resized: whether it had another size. named: as a person finds it."""
+    """pixels: height × width × 3 bytes (RGB). resized: whether it had another size. named: as a person finds it."""
 
     pixels: bytes
     label: int
@@ -163,7 +161,7 @@ class PictureReader:
         if path.is_file():
             yield from self._parquet(path)
             return
-        files = sorted(file for file in path.iterdir() if not file.name.startswith("."))
+        files = entries(path)
         if binary := [file for file in files if file.suffix == ".bin"]:
             names = path / "batches.meta.txt"
             self.classes = names.read_text(encoding="utf-8").split() if names.is_file() else []
@@ -296,7 +294,7 @@ def scaled(pixels: np.ndarray, size: int) -> np.ndarray:
     return np.asarray(Image.fromarray(pixels).resize((size, size), Image.Resampling.BILINEAR))
 
 
-# Images in folders: one folder a class, below `train`, `test` and the like where there are such. What is not read is named.
+# Images in folders: one folder a class, below `train`, `test` and the like if there are any.
 
 
 def split_of(name: str) -> str:
@@ -316,16 +314,14 @@ def class_files(path: Path, known: list[str]) -> Iterator[tuple[str, Path, int |
                 yield "train", file, Bad("in no folder of a class")
     for name, home in homes:
         for folder in folders(home):
+            number = known.index(folder.name) if folder.name in known else Bad("its class has no folder in `train`")
             for file in entries(folder):
-                yield name, file, _label(file, folder.name, known)
-
-
-def _label(file: Path, folder: str, known: list[str]) -> int | Bad:
-    if file.is_dir():
-        return Bad("a folder, and images lie in the folder of their class itself")
-    if file.suffix.lower() not in ENDINGS:
-        return Bad(f"its name does not end in {', '.join(sorted(ENDINGS))}")
-    return known.index(folder) if folder in known else Bad("its class has no folder in `train`")
+                if file.is_dir():
+                    yield name, file, Bad("a folder, and images lie in the folder of their class itself")
+                elif file.suffix.lower() not in ENDINGS:
+                    yield name, file, Bad(f"its name does not end in {', '.join(sorted(ENDINGS))}")
+                else:
+                    yield name, file, number
 
 
 @dataclass
@@ -387,7 +383,8 @@ def prepare(
     sample_rows: keep at most so many images, drawn by the seed, the same number of each class.
     Raises Stop where a class has too few images to train and to validate on.
     """
-    # Changes with all that the result depends on; the hash of a folder of images knows the folder of each, which is its class.
+    # Changes with all that the result depends on, of a folder of images with the folder of each, which is its
+    # class, too.
     key = content_hash([asdict(images), images.content, sample_rows], 32)
     known = ImageReport.read(out)
     if known and all((out / f"{split}.parquet").is_file() for split in SPLITS):
@@ -411,7 +408,7 @@ def prepare(
 
 
 def first(images: ImageSet) -> Iterator[RenderedExample]:
-    """The images that are trained and validated on, one after the other, in the size that the network reads, with their class."""
+    """The images that are trained and validated on, one by one, scaled, with their class."""
     from PIL import Image
 
     source, side = PictureReader(images), images.image_size
@@ -477,7 +474,7 @@ def sample(pictures: list[Picture], count: int, seed: int) -> list[Picture]:
 
 
 def train_and_validation(pictures: list[Picture], share: float, seed: int) -> tuple[list[Picture], list[Picture]]:
-    """Training and validation pictures; from each class about `share` of its pictures, at least one, go to validation."""
+    """Training and validation pictures; about `share` of each class, at least one, go to validation."""
     train: list[Picture] = []
     validation: list[Picture] = []
     for group in _by_class(pictures, seed).values():
@@ -539,6 +536,6 @@ def _colours(pictures: list[Picture]) -> tuple[list[float], list[float]]:
     values = np.arange(256) / 255
     mean = share @ values
     std = np.sqrt(np.maximum((share @ values**2) - mean**2, 0))
-    # A colour that is the same everywhere has nothing to be scaled by, and the borders of cropped images would become enormous.
+    # A colour that is the same everywhere is not scaled, or the borders of cropped images would become enormous.
     std[std < 1 / 255] = 1.0
     return [round(float(value), 6) for value in mean], [round(float(value), 6) for value in std]

@@ -10,11 +10,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from runner.tools import child_process
 from runner.tools.files import write_json
 from runner.tools.problem import Stop
 from runner.tools.process import hush
 from runner.tools.run_files import LOG, STOPPED
-from runner.trainer import child_process
 
 # Import names that OpenShift AI's training image py312-cuda128-torch290 has, among many more. Source: Pipfile and
 # Pipfile.lock in opendatahub-io/distributed-workloads, images/runtime/training/py312-cuda128-torch290 (transformers 5.5.0,
@@ -64,7 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
 def keep_log(file: Path) -> None:
     """Everything that this process and its libraries write goes to the pod's log and, from here on, into `file` too."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    # In a session of its own: torchrun sends the cluster's wish to end to the whole group, and the last lines come after it.
+    # In its own session: torchrun sends SIGTERM to the whole process group, and the last lines come after it.
     tee = subprocess.Popen(["tee", "-a", str(file)], stdin=subprocess.PIPE, start_new_session=True)
     assert tee.stdin  # the pipe
     for stream in (sys.stdout, sys.stderr):

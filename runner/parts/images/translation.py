@@ -47,50 +47,44 @@ def measurable(recipe: Recipe) -> dict[str, Measurable]:
 
 def train(recipe: Recipe, place: Place) -> Stage:
     """The stage that trains, in the plan's own folders."""
-    runs_on, data = common.machines(recipe, place), asdict(preparation(recipe, place))
+    runs_on, data = common.machines(recipe, place), recipe.data
+    prepare = common.made(
+        ImageSet,
+        data,
+        path=common.data_file(recipe, place, data.path),
+        image_size=recipe.model.image_size,
+        classes=recipe.model.classes,
+    )
+    # W&B and MLflow put the curves under the recipe's name.
+    project = {"wandb": "WANDB_PROJECT", "mlflow": "MLFLOW_EXPERIMENT_NAME"}.get(recipe.train.report_to)
     conditions, evaluation = common.measured(recipe, Evaluation("images", rows=place.data_dir))
     return Stage(
         name="train",
         engine="images",
         config={
             "model": {key: recipe.model[key] for key in ("architecture", "width", "image_size", "classes")},
-            "data": images(recipe, place),
-            "prepare": data,
+            # The prepared images, and what training does to each as it reads it.
+            "data": {
+                "folder": place.data_dir,
+                "random_crop_padding": data.random_crop_padding,
+                "random_flip": data.random_flip,
+                "mean": list(data.mean) if data.mean else None,
+                "std": list(data.std) if data.std else None,
+            },
+            "prepare": asdict(prepare),
             "trainer": trainer(recipe, place),
             "recipe_runner": common.run_facts(recipe, place),
         },
         config_file=CONFIG_FILE,
-        data=data,
+        data=asdict(prepare),
         files=(),
         # torchrun reads the number of machines, their ranks and the master's address from PET_*.
         command=("torchrun", "-m", TRAINER, "--prepare", f"{place.config_dir}/{CONFIG_FILE}"),
-        env=environment(recipe, place),
+        env=common.common_environment(recipe, place) | ({project: recipe.name} if project else {}),
         machines=runs_on,
         shm_gib=common.shared_memory_gib(runs_on),
         gates=conditions,
         evaluation=evaluation,
-    )
-
-
-def images(recipe: Recipe, place: Place) -> dict[str, Any]:
-    """The prepared images, and what training does to each as it reads it."""
-    data = recipe.data
-    return {
-        "folder": place.data_dir,
-        "random_crop_padding": data.random_crop_padding,
-        "random_flip": data.random_flip,
-        "mean": list(data.mean) if data.mean else None,
-        "std": list(data.std) if data.std else None,
-    }
-
-
-def preparation(recipe: Recipe, place: Place) -> ImageSet:
-    return common.made(
-        ImageSet,
-        recipe.data,
-        path=common.data_file(recipe, place, recipe.data.path),
-        image_size=recipe.model.image_size,
-        classes=recipe.model.classes,
     )
 
 
@@ -119,12 +113,6 @@ def trainer(recipe: Recipe, place: Place) -> dict[str, Any]:
         "ddp_bucket_cap_mb": common.ddp_bucket_mb(recipe),
         "ddp_find_unused_parameters": recipe.communication.ddp_find_unused_parameters,
     }
-
-
-def environment(recipe: Recipe, place: Place) -> dict[str, str]:
-    """Environment of every training process; W&B and MLflow put the curves under the recipe's name."""
-    project = {"wandb": "WANDB_PROJECT", "mlflow": "MLFLOW_EXPERIMENT_NAME"}.get(recipe.train.report_to)
-    return common.common_environment(recipe, place) | ({project: recipe.name} if project else {})
 
 
 def normalising(recipe: Recipe) -> Iterator[Problem]:

@@ -1,5 +1,6 @@
-"""Figures of a training over HTTP while it runs: for Prometheus, and for OpenShift AI's Trainer (opendatahub-io/trainer,
-pkg/rhai/progression, from 3.2 on), which asks the first process while it runs and reads the last answer when the pod ends."""
+"""Figures of a training over HTTP while it runs: for Prometheus, and for OpenShift AI's Trainer
+(opendatahub-io/trainer, pkg/rhai/progression, from 3.2 on), which asks the first process while it runs and reads the
+last answer when the pod ends."""
 
 import json
 import math
@@ -21,8 +22,8 @@ from runner.trainer.telemetry import History
 
 
 def answer(variable: str, what: str, kind: str, say: Callable[[], str]) -> bool:
-    """Answers `/metrics` with what `say` gives, at the port that an environment variable names, for as long as the process
-    lives. False where none is named, or it is in use, which is no reason to stop.
+    """Answers `/metrics` with what `say` gives, at the port that an environment variable names, for as long as the
+    process lives. False where none is named, or it is in use, which is no reason to stop.
 
     what: is not served then, in words; kind: the answer's content type.
     """
@@ -71,8 +72,8 @@ SPEED = {
     "samples_per_second": ("recipe_samples_per_second", "Rows a second, of all GPUs together"),
     "tokens_per_second": ("recipe_tokens_per_second", "Tokens a second, of all GPUs together"),
 }
-# What the driver says of each GPU when it is asked, as nvidia-smi does: of the whole card, and so in a moment when training
-# hangs, too. Asking for the allocator's own figures would take a context on every card.
+# What the driver says of each GPU when it is asked, as nvidia-smi does: of the whole card, and so in a moment when
+# training hangs, too. Asking for the allocator's own figures would take a context on every card.
 DRIVER: dict[str, tuple[str, Callable[[int], float]]] = {
     "recipe_gpu_memory_used_bytes": (
         "Memory in use on the GPU of a rank",
@@ -146,8 +147,8 @@ TRAINER_FIGURES = ("loss", "learning_rate", "grad_norm", "train_loss")
 
 
 class TrainingProgress(TrainerCallback):
-    """What the Trainer reads: whole numbers but for `currentEpoch`, None for what is not known, and no other field. A number of
-    another kind would cost the whole answer there.
+    """What the Trainer reads: whole numbers but for `currentEpoch`, None for what is not known, and no other field. A
+    number of another kind would cost the whole answer there.
 
     Of a context length of pretraining the steps are its own, because the stage ends with it.
     """
@@ -187,8 +188,8 @@ class TrainingProgress(TrainerCallback):
         )
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        # While the stage does what comes after its last step nobody knows for how long; at its end nothing remains, which
-        # whoever ends the pod passes on.
+        # While the stage does what comes after its last step nobody knows for how long; at its end nothing remains,
+        # which whoever ends the pod passes on.
         self._steps(state)
         self._say(estimatedRemainingSeconds=None)
         write_json(self.file, self.answer | {"estimatedRemainingSeconds": 0})
@@ -216,8 +217,8 @@ class TrainingProgress(TrainerCallback):
 
 
 def callbacks(settings: RunSettings, history: History) -> list[TrainerCallback]:
-    """Metrics where this is a machine's first process, TrainingProgress where it is the first of all; each only where a port is
-    named for it."""
+    """Metrics where this is a machine's first process, TrainingProgress where it is the first of all; each only where a
+    port is named for it."""
     heard: list[TrainerCallback] = []
     if os.environ.get("LOCAL_RANK", "0") == "0":
         metrics = Metrics(history)

@@ -28,8 +28,8 @@ from runner.tools.problem import Stop
 from runner.tools.process import bound_port
 
 ROOT = "kubernetes"
-# What stands in for a package while our parts are imported: each imports these at its top, and uses them where a kubeconfig
-# names an `auth-provider` (gcp, oidc) or a proxy.
+# Packages that are replaced while our parts of the client are imported: each imports these at its top, and uses them only
+# where a kubeconfig names an `auth-provider` (gcp, oidc) or a proxy.
 LATER = {
     "requests": ("utils",),
     "requests_oauthlib": (),
@@ -54,8 +54,8 @@ class Later(ModuleType):
 
 @cache
 def client_parts() -> tuple[Any, Any, Any]:
-    """The client's modules with its reader of kubeconfigs, its configuration, and its pool of connections. Whoever imports the
-    client itself gets the whole, as ever. Raises Stop where it is not installed."""
+    """The client's kubeconfig reader, its configuration and its connection pool. Importing the client itself still
+    gives all of it. Raises Stop where it is not installed."""
     found = importlib.util.find_spec(ROOT)
     if found is None or not found.submodule_search_locations:
         raise Stop("Talking to a cluster needs a package that is not installed.", packaged.install("cluster"))
@@ -76,7 +76,7 @@ def client_parts() -> tuple[Any, Any, Any]:
             bare.__path__ = [os.path.join(home, *name.split(".")[1:])]
         client = importlib.import_module(f"{ROOT}.client.configuration")
         rest = importlib.import_module(f"{ROOT}.client.rest")
-        # The names that its reader of kubeconfigs imports; the second one it uses only to make a client that we do not have.
+        # The names that its kubeconfig reader imports; the second one only makes a client that we do not have.
         vars(sys.modules[f"{ROOT}.client"]).update(Configuration=client.Configuration, ApiClient=None)
         return importlib.import_module(f"{ROOT}.config.kube_config"), client, rest
     finally:
@@ -154,7 +154,8 @@ class Account:
     keys: Path
 
     def auth_settings(self) -> dict[str, dict[str, str]]:
-        """As the official client's configuration has them; read each time, because a kubelet replaces the key within the hour."""
+        """The token as the official client's configuration has it. It is read each time, because a kubelet replaces it
+        within the hour."""
         try:
             token = (self.keys / "token").read_text(encoding="utf-8").strip()
         except OSError as error:
@@ -166,8 +167,8 @@ class Account:
 
 
 def connect_in_pod(server: str, keys: Path, namespace: str) -> Cluster:
-    """The cluster that this pod runs in, trusted by the authority beside the key. It takes no package that a training image
-    need not have."""
+    """The cluster that this pod runs in, trusted by the authority beside the key. A training image need not have the
+    official client."""
     import urllib3
 
     authority = keys / "ca.crt"
@@ -176,11 +177,11 @@ def connect_in_pod(server: str, keys: Path, namespace: str) -> Cluster:
 
 
 class Cluster:
-    """What the commands ask of a cluster. Every method raises Stop in plain words where the cluster refuses, and TryAgain
-    where it does not answer; `request` alone raises Refused instead, with the status and the cluster's own words.
+    """What the commands ask of a cluster. Every method raises Stop in plain words where the cluster refuses, and
+    TryAgain where it does not answer; `request` alone raises Refused, with the status and the cluster's own words.
 
-    pool: connections of urllib3; configuration: as the official client has it, with the server and who asks; namespace: the
-    one of the kubeconfig's current context.
+    pool: connections of urllib3; configuration: as the official client has it, with the server and the credentials;
+    namespace: that of the kubeconfig's current context.
     """
 
     def __init__(self, pool: Any, configuration: Any, namespace: str) -> None:
@@ -236,6 +237,13 @@ class Cluster:
         query = [("fieldManager", MANAGER), *([("dryRun", "All")] if dry_run else [])]
         return self._change("POST", manifest, query, "application/json")
 
+    def patch(self, kind: str, namespace: str, name: str, change: Mapping[str, Any]) -> None:
+        """Changes some of an object that is there."""
+        try:
+            self.request("PATCH", address(kind, namespace, name), (), change, "application/merge-patch+json")
+        except Refused as refused:
+            raise refused.stop(kind, namespace, name) from None
+
     def _change(self, method: str, manifest: Mapping[str, Any], query: Query, content: str) -> Manifest:
         kind, meta = manifest["kind"], manifest["metadata"]
         name = meta["name"] if method == "PATCH" else None
@@ -266,13 +274,15 @@ class Cluster:
         previous: bool = False,
         tail: int | None = None,
         stamped: bool = False,
+        since: str = "",
     ) -> str | None:
-        """A container's log; None where it has not started, or there was no container before it (`previous`). stamped: whether
-        each line begins with the time at which it was written."""
+        """A container's log; None where it has not started, or there is no previous container (`previous`). stamped:
+        whether each line begins with its time; since: the time from which lines are read."""
         query: list[tuple[str, Any]] = [("container", container)]
         query += [("previous", "true")] if previous else []
         query += [("tailLines", tail)] if tail else []
         query += [("timestamps", "true")] if stamped else []
+        query += [("sinceTime", since)] if since else []
         try:
             response = self.request("GET", f"{address('Pod', namespace, pod)}/log", query)
         except Refused as refused:
@@ -352,8 +362,8 @@ def pieces(cluster: Cluster, response: Response, size: int) -> Iterator[bytes]:
 
 
 def address(kind: str, namespace: str, name: str | None = None, older: str = "") -> str:
-    """Where the API has an object, or all of its kind. namespace: empty for a kind that lies in none; older: the group and
-    version to go by in place of the kind's own."""
+    """The API path of an object, or of all objects of its kind. namespace: empty for a kind without one; older: a group
+    and version in place of the kind's own."""
     version, plural = KINDS[kind]
     version = older or version
     root = f"/api/{version}" if "/" not in version else f"/apis/{version}"
@@ -403,7 +413,8 @@ def forward(
 ) -> None:
     """Passes connections to `local_port` (0: any free one) on to the pod's port, until it is interrupted.
 
-    pod: its name, or what gives the name for each connection. ready: called with the local port once it listens. Raises Stop where the local port is taken.
+    pod: its name, or a function that gives the name for each connection. ready: called with the local port once it
+    listens. Raises Stop where the local port is in use.
     """
     with bound_port(local_port) as listener:
         listener.listen()
@@ -425,8 +436,8 @@ def _join(cluster: Cluster, namespace: str, pod: str | Callable[[], str], port: 
             name = pod if isinstance(pod, str) else pod()
             channel = portforward(core.connect_get_namespaced_pod_portforward, name, namespace, ports=str(port))
         except Exception:
-            # The browser shows that nothing came; it may try again. The client ends in an AttributeError where it has got no
-            # answer (36.0.3).
+            # The browser shows the failure, and can try again. Without an answer the client ends in an AttributeError
+            # (36.0.3).
             return
         there = channel.socket(port)
         back = threading.Thread(target=_pump, args=(there, here), daemon=True)

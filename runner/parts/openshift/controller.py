@@ -1,7 +1,7 @@
-"""`python -m runner.parts.openshift.controller PLAN …`: stage after stage and gate after gate without a person, in a pod of the cluster.
+"""`python -m runner.parts.openshift.controller PLAN …`: the driver's program, which sends every stage and gate.
 
-Each step is that of `recipe submit`, which finds on the cluster how far all is: so a pod that has died goes on where the
-one before it stood, and what somebody else has sent meanwhile is found there.
+Each step is that of `recipe submit`, which finds the state of everything on the cluster. So a new driver pod continues
+where the last one stopped, and finds what somebody else has sent meanwhile.
 """
 
 import argparse
@@ -13,14 +13,14 @@ from runner.entrypoints import stage as entry
 from runner.parts.jobs import batch, kubernetes, podspec
 from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import driver_job, pipeline, submit
-from runner.parts.openshift.client import Cluster, address, connect_in_pod
+from runner.parts.openshift.client import Cluster, connect_in_pod
 from runner.parts.openshift.driver_job import ACCOUNT
-from runner.parts.openshift.errors import Refused, TryAgain, patient, patiently, pause
+from runner.parts.openshift.errors import TryAgain, patient, patiently, pause
 from runner.parts.openshift.helper_pod import finished
 from runner.parts.openshift.jobs import PROMOTE, Sent, sent
 from runner.parts.openshift.pipeline import Milestone
 from runner.parts.openshift.status import FAILED
-from runner.parts.openshift.submit import Sending, Tell, delete, post, seal, step
+from runner.parts.openshift.submit import Sending, Tell, make_room, post, seal, step
 from runner.parts.openshift.transfer import Files
 from runner.parts.openshift.watch import Failed
 from runner.plan import PLAN_FILE, Plan, Stage
@@ -56,12 +56,17 @@ def opened(given: argparse.Namespace) -> tuple[Cluster, Plan]:
 
 
 def submit_all(cluster: Cluster, plan: Plan, how: Sending) -> Sent | None:
-    """Sends the first milestone that is not done, with all that this machine alone can give, and the driver; gives the driver,
-    None where all is done. Sent twice it changes nothing. The rest is as in `submit`.
+    """Sends the first milestone that is not done, with everything that only this machine has, and then the driver.
+    Returns the driver, None where all is done. Sent twice it changes nothing. The rest is as in `submit`.
 
     Raises Stop where the cluster refuses anything, and then nothing has been sent, and where the next gate is closed.
     """
-    _account_is_there(cluster, plan)
+    space = plan.site["namespace"]
+    if cluster.get("ServiceAccount", space, ACCOUNT) is None:
+        raise Stop(
+            f"There is no service account `{ACCOUNT}` in the namespace `{space}`, by which a pipeline walks by itself.",
+            "`recipe site RECIPE` writes it and its rights, for `oc apply -k`; without --all you send each stage yourself.",
+        )
     what = pipeline.driver_sent(plan, how.target, how.files_key)
     there = pipeline.driver_of(cluster, plan)
     for manifest in what.support:
@@ -78,8 +83,7 @@ def submit_all(cluster: Cluster, plan: Plan, how: Sending) -> Sent | None:
 
 
 def wake(cluster: Cluster, plan: Plan, tell: Tell) -> None:
-    """After a promotion: the driver that has ended at the gate goes on, where it is still of this very recipe. What it was
-    started with, it is started with again."""
+    """Starts the driver again after a promotion, with its former options, where it was made from this very recipe."""
     job = pipeline.driver_of(cluster, plan)
     if job is None or pipeline.walks(job):
         return
@@ -98,8 +102,7 @@ def _send(cluster: Cluster, plan: Plan, what: Sent, tell: Tell) -> None:
         tell(f"{what.kind} `{what.name}` is there already, and goes on by itself; nothing changes.")
         return
     if there:
-        delete(cluster, what.kind, what.namespace, what.name)
-        tell(f"{what.kind} `{what.name}` of before: deleted")
+        make_room(cluster, there, tell)
     seal(cluster, what, tell)
     for manifest in what.support:
         cluster.apply(manifest)
@@ -107,22 +110,11 @@ def _send(cluster: Cluster, plan: Plan, what: Sent, tell: Tell) -> None:
     tell("It takes stage after stage and gate after gate; this machine may sleep. A closed gate ends it.")
 
 
-def _account_is_there(cluster: Cluster, plan: Plan) -> None:
-    space = plan.site["namespace"]
-    if cluster.get("ServiceAccount", space, ACCOUNT) is None:
-        raise Stop(
-            f"There is no service account `{ACCOUNT}` in the namespace `{space}`, by which a pipeline walks by itself.",
-            "`recipe site RECIPE` writes it and its rights, for `oc apply -k`; without --all you send each stage yourself.",
-        )
-
-
 def promote(cluster: Cluster, plan: Plan, stage: Stage, by: str, reason: str, tell: Tell) -> None:
     """Lets a stage pass in spite of its closed gate. Raises Stop where there is nothing to overrule."""
     if not stage.gates:
         raise Stop(f"The stage `{stage.name}` has no gate to overrule.")
-    verdict = next(
-        milestone for milestone in pipeline.milestones(cluster, plan) if milestone.of_gate and milestone.stage is stage
-    )
+    verdict = pipeline.milestone_of(cluster, plan, stage, of_gate=True)
     if verdict.state == pipeline.UNDER_WAY:
         raise Stop(f"The gate after `{stage.name}` is being measured.", "`recipe status` says when it is done.")
     what = sent(plan, stage, of_gate=True)
@@ -136,17 +128,9 @@ def promote(cluster: Cluster, plan: Plan, stage: Stage, by: str, reason: str, te
         tell(line)
     if verdict.job is not None and verdict.state == FAILED:
         job = verdict.job
-        patiently(lambda: _annotate(cluster, job, "\n".join(said)))
-
-
-def _annotate(cluster: Cluster, job: Manifest, promotion: str) -> None:
-    """The gate's Job shows the override, because `recipe status` and `recipe submit` do not look on the claim."""
-    space, name = job["metadata"]["namespace"], job["metadata"]["name"]
-    body = {"metadata": {"annotations": {pipeline.PROMOTION: promotion}}}
-    try:
-        cluster.request("PATCH", address("Job", space, name), body=body, content="application/merge-patch+json")
-    except Refused as refused:
-        raise refused.stop("Job", space, name) from None
+        # The gate's Job shows the override, because `recipe status` and `recipe submit` do not look on the claim.
+        change = {"metadata": {"annotations": {pipeline.PROMOTION: "\n".join(said)}}}
+        patiently(lambda: cluster.patch("Job", what.namespace, job["metadata"]["name"], change))
 
 
 def promotion_pod(plan: Plan, stage: Stage, by: str, reason: str) -> Manifest:
@@ -169,10 +153,10 @@ def walk(
     stage: str | None = None,
     of_gate: bool = False,
 ) -> Milestone | None:
-    """Sends what comes next and waits for it, until all is done, or the stage of that name, or the gate after it; gives that
-    milestone, None for all. files_key: of the data files that lie on the claim.
+    """Sends what comes next and waits for it, until all is done, or the stage of that name, or the gate after it.
+    Returns that milestone, None for all. files_key: of the data files on the claim.
 
-    Raises Stop with why it goes no further: a gate is closed, a stage has failed, the cluster refuses something.
+    Raises Stop with the reason where it cannot continue: a closed gate, a failed stage, or a refusal of the cluster.
     """
     alone = submit.Sending(tell, _nobody, target, files=Files("", {}, {}, sent=files_key), alone=True)
     while True:

@@ -1,7 +1,6 @@
 """Why a job or a server does not start, or ended: read from events, pod status and logs, said in words."""
 
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from functools import cache
 
 from runner.catalog import troubles
@@ -10,7 +9,7 @@ from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import jobs
 from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.errors import TryAgain
-from runner.parts.openshift.status import FAILED, FINISHED, QUEUED, TAKEN, JobState, when
+from runner.parts.openshift.status import FAILED, FINISHED, QUEUED, TAKEN, JobState, seconds, when
 from runner.recipe import units
 
 # Given a pod's name, the end of its container's log, of the previous container's where it has been restarted.
@@ -38,32 +37,36 @@ def log_reader(cluster: Cluster, space: str, container: str) -> LogOf:
     return read
 
 
-def refused(events: Manifests) -> Manifest | None:
-    """The latest event that says why a pod was not made."""
-    return next((event for event in reversed(events) if event.get("reason") in NOT_MADE), None)
+def _told(said: str, place: str, otherwise: str, **words: str) -> str:
+    """What a message of the cluster means by the table of troubles, else `otherwise`."""
+    return str(troubles.find(said, place, said=said, **words) or otherwise)
 
 
-def refusal(said: str, less: str, otherwise: str) -> str:
-    """Why a pod was refused, in words to go on a sentence. less: the settings that ask for less; otherwise: what to do where the
-    reason is nobody's."""
-    return str(troubles.find(said, troubles.UNMADE, said=said, less=less) or f"{said}. {otherwise}")
+def unmade_pod(events: Manifests, less: str, otherwise: str) -> str:
+    """Why a pod was not made, by the latest event that says so; empty where none does. less: the settings that ask for
+    less; otherwise: the remedy where the reason is unknown."""
+    said = next((event["message"] for event in reversed(events) if event.get("reason") in NOT_MADE), "")
+    return said and _told(said, troubles.UNMADE, f"{said}. {otherwise}", less=less)
 
 
 def queued(queue: str, workload: Manifest | None) -> Iterator[str]:
     """What Kueue says of an entry that waits."""
-    for condition in (workload or {}).get("status", {}).get("conditions") or []:
+    for condition in jobs.conditions_of(workload or {}):
         if condition["type"] == "QuotaReserved" and condition["status"] == "False":
             said = condition.get("message", "")
-            found = troubles.find(said, troubles.QUEUE, said=said, queue=queue)
-            yield str(found or f"It waits in the queue `{queue}`: {said}")
+            yield _told(said, troubles.QUEUE, f"It waits in the queue `{queue}`: {said}", queue=queue)
 
 
 def placing(pod: Manifest, events: Manifests, where: str, less: str) -> Iterator[str]:
     """Why no machine takes a pod, or one has put it out again. less: the settings that ask for less."""
+    for condition in jobs.conditions_of(pod):
+        said = condition.get("message", "")
+        if condition["type"] == "PodScheduled" and condition["status"] == "False" and said:
+            gpu = pod["spec"].get("nodeSelector", {}).get("nvidia.com/gpu.product", "")
+            busy = " Those that have one are all in use." if "Insufficient nvidia.com/gpu" in said else ""
+            words = {"gpu": gpu, "less": less, "busy": busy, "claims": _claims(events, said)}
+            yield f"{where}: {_told(said, troubles.PLACING, f'it finds no machine: {said}', **words)}"
     status = pod.get("status", {})
-    for condition in status.get("conditions") or []:
-        if condition["type"] == "PodScheduled" and condition["status"] == "False":
-            yield from _unscheduled(pod, events, condition.get("message", ""), where, less)
     if (reason := status.get("reason")) in ("Evicted", "Preempting", "NodeLost"):
         yield taken_off(where, reason, status.get("message", reason))
 
@@ -72,16 +75,6 @@ def taken_off(where: str, reason: str, said: str, at: str = "") -> str:
     """Why a pod was taken off its machine, and when, where that is known."""
     found = troubles.find(f"{reason}: {said}", troubles.TAKEN, said=said)
     return f"{where} was taken off its machine{at}: {found or said}"
-
-
-def _unscheduled(pod: Manifest, events: Manifests, said: str, where: str, less: str) -> Iterator[str]:
-    gpu = pod["spec"].get("nodeSelector", {}).get("nvidia.com/gpu.product", "")
-    busy = " Those that have one are all in use." if "Insufficient nvidia.com/gpu" in said else ""
-    words = {"said": said, "gpu": gpu, "less": less, "busy": busy, "claims": _claims(events, said)}
-    if found := troubles.find(said, troubles.PLACING, **words):
-        yield f"{where}: {found}"
-    elif said:
-        yield f"{where}: it finds no machine: {said}"
 
 
 def _claims(events: Manifests, said: str) -> str:
@@ -101,8 +94,8 @@ def unfetched(pod: Manifest, entry: Manifest, where: str, remedy: str) -> Iterat
         # Every container of ours has the same image.
         image = entry.get("image") or pod["spec"]["containers"][0]["image"]
         said = (waiting.get("message") or waiting["reason"]).rstrip(".")
-        found = troubles.find(said, troubles.IMAGE, said=said, image=image, advice=remedy)
-        yield f"{where}: {found or f'the image `{image}` cannot be fetched: {said}. {remedy}'}"
+        otherwise = f"the image `{image}` cannot be fetched: {said}. {remedy}"
+        yield f"{where}: {_told(said, troubles.IMAGE, otherwise, image=image, advice=remedy)}"
 
 
 def unmade(pod: Manifest, entry: Manifest, events: Manifests, where: str, remedy: str) -> Iterator[str]:
@@ -110,14 +103,12 @@ def unmade(pod: Manifest, entry: Manifest, events: Manifests, where: str, remedy
     waiting = entry.get("state", {}).get("waiting") or {}
     reason, said = waiting.get("reason", ""), waiting.get("message") or waiting.get("reason", "")
     if reason == "CreateContainerConfigError":
-        found = troubles.find(said, troubles.MISSING, said=said)
-        yield f"{where}: {found or f'something that it needs is not there: {said}. {remedy}'}"
+        yield f"{where}: {_told(said, troubles.MISSING, f'something that it needs is not there: {said}. {remedy}')}"
     elif reason == "ContainerCreating":
         own = [event for event in events if event["involvedObject"].get("uid") == pod["metadata"]["uid"]]
         for event in [event for event in own if event.get("reason") in NOT_MOUNTED][-1:]:
             said = event["message"]
-            found = troubles.find(said, troubles.MOUNT, said=said)
-            yield f"{where}: {found or f'a volume cannot be attached: {said}'}"
+            yield f"{where}: {_told(said, troubles.MOUNT, f'a volume cannot be attached: {said}')}"
 
 
 def ends(entry: Manifest) -> Manifests:
@@ -147,6 +138,11 @@ MORE_MEMORY = troubles.remedy("main memory")
 
 # Where a failed job's last words are, once its pods are away.
 GONE = "Its pods are gone, and their logs with them; `recipe fetch RECIPE` brings what it had left on its claim."
+
+
+def why(cluster: Cluster, state: JobState) -> list[str]:
+    """What stands in a job's way, by the logs of its pods too."""
+    return reasons(state, log_reader(cluster, state.job["metadata"]["namespace"], jobs.container(state.job)))
 
 
 def reasons(state: JobState, log_of: LogOf) -> list[str]:
@@ -183,22 +179,17 @@ def _missing_pods(state: JobState) -> Iterator[str]:
     there, wanted = len(state.pods), jobs.machines(state.job)
     if there >= wanted or state.ended or state.phase == QUEUED:
         return
-    event = refused(state.events)
-    if event is None:
-        if not there and not state.job.get("status") and (minutes := _age(state.job) // 60):
-            yield (
-                f"Nobody has taken it up in {minutes:.0f} minutes: the operator of {state.job['kind']}s may be down. Ask the "
-                "cluster's admin whether it runs."
-            )
-        return
-    why = refusal(event["message"], LESS, "Render the recipe again with this version, and submit it again.")
-    yield f"{f'Only {there} of {wanted} pods are made' if there else 'No pods are made'}: {why}"
-
-
-def _age(manifest: Manifest) -> float:
-    """Seconds since an object was made, by this machine's clock."""
-    at = manifest["metadata"].get("creationTimestamp")
-    return (datetime.now(UTC) - datetime.fromisoformat(at.replace("Z", "+00:00"))).total_seconds() if at else 0.0
+    if why := unmade_pod(state.events, LESS, "Render the recipe again with this version, and submit it again."):
+        yield f"{f'Only {there} of {wanted} pods are made' if there else 'No pods are made'}: {why}"
+    elif (
+        not there
+        and not state.job.get("status")
+        and (minutes := seconds(state.job["metadata"].get("creationTimestamp")) // 60)
+    ):
+        yield (
+            f"Nobody has taken it up in {minutes:.0f} minutes: the operator of {state.job['kind']}s may be down. Ask the "
+            "cluster's admin whether it runs."
+        )
 
 
 def _taken(state: JobState) -> Iterator[str]:
@@ -231,22 +222,24 @@ def _ended(state: JobState) -> Iterator[str]:
 def _pod(state: JobState, pod: Manifest, log_of: LogOf) -> Iterator[str]:
     before = ", since replaced" if pod in state.replaced else ""
     where = f"Machine {jobs.node_number(pod)} (`{pod['metadata']['name']}`{before})"
-    status = pod.get("status", {})
     yield from placing(pod, state.events, where, LESS)
-    for entry in status.get("initContainerStatuses") or []:
+    for entry in jobs.containers_of(pod, before=True):
         if (entry.get("state", {}).get("terminated") or {}).get("exitCode") == 0:
             continue  # done, if not at the first try
         yield from _clone(pod, entry, where) if entry["name"] == code.CONTAINER else _wait_for_master(entry, where)
-    for entry in status.get("containerStatuses") or []:
+    for entry in jobs.containers_of(pod):
         if entry["name"] in jobs.WORKING:
-            yield from _container(state, pod, entry, where, log_of)
+            yield from unfetched(pod, entry, where, BUILD)
+            yield from unmade(pod, entry, state.events, where, "Submit the recipe again.")
+            yield from (f"{where} {_end(state, pod, entry, ended, log_of)}" for ended in ends(entry))
 
 
 def _clone(pod: Manifest, entry: Manifest, where: str) -> Iterator[str]:
     """Our own container that fetches the code; it runs in the pod's image, and first."""
     yield from unfetched(pod, entry, where, BUILD)
     for ended in ends(entry):
-        said = f" It said: {_last_line(ended['message'])}." if ended.get("message") else ""
+        lines = [line.strip() for line in ended.get("message", "").splitlines() if line.strip()]
+        said = f" It said: {lines[-1][:300].rstrip('.')}." if lines else ""
         yield (
             f"{where} could not fetch its code.{said} Look at `image.code_from_git`: the address, and whether the commit is "
             "pushed there; and whether the cluster's machines reach that server."
@@ -268,23 +261,14 @@ def _wait_for_master(entry: Manifest, where: str) -> Iterator[str]:
         yield f"{where} gave up waiting for the master; look at machine 0 first."
 
 
-def _container(state: JobState, pod: Manifest, entry: Manifest, where: str, log_of: LogOf) -> Iterator[str]:
-    yield from unfetched(pod, entry, where, BUILD)
-    yield from unmade(pod, entry, state.events, where, "Submit the recipe again.")
-    for ended in ends(entry):
-        yield from _end(state, pod, entry, ended, where, log_of)
-
-
-def _end(state: JobState, pod: Manifest, entry: Manifest, ended: Manifest, where: str, log_of: LogOf) -> Iterator[str]:
+def _end(state: JobState, pod: Manifest, entry: Manifest, ended: Manifest, log_of: LogOf) -> str:
+    """How a container has ended, and why."""
     if ended.get("reason") == "OOMKilled":
-        yield f"{where} used up its main memory{again(entry)}. {_memory(pod, state.job)} {MORE_MEMORY}"
-        return
+        return f"used up its main memory{again(entry)}. {_memory(pod, state.job)} {MORE_MEMORY}"
     if ended.get("message"):
         # The pod's own last words: a gate's table, or why a stage does not start.
-        yield f"{where} ended{again(entry)}. It said: {ended['message'].strip()}"
-        return
-    why = _of_log(state, pod, log_of)
-    yield f"{where} ended with exit code {ended['exitCode']}{again(entry)}. {why}".strip()
+        return f"ended{again(entry)}. It said: {ended['message'].strip()}"
+    return f"ended with exit code {ended['exitCode']}{again(entry)}. {_of_log(state, pod, log_of)}".strip()
 
 
 def _of_log(state: JobState, pod: Manifest, log_of: LogOf) -> str:
@@ -313,12 +297,3 @@ def _memory(pod: Manifest, job: Manifest) -> str:
     need = jobs.foreseen(job, "memory")
     estimated = f" `recipe plan` had estimated {need}." if need else ""
     return f"Its limit was {limit_of(pod, jobs.WORKING)}{of_it}.{estimated}"
-
-
-def _last_line(text: str) -> str:
-    return ([line.strip() for line in text.splitlines() if line.strip()] or [""])[-1][:300].rstrip(".")
-
-
-def logs_of(cluster: Cluster, state: JobState) -> LogOf:
-    """Reads the logs of a job's pods for `reasons`."""
-    return log_reader(cluster, state.job["metadata"]["namespace"], jobs.container(state.job))

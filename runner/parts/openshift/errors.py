@@ -1,4 +1,4 @@
-"""What a cluster's refusals and silences mean, and what to do about them: every error of the API becomes a sentence here."""
+"""What a cluster's refusals and silences mean, and what to do about them, as sentences."""
 
 import re
 import time
@@ -55,8 +55,8 @@ class Refused(Exception):
 
     @property
     def of_start(self) -> bool:
-        """Whether a server that starts may say this of what it allows and has: it does not know its users, their rights and
-        all kinds from the first moment on."""
+        """Whether a starting server may refuse so what it allows and has: at first it knows neither its users, nor
+        their rights, nor all kinds."""
         said = {401: True, 403: _NO_RIGHT.search(self.message), 404: _NO_KIND.search(self.message)}
         return bool(said.get(self.status))
 
@@ -121,6 +121,16 @@ def patient(seconds: float) -> None:
 def recent(at: float) -> bool:
     """Whether what was so at that time of `time.monotonic` may be so again in a moment."""
     return time.monotonic() - at < PATIENCE_SECONDS
+
+
+def in_time(done: Callable[[], bool]) -> bool:
+    """Whether something that is being ended is done within the time that its pods have for that."""
+    deadline = time.monotonic() + ENDING_SECONDS
+    while time.monotonic() < deadline:
+        if patiently(done):
+            return True
+        pause()
+    return False
 
 
 def patiently(ask: Callable[[], Answer]) -> Answer:

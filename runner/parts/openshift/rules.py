@@ -1,31 +1,25 @@
-"""Rules about where a recipe runs: the cluster, plain machines, or both; that counts agree, and names are such as a cluster takes."""
+"""Rules about where a recipe runs: cluster or plain machines, counts that agree, names that a cluster accepts."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import wraps
-from typing import TYPE_CHECKING
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 from runner.catalog import hardware
 from runner.catalog.hardware import GIB
 from runner.check.rules import limits_can_be_meant, memory_sizes
-from runner.parts.jobs import kubernetes
+from runner.parts.jobs import code, kubernetes
 from runner.recipe import units
+from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import common
 from runner.tools.names import JOB_NAME, listed, longest_job_name
 from runner.tools.problem import Problem
-
-if TYPE_CHECKING:
-    from runner.recipe.sections import Openshift
-import re
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
-
-from runner.parts.jobs import code
-from runner.recipe.document import Path_
 
 if TYPE_CHECKING:
     from runner.recipe.sections import Openshift
@@ -73,8 +67,8 @@ def _of_site(rule: Callable[[Recipe, Openshift], Iterator[Problem]]) -> Callable
 
 @_of_site
 def links_are_used(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
-    """Over Ethernet NCCL talks through the interfaces that it is told, and through no other. A name without a number at its
-    end stands for all that begin so."""
+    """Over Ethernet, NCCL uses only the interfaces that are named. A name without a number at its end stands for all
+    that begin so."""
     if site.network.kind != "ethernet":
         return
     named = site.network.interface.removeprefix("=").split(",")
@@ -108,8 +102,8 @@ def pods_fit(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 
 @dataclass(frozen=True)
 class _Measure:
-    """Memory (GiB) or CPUs of a machine: what it has, what it can give to pods, and what one can have beside the cluster's
-    own. name: of the setting."""
+    """Memory (GiB) or CPUs of a machine. name: of the setting; has: all of it; gives: what pods can have; left: what
+    one pod can have beside the cluster's own."""
 
     name: str
     unit: str
@@ -150,7 +144,8 @@ class _Measure:
 
 @_of_site
 def deadline(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
-    """A limit within training leaves a model; the cluster's deadline leaves none. A pipeline's limit is over all its jobs."""
+    """Training that stops at its own limit saves a model; the cluster's deadline saves none. A pipeline's limit is over
+    all its jobs."""
     limit: str | None = (recipe.settings.get("limits") or {}).get("time")
     deadline_hours = site.deadline_hours
     if not limit or "pretrain" in recipe.settings or deadline_hours is None or any(limits_can_be_meant(recipe)):
@@ -182,7 +177,7 @@ def data_place(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 
 @_of_site
 def only_here(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
-    """No rule: a recipe may run here alone. What is rendered from it is for pods, which do not see this machine's files."""
+    """Says where pods get the files beside a recipe. It is no rule: a recipe may run only here."""
     place, comes = kubernetes.place(recipe), _COMES[site.data_from]
     for setting, name in recipe.local_files():
         message = f"Pods read `{common.data_file(recipe, place, name)}`, which is `{name}` {comes[0]}."

@@ -13,7 +13,8 @@ from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import driver_job, jobs
 from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.errors import TryAgain
-from runner.trainer import child_process, records
+from runner.tools import child_process
+from runner.trainer import records
 from runner.trainer.records import EarlyStop
 
 # A job's phases, in the order in which it goes through them.
@@ -41,8 +42,8 @@ _CONDITION_ENDS = {"Succeeded": FINISHED, "Complete": FINISHED, "Failed": FAILED
 
 @dataclass(frozen=True)
 class JobState:
-    """phase: one of the above; job, pods, events, workload: as the cluster has them; replaced: pods that others have taken
-    the place of; progress: how far training is; unread: why that is not known, where the log could not be read."""
+    """phase: one of the above; job, pods, events, workload: as the cluster has them; replaced: pods that others have
+    replaced; progress: how far training is; unread: why that is unknown, where the log could not be read."""
 
     phase: str
     job: Manifest
@@ -61,18 +62,25 @@ class JobState:
     def ended(self) -> bool:
         return self.phase in ENDED
 
+    @property
+    def running(self) -> int:
+        """How many of its machines run."""
+        return sum(jobs.phase_of(pod) == "Running" for pod in self.pods)
+
 
 def look(cluster: Cluster, job: Manifest) -> JobState:
     """The state of a job that is on the cluster."""
     made_by = jobs.makers(cluster, job)
     attempts = jobs.attempts_of(cluster, job, made_by)
     pods = jobs.latest(attempts)
-    workload = _workload(cluster, job)
+    # Kueue's entry for the job, where the job waits in a queue.
+    entries = cluster.list("Workload", job["metadata"]["namespace"], forgiving=True) if jobs.queue_of(job) else []
+    workload = entry_of(entries, job)
     phase = _phase(job, pods, workload)
     known, unread = JobProgress(), ""
     if phase == TRAINING:
         try:
-            known = _progress(cluster, job, pods)
+            known = progress(first_log(cluster, job, pods, stamped=True), _started(pods[0]), datetime.now(UTC))
             # Of a long log without a step in its end nobody knows more than that it is at work.
             phase = STARTING if known.begins else TRAINING
         except TryAgain as silence:
@@ -99,48 +107,28 @@ def going(manifest: Manifest) -> bool:
 def _phase(job: Manifest, pods: Manifests, workload: Manifest | None) -> str:
     if end := ended(job):
         return end
-    if _suspended(job) or (workload is not None and not _admitted(workload)):
+    suspended = job["spec"].get("suspend") or job["spec"].get("runPolicy", {}).get("suspend")
+    if suspended or (workload is not None and not jobs.holds(workload, "Admitted")):
         return QUEUED
     phases = [jobs.phase_of(pod) for pod in pods]
+    states = [entry.get("state", {}) for pod in pods for entry in jobs.containers_of(pod)]
+    waits_for = {state.get("waiting", {}).get("reason") for state in states}
     if len(pods) < jobs.machines(job) or "Pending" in phases:
-        return PULLING if any(_waits_in(pod, "ContainerCreating") or _clones(pod) for pod in pods) else WAITING
-    if "Failed" in phases or any(_waits_in(pod, "CrashLoopBackOff") for pod in pods):
+        before = [entry for pod in pods for entry in jobs.containers_of(pod, before=True)]
+        clones = any(entry["name"] == code.CONTAINER and "running" in entry.get("state", {}) for entry in before)
+        return PULLING if "ContainerCreating" in waits_for or clones else WAITING
+    if "Failed" in phases or "CrashLoopBackOff" in waits_for:
         return AGAIN
     if job["kind"] != "Job":
         return TRAINING
     return {batch.GATE: MEASURING, driver_job.PART: WALKING}.get(jobs.container(job), PREPARING)
 
 
-def _suspended(job: Manifest) -> bool:
-    spec = job["spec"]
-    return bool(spec.get("suspend") or spec.get("runPolicy", {}).get("suspend"))
-
-
-def _admitted(workload: Manifest) -> bool:
-    return jobs.holds(workload, "Admitted")
-
-
-def _waits_in(pod: Manifest, reason: str) -> bool:
-    return any(entry.get("state", {}).get("waiting", {}).get("reason") == reason for entry in jobs.containers_of(pod))
-
-
-def _clones(pod: Manifest) -> bool:
-    entries = jobs.containers_of(pod, before=True)
-    return any(entry["name"] == code.CONTAINER and "running" in entry.get("state", {}) for entry in entries)
-
-
-def _workload(cluster: Cluster, job: Manifest) -> Manifest | None:
-    """Kueue's entry for the job, where the job waits in a queue."""
-    if not jobs.queue_of(job):
-        return None
-    return entry_of(cluster.list("Workload", job["metadata"]["namespace"], forgiving=True), job)
-
-
 def entry_of(workloads: Manifests, owner: Manifest) -> Manifest | None:
     """Kueue's entry for an object, among those of its namespace."""
+    uid = owner["metadata"]["uid"]
     for workload in workloads:
-        owners = workload["metadata"].get("ownerReferences") or []
-        if any(each["uid"] == owner["metadata"]["uid"] for each in owners):
+        if any(each["uid"] == uid for each in workload["metadata"].get("ownerReferences") or []):
             return workload
     return None
 
@@ -159,9 +147,8 @@ def _former(made_by: Manifests) -> Callable[[Manifest], bool]:
 
 @dataclass(frozen=True)
 class JobProgress:
-    """How far training is. latest: the last line of its own, of a step or of its beginning, None before it has begun;
-    pace: seconds a step takes, silent: since the last one; None where that cannot be told. whole: whether the log is known
-    from its beginning on."""
+    """How far training is. latest: its last line, of a step or of its beginning, None before it begins; pace: seconds a
+    step; silent: seconds since the last step; None where unknown. whole: whether the log is read from its beginning."""
 
     latest: Mapping[str, Any] | None = None
     pace: float | None = None
@@ -188,30 +175,24 @@ class JobProgress:
         return self.silent > max(OVERDUE_SECONDS, OVERDUE_STEPS * self.pace)
 
 
-def _progress(cluster: Cluster, job: Manifest, pods: Manifests) -> JobProgress:
-    first = next(pod for pod in pods if jobs.node_number(pod) == 0)
-    space, name = job["metadata"]["namespace"], first["metadata"]["name"]
-    text = cluster.log(space, name, jobs.container(job), tail=TAIL, stamped=True) or ""
-    return progress(text, _started(first), datetime.now(UTC))
+def first_log(cluster: Cluster, job: Manifest, pods: Manifests, tail: int = TAIL, stamped: bool = False) -> str:
+    """The end of the log of a job's first machine; empty where that is not there."""
+    first = next((pod["metadata"]["name"] for pod in pods if jobs.node_number(pod) == 0), None)
+    space, name = job["metadata"]["namespace"], jobs.container(job)
+    return (cluster.log(space, first, name, tail=tail, stamped=stamped) or "") if first else ""
 
 
 def early_stop(cluster: Cluster, job: Manifest) -> EarlyStop | None:
-    """What ended a finished job's training before its last step, by the log of its first machine; None where nothing did, or
-    where nobody can tell any more."""
-    pods = jobs.latest(jobs.attempts_of(cluster, job, jobs.makers(cluster, job)))
-    first = next((pod for pod in pods if jobs.node_number(pod) == 0), None)
-    if first is None:
-        return None
-    text = (
-        cluster.log(job["metadata"]["namespace"], first["metadata"]["name"], jobs.container(job), tail=10 * TAIL) or ""
-    )
+    """What ended a finished job's training before its last step, by the log of its first machine; None where nothing
+    did, or where the log is gone."""
+    text = first_log(cluster, job, jobs.pods_of(cluster, job), tail=10 * TAIL)
     said = [event for event in child_process.events(text) if event.get("event") == records.EARLY_STOP_EVENT]
     return EarlyStop.of(said[-1]) if said else None
 
 
 def progress(text: str, started: datetime | None, now: datetime) -> JobProgress:
-    """What the end of a log tells, each line of which begins with its time. The pace is that between the first and the last
-    step of it, else since the container has started."""
+    """How far training is, by the end of a log whose lines begin with their times. The pace is that between its first
+    and last step, else since the container started."""
     seen: list[tuple[datetime | None, Mapping[str, Any]]] = []
     for line in text.splitlines():
         seen += [
@@ -244,10 +225,16 @@ def _time(line: str) -> datetime | None:
         return None
 
 
+def seconds(start: str | None, end: str | None = None, now: datetime | None = None) -> float:
+    """Between two times that the cluster names, to now where there is no end; 0 where there is no start."""
+    last = datetime.fromisoformat(end) if end else now or datetime.now(UTC)
+    return max(0.0, (last - datetime.fromisoformat(start)).total_seconds()) if start else 0.0
+
+
 def _started(pod: Manifest) -> datetime | None:
     for entry in jobs.containers_of(pod):
         if at := entry.get("state", {}).get("running", {}).get("startedAt"):
-            return datetime.fromisoformat(at.replace("Z", "+00:00"))
+            return datetime.fromisoformat(at)
     return None
 
 
@@ -257,12 +244,12 @@ TAKEN = ("Evicted", "Preempted", "TaintManagerEviction")
 
 
 def events_about(cluster: Cluster, about: Manifests, by_name: Callable[[Manifest], bool]) -> Manifests:
-    """What went wrong with these objects, and with the claims of pods among them that are not bound, the latest last. What
-    something went well after is over, but for a pod that was taken off its machine; of claims all is kept, because a reason
-    why one is not bound may be no warning.
+    """What went wrong with these objects, and with the unbound claims of their pods, the latest last. A later success
+    ends an event, except for a pod that was taken off its machine. Every event of a claim counts, because the reason
+    why it is not bound may be no warning.
 
-    by_name: of an event about an object whose uid nobody knows any more, or ever did, whether it counts all the same; asked of
-    those since the first of these objects was made.
+    by_name: whether an event counts that is about an object with an unknown uid; asked for events since the first of
+    these objects was made.
     """
     meta = about[0]["metadata"]
     volumes = [volume for manifest in about for volume in manifest.get("spec", {}).get("volumes") or ()]

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
@@ -32,12 +32,28 @@ from runner.tools.run_files import ADAPTER, BEST_IMAGES, BEST_MODEL, DEMO, DEMO_
 MOST = 8 * 2**20
 # Seconds between two lines about how far it is.
 EVERY_SECONDS = 5.0
+# Large, and of no use away from the cluster.
+LEFT_THERE = ("checkpoints/", "scratch/", "data/", f"{SENT_FILES}/")
+# What became of the rows; these come without them.
+REPORTS = (f"/{REPORT}", f"/{REPORT_FILE}")
+# What a stage is for: where some of it has come, what is not among it is of another run.
+RESULTS = (BEST_MODEL, ADAPTER, BEST_IMAGES, DEMO_OUTPUTS)
+OLDER = (
+    "What lies on the claim is of the recipe as it was before it changed; the recipe as it is now has no results there yet. "
+    "`recipe status` says how far its job is; fetch again when that has finished."
+)
+ELSEWHERE = "Name another folder with `--to`."
+# Files of a stage that name a model, and the setting that does.
+NAMING = ((DEMO, "base_model"), (f"{ADAPTER}/adapter_config.json", "base_model_name_or_path"))
+# The stage that the pod is of which looks at a model.
+LOOKS = "model"
 
 
 @dataclass(frozen=True)
 class Files:
-    """What a recipe's pods need of this machine. paths: each file's own here, by its path below `folder` there; digests: the
-    SHA-256 of each, by the same; sent: the key of those that somebody has sent already, for whom has none of them here."""
+    """Files that a recipe's pods need from this machine. paths: each file here, by its path below `folder` there;
+    digests: their SHA-256, by the same path; sent: the key of files that were sent before, for a caller that has none
+    of them."""
 
     folder: str
     paths: Mapping[str, Path]
@@ -51,10 +67,10 @@ class Files:
 
 
 def files(recipe: Recipe, place: Place) -> Files | None:
-    """The files of this machine that pods find on a claim, by the names that they know them by; None where they have them
-    from elsewhere.
+    """The files of this machine that pods find on a claim, by their names there; None where pods get them in another
+    way.
 
-    Raises Stop where one is not there or cannot be read.
+    Raises Stop where one is missing or cannot be read.
     """
     site = recipe.openshift
     if site is None or site.data_from != "claim" or place.files_dir is None:
@@ -146,20 +162,12 @@ def _bodies(sent: Files, left: Mapping[str, int]) -> Iterator[tuple[list[Piece],
         yield pieces, bytes(body)
 
 
-# Large, and of no use away from the cluster.
-LEFT_THERE = ("checkpoints/", "scratch/", "data/", f"{SENT_FILES}/")
-# What became of the rows; these come without them.
-REPORTS = (f"/{REPORT}", f"/{REPORT_FILE}")
-# What a stage is for: where some of it has come, what is not among it is of another run.
-RESULTS = (BEST_MODEL, ADAPTER, BEST_IMAGES, DEMO_OUTPUTS)
-
-
 def fetch(
     cluster: Cluster, plan: Plan, stage: Stage, target: Path, tell: Tell, everything: bool = False
 ) -> tuple[int, str]:
-    """Brings what a stage has left into its place below the run folder `target`; returns how many files came over, and the
-    run's own number on the claim, empty where it has none. What is here already, whole and of the same hash, does not come
-    again; half a file goes on where it stopped.
+    """Brings a stage's results into its place below the run folder `target`; returns how many files came, and the run's
+    own number on the claim, empty where it has none. A complete file of the same hash does not come again; a partial
+    one continues.
 
     Raises Stop where there are no results, or the helper does not start.
     """
@@ -179,30 +187,16 @@ def fetch(
         return sum(_one(share, file, target, tell) for file in files), number
 
 
-def small_files(
-    cluster: Cluster, plan: Plan, stage: Stage, folder: str, names: Iterable[str], target: Path, tell: Tell
-) -> None:
-    """Brings those files of a folder on a claim into `target` that are there; they are small enough to be read at once.
-
-    Raises Stop where there is no such folder, or the helper does not start.
-    """
-    with helper(cluster, plan.only(stage), stage, tell, folder) as share:
-        there = {file["path"] for file in json.loads(share.get("list"))}
-        for name in names:
-            if name in there:
-                (target / name).write_bytes(share.get(f"file/{name}"))
-
-
 def _comes(path: str, stage: Stage, everything: bool) -> bool:
-    """Whether a file of the run is fetched with a stage. What the run knows of itself is another thing on each machine."""
+    """Whether a file of the run is fetched with a stage. The run's own record differs on each machine."""
     home = f"{stage.folder}/" if stage.folder else ""
     left = () if everything else LEFT_THERE
     return path != RUN and path.startswith(home) and not path.removeprefix(home).startswith(left)
 
 
 def _forget_older(share: Share, names: set[str], target: Path, stage: Stage) -> None:
-    """Deletes what another run of the stage has left here and this one has not left there: a model of the files of two runs
-    would load. What was made here from the same run stays, and so does the older one while there is nothing newer.
+    """Deletes results here that another run of the stage has left and this one does not have: a mix of both would load
+    as a model. What was made here from the same run stays, and so do older results until newer ones come.
 
     names: of all that comes, below `target`.
     """
@@ -263,16 +257,6 @@ def _continue(share: Share, name: str, half: Path, size: int) -> None:
         half.touch()
 
 
-OLDER = (
-    "What lies on the claim is of the recipe as it was before it changed; the recipe as it is now has no results there yet. "
-    "`recipe status` says how far its job is; fetch again when that has finished."
-)
-ELSEWHERE = "Name another folder with `--to`."
-
-# Files of a stage that name a model, and the setting that does.
-NAMING = ((DEMO, "base_model"), (f"{ADAPTER}/adapter_config.json", "base_model_name_or_path"))
-
-
 def require_imported(folder: RunFolder, plan: Plan) -> None:
     """Raises Stop where the folder holds a run that this machine made itself, or one of another recipe."""
     require_of(folder, plan.name, ELSEWHERE)
@@ -281,10 +265,11 @@ def require_imported(folder: RunFolder, plan: Plan) -> None:
 
 
 def record_results(folder: RunFolder, plan: Plan, stage: Stage, number: str, tell: Callable[[str], None]) -> bool:
-    """Marks the run folder, and names what lies on the cluster alone by what it is called away from it; whether what came is of
-    the recipe as it is now.
+    """Marks the run folder, and replaces names that hold on the cluster only. Returns whether the results are of the
+    recipe as it is now.
 
-    number: the run's own on the claim, which its evaluations are about; empty where it has none, and no evaluation counts.
+    number: the run's own on the claim, which its evaluations name; empty where it has none, and then no evaluation
+    counts.
     """
     home = folder.path / stage.folder
     state = StageRecord.read(home)
@@ -301,8 +286,8 @@ def record_results(folder: RunFolder, plan: Plan, stage: Stage, number: str, tel
 
 
 def _rename(file: Path, setting: str, folder: RunFolder, plan: Plan, stage: Stage) -> None:
-    """In a file that names a folder of the cluster: what was fetched into that folder before training, or that folder of
-    the run here. Where the file comes again, it is done again."""
+    """Replaces a cluster's folder that a file names: by the base model that was downloaded to it, or by that folder of
+    the run here. A file that is fetched again is changed again."""
     facts, place = read_record(file), plan.place
     there = facts.get(setting)
     if not isinstance(there, str):
@@ -313,14 +298,10 @@ def _rename(file: Path, setting: str, folder: RunFolder, plan: Plan, stage: Stag
         write_json(file, facts | {setting: str(folder.path / there.removeprefix(f"{place.run_dir}/"))})
 
 
-# The stage that the helper pod is of.
-LOOKS = "model"
-
-
 @contextmanager
 def copied(recipe: Recipe, folder: str, tell: Callable[[str], None]) -> Iterator[Path]:
-    """The small files of the model in `folder` on one of the recipe's claims, in a folder of this machine for a while. The
-    recipe need not be valid yet: nobody knows its model before that.
+    """The small files of the model in `folder` on one of the recipe's claims, in a temporary folder of this machine.
+    The recipe need not be valid yet: its model is not known before.
 
     Raises Stop where the recipe has no such claim, or the claim no such folder.
     """
@@ -332,5 +313,8 @@ def copied(recipe: Recipe, folder: str, tell: Callable[[str], None]) -> Iterator
     place = kubernetes.place(recipe)
     plan = common.plan(recipe, place, lambda place: [common.work(place, LOOKS, {}, common.PREPARING)])
     with TemporaryDirectory() as here:
-        small_files(connect(), plan, plan.stages[0], folder, (CONFIG, *BESIDE), Path(here), tell)
+        with helper(connect(), plan.only(plan.stages[0]), plan.stages[0], tell, folder) as share:
+            there = {file["path"] for file in json.loads(share.get("list"))}
+            for name in there & {CONFIG, *BESIDE}:
+                (Path(here) / name).write_bytes(share.get(f"file/{name}"))
         yield Path(here)

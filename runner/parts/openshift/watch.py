@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from runner.parts.jobs.kubernetes import Manifest
-from runner.parts.openshift import jobs
-from runner.parts.openshift.client import Cluster, Manifests, address
-from runner.parts.openshift.diagnose import GONE, logs_of, reasons, times
-from runner.parts.openshift.errors import Refused, TryAgain, pause
+from runner.parts.openshift import diagnose, jobs
+from runner.parts.openshift.client import Cluster, Manifests
+from runner.parts.openshift.diagnose import GONE, times
+from runner.parts.openshift.errors import TryAgain, pause
 from runner.parts.openshift.jobs import Sent
-from runner.parts.openshift.status import FAILED, QUEUED, TRAINING, JobState, ended, entry_of, look
+from runner.parts.openshift.status import FAILED, QUEUED, TRAINING, JobState, ended, entry_of, look, seconds
 from runner.tools.problem import Stop
 
 # Gets the state (None while the cluster cannot be reached) and what to say about it.
@@ -44,7 +44,7 @@ def follow(cluster: Cluster, sent: Sent, show: Show) -> JobState:
                 raise Gone(f"{sent.kind} `{sent.name}` is not there any more; someone deleted it.", "Submit again.")
             if job is not None:
                 state = look(cluster, job)
-                why = reasons(state, logs_of(cluster, state))
+                why = diagnose.why(cluster, state)
                 show(state, why)
                 if state.phase == FAILED:
                     log = "recipe logs RECIPE" + ("" if sent.of_gate else f" --stage {sent.stage.name}")
@@ -60,8 +60,7 @@ def follow(cluster: Cluster, sent: Sent, show: Show) -> JobState:
 
 def line(state: JobState) -> str:
     """A state in one line."""
-    running = sum(jobs.phase_of(pod) == "Running" for pod in state.pods)
-    said = f"{running} of {jobs.machines(state.job)} machines run" if state.pods else "no machine yet"
+    said = f"{state.running} of {jobs.machines(state.job)} machines run" if state.pods else "no machine yet"
     latest = state.progress.latest
     if state.phase != TRAINING or latest is None:
         return state.phase if state.ended else f"{state.phase}, {said}"
@@ -81,8 +80,8 @@ TITLES = ("job", "state", "step", "loss", "speed", "GPU memory", "left", "spent"
 
 @dataclass(frozen=True)
 class JobRow:
-    """A job: its state, what stands in its way, its place in its queue (`2nd of 5`, empty where it waits in none), and the GPU
-    hours that it has held so far."""
+    """A job: its state, what stands in its way, its place in its queue (`2nd of 5`, empty where it waits in none), and
+    the GPU hours that it has used so far."""
 
     state: JobState
     why: list[str] = field(default_factory=list)
@@ -111,9 +110,8 @@ class JobRow:
         state = self.state
         if state.phase == QUEUED:
             return f"{state.phase}{f', {self.place}' if self.place else ''}"
-        running = sum(jobs.phase_of(pod) == "Running" for pod in state.pods)
-        missing = not state.ended and running < jobs.machines(state.job)
-        return state.phase + (f", {running} of {jobs.machines(state.job)} machines" if missing else "")
+        missing = not state.ended and state.running < jobs.machines(state.job)
+        return state.phase + (f", {state.running} of {jobs.machines(state.job)} machines" if missing else "")
 
     def _speed(self, latest: Mapping[str, Any]) -> str:
         for what, unit in (("tokens_per_second", "tokens/s"), ("samples_per_second", "rows/s")):
@@ -146,7 +144,7 @@ def rows(cluster: Cluster, namespace: str) -> list[JobRow]:
     found = []
     for job in there:
         state = look(cluster, job)
-        found.append(JobRow(state, reasons(state, logs_of(cluster, state)), place(waiting, job), gpu_hours(state)))
+        found.append(JobRow(state, diagnose.why(cluster, state), place(waiting, job), gpu_hours(state)))
     return found
 
 
@@ -163,8 +161,8 @@ def table(rows: list[JobRow]) -> list[str]:
 
 
 def place(workloads: Manifests, job: Manifest) -> str:
-    """A job's place among those of this namespace that wait in the same queue of Kueue: it takes the most important first, and
-    of those the oldest. What other namespaces wait for in a shared queue, nobody here may see."""
+    """A job's place among those of this namespace that wait in the same queue of Kueue, which takes the most important
+    first, and of those the oldest. Jobs of other namespaces in a shared queue cannot be seen here."""
     own = entry_of(workloads, job)
     if own is None or not _waits(own):
         return ""
@@ -191,26 +189,19 @@ def ordinal(number: int) -> str:
 
 
 def gpu_hours(state: JobState, now: datetime | None = None) -> float:
-    """How long GPUs were held: by each pod that is there, from its start to its end; by a job whose pods are gone, all of them
-    from its start to its end. Pods that others have taken the place of and that are gone are not counted."""
+    """How long GPUs were held: by each pod from its start to its end; by a job whose pods are gone, all its GPUs from
+    its start to its end. Replaced pods that are gone are not counted."""
     now = now or datetime.now(UTC)
     pods = [*state.replaced, *state.pods]
     if not pods:
         status = state.job.get("status", {})
-        end = status.get("completionTime") or (_ended(state) if state.ended else None)
-        return jobs.gpus(state.job) * _hours(status.get("startTime"), end, now) if end or not state.ended else 0.0
-    return sum(_gpus_of(pod) * _hours(pod.get("status", {}).get("startTime"), _end_of(pod), now) for pod in pods)
-
-
-def _ended(state: JobState) -> str | None:
-    """When the last condition of a job came about, which is its end."""
-    times = (each.get("lastTransitionTime") or "" for each in jobs.conditions_of(state.job))
-    return max(times, default="") or None
-
-
-def _gpus_of(pod: Manifest) -> int:
-    limits = [each.get("resources", {}).get("limits", {}) for each in pod["spec"].get("containers", ())]
-    return sum(int(each.get("nvidia.com/gpu", 0)) for each in limits)
+        # The last condition came about at its end.
+        changed = [each.get("lastTransitionTime") or "" for each in jobs.conditions_of(state.job)]
+        end = status.get("completionTime") or (max(changed, default="") if state.ended else None)
+        held = [(jobs.gpus(state.job), status.get("startTime"), end)] if end or not state.ended else []
+    else:
+        held = [(jobs.gpus_of(pod["spec"]), pod.get("status", {}).get("startTime"), _end_of(pod)) for pod in pods]
+    return sum(count * seconds(start, end, now) for count, start, end in held) / 3600
 
 
 def _end_of(pod: Manifest) -> str | None:
@@ -220,17 +211,6 @@ def _end_of(pod: Manifest) -> str | None:
         return None
     entries = [entry.get("state", {}).get("terminated") or {} for entry in status.get("containerStatuses") or []]
     return max((str(end["finishedAt"]) for end in entries if end.get("finishedAt")), default=status.get("startTime"))
-
-
-def _hours(start: str | None, end: str | None, now: datetime) -> float:
-    if not start:
-        return 0.0
-    last = _time(end) if end else now
-    return max(0.0, (last - _time(start)).total_seconds() / 3600)
-
-
-def _time(text: str) -> datetime:
-    return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
 class NotYet(Stop):
@@ -289,12 +269,16 @@ def follow_log(cluster: Cluster, find: Callable[[], Manifest | None], node: int,
                 say("--- the job is not there any more ---")
                 return
             over = ended(job) is not None
-            pod = pod_of(cluster, job, node)
+            pod, container = pod_of(cluster, job, node), jobs.container(job)
+            space, name = job["metadata"]["namespace"], pod["metadata"]["name"]
             parts = (True, False) if _restarts(pod) > restarts else (False,)
             for previous in parts:
-                for stamp, text in _since(cluster, job, pod["metadata"]["name"], since, previous):
+                text = cluster.log(space, name, container, previous=previous, stamped=True, since=since) or ""
+                # A stamp has nanoseconds, so that no line comes twice.
+                stamped = [line.partition(" ") for line in text.splitlines()]
+                for stamp, _, said in [each for each in stamped if each[0] > since]:
                     since = stamp
-                    say(text)
+                    say(said)
             restarts = _restarts(pod)
             silent = False
             if over:
@@ -307,21 +291,3 @@ def follow_log(cluster: Cluster, find: Callable[[], Manifest | None], node: int,
             if over:
                 raise
         pause()
-
-
-def _since(cluster: Cluster, job: Manifest, pod: str, since: str, previous: bool) -> list[tuple[str, str]]:
-    """Lines after the time stamp `since`, each with its own; a stamp has nanoseconds, so no line comes twice.
-
-    previous: of the container before the last restart.
-    """
-    space = job["metadata"]["namespace"]
-    query = [("container", jobs.container(job)), ("timestamps", "true")] + ([("sinceTime", since)] if since else [])
-    query += [("previous", "true")] if previous else []
-    try:
-        response = cluster.request("GET", f"{address('Pod', space, pod)}/log", query)
-    except Refused as refused:
-        if refused.status in (400, 404):
-            return []
-        raise refused.stop("Pod", space, pod) from None
-    stamped = [line.partition(" ") for line in response.data.decode(errors="replace").splitlines()]
-    return [(stamp, text) for stamp, _, text in stamped if stamp > since]

@@ -1,5 +1,5 @@
-"""Limits: what a recipe says it may take, and what the arithmetic says to that, at the line that says it; and stages whose rows
-make too few steps to learn from."""
+"""The limits of a recipe, judged against the plan, each at its line; and stages that make too few steps to learn
+from."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Timed = tuple[Forecast, Gpu, Duration]
 
-# The parts that a recipe may state, and which of the estimate's parts each stands for.
+# The parts of memory that a recipe may limit, each with the estimate's parts that it covers.
 STATED_PARTS = {
     "weights": ("weights",),
     "adapter": (),
@@ -29,18 +29,18 @@ STATED_PARTS = {
     "temporary": ("temporary", "communication"),
     "reserve": ("context", "slack"),
 }
-# Below the one a warmup of the usual share is none at all; the other is plenty for rows that are few.
+# Below TOO_FEW the usual share of warmup is less than one step; ENOUGH is plenty for few rows.
 TOO_FEW, ENOUGH = 12, 100
 MORE_STEPS_OFFERED = f"`recipe plan` offers settings that make about {ENOUGH}."
 
 
 def stated(recipe: Recipe) -> dict[str, Any]:
-    """The recipe's own limits by their names."""
+    """The recipe's limits by name."""
     return recipe.settings.get("limits") or {}
 
 
 def gpu_memory(recipe: Recipe) -> int | None:
-    """Bytes of each GPU that the recipe allows itself; None where it states none."""
+    """The recipe's limit for each GPU in bytes; None where it has none."""
     limit = stated(recipe).get("gpu_memory")
     return round(units.size(limit)) if limit else None
 
@@ -80,7 +80,7 @@ def _no_formulas(recipe: Recipe, setting: str) -> Problem:
 
 
 def _untimed(recipe: Recipe, forecasts: list[Forecast], setting: str) -> Problem:
-    """That a limit on time cannot be judged, because the time of a stage cannot be told."""
+    """The Problem that a limit cannot be judged, because a stage has no known time."""
     stage = next(each for each in forecasts if not (each.gpu and each.time))
     why = stage.rows.source if stage.gpu else f"the GPU `{stage.stage.machines.gpu}` is not in the catalog"
     hint = "Mend that, or delete the limit."
@@ -93,7 +93,7 @@ def _problem(recipe: Recipe, setting: str, message: str, hint: str, holds: Any =
 
 
 def _memory(recipe: Recipe, forecast: Forecast, limit: str, most: int) -> Iterator[Problem]:
-    """most: bytes that the stage with most of them needs."""
+    """most: bytes of the stage that needs most."""
     need = forecast.memory.total
     if need <= units.size(limit):
         return
@@ -113,7 +113,7 @@ def _memory(recipe: Recipe, forecast: Forecast, limit: str, most: int) -> Iterat
 
 
 def _parts(recipe: Recipe, forecast: Forecast, limits: Mapping[str, str]) -> Iterator[Problem]:
-    # Gradients count in full, also where the peak comes before all of them are there.
+    # Gradients count in full, even where the peak comes before all of them exist.
     sizes = forecast.memory.parts() | {"gradients": forecast.memory.state.gradients}
     adapter = 4 * forecast.counts.adapter
     for part, text in limits.items():
@@ -167,7 +167,7 @@ def _speed(recipe: Recipe, timed: list[Timed], limit: float) -> Iterator[Problem
     pace, gpus = time.samples_a_second, slowest.stage.machines.world_size
     if pace >= limit:
         return
-    # Downwards, so that what is written holds.
+    # Rounded down, so that the written value holds.
     digits = 2 - math.floor(math.log10(pace))
     holds = math.floor(pace * 10**digits) / 10**digits
     operations = time.flops / slowest.workload.micro_batch_size
@@ -184,17 +184,17 @@ def _speed(recipe: Recipe, timed: list[Timed], limit: float) -> Iterator[Problem
 
 
 def section(recipe: Recipe, forecast: Forecast) -> str:
-    """The section with the epochs of a stage."""
+    """The section of a recipe that has the epochs of a stage."""
     return forecast.stage.name if forecast.stage.name in recipe.settings else "train"
 
 
 def too_short(forecasts: Sequence[Forecast]) -> list[Forecast]:
-    """The stages that go through rows and make too few steps of them."""
+    """The stages that read rows and make too few steps of them."""
     return [each for each in forecasts if each.steps and each.steps < TOO_FEW and not each.workload.max_steps]
 
 
 def too_few_steps(recipe: Recipe, forecasts: Sequence[Forecast], hint: str = MORE_STEPS_OFFERED) -> Iterator[Problem]:
-    """A note on each stage that makes too few steps."""
+    """A note for each stage that makes too few steps."""
     for forecast in too_short(forecasts):
         steps = forecast.steps or 0
         yield recipe.document.problem(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from runner import catalog
 from runner.catalog import Gpu
-from runner.parts.planner import activations, constants, parameters
+from runner.parts.planner import constants, parameters
 from runner.parts.planner.state import State, copies, gradient, held, loaded, of_words
 from runner.parts.planner.workload import FULL, HALF, Run, Workload
 
@@ -171,14 +171,14 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
     the loading of what is then split."""
     model, tokens = workload.model, workload.micro_batch_size * workload.answers * workload.most_tokens
     base = state.weights + state.optimizer + state.buffers + state.gathered
-    trained, first = activations.layers_trained(workload), activations.first_trained(workload)
-    of_layer = {own: activations.layer(workload, own) * tokens for own in set(trained)}
+    trained, first = parameters.layers_trained(workload), parameters.first_trained(workload)
+    of_layer = {own: parameters.layer_activations(workload, own) * tokens for own in set(trained)}
     full = [of_layer[own] for own in trained]
-    edge = activations.boundary(workload) * tokens
+    edge = parameters.boundary(workload) * tokens
     # Checkpointing keeps every layer's input, also below the first trained layer, where nothing else is kept
     # (torch/utils/checkpoint.py, without reentrance; seen in the trace).
     kept = [edge if workload.checkpointing else 0 if i < first else full[i] for i in range(len(full))]
-    last = activations.final_norm(workload) * tokens
+    last = parameters.final_norm(workload) * tokens
     # With accumulation the gradients of the micro batches before are there from the start.
     there = state.gradients if workload.accumulation > 1 else 0
     halves = copies(workload)
@@ -196,7 +196,7 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
     # A tied head's gradient waits for the embedding's, beside those of the micro batches before.
     waiting = head if model.tied and not state.root else 0
     again = waiting if workload.accumulation > 1 else 0
-    passing = activations.backward(workload) * tokens
+    passing = parameters.backward(workload) * tokens
     linear, wide = parameters.linear(model), workload.widths.linear
     gradients = [
         0 if workload.adapter else gradient(workload, own) for own in parameters.of_layers(model, workload.unfrozen)
@@ -262,7 +262,7 @@ def _gathering(workload: Workload, state: State, base: int, there: int, kept: in
     if workload.objective == "dpo":  # the second model's
         yield Moment("forward", base, there, kept, logits, state.gathered)
     else:
-        yield Moment("forward", base, there, activations.boundary(workload) * tokens, 0, state.gathered)
+        yield Moment("forward", base, there, parameters.boundary(workload) * tokens, 0, state.gathered)
     if workload.fused_loss in ("fused", "cut"):
         logits = workload.widths.linear * tokens * workload.model.hidden_size
     yield Moment("backward", base - state.layer, there, kept, logits, state.root)
@@ -352,7 +352,7 @@ def step(workload: Workload, state: State) -> int:
 def evaluation(workload: Workload, state: State) -> int:
     """The peak of evaluation: what is held, the logits, and one layer in flight; no gradients, nothing kept."""
     tokens = workload.evaluation_batch_size * workload.answers * workload.most_tokens
-    edge = activations.boundary(workload) * tokens
+    edge = parameters.boundary(workload) * tokens
     # Gate, its activation and up; an adapter's share lies beside its layer's, and their sum.
     wide = 3 if not workload.adapter else 6 if parameters.family(workload.model).fused else 5
     layer = wide * workload.widths.linear * workload.model.intermediate_size * tokens

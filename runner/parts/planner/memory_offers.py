@@ -1,5 +1,5 @@
-"""Each kind of change that can make a run of a language model take less memory, and the search among them by formulas, what loses
-least first. Whether one holds, trying it says."""
+"""Changes that let a language model train in less memory, found by formulas alone. `recipe_offers` tries them on the
+recipe."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from operator import attrgetter
 
 from runner import catalog
 from runner.catalog import Gpu
-from runner.parts.planner import activations, duration, memory, parameters
+from runner.parts.planner import duration, memory, parameters
 from runner.parts.planner.formulas import Advice, Loss, splits
 from runner.parts.planner.memory import Memory
 from runner.parts.planner.workload import Workload
 from runner.plan import Stage
 from runner.recipe.recipe import Recipe
 
-# Changes that are looked for together, and how many of those that are not enough are built on.
+# How many changes are combined at most, and how many insufficient ones are extended in each round.
 TOGETHER, KEPT = 3, 6
 SEQUENCES = (16384, 8192, 4096, 2048, 1024, 512, 256, 128)
 RANKS = (64, 32, 16, 8)
@@ -24,7 +24,7 @@ RANKS = (64, 32, 16, 8)
 
 @dataclass(frozen=True)
 class Lines:
-    """Where the lines of a stage stand in its recipe. section: its own, `train` where there is one stage."""
+    """Where a recipe has the settings of a stage. section: the stage's own, `train` where there is one stage."""
 
     recipe: Recipe
     section: str
@@ -46,7 +46,8 @@ class Lines:
 def _largest_that_fits(
     candidates: Iterable[Advice[Workload]], budget: float, need: Callable[[Memory], int] = attrgetter("total")
 ) -> Iterator[Advice[Workload]]:
-    """The first of ever smaller candidates that fits; else the last, because another change beside it may be enough."""
+    """The first of ever smaller candidates that fits; else the last, because it may be enough together with another
+    change."""
     candidate = None
     for candidate in candidates:
         if need(memory.estimate(candidate.workload)) <= budget:
@@ -56,7 +57,7 @@ def _largest_that_fits(
 
 
 def _smaller_values(lines: Lines, work: Workload, budget: float) -> Iterator[Advice[Workload]]:
-    """Numbers that may be smaller: of each the largest that fits."""
+    """Smaller numbers: the largest of each kind that fits."""
     section, adapter = lines.section, work.adapter
     if lines.find("micro_batch_size"):
         batches = (
@@ -88,7 +89,7 @@ def _smaller_values(lines: Lines, work: Workload, budget: float) -> Iterator[Adv
 
 
 def _other_ways(lines: Lines, work: Workload, budget: float) -> Iterator[Advice[Workload]]:
-    """The same computed or stored in another way."""
+    """Other ways to compute or store the same."""
     if not work.checkpointing:
         yield Advice({"model.gradient_checkpointing": True}, replace(work, checkpointing=True))
     name = lines.find("cross_entropy", "fused_cross_entropy")
@@ -96,7 +97,7 @@ def _other_ways(lines: Lines, work: Workload, budget: float) -> Iterator[Advice[
         value = True if name.endswith("fused_cross_entropy") else "auto"
         yield Advice({name: value}, replace(work, fused_loss="fused"))
     gpu, flash = catalog.gpu(work.machines.gpu), replace(work, attention="flash_attention_2")
-    # It multiplies in half precision alone.
+    # It works in half precision only.
     if flash != work and work.precision != "fp32" and gpu and flash.runs_on(gpu):
         yield Advice({"model.attention": "flash_attention_2"}, flash)
     if work.sharding == "ddp" and "distribution" in lines.recipe.settings:
@@ -127,11 +128,11 @@ def _smaller_model(lines: Lines, workload: Workload, budget: float) -> Iterator[
 
 
 def _moved(workload: Workload, other: catalog.Model) -> tuple[str, ...]:
-    """The same trained part in another model: as many last layers, and the LM head where it was trained."""
+    """The patterns of the trained part in another model: as many last layers, and the LM head where it was trained."""
     if not workload.unfrozen:
         return ()
     old = workload.model
-    count = min(sum(activations.layers_trained(workload)), other.num_hidden_layers)
+    count = min(sum(parameters.layers_trained(workload)), other.num_hidden_layers)
     first = other.num_hidden_layers - count
     patterns = [f"^{other.layers_path}.{index}." for index in range(first, other.num_hidden_layers)]
     if workload.trains(old.embedding if old.tied else old.lm_head):
@@ -149,15 +150,15 @@ OFFERS: tuple[Change, ...] = (*WITHIN_A_MODEL, _smaller_model)
 
 
 def cheapest(lines: Lines, workload: Workload, gpu: Gpu, budget: float, count: int = 8) -> list[Advice[Workload]]:
-    """The changes that bring a GPU's memory to at most `budget` bytes: single ones, and several together where too few that
-    lose nothing are enough alone."""
+    """The changes that bring a GPU's memory to at most `budget` bytes, the least loss first: single ones, and
+    combinations where fewer than two single ones lose nothing."""
     started = [advice for change in OFFERS for advice in change(lines, workload, budget)]
     enough = [advice for advice in started if _fits(advice, budget)]
     for _ in range(TOGETHER - 1):
         if sum(advice.loss == Loss.NOTHING for advice in enough) >= 2:
             break
         short = [advice for advice in started if not _fits(advice, budget) and advice.loss < Loss.ANOTHER_MODEL]
-        # What loses nothing, and of that what saves most, is built on first.
+        # The least loss, and then the largest saving, is extended first.
         short.sort(key=lambda advice: (advice.loss, memory.estimate(advice.workload).total))
         started = [
             Advice({**first.changes, **second.changes}, second.workload, max(first.loss, second.loss))
@@ -166,7 +167,7 @@ def cheapest(lines: Lines, workload: Workload, gpu: Gpu, budget: float, count: i
             for second in change(lines, first.workload, budget)
             if not first.changes.keys() & second.changes.keys()
         ]
-        # Several of which fewer are enough say nothing new.
+        # A combination is dropped where a part of it is enough.
         known = [half.changes.items() for half in enough]
         enough += [
             advice

@@ -1,10 +1,11 @@
-"""Offers: what a recipe could say instead. Formulas and tables propose changes; each is then tried: `check` passes it, and its
-plan holds."""
+"""Offers: changes to a recipe that make it fit, or make it faster or cheaper. Formulas and tables propose changes; each
+is then tried: `check` must pass it, and its plan must fit."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from functools import cached_property
 from typing import Any
 
 from runner.catalog import Gpu
@@ -22,28 +23,28 @@ from runner.recipe.overrides import Override
 from runner.tools.problem import Problem, Stop
 
 MOST, MOST_OF_A_KIND = 5, 2
-# Of seconds or GPU hours, what a change must leave at most to be worth a line where nothing has to change.
+# The share of the seconds or of the GPU hours that an offer that nobody needs may leave at most.
 WORTH = 0.95
-# And of the other of the two, what it may take more for that.
+# And the share to which the other of the two may grow for that.
 AT_MOST = 1.5
-# How many times slower, and how many times dearer in GPU hours, than what takes no more an offer is nonsense.
+# An offer is dropped that is this many times slower, or dearer in GPU hours, than one that takes no more.
 FAR = 2.0
 FAR_DEARER = 4.0
-# How many times faster a card is that is worth another machine.
+# A card must be this many times faster to be worth changing machines.
 STEP = 1.5
-# Tried one after the other until one holds: cards, counts of machines, and repairs of what a change brings with it.
+# How many cards and counts of machines are tried, and how often a change is repaired.
 TRIES = 4
 ROUNDS = 8
-# More times through the same rows and they are learned by heart.
+# With more epochs a model memorises its rows.
 MOST_EPOCHS = 10
-# How the names of the stages begin that are one length of pretraining each.
+# The names of the stages of a curriculum, one sequence length each, begin so.
 CURRICULUM = "pretrain-"
 
 Changes = Mapping[str, Any]
 
 
 class OfferScope(IntEnum):
-    """What a change takes from its owner; less comes first."""
+    """What a change costs its owner; the least comes first."""
 
     LINES = 0
     LIMITS = 1
@@ -52,13 +53,37 @@ class OfferScope(IntEnum):
 
 @dataclass(frozen=True)
 class Offer:
-    """changes: every line that would change, those that only follow others too. after: the recipe with them. loses: what is
-    learned less or otherwise, in words, and how much that is."""
+    """A change that was tried. before, after: the plan without it and with it; changes: every line that changes, those
+    that only follow others too; notes: the notes of `check` after the change."""
 
-    changes: tuple[Override, ...]
+    before: Planned
     after: Planned
-    loses: tuple[str, ...]
-    loss: Loss
+    changes: Sequence[Override]
+    notes: Sequence[Problem]
+
+    @cached_property
+    def losses(self) -> list[tuple[Loss, str]]:
+        """What the stages learn less or differently, each with its weight."""
+        return list(_losses(self.before, self.after))
+
+    @property
+    def loss(self) -> Loss:
+        return max((loss for loss, _ in self.losses), default=Loss.NOTHING)
+
+    @property
+    def loses(self) -> list[str]:
+        return list(dict.fromkeys(words for _, words in self.losses))
+
+    @property
+    def enough_steps(self) -> bool:
+        """Whether a stage made too few steps before, and none does after."""
+        return bool(limits.too_short(self.before.forecasts)) and not limits.too_short(self.after.forecasts)
+
+    @property
+    def mending(self) -> dict[str, Any]:
+        """Settings with values that would fix the remaining problems: limits, claims, a deadline that comes too
+        early."""
+        return dict(each.mends for each in [*self.after.problems, *self.after.notes, *self.notes] if each.mends)
 
     @property
     def scope(self) -> OfferScope:
@@ -70,29 +95,26 @@ class Offer:
 
     @property
     def lines(self) -> list[str]:
-        return _lines(self.changes)
+        """The changed lines as a recipe has them, without those that only follow others."""
+        return [f"{change.setting}: {written(change.after)}" for change in self.changes if not change.why]
 
     @property
     def cost(self) -> float | None:
-        """None where nobody has named a price, or the price was another card's."""
+        """The cost after the change; None without a price, or where the price is another card's."""
         return None if any(change.setting == "machines.gpu" for change in self.changes) else self.after.together.cost
 
     @property
     def gpu_memory(self) -> int:
-        """Bytes of each GPU, in the stage that needs most."""
+        """Bytes of each GPU, for the stage that needs most."""
         return max(forecast.memory.total for forecast in self.after.forecasts)
 
 
-def _lines(changes: Iterable[Override]) -> list[str]:
-    """The lines as they stand in a recipe, without those that only follow."""
-    return [f"{change.setting}: {written(change.after)}" for change in changes if not change.why]
-
-
-# The search: what is tried, what of that is offered, and in which order.
+# The search: which changes become offers, and in which order.
 
 
 def of(planned: Planned) -> list[Offer]:
-    """What makes a plan hold that does not, or else makes it faster or cheaper and loses nothing; what loses least first."""
+    """The best offers, what loses least first: changes that fix a plan's problems, or changes that make it faster or
+    cheaper and lose nothing."""
     if any(forecast.gpu is None for forecast in planned.forecasts) or not planned.forecasts:
         return []
     found: list[Offer] = []
@@ -101,19 +123,15 @@ def of(planned: Planned) -> list[Offer]:
         if group in done or (offer := _offer(planned, changes)) is None:
             continue
         done.add(group)
-        # Two ways may end as one.
+        # Two candidates may end as the same change.
         if all(offer.lines != other.lines for other in found):
             found.append(offer)
     lacking = bool(limits.too_short(planned.forecasts))
-    found = [
-        offer
-        for offer in found
-        if _enough_steps(planned, offer.after) or not any(_far_better(other, offer) for other in found)
-    ]
-    # What a recipe lacks comes first, and then what loses least.
+    found = [offer for offer in found if offer.enough_steps or not any(_far_better(other, offer) for other in found)]
+    # Enough steps come first where a recipe lacks them, then the least loss.
     found.sort(
         key=lambda offer: (
-            *(lacking and not _enough_steps(planned, offer.after), offer.loss, offer.scope),
+            *(lacking and not offer.enough_steps, offer.loss, offer.scope),
             offer.after.seconds or 0,
         )
     )
@@ -124,26 +142,19 @@ def of(planned: Planned) -> list[Offer]:
 
 
 def more_steps(planned: Planned) -> str:
-    """What makes enough steps of a plan that makes too few, in words: the first settings that do, of those that are tried."""
+    """A sentence with the first settings that make enough steps of a plan that makes too few."""
     for changes in _longer(planned):
-        tried = _tried(planned, changes, look=False)  # none of them says anything of rows
-        if not tried or not _enough_steps(planned, tried.after):
-            continue
-        if all(stage.fits is not False for stage in tried.after.forecasts):
-            lines = ", ".join(f"`{line}`" for line in _lines(tried.made))
+        offer = _tried(planned, changes, look=False)  # none of them says anything of rows
+        if offer and offer.enough_steps and all(stage.fits is not False for stage in offer.after.forecasts):
+            lines = ", ".join(f"`{line}`" for line in offer.lines)
             name = limits.too_short(planned.forecasts)[0].stage.name
-            steps = next(stage.steps for stage in tried.after.forecasts if stage.stage.name == name)
+            steps = next(stage.steps for stage in offer.after.forecasts if stage.stage.name == name)
             return f"With {lines} it makes {steps} steps; {limits.MORE_STEPS_OFFERED}"
     return limits.MORE_STEPS_OFFERED
 
 
-def _enough_steps(before: Planned, after: Planned) -> bool:
-    """Whether no stage makes too few steps any more, where one did."""
-    return bool(limits.too_short(before.forecasts)) and not limits.too_short(after.forecasts)
-
-
 def _far_better(one: Offer, other: Offer) -> bool:
-    """Whether one takes no more than another and leaves it far behind."""
+    """Whether one offer takes no more than another from its owner and is much faster or cheaper."""
     if one.loss > other.loss or one.scope > other.scope or one.after.seconds is None or other.after.seconds is None:
         return False
     hours, more = one.after.together.gpu_hours, other.after.together.gpu_hours
@@ -152,74 +163,59 @@ def _far_better(one: Offer, other: Offer) -> bool:
 
 
 def _offer(planned: Planned, changes: Changes) -> Offer | None:
-    """The offer that a change is, with what it takes beside it; None where it does not hold, or brings too little."""
-    tried = _settled(planned, changes) if planned.problems else _tried(planned, changes)
-    if tried is None or tried.after.problems or not tried.made:
+    """The offer that a change makes; None where it does not fit, or gains too little."""
+    offer = _settled(planned, changes) if planned.problems else _tried(planned, changes)
+    if offer is None or offer.after.problems or not offer.changes:
         return None
-    loses = list(_losses(planned, tried.after))
-    loss = max((loss for loss, _ in loses), default=Loss.NOTHING)
-    offer = Offer(tuple(tried.made), tried.after, tuple(dict.fromkeys(words for _, words in loses)), loss)
-    needed = planned.problems or _enough_steps(planned, offer.after)
-    return offer if needed or _worth(planned, offer) else None
+    return offer if planned.problems or offer.enough_steps or _worth(offer) else None
 
 
-def _worth(planned: Planned, offer: Offer) -> bool:
-    """Whether a change that nobody needs brings something, and loses nothing."""
-    if offer.loss or offer.after.seconds is None or planned.seconds is None:
+def _worth(offer: Offer) -> bool:
+    """Whether an offer that nobody needs gains something and loses nothing."""
+    before, after = offer.before, offer.after
+    if offer.loss or after.seconds is None or before.seconds is None:
         return False
-    if {note.message for note in offer.after.notes} - {note.message for note in planned.notes}:
+    if {note.message for note in after.notes} - {note.message for note in before.notes}:
         return False
-    # What nobody needs is to fit for all that is likely.
-    if any(stage.memory_range[1] > (stage.usable or 0) for stage in offer.after.forecasts):
+    # An offer that nobody needs must fit in the whole likely range.
+    if any(stage.memory_range[1] > (stage.usable or 0) for stage in after.forecasts):
         return False
-    time = offer.after.seconds / planned.seconds
-    hours = offer.after.together.gpu_hours / planned.together.gpu_hours
+    time = after.seconds / before.seconds
+    hours = after.together.gpu_hours / before.together.gpu_hours
     cheaper = offer.scope == OfferScope.MACHINES and hours <= WORTH
     return min(time, hours) <= WORTH and ((time <= WORTH and hours <= AT_MOST) or cheaper)
 
 
-# The judge: a change as `check` and the plan see it.
+# The judge: tries a change with `check` and the plan.
 
 
-@dataclass(frozen=True)
-class _Tried:
-    """What a change really changes, the recipe as it is planned then, and what `check` notes."""
-
-    made: list[Override]
-    after: Planned
-    notes: list[Problem]
-
-    @property
-    def mending(self) -> dict[str, Any]:
-        """Values that would hold: of limits, of claims, and of a deadline that comes too early."""
-        return dict(each.mends for each in [*self.after.problems, *self.after.notes, *self.notes] if each.mends)
-
-
-def _tried(planned: Planned, changes: Changes, look: bool = True) -> _Tried | None:
-    """None where the recipe is not valid any more. look: whether its files are looked at for that."""
+def _tried(planned: Planned, changes: Changes, look: bool = True) -> Offer | None:
+    """The change with its plan; None where it makes the recipe invalid. look: whether the recipe's files are read for
+    that."""
     try:
         wished = [Override(name, None, value, "the offer") for name, value in changes.items()]
         document, made = override(planned.recipe.document, wished)
         recipe, notes = valid(document, look)
-        return _Tried(made, Planned.of(recipe, planned.price, planned.rows), notes)
+        return Offer(planned, Planned.of(recipe, planned.price, planned.rows), made, notes)
     except Stop:
         return None
 
 
-def _settled(planned: Planned, changes: Changes) -> _Tried | None:
-    """The change with what else it takes, so that all stages fit and the recipe's own limits hold. Limits are raised where
-    nothing else changes, and where a stage has no room on its card; else a change that breaks one is no help."""
+def _settled(planned: Planned, changes: Changes) -> Offer | None:
+    """The change with the further changes that it needs, so that all stages fit and the recipe's limits hold. Limits
+    are raised only where nothing else changes, or where a stage does not fit its card; a change that breaks a limit
+    otherwise is dropped."""
     roomless = not all(stage.fits for stage in planned.forecasts)
     elsewhere = any(name.startswith("machines.") for name in changes)
     for _ in range(ROUNDS):
-        if (tried := _tried(planned, changes)) is None:
+        if (offer := _tried(planned, changes)) is None:
             return None
-        mending = tried.mending
-        if not tried.after.problems and not any(name.startswith("openshift.") for name in mending):
-            return tried
-        if (tight := _tight(tried.after)) and changes and not elsewhere:
+        mending = offer.mending
+        if not offer.after.problems and not any(name.startswith("openshift.") for name in mending):
+            return offer
+        if (tight := _tight(offer.after)) and changes and not elsewhere:
             stage, budget = tight[0]
-            fitting = (advice.changes for advice in stage.offers(tried.after.recipe, budget))
+            fitting = (advice.changes for advice in stage.offers(offer.after.recipe, budget))
             if more := next((one for one in fitting if not one.keys() & changes.keys()), None):
                 changes = {**changes, **more}
                 continue
@@ -230,19 +226,19 @@ def _settled(planned: Planned, changes: Changes) -> _Tried | None:
 
 
 def _budget(planned: Planned, stage: Forecast) -> float:
-    """Bytes of each GPU that a stage may take: what its card has, or less where the recipe allows less."""
+    """Bytes of each GPU that a stage may take: the card's, or the recipe's limit where that is lower."""
     return min(stage.usable or 0, limits.gpu_memory(planned.recipe) or math.inf)
 
 
 def _tight(planned: Planned) -> list[tuple[Forecast, float]]:
-    """The stages that need more than their card has or the recipe allows, with that many bytes, the tightest first."""
+    """The stages that need more than their budget, with that budget in bytes, the tightest first."""
     budgets = [(stage, _budget(planned, stage)) for stage in planned.forecasts]
     over = [(stage, budget) for stage, budget in budgets if stage.memory.total > budget]
     return sorted(over, key=lambda each: each[1] / each[0].memory.total)
 
 
 def _losses(before: Planned, after: Planned) -> Iterator[tuple[Loss, str]]:
-    """What stages learn less or otherwise than they did, in words."""
+    """What all stages learn less or differently, in words."""
     stages = list(zip(before.forecasts, after.forecasts, strict=False))
     fewer = [
         (old.steps, new.steps)
@@ -260,7 +256,7 @@ def _length(work: Run) -> tuple[float, int]:
 
 
 def _losses_of(before: Forecast, after: Forecast) -> Iterator[tuple[Loss, str]]:
-    """What one stage loses, its number of steps apart."""
+    """What one stage loses, apart from its number of steps."""
     old, new = before.workload, after.workload
     if before.formulas.name != after.formulas.name:
         yield Loss.ANOTHER_MODEL, "another model"
@@ -286,11 +282,11 @@ def _losses_of(before: Forecast, after: Forecast) -> Iterator[tuple[Loss, str]]:
             yield Loss.EXACTNESS, "the base model in 4 bits"
 
 
-# What may be changed.
+# The candidates.
 
 
 def _ways(planned: Planned) -> Iterator[tuple[str, Changes]]:
-    """Changes to try, each with its group: of a group the first that holds is enough."""
+    """Changes to try, each with the name of its group: the first of a group that works is enough."""
     tight, fits = _tight(planned), all(stage.fits for stage in planned.forecasts)
     if not planned.problems:
         for changes in _longer(planned):
@@ -337,9 +333,8 @@ def _longest(planned: Planned) -> Forecast:
 
 
 def _fewer_steps(planned: Planned, share: float) -> Changes:
-    """The settings that leave the longest stage, whose rows or steps take most of the time, so large a share of its steps;
-    the lengths of a curriculum share theirs. Empty where not even one step would be left, or nothing says how many there
-    are."""
+    """The settings that leave the longest stage this share of its steps; the stages of a curriculum share theirs. Empty
+    where no step would be left, or nothing gives their number."""
     longest = _longest(planned)
     curriculum = longest.stage.name.startswith(CURRICULUM)
     shorter = (
@@ -355,8 +350,8 @@ def _fewer_steps(planned: Planned, share: float) -> Changes:
 
 
 def _shares(planned: Planned) -> Iterator[float]:
-    """Which shares of the steps may hold the limits of time and cost, the largest first: with fewer steps there is less to
-    evaluate and to save too, and a run begins all the same."""
+    """Shares of the steps that may meet the limits of time and cost, the largest first. Evaluation and saving shrink
+    with the steps, and starting does not."""
     stated, whole, cost = limits.stated(planned.recipe), planned.seconds or 0.0, planned.together.cost
     times = [stage.time for stage in planned.forecasts if stage.time]
     start = sum(time.overhead_seconds - time.checkpoints.seconds for time in times)
@@ -371,7 +366,7 @@ def _shares(planned: Planned) -> Iterator[float]:
 
 
 def _faster(planned: Planned) -> Iterator[tuple[str, Changes]]:
-    """What may make the longest stage faster: more rows at once, no padding, nothing computed twice, fused code."""
+    """Changes that may make the longest stage faster: larger batches, no padding, no recomputation, fused code."""
     stage = _longest(planned)
     lines, work, room = Lines.of(planned.recipe, stage.stage), stage.workload, _budget(planned, stage)
     likely, sizes = stage.memory_range[1] / stage.memory.total, []
@@ -400,7 +395,7 @@ def _batch(section: str, rows: int, accumulation: int) -> dict[str, float]:
 
 
 def _on(planned: Planned, nodes: int) -> Changes:
-    """Another count of machines, each step of as many rows and as long as before where they can be divided."""
+    """The settings for another number of machines, with the same rows in each step where they can be divided."""
     changes: dict[str, float] = {"machines.nodes": nodes}
     for stage in planned.forecasts:
         work, section = stage.workload, Lines.of(planned.recipe, stage.stage).section
@@ -416,8 +411,8 @@ def _on(planned: Planned, nodes: int) -> Changes:
 
 
 def _cards(planned: Planned, tight: bool) -> Iterator[tuple[str, Changes]]:
-    """Cards of the catalog that have room: where the present one has none, the smallest that is not slower; else the slowest
-    that holds a limit of time or is clearly faster, and the fastest."""
+    """Cards of the catalog with enough memory: the smallest that is not slower, where the present one has too little;
+    else the slowest that meets a limit of time or is clearly faster, and the fastest."""
     need = max(stage.memory.total for stage in planned.forecasts)
     have = planned.forecasts[0].stage.machines.gpu
     smallest = [card for card in cards(need, [each.workload for each in planned.forecasts]) if card.name != have]
@@ -435,7 +430,7 @@ def _cards(planned: Planned, tight: bool) -> Iterator[tuple[str, Changes]]:
 
 
 def _seconds(planned: Planned, card: Gpu) -> float:
-    """Of all stages on another card, before the recipe is translated for it."""
+    """Time of all stages on another card, before the recipe is translated for it."""
     times = [
         stage.formulas.changed(machines=replace(stage.workload.machines, gpu=card.name)).time(card)
         for stage in planned.forecasts

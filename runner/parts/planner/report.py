@@ -1,6 +1,5 @@
-"""A plan for tools and as a picture: bytes, seconds and counts under the names of its JSON; GPU memory over one step of each stage,
-and time by stage, as one SVG file, which needs nothing else and follows the reader's light or dark colours. No figure is made
-here."""
+"""A plan as JSON for tools, and as a picture: GPU memory over one step of each stage, and time by stage. The picture is
+one SVG file that needs nothing else and follows the reader's light or dark colours."""
 
 from __future__ import annotations
 
@@ -12,23 +11,23 @@ from xml.sax.saxutils import escape, quoteattr
 from runner.parts.planner import forecast, limits, storage
 from runner.parts.planner.duration import Duration
 from runner.parts.planner.forecast import Forecast
+from runner.parts.planner.formulas import Traced
 from runner.parts.planner.memory import Memory, Moment
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.recipe_offers import Offer
 from runner.parts.planner.scaling import StageOnMachines, rows
-from runner.parts.planner.trace import Traced
 from runner.recipe import units
 
-# Moments of the backward pass that are told, of one for each layer.
+# How many moments of the backward pass are reported; it has one for each layer.
 MOST_MOMENTS = 12
-# What lies on a GPU at a moment of a step.
+# What a GPU holds at a moment of a step.
 PARTS = ("weights", "optimizer", "gradients", "activations", "loss", "other", "reserve")
 
 
 @dataclass(frozen=True)
 class MomentParts:
-    """Bytes of a GPU at a moment of a step: forward, loss, backward, step. other: buffers, weights gathered for a while,
-    and what is on its way. reserve: CUDA context and allocator slack."""
+    """Bytes of a GPU at one moment of a step: forward, loss, backward, step. other: buffers, gathered weights, and
+    messages. reserve: CUDA context and allocator slack."""
 
     moment: str
     weights: int
@@ -59,25 +58,25 @@ class MomentParts:
 
 
 def step(memory: Memory) -> list[MomentParts]:
-    """The moments of a step, from its beginning; of a long backward pass some, evenly apart, and the one that takes most."""
+    """The moments of a step in order; a long backward pass is thinned evenly, and keeps its peak."""
     backward = [moment for moment in memory.moments if moment.name == "backward"]
     most = max(backward, key=lambda moment: moment.size, default=None)
     every = -(-len(backward) // MOST_MOMENTS) or 1
     kept = [moment for n, moment in enumerate(backward) if n % every == 0 or moment in (most, backward[-1])]
     whole = [moment for moment in memory.moments if moment.name != "backward" or moment in kept]
-    # A step begins with what is held and no activations yet.
+    # A step begins without activations.
     start = whole[0]._replace(name="forward", activations=0, logits=0, temporary=0)
     return [MomentParts.of(memory, moment) for moment in (start, *whole)]
 
 
 def as_json(planned: Planned, offers: Iterable[Offer], nodes: list[int], traced: Mapping[str, Traced]) -> str:
-    """The plan of a recipe. nodes: other counts of machines; traced: the exact trace of stages, by name."""
+    """The plan of a recipe. nodes: other counts of machines; traced: the exact traces by stage."""
     plan, forecasts = planned.sized, planned.forecasts
     trained = [each.stage.name for each in forecasts]
     whole: dict[str, object] = {
         "name": plan.name,
         "basis": forecast.basis(forecasts, nodes),
-        # What each claim is asked for with, and what will be written to it.
+        # The size that is requested for each claim, and what will be written to it.
         "claims_gib": {claim["name"]: plan.claim_gib(claim["name"]) for claim in plan.site.get("claims") or ()},
         "claims_bytes": storage.needs(plan, forecasts),
         "stages": [_stage(planned, each, nodes, traced.get(each.stage.name)) for each in forecasts],
@@ -99,7 +98,7 @@ def dumped(value: object) -> str:
 
 
 def _stage(planned: Planned, stage: Forecast, nodes: list[int], traced: Traced | None) -> dict[str, object]:
-    """What one stage needs; None for what cannot be told."""
+    """What one stage needs; None for what is unknown."""
     work, memory, rows = stage.workload, stage.memory, stage.rows
     return {
         "stage": stage.stage.name,
@@ -112,16 +111,16 @@ def _stage(planned: Planned, stage: Forecast, nodes: list[int], traced: Traced |
         # Of each GPU.
         "gpu_memory_bytes": {
             "total": memory.total,
-            # Between which that lies in nine of ten cases, and what that rests on.
+            # The range in nine of ten cases, and its source.
             "range": stage.memory_range,
             "published": str(stage.memory_spread),
             # What nvidia-smi will show.
             "shown": memory.shown,
-            # None where nobody knows the card.
+            # None for an unknown card.
             "usable": stage.usable,
-            # The recipe's own, None where it states none.
+            # The recipe's limit, None where it has none.
             "limit": limits.gpu_memory(planned.recipe),
-            # When most is taken.
+            # The moment of the peak.
             "moment": memory.moment,
             "parts": memory.parts(),
             # Of tensors, and of all.
@@ -138,7 +137,7 @@ def _stage(planned: Planned, stage: Forecast, nodes: list[int], traced: Traced |
         "learning_rate": work.learning_rate,
         "warmup_steps": stage.warmup_steps,
         "warmup_share": stage.warmup_steps / stage.steps if stage.steps else None,
-        # tokens: of a mean one. source: who says so.
+        # tokens: of a mean row. source: of these counts.
         "rows": {
             "training": work.rows,
             "evaluation": work.evaluation_rows,
@@ -155,13 +154,13 @@ def _stage(planned: Planned, stage: Forecast, nodes: list[int], traced: Traced |
 
 
 def _offer(offer: Offer) -> dict[str, object]:
-    """A change that holds: the lines to write, what all stages take then, and what is learned less or otherwise, in words."""
+    """An offer: its lines, what all stages take after it, and what they learn less or differently, in words."""
     return {
         "lines": offer.lines,
-        # None where they cannot be told.
+        # None where they are unknown.
         "total_seconds": offer.after.seconds,
         "gpu_hours": offer.after.together.gpu_hours,
-        # None too where the price is of another card.
+        # None also where the price is another card's.
         "cost": offer.cost,
         "gpu_memory_bytes": offer.gpu_memory,
         "loses": offer.loses,
@@ -198,7 +197,7 @@ SPENT = {
     "overhead_seconds": ("start and saving", "#8c8c8c"),
 }
 MOMENTS = {"forward": "forward", "loss": "loss", "backward": "backward", "step": "optimizer"}
-# From where to where along a step each phase is drawn, which is not how long it takes, and where in it its name stands.
+# The stretch of the x axis for each phase, which is not its duration, and the place of its name in it.
 PHASES = {"forward": (0.0, 0.25), "loss": (0.25, 0.34), "backward": (0.42, 0.9), "step": (0.9, 1.0)}
 PLACES = {"forward": (0.0, "start"), "loss": (1.0, "middle"), "backward": (0.5, "middle"), "step": (1.0, "end")}
 STYLE = """
@@ -246,8 +245,8 @@ def svg(planned: Planned) -> str:
 
 
 def _memory(stage: Forecast, limit: int | None, left: float, top: float, wide: float) -> Iterator[str]:
-    """Areas of what is held at each moment of a step, the bar of evaluation beside them, and the lines of what the card has
-    and of the recipe's own limit."""
+    """The plot of one stage: areas of what the GPU holds at each moment of a step, the bar of evaluation beside them,
+    and lines for the card and for the recipe's own limit."""
     memory, usable, moments = stage.memory, stage.usable, step(stage.memory)
     highest = 1.12 * max(memory.total, usable or 0, limit or 0)
     base, right = top + 26 + PLOT, left + wide
@@ -292,7 +291,7 @@ def _memory(stage: Forecast, limit: int | None, left: float, top: float, wide: f
     yield _line(x0, base, right, base, "axis")
     if usable:
         yield _line(x0, y(usable), right, y(usable), "limit")
-        # Above the plot, where nothing lies that it could cover.
+        # Above the plot, where it covers nothing.
         yield _text(right, top + 8, f"- - {stage.stage.machines.gpu} has {units.gib(usable)}", "over", "end")
     if limit:
         yield _line(x0, y(limit), right, y(limit), "own")
@@ -301,7 +300,8 @@ def _memory(stage: Forecast, limit: int | None, left: float, top: float, wide: f
 
 
 def _spots(moments: Sequence[MomentParts], left: float, right: float) -> list[float]:
-    """Where each moment stands; a phase has its part of the width, and its moments are evenly apart in it."""
+    """The place of each moment on the x axis: a phase has its share of the width, and its moments are evenly apart in
+    it."""
     spots = []
     for name, (start, end) in PHASES.items():
         count = sum(moment.moment == name for moment in moments)
@@ -311,7 +311,7 @@ def _spots(moments: Sequence[MomentParts], left: float, right: float) -> list[fl
 
 
 def _time(times: Mapping[str, Duration], top: float) -> Iterator[str]:
-    """A bar for each stage, of training, evaluation, and start and saving; across its end the range."""
+    """A bar for each stage: training, evaluation, start and saving; the likely range across its end."""
     x0, x1 = MARGIN + 130, WIDTH - MARGIN - 190
     scale = max(time.range_seconds[1] for time in times.values()) / (x1 - x0)
     yield f'<g data-seconds-a-pixel="{scale:.6f}" data-left="{x0}">'
@@ -335,7 +335,7 @@ def _time(times: Mapping[str, Duration], top: float) -> Iterator[str]:
 
 
 def _ticks(highest: float) -> list[float]:
-    """At most six round figures from 0 to the highest."""
+    """At most six round numbers from 0 to the highest value."""
     step = next(
         step
         for power in range(-3, 9)

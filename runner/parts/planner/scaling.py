@@ -1,9 +1,7 @@
-"""More machines on paper: where the time of a run goes on so many of them, and what keeps it from being shorter. Seconds
-throughout.
+"""More machines on paper: where the time of a run goes, and what limits it. All times are seconds.
 
-The same rows are learned on each count. Accumulation is lowered as far as it goes, so that a step has as many rows; beyond
-that it has more of them, and there are fewer steps.
-"""
+Every count of machines learns the same rows. Accumulation falls first, so that a step keeps its rows; beyond that a
+step has more rows, and there are fewer steps."""
 
 from __future__ import annotations
 
@@ -23,18 +21,18 @@ BETWEEN_FAILURES = 54 * 86400 * 16_384 / 419
 RESTART = 600.0
 # Bytes of a row's token as Arrow keeps it: number, label and mask (4 + 8 + 1).
 BYTES_A_TOKEN = 13
-# Where the time goes. computing: micro batches, optimizer and evaluation; communication: waiting for other GPUs; saving:
-# checkpoints, bytes over the claim's speed; reading: models and rows that all machines read from one claim, and starting;
-# restarts: what failures cost, infinite where none is survived.
+# Where the time goes. computing: micro batches, optimizer and evaluation; communication: waiting for other GPUs;
+# saving: checkpoints, bytes over the claim's speed; reading: models and rows that all machines read from one claim, and
+# starting; restarts: what failures cost, infinite where none is survived.
 LIMITS = ("computing", "communication", "saving", "reading", "restarts")
 
 
 @dataclass(frozen=True)
 class StageOnMachines:
-    """A stage on so many machines; seconds are None where they cannot be told. parts: of all seconds, by LIMITS; restarts
-    None where the run would never end. failures: how many are likely; save_seconds: between two checkpoints as the recipe
-    has them; best_save_seconds: as Young would (1974, CACM 17: the root of 2 × saving × time between failures). fits: the
-    card."""
+    """A stage on a number of machines; seconds are None where they are unknown. parts: all seconds by LIMITS; restarts
+    are None where the run would never end. failures: how many are likely; save_seconds: between two checkpoints as the
+    recipe has them; best_save_seconds: the cheapest interval (Young 1974, CACM 17: the root of 2 × saving × time
+    between failures). fits: whether the card has enough memory."""
 
     nodes: int
     gpus: int
@@ -81,7 +79,7 @@ class StageOnMachines:
 
 
 def _on(forecast: Forecast, count: int) -> Forecast:
-    """The stage on so many machines with as many rows a step as can be, and all its rows."""
+    """The stage on this number of machines, with the same rows a step as far as possible, and the same rows in all."""
     other = forecast.on(count)
     before, after = forecast.workload, other.workload
     accumulation = max(1, round(before.accumulation * before.machines.world_size / after.machines.world_size))
@@ -93,7 +91,8 @@ def _on(forecast: Forecast, count: int) -> Forecast:
 
 
 def _parts(forecast: Forecast, time: Duration, between: float) -> tuple[dict[str, float], float]:
-    """Where the time goes, by LIMITS, and the seconds that one checkpoint takes. between: two failures."""
+    """Where the time goes, by LIMITS, and the seconds that one checkpoint takes. between: seconds between two
+    failures."""
     communication = time.steps * time.waiting_seconds
     computing = time.training_seconds - communication + time.evaluation_seconds
     alone = computing + communication
@@ -112,8 +111,8 @@ def _parts(forecast: Forecast, time: Duration, between: float) -> tuple[dict[str
 
 
 def _rows_seconds(forecast: Forecast, time: Duration) -> float:
-    """What all machines together take to read their rows from one claim: of plain text, whose blocks are numbers of a word
-    each, two or four bytes, of rows what Arrow keeps; of images every machine reads all, into its memory. A machine's own
+    """Seconds in which all machines together read their rows from one claim. Plain text is blocks of numbers, two or
+    four bytes a word; rows are as Arrow has them; of images every machine reads all into its memory. A machine's own
     disk is no limit."""
     work = forecast.workload
     if not work.shared_disk:
@@ -125,14 +124,14 @@ def _rows_seconds(forecast: Forecast, time: Duration) -> float:
     return time.tokens * (blocks if work.packing and not work.several else BYTES_A_TOKEN) / speed
 
 
-# Of stretches between failures as long as this many times what lies between two, one in 150 comes to its end.
+# A stretch of this many times the time between two failures finishes once in 150 times.
 HARDLY = 5.0
 
 
 def daly(work: float, saving: float, every: float, again: float, between: float) -> float:
-    """Seconds that so much work takes with a checkpoint after each `every` of it, where failures come at random, `between`
-    apart, and each costs `again` and what was done since the last checkpoint (Daly 2006, Future Generation Computer Systems
-    22, equation 13). Infinite where hardly any stretch would come to its end."""
+    """Seconds that `work` seconds of training take with a checkpoint after each `every` of them, each taking `saving`.
+    Failures come at random, `between` apart; each costs `again` and the work since the last checkpoint (Daly 2006,
+    Future Generation Computer Systems 22, equation 13). Infinite where hardly any stretch would finish."""
     if not work:
         return 0.0
     stretch = (every + saving) / between
@@ -143,9 +142,9 @@ def daly(work: float, saving: float, every: float, again: float, between: float)
 
 @dataclass(frozen=True)
 class RunOnMachines:
-    """A whole recipe, all its stages, on so many machines. speed_up: over the first count that can be told; efficiency: of
-    what as many times the machines would give. limit: what takes most of the time, in words. save_seconds,
-    best_save_seconds: between two checkpoints of the longest stage, as the recipe has them, and as would cost least."""
+    """A whole recipe, all its stages, on a number of machines. speed_up: over the first count with a known time;
+    efficiency: the share of the ideal speed-up. limit: what takes most of the time, in words. save_seconds,
+    best_save_seconds: between two checkpoints of the longest stage, as the recipe has them, and the cheapest."""
 
     nodes: int
     gpus: int
@@ -161,7 +160,7 @@ class RunOnMachines:
 
 
 def rows(forecasts: Sequence[Forecast], counts: Iterable[int]) -> list[RunOnMachines]:
-    """One for each count of machines; none where the time of a stage cannot be told."""
+    """One entry for each count of machines; empty where the time of a stage is unknown."""
     made: list[RunOnMachines] = []
     first: RunOnMachines | None = None
     for count in counts:
@@ -183,7 +182,7 @@ def _all_stages(stages: Sequence[StageOnMachines], first: RunOnMachines | None) 
     speed_up = base / total if base and total else None
     longest = max(stages, key=lambda stage: stage.total_seconds or math.inf)
     costs = [stage.cost for stage in stages if stage.cost is not None]
-    # What does not work comes first, then what takes most of the time.
+    # What stops the run comes first, then what takes most of the time.
     most = max(parts, key=lambda part: parts[part])
     if any(stage.fits is False for stage in stages):
         limit = "GPU memory"

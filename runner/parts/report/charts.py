@@ -1,5 +1,5 @@
-"""Charts: where lines, ticks and bars stand in a drawing. The template draws them; no library does, because none of those that
-do so stays below the size of a page that is sent."""
+"""Charts: the places of lines, ticks and bars in a drawing. The template draws them, because no library stays below the
+size of a page that is sent."""
 
 import json
 import math
@@ -23,7 +23,8 @@ class Tick:
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a chart: its name, its path as SVG has it, its values as JSON for the script, and whether points were left out."""
+    """A line of a chart: its name, its SVG path, its values as JSON, its last point, and whether points were left
+    out."""
 
     name: str
     path: str

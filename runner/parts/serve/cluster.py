@@ -15,9 +15,8 @@ from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import client, diagnose, pipeline
 from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.errors import TryAgain, pause
-from runner.parts.openshift.jobs import annotation, conditions_of, containers_of, queue_of, require_of
+from runner.parts.openshift.jobs import annotation, conditions_of, containers_of, delete, gone, queue_of, require_of
 from runner.parts.openshift.status import FAILED, entry_of, events_about, going
-from runner.parts.openshift.submit import delete, gone
 from runner.parts.serve import kserve
 from runner.parts.serve.kserve import CONTENT
 from runner.parts.serve.serving import Serving
@@ -306,8 +305,7 @@ def _refused(server: ServerState) -> Iterator[str]:
         yield f"KServe does not start it: {said or reason}."
     if server.pods:
         return
-    if event := diagnose.refused(server.events):
-        why = diagnose.refusal(event["message"], LESS, "`recipe site RECIPE` writes what the namespace needs.")
+    if why := diagnose.unmade_pod(server.events, LESS, "`recipe site RECIPE` writes what the namespace needs."):
         yield f"No pod is made: {why}"
     elif unmade := [event for event in server.events if event["reason"] == "InternalError"]:
         yield f"KServe does not start it: {unmade[-1]['message']}"

@@ -30,7 +30,7 @@ def translate(recipe: Recipe, place: Place) -> Plan:
             whole |= {"resume_from_checkpoint": path, "auto_resume_from_checkpoints": False}
         return whole
 
-    return axolotl.plan(recipe, place, config, lambda place: plain_text(recipe, place), kind="text")
+    return axolotl.plan(recipe, place, config, lambda place: plain_text(recipe, place), measurable(recipe)[""])
 
 
 def measurable(recipe: Recipe) -> dict[str, Measurable]:
@@ -58,7 +58,8 @@ def blocks(recipe: Recipe, place: Place) -> EngineConfig:
 
 
 def validation(recipe: Recipe, place: Place, sets: Iterable[TextSet]) -> Iterator[TextSet]:
-    """What only the validation loss is measured on: a split of each dataset, or a file. Empty where it is a share, or nothing."""
+    """What only the validation loss is measured on: a split of each dataset, or a file; empty for a share or
+    nothing."""
     data = recipe.data
     if split := data.validation_split:
         yield from (replace(one, split=split, share=1.0) for one in sets)
@@ -115,7 +116,8 @@ def before_data(recipe: Recipe, file: str | None) -> list[Override]:
 
 
 def _short_blocks(recipe: Recipe, one_file: bool) -> Iterator[Override]:
-    """Short blocks, judged on documents that were not trained on. one_file: whether the text is one file by now, without one to validate on."""
+    """Short blocks, judged on documents that were not trained on. one_file: whether the text is one file by now,
+    without one to validate on."""
     yield rehearsal.substitute("resume_from", None, "a rehearsal begins anew")
     yield rehearsal.substitute(
         "model.sequence_len", min(64, recipe.model.sequence_len), "short blocks make quick steps"

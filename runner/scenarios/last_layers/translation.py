@@ -15,7 +15,9 @@ def translate(recipe: Recipe, place: Place) -> Plan:
         patterns = unfrozen_parameters(recipe.facts, recipe.train.last_layers, recipe.train.lm_head)
         return axolotl.on_conversations(recipe, place, {"unfrozen_parameters": patterns})
 
-    return axolotl.plan(recipe, place, config, lambda place: axolotl.questions_and_answers(recipe, place))
+    return axolotl.plan(
+        recipe, place, config, lambda place: axolotl.questions_and_answers(recipe, place), measurable(recipe)[""]
+    )
 
 
 def measurable(recipe: Recipe) -> dict[str, Measurable]:

@@ -34,17 +34,14 @@ def translate(recipe: Recipe, place: Place) -> Plan:
         songs = recipe.data.songs
         return _lyrics(recipe, place, songs) if songs else axolotl.questions_and_answers(recipe, place)
 
-    return axolotl.plan(recipe, place, config, data, asked=asked(recipe))
+    return axolotl.plan(recipe, place, config, data, measurable(recipe)[""])
 
 
 def measurable(recipe: Recipe) -> dict[str, Measurable]:
-    return {"": Measurable("chat", asked(recipe))}
-
-
-def asked(recipe: Recipe) -> dict[str, str]:
-    """The kinds of questions about songs that have a class or a name for an answer, each with the words that it begins with."""
     tasks = recipe.data.songs.tasks if recipe.data.songs else {}
-    return {name: words for name, (task, words) in CLASSES.items() if tasks.get(task)}
+    # Questions about songs with a class or a name for an answer, each kind with the words that it begins with.
+    asked = {name: words for name, (task, words) in CLASSES.items() if tasks.get(task)}
+    return {"": Measurable("chat", asked)}
 
 
 def adapter(recipe: Recipe, place: Place) -> EngineConfig:

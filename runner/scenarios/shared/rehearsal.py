@@ -1,7 +1,7 @@
-"""The rehearsal of a language model on rows: what it puts in place of the real thing, each an Override that is printed and written down.
+"""The rehearsal of a language model on rows: its substitutions, each an Override that is printed and saved, and when it
+has learned.
 
-Beside that, when it has learned. A substitution looks at settings, not at scenarios, and is not made where its setting is not there.
-"""
+A substitution looks at settings, not at scenarios; a setting that the recipe lacks is not substituted."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -40,8 +40,8 @@ def substitute(setting: str, value: Any, why: str) -> Override:
 
 
 def substitutes(recipe: Recipe, table: Iterable[tuple[str, Any, str]]) -> list[Override]:
-    """Settings with their values in a rehearsal and the reasons; those without a value in the recipe, written or by default, are
-    left out."""
+    """Overrides of a table of settings, values and reasons, without those that have no value in the recipe, not even by
+    default."""
     return [change for row in table if _value(recipe, (change := substitute(*row)).path) is not None]
 
 
@@ -53,10 +53,8 @@ def _value(recipe: Recipe, path: Path_) -> Any:
 
 
 def before_data(recipe: Recipe, file: str | None) -> list[Override]:
-    """What stands in for the recipe's data. file: rows to use instead of the recipe's sample.
-
-    Raises Stop where there is nothing on this machine to rehearse with.
-    """
+    """What replaces the recipe's data. file: rows to use instead of the recipe's sample. Raises Stop where this machine
+    has nothing to rehearse with."""
     return [*data(recipe, file), *split(recipe), *gates(recipe)]
 
 
@@ -77,15 +75,15 @@ def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Overrid
 
 
 def stands_in(recipe: Recipe, folder: Path) -> Mapping[str, object]:
-    """What the data stage of a rehearsal does besides: a seeded draw of the rows, and the tiny twin with its tokenizer.
-    folder: of the run."""
+    """More of the data stage's config: a seeded draw of the rows, and the twin with its tokenizer. folder: of the
+    run."""
     tokens = axolotl.special_tokens(recipe) or catalog.chat_template("chatml")
     facts = twin.wanted(recipe.facts, tokens, layers(recipe), recipe.train.seed, folder / TWIN)
     return {"twin": facts, "sample_rows": MAX_ROWS}
 
 
 def judge(plan: Plan, summaries: list[Summary]) -> None:
-    """Raises Stop where there were fewer than 30 steps, or the validation loss is unknown or became less than 10 % better."""
+    """Raises Stop for fewer than 30 steps, or a validation loss that is unknown or less than 10 % better."""
     for summary in summaries:
         first, best, steps = summary.first_validation_loss, summary.best_validation_loss, summary.steps
         if steps < MIN_STEPS and not summary.early_stop:
@@ -108,7 +106,7 @@ def judge(plan: Plan, summaries: list[Summary]) -> None:
 
 
 def data(recipe: Recipe, file: str | None) -> list[Override]:
-    """Rows from `--data`, else from the recipe's own file, else from the sample that stands in for what is elsewhere."""
+    """Rows from `--data`, else from the recipe's own file, else from its sample."""
     if file:
         asked = recipe.settings.get("demo") or {}
         why = "asked about the data of before; the new validation rows are asked about"
@@ -119,8 +117,8 @@ def data(recipe: Recipe, file: str | None) -> list[Override]:
 
 
 def sample(recipe: Recipe, home: Path_, data: Settings, other: str = "") -> list[Override]:
-    """The sample of a data set that is not on this machine in its place, and of a large file that is here a share. other: what
-    else names rows, for whoever has neither. Raises Stop there."""
+    """The sample of a data set that is not on this machine, and a share of a large file that is. other: another way to
+    name rows, for the message. Raises Stop where there is neither."""
     name, own = setting(home), data.get("path")
     if own and (not recipe.on_claim(own) or (recipe.folder / own).exists()):
         return _share(recipe, home, data)
@@ -138,7 +136,7 @@ def sample(recipe: Recipe, home: Path_, data: Settings, other: str = "") -> list
 
 
 def _share(recipe: Recipe, home: Path_, data: Settings) -> list[Override]:
-    """A draw of a file's rows, where it has more than a rehearsal needs and would take long to look through."""
+    """A draw of a file's rows, where it has far more than a rehearsal needs."""
     file = recipe.folder / data["path"]
     size = file.stat().st_size if file.is_file() else 0
     if size <= LARGE or not (data.knows("sets") or data.knows("share")):
@@ -170,8 +168,8 @@ def gates(recipe: Recipe) -> Iterator[Override]:
 
 
 def packing(recipe: Recipe, home: str, section: Settings, compiled: bool = False) -> Override:
-    """Rows are joined where they are on a GPU, and only there. home: the section that has `packing`, dotted; compiled: whether
-    its stage's code is, on a GPU."""
+    """Joins rows only where a GPU would. home: the section with `packing`, dotted; compiled: whether its stage's code
+    is, on a GPU."""
     if section["packing"] == "pack":
         return substitute(f"{home}.packing", "pack", "as on a GPU")
     if axolotl.joins_rows(recipe, section, accelerator=True, compiled=compiled):
@@ -180,8 +178,8 @@ def packing(recipe: Recipe, home: str, section: Settings, compiled: bool = False
 
 
 def processes_for(recipe: Recipe, rows: PreparedRows) -> int:
-    """Processes in place of GPUs, where a step takes longer than its sharing: not for a tiny language model, of which one process
-    makes three times the steps of two. One without a row would never make a step."""
+    """Processes in place of GPUs, where sharing a step pays: not for a tiny language model, which makes three times the
+    steps of two in one. A process without a row would never make a step."""
     return min(MAX_PROCESSES, common.world_size(recipe), rows.train_rows)
 
 
@@ -267,7 +265,7 @@ def adapter(recipe: Recipe) -> list[Override]:
 
 
 def narrow(setting: str, rank: int, alpha: float) -> list[Override]:
-    """Rank and alpha of an adapter, whose names begin so, that fit the twin: as strong as the recipe's at a lower rank."""
+    """Rank and alpha of an adapter that fit the twin, in the recipe's ratio. setting: how their names begin."""
     if rank <= MAX_RANK:
         return []
     return [

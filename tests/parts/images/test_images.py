@@ -20,7 +20,7 @@ from runner.parts.images import network, training, translation
 from runner.parts.images.data import SPLITS
 from runner.parts.images.trainer import STOCK_PACKAGES
 from runner.parts.jobs import code, kubernetes
-from runner.parts.proof import judging, showing
+from runner.parts.proof import hooks, judging
 from runner.recipe.overrides import from_options
 from runner.scenarios import prepare, translate
 from runner.tools.problem import Stop
@@ -295,7 +295,7 @@ def test_an_image_of_the_test_that_stands_in_training_is_taken_out_there_and_nam
     seen = judging.images({split: tmp_path / "out" / f"{split}.parquet" for split in SPLITS}, report.shared)
     assert (seen.rows, seen.judged) == (report.train_rows, report.validation_rows + 101) and not seen.faults
     assert prepare(wanted(tmp_path), tmp_path / "out").shared == 1
-    told = list(showing.plain(seen))
+    told = list(hooks.plain(seen))
     assert f"  of {seen.judged:,} images that are measured none is one of the {seen.rows:,} training images" in told
 
 
@@ -617,7 +617,7 @@ def _file(module):
 OF_LANGUAGE = {
     "orjson": ("data.row_files",),
     "openpyxl": ("data.rows",),
-    "httpx": ("catalog.published", "entrypoints.prepare", "parts.start.hardware"),
+    "httpx": ("parts.start.commands.models", "entrypoints.prepare", "parts.start.commands.doctor"),
     "datatrove": (
         "data.doctor",
         "parts.pretrain.cleaning",
@@ -628,7 +628,7 @@ OF_LANGUAGE = {
     "ray": ("parts.pretrain.executors",),
     "py3langid": ("data.doctor",),
     "lm_eval": ("parts.evaluate.evaluate",),
-    "peft": ("parts.evaluate.language", "trainer.generation"),
+    "peft": ("parts.evaluate.language",),
 }
 
 

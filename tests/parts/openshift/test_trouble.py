@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import urllib.request
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -341,19 +342,12 @@ def test_an_evicted_pod_that_was_replaced_leaves_a_word(site, capsys):
 
 def test_a_log_without_steps_in_its_end_is_no_start():
     noise = "a line\n" * status.TAIL
-
-    class Log:
-        def log(self, *_arguments: object, **_how: object) -> str:
-            return self.text
-
-    log = Log()
-    pod = {"metadata": {"name": "p"}, "status": {}}
-    for log.text, begins in (
+    for text, begins in (
         ("a line\n", True),
         (noise, False),
         ('[recipe] {"event": "begin", "step": 0, "steps": 9}\n', False),
     ):
-        assert status._progress(log, {"kind": "PyTorchJob", "metadata": {"namespace": "n"}}, [pod]).begins is begins
+        assert status.progress(text, None, datetime.now(UTC)).begins is begins
 
 
 def test_a_node_that_is_not_ready_is_not_closed_to_other_work():

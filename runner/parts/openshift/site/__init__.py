@@ -1,9 +1,8 @@
-"""The site: what a namespace needs before the first job of its recipes, from the templates beside this file; and how the files
-that lie beside a recipe come to where its pods look, for whoever sends manifests without `recipe submit`.
+"""The site: what a namespace needs before the first job of its recipes, from the templates beside this file; and how
+files beside a recipe get to its pods, for people who send manifests without `recipe submit`.
 
-Everything names its own namespace, and the kustomization sets none: the right to fetch another namespace's image is given
-there. Claims are not among what it takes, because some of them may be there with another size or mode, which a cluster
-refuses to change.
+Every object names its own namespace, and the kustomization sets none: the right to pull another namespace's image is
+given there. It leaves claims out, because some may exist with another size or mode, which a cluster refuses to change.
 """
 
 import re
@@ -32,7 +31,7 @@ ACCOUNT = "recipe-runner"
 RESULTS_GIB = 100
 COMMENT_COLUMN = 48
 NEWER_QUEUES_SINCE = (0, 15)
-# What is written beside jobs: how files come to pods, and the pod that opens their claims, which is deleted or stays so long.
+# What is written beside jobs: instructions for files, and the pod that opens their claims, which stays so many seconds.
 README, POD = "FILES.md", "files.yaml"
 PART, OPEN_SECONDS = "files", 4 * 3600
 # What a site's kustomization may take, in this order, and what each file is.
@@ -189,8 +188,9 @@ def _boards(space: str, own: Iterable[Plan]) -> list[str]:
 
 
 def _kueue(own: Iterable[Plan]) -> str:
-    """The form of queues that the cluster has: the newer one came with Kueue 0.15, and with 0.20 the older one went. OpenShift AI 3.6
-    starts TrainJobs in a way that only newer ones know."""
+    """The API version of queues on the cluster: Kueue 0.15 brought the newer one, and 0.20 dropped the older one.
+    Without a stated version the recipes' OpenShift AI decides: 3.6 starts TrainJobs in a way that only newer ones
+    know."""
     sites = [plan.site for plan in own]
     known = [kubernetes.numbers(site["kueue"]) >= NEWER_QUEUES_SINCE for site in sites if site.get("kueue")]
     newer = all(known) if known else all(map(kubernetes.patched, sites))
@@ -198,8 +198,8 @@ def _kueue(own: Iterable[Plan]) -> str:
 
 
 def _monitoring(space: str, own: Sequence[Plan]) -> list[str]:
-    """What reads the metrics, and the way through the walls that OpenShift AI puts around each TrainJob; where it does not yet,
-    a policy of ours would be the first wall."""
+    """What reads the metrics, and the way through the network policies that OpenShift AI puts around each TrainJob.
+    Where it has none yet, a policy of ours would be the first."""
     ports = dict.fromkeys(sorted(plan.site["metrics_port"] for plan in own))
     lines = "\n".join(f"        - protocol: TCP\n          port: {port}" for port in ports)
     walled = any(kubernetes.version(plan.site) >= trainjob.WALLED_SINCE for plan in own)
@@ -260,7 +260,8 @@ def _aligned(text: str) -> str:
 
 
 def beside_jobs(recipe: Recipe, plan: Plan) -> list[Artifact]:
-    """What a person types, and the pod that this takes, where it takes one; nothing where no file lies beside the recipe."""
+    """The instructions for files beside a recipe, and the pod that they need, if any; nothing where there are no such
+    files."""
     # Where pods read each file or folder, by its name from the recipe's folder.
     files = {name: data_file(recipe, plan.place, name) or "" for _, name in recipe.local_files()}
     if not files:
@@ -293,7 +294,8 @@ def beside_jobs(recipe: Recipe, plan: Plan) -> list[Artifact]:
 
 
 def _instructions(comes: str, typed: Iterable[str], words: Mapping[str, str]) -> Artifact:
-    """What to type for files that come to pods in that way (`openshift.data_from`). typed: the commands that copy them."""
+    """What to type for files that get to pods by that value of `openshift.data_from`. typed: the commands that copy
+    them."""
     text = (TEMPLATES / f"files-{comes}.md").read_text(encoding="utf-8")
     copies = "\n".join(f"    {command}" for command in typed)
     return Artifact(README, Template(text).substitute(words, copies=copies))

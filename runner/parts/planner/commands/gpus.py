@@ -20,7 +20,7 @@ from runner.tools.problem import Stop
 
 @dataclass(frozen=True)
 class _OnCard:
-    """A recipe on another card. planned: None where it cannot run there, and why."""
+    """A recipe on another card. planned: None where it cannot run there; why: the reason."""
 
     card: catalog.Gpu
     planned: Planned | None
@@ -28,7 +28,7 @@ class _OnCard:
 
     @property
     def fits(self) -> bool:
-        """Whether all of its stages have room. Its own limits are another question."""
+        """Whether all stages fit the card; the recipe's limits are another question."""
         return self.planned is not None and all(stage.fits for stage in self.planned.forecasts)
 
 

@@ -12,32 +12,19 @@ from runner import parts
 from runner.check import by_schema
 from runner.check.validate import load
 from runner.commands.options import end, open_recipe, print_notes, recipe_path, say, set_option, with_section
-from runner.parts.planner import (
-    calibration_store,
-    constants,
-    details,
-    forecast,
-    limits,
-    recipe_offers,
-    report,
-    screen,
-)
-from runner.parts.planner.forecast import Forecast
+from runner.parts.planner import calibration, constants, forecast, limits, recipe_offers, report, text
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.recipe_offers import Offer
-from runner.parts.planner.trace import any_architecture, trace
-from runner.parts.planner.workload import Workload
-from runner.plan import Plan
 from runner.recipe import copying
 from runner.recipe import overrides as changing
 from runner.recipe.recipe import Recipe
-from runner.render import place
 from runner.scenarios import translate
+from runner.scenarios.targets import place
 from runner.tools.files import write_text
 from runner.tools.problem import Stop
 
-# What a recipe may have, too.
+# The same limit as a recipe's.
 MOST_MACHINES = 1024
 
 
@@ -80,8 +67,8 @@ def plan(
 ) -> int:
     """Say whether a recipe fits, how long it takes, what it costs, and what to change.
 
-    Pace and allocator slack of a card come from your own runs on it, where there were any: a run keeps them on the machine
-    that it ran on, and `--learn` those of a run that was fetched."""
+    Pace and allocator slack of a card come from your own runs on it, where there were any: a run keeps them on the
+    machine that it ran on, and `--learn` those of a run that was fetched."""
     if price is not None and not math.isfinite(price):
         raise Stop(f"`--price {price}` is no price.", "For example: --price 2.50", code=2)
     if taken and (sets or style == "json"):
@@ -107,38 +94,41 @@ def plan(
         served: int = parts.hook("plan_server")(with_section(recipe, "serve", "--serve"), style == "json")
         return served
     if runs:
-        from runner.parts.planner import calibration
-
         calibration.learn(recipe, runs)
-    click.get_current_context().with_resource(constants.taking(calibration_store.constants()))
+    click.get_current_context().with_resource(constants.taking(calibration.learned()))
     try:
         planned = Planned.of(recipe, price, rows)
     except UnknownArchitecture as error:
         if not exact or taken or picture:
             raise Stop(forecast.unknown_architecture(recipe, error)) from None
         made = translate(recipe, place(recipe))
-        return _by_trace_alone(recipe, made, forecast.of(recipe, made, price, rows, any_architecture=True), style)
+        forecasts = forecast.of(recipe, made, price, rows, any_architecture=True)
+        by_trace: int = parts.hook("plan_by_trace")(recipe, made, forecasts, style == "json")
+        return by_trace
     found = recipe_offers.of(planned)
     if taken:
         return _apply(planned, found, taken)
-    # Operations are shown by JSON alone.
-    traced = {stage.stage.name: trace(stage.workload, style == "json") for stage in planned.forecasts} if exact else {}
+    # Only JSON shows operations.
+    traced = {}
+    if exact:
+        trace = parts.hook("trace")
+        traced = {stage.stage.name: trace(stage.workload, style == "json") for stage in planned.forecasts}
     if picture:
         _draw(planned, picture)
     if style == "json":
         say(report.as_json(planned, found, nodes, traced))
         return 1 if planned.problems else 0
-    screen.answer(planned, found)
+    text.answer(planned, found)
     if in_parts:
-        details.show(planned, nodes, traced)
+        text.details(planned, nodes, traced)
     else:
-        screen.stages(planned)
-        details.exact(Console(width=screen.WIDTH), planned.forecasts, traced)
+        text.stages(planned)
+        text.exact(Console(width=text.WIDTH), planned.forecasts, traced)
     if nodes:
-        screen.machines(planned, nodes)
-    screen.offered(found)
+        text.machines(planned, nodes)
+    text.offered(found)
     for problem in (*planned.problems, *planned.notes):
-        # Here the offers are there to see, or that there are none.
+        # The offers are printed above, or there are none.
         said = "" if found else "No change that was tried makes all of it hold: name a larger GPU, or ask for less."
         hint = problem.hint.replace(forecast.OFFERED, said)
         if found:
@@ -183,31 +173,6 @@ def _draw(planned: Planned, file: Path) -> None:
         ) from None
 
 
-def _by_trace_alone(recipe: Recipe, plan: Plan, forecasts: list[Forecast], style: str) -> int:
-    """Shows what traces say of models that there are no formulas for; 1 where one does not fit its GPU."""
-    stages = []
-    for stage in forecasts:
-        if isinstance(work := stage.workload, Workload):
-            traced = any_architecture(work, recipe.base_folder)
-            stages.append(details.by_trace_alone(stage, work, traced))
-            if style == "text":
-                Console(width=120).print(details.table_by_trace_alone(stage, work, traced))
-    if style == "text":
-        say(details.BY_TRACE_ALONE)
-    else:
-        told = {stage["stage"] for stage in stages}
-        whole = {
-            "name": recipe.name,
-            "basis": details.BY_TRACE_ALONE,
-            "stages": stages,
-            "without_formulas": [stage.name for stage in plan.stages if stage.name not in told],
-            "problems": [],
-            "notes": [],
-        }
-        say(report.dumped(whole))
-    return int(any(stage["fits"] is False for stage in stages))
-
-
 def _open(path: str, sets: tuple[str, ...], style: str) -> Recipe:
     if style == "text":
         return open_recipe(path, sets)[0]
@@ -217,11 +182,11 @@ def _open(path: str, sets: tuple[str, ...], style: str) -> Recipe:
     return recipe
 
 
-def _counts(text: str | None) -> list[int]:
-    """Counts of machines; dots go on as the two before them began, up to the one after them."""
+def _counts(given: str | None) -> list[int]:
+    """Counts of machines. Dots continue the two counts before them, up to the count after them."""
     try:
         counts: list[int] = []
-        parts = [part.strip() for part in (text or "").split(",") if part.strip()]
+        parts = [part.strip() for part in (given or "").split(",") if part.strip()]
         for at, part in enumerate(parts):
             if part in ("…", "..."):
                 step, end = counts[-1] // counts[-2], int(parts[at + 1])
@@ -232,5 +197,5 @@ def _counts(text: str | None) -> list[int]:
     except (ValueError, IndexError, ZeroDivisionError):
         counts = [0]
     if any(not 1 <= count <= MOST_MACHINES for count in counts):
-        raise Stop(f"`--machines {text}` is no list of counts.", "For example: --machines 1,2,4", code=2)
+        raise Stop(f"`--machines {given}` is no list of counts.", "For example: --machines 1,2,4", code=2)
     return counts

@@ -1,5 +1,5 @@
-"""Child process: what ties the process of an engine to the command that started it: it ends when that command is gone, so that two
-never work in one folder, and lines of its output say how far it is."""
+"""Child process: how an engine's process and the command that started it keep in touch. The process ends when the
+command is gone, so that two never work in one folder, and lines of its output report its progress."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-# The process that must live; whoever starts an engine sets it: `runner.run.launch`, `entrypoints.stage`, `run_node.sh`.
+# The environment variable with the parent's number; `run.launch`, `entrypoints.stage` and `run_node.sh` set it.
 PARENT = "RECIPE_RUNNER_PARENT"
 SECONDS = 0.5
 
@@ -19,7 +19,7 @@ def watch_parent() -> None:
     parent = os.environ.get(PARENT, "")
     if parent.isdigit():
         end_with(int(parent))
-        # A fork takes no threads along, and a pool's manager would wait for ever for a parent that is gone.
+        # A fork has no threads of its parent, and a pool's manager would wait for ever for a parent that is gone.
         os.register_at_fork(after_in_child=lambda: end_with(int(parent)))
 
 
@@ -31,7 +31,7 @@ def end_with(parent: int) -> None:
 def _watch(parent: int) -> None:
     while alive(parent):
         time.sleep(SECONDS)
-    # At once and without cleaning up, as a kill would: whoever goes on trusts complete checkpoints alone.
+    # At once and without cleaning up, as a kill would: a resumed run trusts only complete checkpoints.
     os._exit(1)
 
 
@@ -70,7 +70,7 @@ def tell(event: str, **facts: Any) -> None:
 def events(text: str) -> Iterator[Event]:
     """Every whole event in a piece of a log.
 
-    Processes share one output, so a line may go on with what another one wrote, or be cut: what is no event is passed over.
+    Processes share one output, so a line may be cut, or end with another one's words: anything else is skipped.
     """
     for part in text.split(MARK)[1:]:
         try:

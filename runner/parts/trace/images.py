@@ -9,14 +9,17 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from runner.parts.images import network
-from runner.parts.planner.images import Images
-from runner.parts.planner.trace import Traced
-from runner.parts.planner.trace.building import DTYPES
-from runner.parts.planner.trace.live import Live
+from runner.parts.images.formulas import Images
+from runner.parts.planner.formulas import Traced
+from runner.parts.planner.workload import Run
+from runner.parts.trace.building import DTYPES
+from runner.parts.trace.stand_ins import Live
 
 
-def trace(work: Images) -> Traced:
+def trace(work: Run) -> Traced:
     """A training step and an evaluation on one of a workload's GPUs."""
+    if not isinstance(work, Images):
+        raise TypeError(f"nothing traces {type(work).__name__}")
     started = time.monotonic()
     live = Live()
     with FakeTensorMode(allow_non_fake_inputs=True), live:

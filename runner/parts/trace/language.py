@@ -14,10 +14,11 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
-from runner.parts.planner.trace import Traced, preference_loss, stand_ins
-from runner.parts.planner.trace.building import DTYPES, build, optimizer_of, pretended_mesh, spread
-from runner.parts.planner.trace.live import Live
+from runner.parts.planner.formulas import Traced
 from runner.parts.planner.workload import Workload
+from runner.parts.trace import stand_ins
+from runner.parts.trace.building import DTYPES, build, optimizer_of, pretended_mesh, spread
+from runner.parts.trace.stand_ins import Live
 
 
 def trace(workload: Workload, operations: bool = True) -> Traced:
@@ -88,7 +89,7 @@ def forward(
         return convert_to_fp32(answer) if mixed else answer
 
     if workload.objective == "dpo":
-        return preference_loss.loss(model, reference, output, tokens)
+        return stand_ins.loss(model, reference, output, tokens)
     return output(model, labels=tokens)["loss"]
 
 

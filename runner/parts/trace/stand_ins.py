@@ -1,12 +1,16 @@
 """Stand-ins: what needs a GPU's own code, replaced by code that asks for the same memory and does no arithmetic."""
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import bitsandbytes as bnb
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from transformers import AttentionInterface
 from transformers.pytorch_utils import Conv1D
 
@@ -284,3 +288,120 @@ class EightBitAdam(torch.optim.Optimizer):
         packed = [torch.empty_like(parameter, dtype=torch.uint8) for _ in range(2)]
         blocks = -(-parameter.numel() // 256)
         return packed + [parameter.new_empty(blocks, dtype=torch.float32) for _ in range(2)]
+
+
+# PyTorch's allocator for GPUs hands out multiples of this (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize).
+BLOCK = 512
+
+
+class Live(TorchDispatchMode):
+    """Counts the storages that are alive, in bytes. peak: the most since the last `reset`; at: the operation there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = self.peak = 0
+        self.at = ""
+        self._sizes: weakref.WeakKeyDictionary[torch.UntypedStorage, list[int]] = weakref.WeakKeyDictionary()
+
+    def reset(self) -> None:
+        self.peak, self.at = self.bytes, ""
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is torch.ops.aten._local_scalar_dense.default and args[0].dtype == torch.bool:
+            # A fake tensor has no number to judge by: what is done on a condition (a layer dropped by chance, a mask that hides
+            # nothing) is not done.
+            return False
+        result = function(*args, **(kwargs or {}))
+        before = self.peak
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, torch.Tensor):
+                # A DTensor's own storage would be as large as the whole.
+                held = leaf._local_tensor if isinstance(leaf, DTensor) else leaf
+                self._add(held.untyped_storage())
+        if self.peak > before:
+            self.at = function.overloadpacket.__name__
+        return result
+
+    def _add(self, storage: torch.UntypedStorage) -> None:
+        if storage in self._sizes:
+            return
+        # A list, because a storage may be resized and must take away what it then has.
+        self._sizes[storage] = size = [0]
+        weakref.finalize(storage, self._gone, size)
+        self._resize(storage, size)
+
+    def _resize(self, storage: torch.UntypedStorage, size: list[int]) -> None:
+        now = -(-storage.nbytes() // BLOCK) * BLOCK
+        self.bytes += now - size[0]
+        size[0] = now
+        self.peak = max(self.peak, self.bytes)
+
+    def _gone(self, size: list[int]) -> None:
+        self.bytes -= size[0]
+
+    @contextmanager
+    def resizing(self) -> Iterator[None]:
+        """Sees FSDP2 free gathered weights and take them back, which it does by resizing, past every operation."""
+        from torch.distributed.fsdp._fully_shard import _fsdp_param, _fsdp_param_group
+
+        kept = {
+            (module, name): getattr(module, name)
+            for module in (_fsdp_param, _fsdp_param_group)
+            for name in ("alloc_storage", "free_storage")
+            if hasattr(module, name)
+        }
+        for (module, name), function in kept.items():
+            setattr(module, name, self._seeing(function))
+        try:
+            yield
+        finally:
+            for (module, name), function in kept.items():
+                setattr(module, name, function)
+
+    def _seeing(self, function: Callable[[torch.Tensor], None]) -> Callable[[torch.Tensor], None]:
+        def resize(tensor: torch.Tensor) -> None:
+            function(tensor)
+            storage = tensor.untyped_storage()
+            if storage in self._sizes:
+                self._resize(storage, self._sizes[storage])
+            else:
+                self._add(storage)
+
+        return resize
+
+
+BETA = 0.1
+
+
+def loss(
+    model: torch.nn.Module,
+    reference: torch.nn.Module | None,
+    output: Callable[..., Any],
+    tokens: torch.Tensor,
+) -> torch.Tensor:
+    """The sigmoid loss over chosen answers, the first half of the rows, and rejected ones (Rafailov et al. 2023, arXiv
+    2305.18290). What is only logged is computed too, because it takes memory.
+
+    reference: None where an adapter is switched off instead. output: gives a model's output for `tokens` (rows, length).
+    """
+    from trl.trainer.utils import entropy_from_logits, selective_log_softmax
+
+    def answers(logits: torch.Tensor) -> torch.Tensor:
+        words = selective_log_softmax(logits[..., :-1, :], tokens[..., 1:])
+        words[torch.zeros_like(words, dtype=torch.bool)] = 0.0  # the question's words do not count
+        return words.sum(dim=1)
+
+    outputs = output(model)
+    own = answers(outputs.logits)
+    with torch.no_grad(), model.disable_adapter() if reference is None else nullcontext():
+        theirs = output(model if reference is None else reference)
+        base = answers(theirs.logits)
+    gain = (own - base).chunk(2, dim=0)
+    preferred = -torch.nn.functional.logsigmoid(BETA * (gain[0] - gain[1])).mean()
+    shifted = outputs.logits[..., :-1, :].detach()
+    with torch.no_grad():
+        entropy_from_logits(shifted)
+        for side in shifted.chunk(2, dim=0):
+            side.reshape(-1, side.shape[-1]).clone().mean(-1).sum()  # every word of it counts at worst
+        shifted.chunk(2, dim=0)[0].argmax(dim=-1)
+    return preferred

@@ -1,5 +1,5 @@
-"""Images: the formulas for what the image trainer trains. They are coarse, because its network fits any card: a list of
-convolutions gives parameters, operations and what is kept, within a tenth of the exact trace (tests/trace)."""
+"""The planner's formulas for what the image trainer trains. They are coarse, because its network fits any card: a list of
+convolutions gives parameters, operations and what is kept, within a tenth of the exact trace (tests/parts/trace)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from runner import catalog
 from runner.catalog import Gpu
 from runner.catalog.tables import DEPTHS
-from runner.parts.planner import checkpoints, constants
+from runner.parts.planner import constants
 from runner.parts.planner.formulas import Advice, Counts, Loss, splits
 from runner.parts.planner.memory import Memory, Moment, at_peak
 from runner.parts.planner.row_counts import Rows
 from runner.parts.planner.state import State
-from runner.parts.planner.steps import steps_of
-from runner.parts.planner.workload import FULL, HALF, Run, cadence
+from runner.parts.planner.workload import FULL, HALF, Run, cadence, checkpoints_of, steps_of, times_in
 from runner.plan import Stage
 from runner.recipe.recipe import Recipe
 
@@ -79,7 +78,7 @@ def convolutions(work: Images) -> Iterator[Convolution]:
             channels = wide
 
 
-def of_stage(recipe: Recipe, stage: Stage, rows: Rows) -> ImageFormulas:
+def of_stage(recipe: Recipe, stage: Stage, rows: Rows, look: bool) -> ImageFormulas:
     """The formulas for a stage, read from the very config that the image trainer gets."""
     model, trainer = stage.config["model"], stage.config["trainer"]
     facts = catalog.dataset(stage.data.get("hub") or "") or {}
@@ -215,8 +214,8 @@ class ImageFormulas:
 
         # `checkpoint_latest.pth` is another one.
         writing = (2 * state.weights + state.optimizer) / (work.disk_mb_s * 1e6)
-        kept = checkpoints.written(work, count, step, writing)
-        evaluations = checkpoints.times(work.evaluation_steps, work, count) + 1
+        kept = checkpoints_of(work, count, step, writing)
+        evaluations = times_in(work.evaluation_steps, work, count) + 1
         return duration.Duration(
             steps=count,
             step_seconds=step,

@@ -13,10 +13,10 @@ import pytest
 
 from benchmarks.estimate_accuracy import MEDIAN, MODELS, WORST, cells, compare
 from runner import catalog
+from runner.parts.images.formulas import ImageFormulas, Images
 from runner.parts.planner import memory, parameters
-from runner.parts.planner.images import ImageFormulas, Images
-from runner.parts.planner.trace import trace
 from runner.parts.planner.workload import Adapter, Workload
+from runner.parts.trace.tracing import trace
 from runner.plan import Machines
 from tests.conftest import ROOT
 

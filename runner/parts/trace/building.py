@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
-from runner.parts.planner import activations
-from runner.parts.planner.trace import stand_ins
+from runner.parts.planner import parameters
 from runner.parts.planner.workload import Adapter, Workload
+from runner.parts.trace import stand_ins
 from runner.tools.names import listed
 from runner.tools.problem import Stop
 
@@ -61,7 +61,7 @@ def _attention(workload: Workload, config: Any) -> str:
         return "eager"
     if AutoModelForCausalLM._model_mapping[type(config)]._can_set_attn_implementation():
         # On a GPU SDPA runs kernels like FlashAttention's; on a CPU it would repeat keys and values for every head.
-        return stand_ins.PADDED if activations.repeated(workload) else stand_ins.ATTENTION
+        return stand_ins.PADDED if parameters.repeated(workload) else stand_ins.ATTENTION
     return "sdpa" if "sdpa" in attentions(config) else "eager"
 
 

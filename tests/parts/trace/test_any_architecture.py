@@ -10,10 +10,10 @@ import pytest
 from benchmarks import any_architecture as benchmark
 from benchmarks.estimate_accuracy import MODELS
 from runner.parts.planner import duration
-from runner.parts.planner.trace import any_architecture, trace
 from runner.parts.planner.workload import Adapter
+from runner.parts.trace.tracing import any_architecture, trace
 from runner.tools.problem import Stop
-from tests.parts.planner.test_exact import shrunk, work
+from tests.parts.trace.test_exact import shrunk, work
 
 pytestmark = pytest.mark.heavy
 
@@ -90,7 +90,7 @@ def test_operations_of_a_known_architecture_are_those_of_its_formulas(fields):
 def test_a_sliding_window_is_counted_as_far_as_it_reaches():
     from types import SimpleNamespace
 
-    from runner.parts.planner.trace.stand_ins import _pairs
+    from runner.parts.trace.stand_ins import _pairs
 
     layer = SimpleNamespace(is_causal=True)
     assert _pairs(layer, 1000, 1000, {}) == 500_000
