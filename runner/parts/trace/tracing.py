@@ -1,5 +1,5 @@
-"""Trace: the real model takes training steps on fake tensors, and every byte is counted. `trace` is the way in; torch is
-loaded when it is called."""
+"""Trace: the real model takes training steps on fake tensors, and every byte is counted. `trace` is the way in; torch
+is loaded when it is called."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -43,10 +43,11 @@ def trace(run: Run, operations: bool = True) -> Traced:
 
 
 def any_architecture(run: Workload, folder: Path | None) -> Traced:
-    """The trace of a model whose architecture nobody has looked at, by its own `config.json`: in a folder, or the hub's cache.
+    """The trace of a model whose architecture nobody has looked at, by its own `config.json`: in a folder, or the hub's
+    cache.
 
-    Raises Stop where that is not on this machine, transformers would not train the model so, or the architecture does something
-    that fake tensors cannot follow.
+    Raises Stop where that is not on this machine, transformers would not train the model so, or the architecture does
+    something that fake tensors cannot follow.
     """
     from runner.tools.process import hush
 
@@ -112,7 +113,8 @@ BASIS = (
 
 
 def plan_by_trace(recipe: Recipe, plan: Plan, forecasts: Sequence[Forecast], as_json: bool) -> int:
-    """Prints what traces say of models without formulas, as `recipe plan` prints a plan; 1 where one does not fit its GPU."""
+    """Prints what traces say of models without formulas, as `recipe plan` prints a plan; 1 where one does not fit its
+    GPU."""
     stages = []
     for forecast in forecasts:
         if isinstance(run := forecast.workload, Workload):
