@@ -23,7 +23,7 @@ from runner.commands.options import (
     table,
 )
 from runner.recipe import overrides as changing
-from runner.render import NAMES
+from runner.scenarios.targets import NAMES
 from runner.tools import packaged
 from runner.tools.problem import Stop
 
@@ -69,8 +69,9 @@ def render(
     path: str, sets: tuple[str, ...], out: str | None, targets: tuple[str, ...], allowed: tuple[str, ...]
 ) -> None:
     """Write the training config and the manifests of a recipe. Needs no GPU, no cluster and no network."""
-    from runner.render import emit, place
+    from runner.render import emit
     from runner.scenarios import translate
+    from runner.scenarios.targets import place
     from runner.tools.files import write_all
 
     recipe, _ = open_recipe(path, sets)

@@ -17,6 +17,8 @@ from typing import Any
 from runner import catalog
 from runner.catalog import TWIN_OF, ChatTemplate, Model
 from runner.data import tokenizers
+from runner.data.row_files import Bad
+from runner.data.rows import Parquet
 from runner.tools.files import read_json, write_json
 
 MADE_FROM = "twin.json"
@@ -192,7 +194,11 @@ def warm_up(model: Any, *, tokenizer: Any, documents: Sequence[str], rows: Path,
         torch.optim.Muon(matrices, lr=MATRIX_RATE, momentum=0.95, weight_decay=0.0, ns_steps=3),
         torch.optim.AdamW(others, lr=OTHER_RATE, betas=(0.9, 0.95), weight_decay=0.0),
     ]
-    schedules = [torch.optim.lr_scheduler.LambdaLR(one, _rate) for one in optimizers]
+
+    def rate(step: int) -> float:
+        return min(1.0, (step + 1) / RISING) * max(LAST_RATE, 1 - step / STEPS)
+
+    schedules = [torch.optim.lr_scheduler.LambdaLR(one, rate) for one in optimizers]
     model.train()
     for read, learned in blocks:
         model(input_ids=torch.tensor(read), labels=torch.tensor(learned)).loss.backward()
@@ -200,10 +206,6 @@ def warm_up(model: Any, *, tokenizer: Any, documents: Sequence[str], rows: Path,
         for one in (*optimizers, *schedules):
             one.step()
         model.zero_grad()
-
-
-def _rate(step: int) -> float:
-    return min(1.0, (step + 1) / RISING) * max(LAST_RATE, 1 - step / STEPS)
 
 
 def paragraphs(documents: Iterable[str], taken: set[tuple[str, ...]]) -> Iterator[str]:
@@ -252,11 +254,7 @@ def _cut(tokens: list[int]) -> list[list[int]]:
 
 
 def _rows(file: Path) -> Iterator[Mapping[str, Any]]:
-    from pyarrow import parquet
-
-    with parquet.ParquetFile(file) as table:
-        for batch in table.iter_batches(1000):
-            yield from batch.to_pylist()
+    return (row for _, row in Parquet().rows(file) if not isinstance(row, Bad))
 
 
 def _asked(rows: Path, tokenizer: Any) -> list[str]:

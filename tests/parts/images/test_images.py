@@ -617,7 +617,7 @@ def _file(module):
 OF_LANGUAGE = {
     "orjson": ("data.row_files",),
     "openpyxl": ("data.rows",),
-    "httpx": ("parts.start.published", "entrypoints.prepare", "parts.start.commands.doctor"),
+    "httpx": ("parts.start.commands.models", "entrypoints.prepare", "parts.start.commands.doctor"),
     "datatrove": (
         "data.doctor",
         "parts.pretrain.cleaning",
