@@ -48,10 +48,17 @@ def run(
     else:
         gpus, devices = gpus_here(recipe)
         if not gpus and any(stage.trains for stage in stages):
-            raise _no_gpu(recipe)
+            render = f"; `recipe render {recipe.document.file}` writes what the cluster needs"
+            raise Stop(
+                "This machine has no GPU that training could use.",
+                f"`recipe rehearse {recipe.document.file}` runs all of it here with a tiny model"
+                f"{render if 'openshift' in recipe.settings else ''}.",
+            )
         made = _on_these(recipe, gpus, tell) if gpus else folder.overrides
         here = changed(recipe, made)[0]
-        plan = _on_devices(translate(here, folder.place()), devices)
+        plan = translate(here, folder.place())
+        seen = (replace(stage, env={**stage.env, "CUDA_VISIBLE_DEVICES": devices}) for stage in plan.stages)
+        plan = replace(plan, stages=tuple(seen))
         if gpus:
             _compare_precision(plan, gpus, tell)
         for line in introduction(plan):
@@ -76,15 +83,6 @@ def _compare_precision(plan: Plan, gpus: list[str], tell: Tell) -> None:
             tell(f"  {kind}: planned in bf16; {here.title} could do fp8 with `machines.gpu: {here.name}`")
 
 
-def _no_gpu(recipe: Recipe) -> Stop:
-    render = f"; `recipe render {recipe.document.file}` writes what the cluster needs"
-    return Stop(
-        "This machine has no GPU that training could use.",
-        f"`recipe rehearse {recipe.document.file}` runs all of it here with a tiny model"
-        f"{render if 'openshift' in recipe.settings else ''}.",
-    )
-
-
 def gpus_here(recipe: Recipe) -> tuple[list[str], str]:
     """This machine's GPUs that the recipe may use: the driver's names, and CUDA_VISIBLE_DEVICES. On a shared machine,
     `nodes` names particular ones."""
@@ -95,12 +93,6 @@ def gpus_here(recipe: Recipe) -> tuple[list[str], str]:
     visible, numbers = os.environ.get("CUDA_VISIBLE_DEVICES"), launch.gpus_of(recipe)
     mine = launch.particular(visible, numbers, len(names))
     return [names[index] for index in mine], launch.visible_devices(visible, numbers, len(names), len(mine))
-
-
-def _on_devices(plan: Plan, devices: str) -> Plan:
-    """The plan whose processes see these GPUs alone."""
-    stages = (replace(stage, env={**stage.env, "CUDA_VISIBLE_DEVICES": devices}) for stage in plan.stages)
-    return replace(plan, stages=tuple(stages))
 
 
 def _on_these(recipe: Recipe, gpus: list[str], tell: Tell) -> list[Override]:

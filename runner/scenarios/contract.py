@@ -50,8 +50,9 @@ Rules for every recipe. `hooks` names functions by their moment:
                                            what `runner.entrypoints.stage` does beside running a stage
     seal_key(make)                         the key that measured numbers are sealed with; make: write one where there is none
     page_of_run(run)                       a run as an HTML page
-    trace(run, operations), trace_any_architecture(run, folder)
-                                           the exact memory of a training step
+    trace(run, operations)                 the exact memory of a training step
+    plan_by_trace(recipe, plan, forecasts, as_json)
+                                           shows a plan by traces alone; exit code
     plan_server(recipe, as_json)           shows what a server of the trained model needs; exit code
 """
 

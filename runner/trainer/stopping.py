@@ -1,7 +1,6 @@
 """Stopping: what ends a training before its last step (a broken loss, no improvement, the time limit, SIGTERM), and the
 order of all callbacks."""
 
-import json
 import math
 import os
 import signal
@@ -17,9 +16,10 @@ from accelerate.utils import DistributedType
 from transformers import TrainerCallback
 
 from runner import parts
+from runner.tools import child_process
 from runner.tools.files import write_json
 from runner.tools.run_files import STOPPED
-from runner.trainer import checkpoints, child_process, records
+from runner.trainer import checkpoints, records
 from runner.trainer.checkpoints import MarkComplete, Saving, saved_anyway
 from runner.trainer.records import LOSS, TimeUsed, elapsed_seconds
 from runner.trainer.settings import BlocksSettings, EarlyStopping, RunSettings
@@ -106,9 +106,7 @@ class Watchdog(TrainerCallback):
     def stop(self, message: str) -> NoReturn:
         """Ends training on every process; the first one leaves the reason for whoever started the run."""
         if PartialState().is_main_process:
-            folder = Path(self.settings.run_dir)
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / STOPPED).write_text(json.dumps({"message": message}) + "\n", encoding="utf-8")
+            write_json(Path(self.settings.run_dir) / STOPPED, {"message": message})
         raise TrainingStopped(message)
 
 

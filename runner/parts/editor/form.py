@@ -56,12 +56,24 @@ def sections(document: Document) -> list[Section]:
     """The sections of a recipe whose scenario is known; its own settings first."""
     schema = by_schema.schema(document.data["scenario"])
     plain = {name: part for name, part in schema["properties"].items() if "properties" not in part}
-    own = {"title": "The recipe", "markdownDescription": schema["description"], "properties": plain}
-    whole = [_section(document, (), own)]
-    whole += [
-        _section(document, (name,), part) for name, part in schema["properties"].items() if part.get("properties")
+    parts: dict[Path_, Mapping[str, Any]] = {
+        (): {"title": "The recipe", "markdownDescription": schema["description"], "properties": plain}
+    }
+    parts |= {(name,): part for name, part in schema["properties"].items() if part.get("properties")}
+    return [
+        Section(
+            name=setting(path),
+            title=part["title"],
+            says=says(part),
+            fields=tuple(_fields(document, path, part)),
+            in_text=tuple(
+                setting((*path, name))
+                for name, one in part["properties"].items()
+                if _kind(one) is None and not one.get("properties")
+            ),
+        )
+        for path, part in parts.items()
     ]
-    return whole
 
 
 def changed(document: Document, path: Path_, value: Any) -> str:
@@ -86,32 +98,23 @@ def changed(document: Document, path: Path_, value: Any) -> str:
     return text
 
 
-def _section(document: Document, path: Path_, part: Mapping[str, Any]) -> Section:
-    fields = tuple(_fields(document, path, part))
-    in_text = tuple(
-        setting((*path, name))
-        for name, one in part["properties"].items()
-        if _kind(one) is None and not one.get("properties")
-    )
-    return Section(setting(path), part["title"], says(dict(part)), fields, in_text)
-
-
 def _fields(document: Document, path: Path_, part: Mapping[str, Any], title: str = "") -> Iterator[Field]:
     for name, one in part["properties"].items():
-        here = (*path, name)
-        said = f"{title}{one['title']}"
+        here, full_title = (*path, name), f"{title}{one['title']}"
         if one.get("properties"):
-            yield from _fields(document, here, one, f"{said} · ")
+            yield from _fields(document, here, one, f"{full_title} · ")
         elif (kind := _kind(one)) and here != ("scenario",):
+            proposed = {snippet["body"]: snippet["description"] for snippet in one.get("defaultSnippets", ())}
+            default = copying.written(one["default"]) if "default" in one else ""
             yield Field(
-                here,
-                said,
-                says(one),
-                kind,
-                _choices(one),
-                "enum" not in one,
-                document.lookup(here),
-                _default(one),
+                path=here,
+                title=full_title,
+                says=says(one),
+                kind=kind,
+                choices=dict.fromkeys(map(str, one.get("enum", ())), "") | proposed,
+                free="enum" not in one,
+                value=document.lookup(here),
+                default=f"twice {one['x-default-twice']}" if one.get("x-default-twice") else default,
             )
 
 
@@ -122,17 +125,6 @@ def _kind(part: Mapping[str, Any]) -> str | None:
     if "enum" in part or "defaultSnippets" in part:
         return "choice"
     return {"string": "text", "integer": "whole", "number": "number", "boolean": "yes"}.get(part.get("type", "string"))
-
-
-def _choices(part: Mapping[str, Any]) -> dict[str, str]:
-    offered = {one["body"]: one["description"] for one in part.get("defaultSnippets", ())}
-    return dict.fromkeys(map(str, part.get("enum", ())), "") | offered
-
-
-def _default(part: Mapping[str, Any]) -> str:
-    if other := part.get("x-default-twice"):
-        return f"twice {other}"
-    return copying.written(part["default"]) if "default" in part else ""
 
 
 class Form:

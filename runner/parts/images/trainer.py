@@ -10,11 +10,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from runner.tools import child_process
 from runner.tools.files import write_json
 from runner.tools.problem import Stop
 from runner.tools.process import hush
 from runner.tools.run_files import LOG, STOPPED
-from runner.trainer import child_process
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,4 +1,7 @@
-"""The commands for the cluster, and what commands of other parts ask of it."""
+"""The commands for the cluster, and what commands of other parts ask of it.
+
+Imports that only one command needs are in it, because `recipe status` is asked often.
+"""
 
 import sys
 import webbrowser
@@ -9,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from runner import parts, render
+from runner import parts
 from runner.check import sources, validate
 from runner.commands.options import (
     allow_option,
@@ -22,12 +25,9 @@ from runner.commands.options import (
     say,
     set_option,
 )
-from runner.data.report import contents
 from runner.parts.jobs import kubernetes
 from runner.parts.jobs.kubernetes import Manifest
-from runner.parts.openshift import client, controller, jobs, pipeline, rules, transfer, watch
-from runner.parts.openshift import site as sites
-from runner.parts.openshift import submit as sending
+from runner.parts.openshift import client, jobs, pipeline, watch
 from runner.parts.openshift.client import Cluster, connect
 from runner.parts.openshift.diagnose import why
 from runner.parts.openshift.errors import TryAgain, pause
@@ -40,6 +40,7 @@ from runner.run import run_folder
 from runner.run.run_manifest import keep
 from runner.scenarios import translate
 from runner.scenarios.shared.common import FETCHING
+from runner.scenarios.targets import place
 from runner.tools.files import write_all
 from runner.tools.problem import Stop, errors_of
 from runner.tools.process import HOST
@@ -91,6 +92,8 @@ def job_at_work(cluster: Cluster, plan: Plan, name: str | None) -> Manifest:
 def site(paths: tuple[str, ...], sets: tuple[str, ...], out: str | None) -> None:
     """Write what the cluster needs before a recipe's first job: namespace, queue, rights, claims, the image, TensorBoard.
     Recipes of several namespaces get a folder a namespace. Needs no cluster and no network."""
+    from runner.parts.openshift import site as sites
+
     plans = [open_plan(path, sets) for path in dict.fromkeys(paths)]
     folder = Path(out or (f"build/{plans[0].name}/site" if len(plans) == 1 else "build/site"))
     for file in write_all(folder, sites.render(plans)):
@@ -133,6 +136,10 @@ def submit(
     That is what comes first that is not done: a stage, or the gate after it. What needs no GPU is waited for. With --all a
     driver goes on from there: a small job that sends what comes next when its time has come, and ends at a closed gate.
     """
+    from runner.data.report import contents
+    from runner.parts.openshift import controller, rules, transfer
+    from runner.parts.openshift import submit as sending
+
     if dry_run and follow:
         raise Stop("With `--dry-run` nothing is sent that `--follow` could watch.", "Leave out one of the two.", code=2)
     if every and stage:
@@ -141,7 +148,7 @@ def submit(
     if problems := list(rules.placeholder_commit(recipe)):
         raise Stop([replace(problem, severity="error") for problem in problems])
     # The same plan as it names files from here.
-    here = translate(recipe, render.place(recipe))
+    here = translate(recipe, place(recipe))
     validate.require_fits(recipe, here, allowed)
     print_notes(rules.only_here(recipe))
     # Rows that lie in the image were read from the hub when it was built.
@@ -363,6 +370,8 @@ def fetch(path: str, sets: tuple[str, ...], stage: str | None, to: str | None, e
 
     A stage of several lies in a folder of its own below the run's.
     """
+    from runner.parts.openshift import transfer
+
     recipe, plan = open_both(path, sets, look=False)
     cluster = connect()
     # The last one holds what the recipe is for.
@@ -394,7 +403,7 @@ def stop(path: str, sets: tuple[str, ...], stage: str | None) -> None:
     ended = []
 
     def end_job(job: Manifest) -> None:
-        sending.delete(cluster, job["kind"], job["metadata"]["namespace"], job["metadata"]["name"])
+        jobs.delete(cluster, job["kind"], job["metadata"]["namespace"], job["metadata"]["name"])
         ended.append(f"{job['kind']} `{job['metadata']['name']}`")
 
     # Before what it would send again.
@@ -468,6 +477,8 @@ def promote_on_cluster(
     path: str, sets: tuple[str, ...], stage: str, by: str, reason: str, tell: Callable[[str], None]
 ) -> None:
     """Lets a stage of a run on the cluster pass, and wakes what has waited for it."""
+    from runner.parts.openshift import controller
+
     plan = open_plan(path, sets)
     cluster = connect()
     controller.promote(cluster, plan, plan.stage(stage), by, reason, tell)

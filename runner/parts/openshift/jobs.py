@@ -9,8 +9,9 @@ from runner.parts.jobs import batch, kubernetes
 from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import driver_job
 from runner.parts.openshift.client import Cluster, Manifests
+from runner.parts.openshift.errors import in_time, patiently
 from runner.plan import Plan, Stage
-from runner.render import target as target_of
+from runner.scenarios.targets import target as target_of
 from runner.tools.problem import Stop
 
 # The training jobs that a target makes, and the labels that its operator gives a job's pods, first the first one's.
@@ -253,3 +254,24 @@ def node_number(pod: Manifest) -> int:
         return int(labels.get("training.kubeflow.org/replica-index", 0)) + 1
     index = labels.get("batch.kubernetes.io/job-completion-index", "0")
     return int(index) if index.isdigit() else 0
+
+
+def delete(cluster: Cluster, kind: str, namespace: str, name: str) -> None:
+    """Deletes an object and waits until it is gone. Raises Stop where it stays."""
+    patiently(lambda: cluster.delete(kind, namespace, name))
+    gone(cluster, kind, namespace, name)
+
+
+def gone(cluster: Cluster, kind: str, namespace: str, name: str, uid: str = "") -> None:
+    """Waits until an object that is being deleted is gone, or, where `uid` is given, until another has its name. Raises
+    Stop where that takes longer than its pods may take to end."""
+
+    def is_gone() -> bool:
+        there = cluster.get(kind, namespace, name)
+        return there is None or bool(uid and there["metadata"]["uid"] != uid)
+
+    if not in_time(is_gone):
+        raise Stop(
+            f"{kind} `{name}` is being deleted, and does not go away.",
+            "Look at it with `oc describe`, then do the same again.",
+        )

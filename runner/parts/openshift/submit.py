@@ -13,7 +13,7 @@ from runner.parts.jobs.kubernetes import SHARED, Manifest
 from runner.parts.jobs.podspec import KEY, KEY_SECRET
 from runner.parts.openshift import helper_pod, jobs, pipeline
 from runner.parts.openshift.client import MANAGER, Cluster, Manifests, address
-from runner.parts.openshift.errors import Refused, in_time, patiently
+from runner.parts.openshift.errors import Refused, patiently
 from runner.parts.openshift.jobs import Sent
 from runner.parts.openshift.pipeline import CLAIM, Claims
 from runner.parts.openshift.status import FAILED, TRAINING, JobState, ended, going
@@ -26,6 +26,8 @@ from runner.tools.problem import Stop
 Tell = Callable[[str], None]
 # Asks the person a question; True for yes. Raises Stop where nobody can be asked.
 Confirm = Callable[[str], bool]
+DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+SETTING = "`openshift.claims[].storage_class`"
 
 
 @dataclass(frozen=True)
@@ -303,29 +305,8 @@ def _ask(job: Manifest, confirm: Confirm) -> None:
 def make_room(cluster: Cluster, job: Manifest, tell: Tell) -> None:
     """Takes an older job of this recipe away."""
     kind, meta = job["kind"], job["metadata"]
-    delete(cluster, kind, meta["namespace"], meta["name"])
+    jobs.delete(cluster, kind, meta["namespace"], meta["name"])
     tell(f"{kind} `{meta['name']}` of before: deleted")
-
-
-def delete(cluster: Cluster, kind: str, namespace: str, name: str) -> None:
-    """Deletes an object and waits until it is gone. Raises Stop where it stays."""
-    patiently(lambda: cluster.delete(kind, namespace, name))
-    gone(cluster, kind, namespace, name)
-
-
-def gone(cluster: Cluster, kind: str, namespace: str, name: str, uid: str = "") -> None:
-    """Waits until an object that is being deleted is gone, or, where `uid` is given, until another has its name. Raises
-    Stop where that takes longer than its pods may take to end."""
-
-    def is_gone() -> bool:
-        there = cluster.get(kind, namespace, name)
-        return there is None or bool(uid and there["metadata"]["uid"] != uid)
-
-    if not in_time(is_gone):
-        raise Stop(
-            f"{kind} `{name}` is being deleted, and does not go away.",
-            "Look at it with `oc describe`, then do the same again.",
-        )
 
 
 def wait(cluster: Cluster, sent: Sent, tell: Tell) -> None:
@@ -344,10 +325,6 @@ def wait(cluster: Cluster, sent: Sent, tell: Tell) -> None:
         said = lines
 
     follow(cluster, sent, show)
-
-
-DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
-SETTING = "`openshift.claims[].storage_class`"
 
 
 def require_storage(cluster: Cluster, made: Manifests, tell: Callable[[str], None]) -> None:

@@ -8,15 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from xml.sax.saxutils import escape, quoteattr
 
-from runner.parts.planner import forecast, limits, memory, storage
+from runner.parts.planner import forecast, limits, storage
 from runner.parts.planner.duration import Duration
 from runner.parts.planner.forecast import Forecast
-from runner.parts.planner.formulas import Traced, left_out
+from runner.parts.planner.formulas import Traced
 from runner.parts.planner.memory import Memory, Moment
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.recipe_offers import Offer
 from runner.parts.planner.scaling import StageOnMachines, rows
-from runner.parts.planner.workload import Workload
 from runner.recipe import units
 
 # How many moments of the backward pass are reported; it has one for each layer.
@@ -165,33 +164,6 @@ def _offer(offer: Offer) -> dict[str, object]:
         "cost": offer.cost,
         "gpu_memory_bytes": offer.gpu_memory,
         "loses": offer.loses,
-    }
-
-
-def traced_stage(forecast: Forecast, work: Workload, traced: Traced) -> dict[str, object]:
-    """What a trace says of a stage whose model has no formulas."""
-    machines, usable = forecast.stage.machines, forecast.usable
-    total = memory.whole(work, max(traced.peak, traced.evaluation_peak))
-    return {
-        "stage": forecast.stage.name,
-        "model": forecast.formulas.name,
-        "model_type": work.model.model_type,
-        "parameters": traced.parameters,
-        "trainable_parameters": traced.trainable,
-        "gpu": machines.gpu,
-        "gpus": machines.world_size,
-        "micro_batch_size": work.micro_batch_size,
-        "evaluation_batch_size": work.evaluation_batch_size,
-        "sequence_len": work.sequence_len,
-        # What each GPU needs in all, and what it has; None for an unknown card.
-        "gpu_memory_bytes": {"total": total, "usable": usable},
-        "fits": None if usable is None else total <= usable,
-        # Of one micro batch.
-        "flops": traced.flops,
-        "time": None,
-        # Fields that the trace leaves out: what the run splits or offloads counts whole.
-        "without": sorted(left_out(work)),
-        "exact": traced,
     }
 
 

@@ -1,4 +1,4 @@
-"""A plan as text: on one screen, in all its parts, and by a trace."""
+"""A plan as text: on one screen, in all its parts, and beside an exact trace."""
 
 import textwrap
 from collections.abc import Iterator, Mapping
@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from runner.commands.options import say
-from runner.parts.planner import memory, scaling, storage
+from runner.parts.planner import scaling, storage
 from runner.parts.planner.duration import Duration
 from runner.parts.planner.forecast import Forecast, basis
 from runner.parts.planner.formulas import MOST_TRIED, Traced, left_out
@@ -32,12 +32,6 @@ _PARTS = {
     "context": "CUDA context",
     "slack": "allocator slack",
 }
-
-
-BY_TRACE_ALONE = (
-    "By a run on fake tensors; CUDA context and allocator slack are assumed. The model runs as PyTorch alone runs it: where a "
-    "GPU has kernels for its layers, it takes less."
-)
 
 
 # On one screen.
@@ -410,7 +404,7 @@ def _pace(forecast: Forecast) -> Iterator[tuple[str, str]]:
     yield "GPU hours", f"{forecast.gpu_hours:.2f}{price}"
 
 
-# By a trace.
+# Beside an exact trace.
 
 
 def exact(console: Console, forecasts: list[Forecast], traces: Mapping[str, Traced]) -> None:
@@ -430,27 +424,3 @@ def exact(console: Console, forecasts: list[Forecast], traces: Mapping[str, Trac
         if fields:
             table.caption = "Nothing split by ZeRO and nothing offloaded; what they save is by formula alone."
         console.print(table)
-
-
-def by_trace_alone(forecast: Forecast, work: Workload, traced: Traced) -> Table:
-    total, usable = memory.whole(work, max(traced.peak, traced.evaluation_peak)), forecast.usable
-    fits = f"nobody knows: the GPU `{forecast.stage.machines.gpu}` is not in the catalog"
-    if usable is not None:
-        fits = f"{'yes' if total <= usable else 'no'}, the card has {units.both(usable)} to use"
-    training = f"{units.gib(traced.peak)}, micro batch {work.micro_batch_size}"
-    evaluation = f"{units.gib(traced.evaluation_peak)}, micro batch {work.evaluation_batch_size}"
-    title = f"Stage {forecast.stage.name}, by trace alone"
-    table = Table(title=title, title_justify="left", show_header=False)
-    table.add_row("model", f"{forecast.formulas.name}, of the type {work.model.model_type}")
-    table.add_row("parameters", f"{traced.parameters:,}, {traced.trainable:,} of them trained")
-    table.add_row("GPU memory, each", f"{units.both(total)}, of which:")
-    for name in ("weights", "gradients", "optimizer"):
-        table.add_row(f"  {name}", units.gib(getattr(traced, name)))
-    table.add_row("  peak of tensors, training", training)
-    table.add_row("  peak of tensors, evaluation", evaluation)
-    table.add_row("fits", fits)
-    table.add_row("operations", f"{traced.flops / 1e12:,.3g} × 10^12 in a micro batch")
-    table.add_row("time", "cannot be told: there are no formulas for this architecture")
-    if left_out(work):
-        table.caption = "Nothing split by ZeRO and nothing offloaded; what they save comes off."
-    return table

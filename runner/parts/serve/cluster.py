@@ -15,9 +15,8 @@ from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import client, diagnose, pipeline
 from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.errors import TryAgain, pause
-from runner.parts.openshift.jobs import annotation, conditions_of, containers_of, queue_of, require_of
+from runner.parts.openshift.jobs import annotation, conditions_of, containers_of, delete, gone, queue_of, require_of
 from runner.parts.openshift.status import FAILED, entry_of, events_about, going
-from runner.parts.openshift.submit import delete, gone
 from runner.parts.serve import kserve
 from runner.parts.serve.kserve import CONTENT
 from runner.parts.serve.serving import Serving

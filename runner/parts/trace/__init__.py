@@ -5,5 +5,5 @@ from runner.parts import Part
 PART = Part(
     package=__name__,
     needs=("planner",),
-    hooks={"trace": "tracing.trace", "trace_any_architecture": "tracing.any_architecture"},
+    hooks={"trace": "tracing.trace", "plan_by_trace": "tracing.plan_by_trace"},
 )

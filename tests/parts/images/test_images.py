@@ -633,7 +633,7 @@ STOCK_PACKAGES += ("huggingface_hub", "safetensors", "tokenizers")
 OF_LANGUAGE = {
     "orjson": ("data.row_files",),
     "openpyxl": ("data.rows",),
-    "httpx": ("parts.start.published", "entrypoints.prepare", "parts.start.commands.doctor"),
+    "httpx": ("parts.start.commands.models", "entrypoints.prepare", "parts.start.commands.doctor"),
     "datatrove": (
         "data.doctor",
         "parts.pretrain.cleaning",

@@ -13,17 +13,14 @@ from runner.check import by_schema
 from runner.check.validate import load
 from runner.commands.options import end, open_recipe, print_notes, recipe_path, say, set_option, with_section
 from runner.parts.planner import calibration, constants, forecast, limits, recipe_offers, report, text
-from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.recipe_offers import Offer
-from runner.parts.planner.workload import Workload
-from runner.plan import Plan
 from runner.recipe import copying
 from runner.recipe import overrides as changing
 from runner.recipe.recipe import Recipe
-from runner.render import place
 from runner.scenarios import translate
+from runner.scenarios.targets import place
 from runner.tools.files import write_text
 from runner.tools.problem import Stop
 
@@ -105,7 +102,9 @@ def plan(
         if not exact or taken or picture:
             raise Stop(forecast.unknown_architecture(recipe, error)) from None
         made = translate(recipe, place(recipe))
-        return _by_trace_alone(recipe, made, forecast.of(recipe, made, price, rows, any_architecture=True), style)
+        forecasts = forecast.of(recipe, made, price, rows, any_architecture=True)
+        by_trace: int = parts.hook("plan_by_trace")(recipe, made, forecasts, style == "json")
+        return by_trace
     found = recipe_offers.of(planned)
     if taken:
         return _apply(planned, found, taken)
@@ -172,31 +171,6 @@ def _draw(planned: Planned, file: Path) -> None:
         raise Stop(
             f"`{file}` cannot be written: {error.strerror}.", "Name a file in a folder that is yours behind `--chart`."
         ) from None
-
-
-def _by_trace_alone(recipe: Recipe, plan: Plan, forecasts: list[Forecast], style: str) -> int:
-    """Prints what traces say of models without formulas; 1 where one does not fit its GPU."""
-    stages = []
-    for stage in forecasts:
-        if isinstance(work := stage.workload, Workload):
-            traced = parts.hook("trace_any_architecture")(work, recipe.base_folder)
-            stages.append(report.traced_stage(stage, work, traced))
-            if style == "text":
-                Console(width=120).print(text.by_trace_alone(stage, work, traced))
-    if style == "text":
-        say(text.BY_TRACE_ALONE)
-    else:
-        told = {stage["stage"] for stage in stages}
-        whole = {
-            "name": recipe.name,
-            "basis": text.BY_TRACE_ALONE,
-            "stages": stages,
-            "without_formulas": [stage.name for stage in plan.stages if stage.name not in told],
-            "problems": [],
-            "notes": [],
-        }
-        say(report.dumped(whole))
-    return int(any(stage["fits"] is False for stage in stages))
 
 
 def _open(path: str, sets: tuple[str, ...], style: str) -> Recipe:
