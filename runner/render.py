@@ -1,52 +1,13 @@
-"""What a Plan looks like where it is to run. Targets belong to parts (`scenarios/contract.py`, Target)."""
-
-from __future__ import annotations
-
-import os
-from dataclasses import replace
-from importlib import import_module
-from typing import TYPE_CHECKING, cast
+"""A plan as files, for the targets that parts bring."""
 
 from runner import parts
-from runner.plan import RUNS, Place, Plan, Stage
+from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.scenarios import forecasting, translate
+from runner.scenarios.targets import named, place, target
 from runner.tools.files import Artifact
 from runner.tools.names import listed
 from runner.tools.problem import Stop
-
-if TYPE_CHECKING:
-    from runner.scenarios.contract import Target
-
-# All that `recipe render` writes for.
-NAMES = tuple(parts.table("targets"))
-
-
-def target(name: str) -> Target:
-    return cast("Target", import_module(parts.table("targets")[name]))
-
-
-def place(recipe: Recipe, name: str | None = None) -> Place:
-    """The folders of a recipe's machines: for a target, or for the first target that the recipe has a section for, or this
-    machine. Without a target the data files are read where they are now, beside the recipe.
-
-    Raises Stop where the recipe lacks the target's section.
-    """
-    if name and hasattr(target(name), "place"):
-        return target(name).place(recipe)
-    first = next((target(each) for each in named(recipe) if hasattr(target(each), "place")), None)
-    return replace(first.place(recipe), files_dir=None) if first else _here(recipe)
-
-
-def _here(recipe: Recipe) -> Place:
-    """The folders of a run on this machine."""
-    folder = os.path.abspath(f"{RUNS}/{recipe.name}")
-    return Place(f"{folder}/config", f"{folder}/data", folder, f"{folder}/scratch")
-
-
-def named(recipe: Recipe) -> tuple[str, ...]:
-    """The targets that the recipe has a section for."""
-    return tuple(name for name in NAMES if target(name).named(recipe))
 
 
 def render(plan: Plan, targets: tuple[str, ...]) -> list[Artifact]:

@@ -7,7 +7,7 @@ import click
 from runner import parts
 from runner.check import validate
 from runner.commands.options import allow_option, end, open_recipe, print_notes, recipe_path, say, set_option
-from runner.render import NAMES
+from runner.scenarios.targets import NAMES
 
 
 @click.command()
@@ -26,8 +26,9 @@ def render(
     path: str, sets: tuple[str, ...], out: str | None, targets: tuple[str, ...], allowed: tuple[str, ...]
 ) -> None:
     """Write the training config and the manifests of a recipe. Needs no GPU, no cluster and no network."""
-    from runner.render import emit, place
+    from runner.render import emit
     from runner.scenarios import translate
+    from runner.scenarios.targets import place
     from runner.tools.files import write_all
 
     recipe, _ = open_recipe(path, sets)

@@ -17,7 +17,7 @@ from runner.recipe import overrides as changing
 if TYPE_CHECKING:
     from runner.run.run_folder import RunFolder
 
-# Set by a program that watches, which then reads each event as a line (see `runner.trainer.child_process`).
+# Set by a program that watches, which then reads each event as a line (see `runner.tools.child_process`).
 EVENTS = "RECIPE_EVENTS"
 # What training says of itself: `event`, its kind, and what belongs to that.
 Event = Mapping[str, Any]
@@ -82,7 +82,7 @@ def watch() -> Iterator[Callable[[Event], None]]:
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from runner.trainer.child_process import TRAINING
+    from runner.tools.child_process import TRAINING
 
     columns = (
         TextColumn("  {task.description}"),
@@ -111,7 +111,7 @@ def watch() -> Iterator[Callable[[Event], None]]:
 
 
 def _events(event: Event) -> None:
-    from runner.trainer import child_process
+    from runner.tools import child_process
 
     say(child_process.event_line(event))
 

@@ -29,10 +29,10 @@ from runner.data.report import MOST_NAMED, Report
 from runner.data.row_files import FilePart
 from runner.data.tokenizers import Pretrained, TokenizerFor
 from runner.recipe.templates import NoText
+from runner.tools import child_process
 from runner.tools.files import replacing
 from runner.tools.names import content_hash, listed
 from runner.tools.problem import Stop
-from runner.trainer import child_process
 
 SIDES = ("train", "validation")
 # Rows are put on disk in batches of about so many characters.

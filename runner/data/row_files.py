@@ -125,23 +125,24 @@ def evenly(rows: Iterable[Any]) -> tuple[int, list[Any]]:
     return count, [row for _, row in kept]
 
 
-def _first_columns(text: str) -> list[str]:
-    """The columns of the row of JSON that a text begins with."""
+def _first_columns(file: Path, in_list: bool) -> list[str]:
+    """The columns of the first row of JSON in a file. in_list: whether the rows stand in a list, else in lines."""
+    with file.open(encoding="utf-8-sig", newline="") as lines:
+        text = lines.read(FIRST_BYTES).lstrip()
+    if not text:
+        raise Unreadable("it is empty.")
+    if in_list and not text.startswith("["):
+        hint = "A file with one object a line must end in .jsonl."
+        raise Unreadable("it does not hold a list of rows.", hint=hint)
+    if not in_list and text.startswith("["):
+        raise Unreadable("it holds a list, and not one object a line.", hint="Such a file must end in .json.")
     try:
-        row, _ = json.JSONDecoder().raw_decode(text)
+        row, _ = json.JSONDecoder().raw_decode(text, max(0, text.find("{")) if in_list else 0)
     except (ValueError, RecursionError):
         raise Unreadable("its first row is not JSON.") from None
     if not isinstance(row, dict):
         raise Unreadable("its first row is not an object with named columns.")
     return list(row)
-
-
-def _beginning(file: Path) -> str:
-    with file.open(encoding="utf-8-sig", newline="") as lines:
-        text = lines.read(FIRST_BYTES).lstrip()
-    if not text:
-        raise Unreadable("it is empty.")
-    return text
 
 
 def _named(row: Any, escaped: bool) -> DataRow | Bad:
@@ -165,10 +166,7 @@ def _whole(text: str) -> bool:
 
 class JsonLines(RowFile):
     def columns(self, file: Path) -> list[str]:
-        text = _beginning(file)
-        if text.startswith("["):
-            raise Unreadable("it holds a list, and not one object a line.", hint="Such a file must end in .json.")
-        return _first_columns(text)
+        return _first_columns(file, in_list=False)
 
     def sample(self, file: Path, columns: Iterable[str]) -> SampledRows:
         size, read = file.stat().st_size, 0
@@ -272,12 +270,7 @@ def _end_of_gap(text: str, place: int) -> int:
 
 class JsonList(RowFile):
     def columns(self, file: Path) -> list[str]:
-        text = _beginning(file)
-        if not text.startswith("["):
-            raise Unreadable(
-                "it does not hold a list of rows.", hint="A file with one object a line must end in .jsonl."
-            )
-        return _first_columns(text[text.index("{") if "{" in text else 0 :])
+        return _first_columns(file, in_list=True)
 
     def sample(self, file: Path, columns: Iterable[str]) -> SampledRows:
         """Rows one after the other, so that the beginning of a large file is enough."""

@@ -21,12 +21,12 @@ from runner.data.tokenizers import Pretrained
 from runner.recipe import templates
 from runner.scenarios.shared import twin as twins
 from runner.scenarios.shared.common import FETCHING
+from runner.tools import child_process
 from runner.tools.files import read_json, write_json, write_text
 from runner.tools.names import did_you_mean, listed
 from runner.tools.problem import Stop
 from runner.tools.process import ensure_home, helping_pod
 from runner.tools.run_files import FETCHED, REPORT, STOPPED
-from runner.trainer import child_process
 
 # What a model folder needs: weights in one format, configs, tokenizer.
 MODEL_FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt", "*.py")

@@ -13,10 +13,11 @@ from runner import parts
 from runner.catalog import troubles
 from runner.plan import Place, Stage
 from runner.recipe.recipe import Recipe
+from runner.tools import child_process
 from runner.tools.files import read_json, write_text
 from runner.tools.problem import Stop
 from runner.tools.run_files import LOG, LOG_KEPT, STOPPED
-from runner.trainer import child_process, fork_server
+from runner.trainer import fork_server
 from runner.trainer.fork_server import Forked, fork
 
 # GPUs have the numbers that nvidia-smi and recipes give them; CUDA itself would count the fastest first.

@@ -15,11 +15,11 @@ from runner.recipe import units
 from runner.run.launch import Progress, launch
 from runner.run.run_folder import FRESH
 from runner.run.stage_folder import StageFolder, check_weights, differences, inputs
+from runner.tools.child_process import Event
 from runner.tools.files import read_record
 from runner.tools.names import listed
 from runner.tools.problem import Interrupted, Stop
 from runner.tools.run_files import COMPLETE, LOG, PAGE, PLANNED, REPORT, STOPPED, SUMMARY
-from runner.trainer.child_process import Event
 from runner.trainer.records import Summary, elapsed_seconds
 
 Tell = Callable[[str], None]

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import IO, Any
 
-from runner.trainer import child_process
+from runner.tools import child_process
 
 _MODELS = ("torch", "transformers.modeling_utils", "transformers.models.auto.modeling_auto")
 # Programs to fork, and the modules to import before; the runner's other programs need `_MODELS`.

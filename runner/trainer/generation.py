@@ -15,10 +15,10 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.tools import child_process
 from runner.tools.files import read_json, write_json, write_text
 from runner.tools.process import hush, without_scikit_learn
 from runner.tools.run_files import ADAPTER, ANSWERS, BEST_MODEL, DEMO, DEMO_OUTPUTS
-from runner.trainer import child_process
 
 if TYPE_CHECKING:
     # It brings pydantic, and a check of a recipe would wait for it.

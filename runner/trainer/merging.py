@@ -4,9 +4,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from runner.tools import child_process
 from runner.tools.files import read_json, replacing_folder
 from runner.tools.process import hush, without_scikit_learn
-from runner.trainer import child_process
 
 PRECISIONS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "auto": "auto"}
 

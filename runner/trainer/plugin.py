@@ -16,7 +16,8 @@ from transformers import set_seed
 from transformers.trainer import unwrap_peft_model
 
 from runner import parts
-from runner.trainer import checkpoints, child_process, records, results, stopping
+from runner.tools import child_process
+from runner.trainer import checkpoints, records, results, stopping
 from runner.trainer.settings import RunSettings
 from runner.trainer.stopping import Watchdog, no_step_more
 from runner.trainer.telemetry import History

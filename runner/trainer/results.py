@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.tools import run_files
+from runner.tools import child_process, run_files
 from runner.tools.files import read_json, replacing_folder, write_json, write_text
-from runner.trainer import child_process, fork_server
+from runner.trainer import fork_server
 from runner.trainer.records import ACCURACY, LOSS, EarlyStop, Proof, Summary, TimeUsed, early_stop, versions
 
 if TYPE_CHECKING:

@@ -16,9 +16,10 @@ from accelerate.utils import DistributedType
 from transformers import TrainerCallback
 
 from runner import parts
+from runner.tools import child_process
 from runner.tools.files import write_json
 from runner.tools.run_files import STOPPED
-from runner.trainer import checkpoints, child_process, records
+from runner.trainer import checkpoints, records
 from runner.trainer.checkpoints import MarkComplete, Saving, saved_anyway
 from runner.trainer.records import LOSS, TimeUsed, elapsed_seconds
 from runner.trainer.settings import BlocksSettings, EarlyStopping, RunSettings

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
+from runner.tools import child_process
+from runner.tools.child_process import MEASURING, SAVING, TRAINING
 from runner.tools.files import write_json
 from runner.tools.run_files import HISTORY
-from runner.trainer import child_process
-from runner.trainer.child_process import MEASURING, SAVING, TRAINING
 from runner.trainer.settings import RunSettings
 
 # DPO's measures on held-out pairs: how often, and by how much, the model prefers the better answer.

@@ -24,8 +24,8 @@ from runner.run import pipeline
 from runner.run.run_folder import RunFolder
 from runner.run.stage_folder import StageFolder, inputs
 from runner.scenarios import translate
+from runner.tools import child_process
 from runner.tools.problem import Stop
-from runner.trainer import child_process
 from runner.trainer.settings import Demo
 from tests.conftest import ROOT
 from tests.stages import leave, measured

@@ -21,8 +21,9 @@ from runner.check.validate import load as check
 from runner.commands.cli import _code as command
 from runner.parts.serve import chat, openai_api
 from runner.run import inference
+from runner.tools import child_process
 from runner.tools.run_files import SERVED_TEMPLATE
-from runner.trainer import child_process, records
+from runner.trainer import records
 from runner.trainer.generation import prompt
 from tests import servers, taught
 from tests.conftest import ROOT

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.commands.run import EVENTS
-from runner.trainer import child_process
+from runner.tools import child_process
 
 # Bytes of a line at most.
 LONGEST = 2**22

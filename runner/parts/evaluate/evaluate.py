@@ -18,12 +18,13 @@ from runner.parts.evaluate import language
 from runner.parts.evaluate.gates import Found, Task
 from runner.parts.evaluate.language import Cannot
 from runner.parts.evaluate.metrics import ACCURACY, GENERATED, PREFERRED, SCORE, rise_window
+from runner.tools import child_process
 from runner.tools.files import read_json, write_json
 from runner.tools.names import listed
 from runner.tools.process import hush
 from runner.tools.run_files import HISTORY
 from runner.tools.text import yaml_text
-from runner.trainer import child_process, records
+from runner.trainer import records
 from runner.trainer.records import Summary
 
 

@@ -20,9 +20,10 @@ from runner.parts.images import network
 from runner.parts.images.data import SPLITS, ImageReport
 from runner.parts.images.network import Weights
 from runner.parts.proof import judging
+from runner.tools import child_process
 from runner.tools.problem import Stop
 from runner.tools.run_files import BEST_IMAGES, FINAL_IMAGES, TENSORBOARD
-from runner.trainer import checkpoints, child_process, results, stopping
+from runner.trainer import checkpoints, results, stopping
 from runner.trainer.records import ACCURACY
 from runner.trainer.settings import RunSettings
 from runner.trainer.stopping import Watchdog, no_step_more

@@ -25,8 +25,8 @@ from runner.parts.openshift.pipeline import Milestone
 from runner.parts.openshift.status import FAILED, first_log
 from runner.parts.openshift.watch import Gone
 from runner.plan import Plan, Stage
+from runner.tools import child_process
 from runner.tools.problem import Stop
-from runner.trainer import child_process
 
 # A row of a gate's table that has measured something (`runner.parts.evaluate.gates.table`).
 ROW = re.compile(r"^(?P<metric>\S+) {2,}\S+ \S+ +(?P<got>[-+.\deE]+) {2,}")

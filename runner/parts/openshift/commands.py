@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from runner import parts
+from runner.check import sources, validate
 from runner.commands.options import (
     allow_option,
     complete_recipe,
@@ -35,6 +36,12 @@ from runner.parts.openshift.status import ENDED, FAILED, FINISHED, JobState, ear
 from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.render import planned
+from runner.run import run_folder
+from runner.run.run_manifest import keep
+from runner.scenarios import translate
+from runner.scenarios.shared.common import FETCHING
+from runner.scenarios.targets import place
+from runner.tools.files import write_all
 from runner.tools.problem import Stop, errors_of
 from runner.tools.process import HOST
 
@@ -86,7 +93,6 @@ def site(paths: tuple[str, ...], sets: tuple[str, ...], out: str | None) -> None
     """Write what the cluster needs before a recipe's first job: namespace, queue, rights, claims, the image, TensorBoard.
     Recipes of several namespaces get a folder a namespace. Needs no cluster and no network."""
     from runner.parts.openshift import site as sites
-    from runner.tools.files import write_all
 
     plans = [open_plan(path, sets) for path in dict.fromkeys(paths)]
     folder = Path(out or (f"build/{plans[0].name}/site" if len(plans) == 1 else "build/site"))
@@ -130,13 +136,9 @@ def submit(
     That is what comes first that is not done: a stage, or the gate after it. What needs no GPU is waited for. With --all a
     driver goes on from there: a small job that sends what comes next when its time has come, and ends at a closed gate.
     """
-    from runner import render
-    from runner.check import sources, validate
     from runner.data.report import contents
     from runner.parts.openshift import controller, rules, transfer
     from runner.parts.openshift import submit as sending
-    from runner.scenarios import translate
-    from runner.scenarios.shared.common import FETCHING
 
     if dry_run and follow:
         raise Stop("With `--dry-run` nothing is sent that `--follow` could watch.", "Leave out one of the two.", code=2)
@@ -146,7 +148,7 @@ def submit(
     if problems := list(rules.placeholder_commit(recipe)):
         raise Stop([replace(problem, severity="error") for problem in problems])
     # The same plan as it names files from here.
-    here = translate(recipe, render.place(recipe))
+    here = translate(recipe, place(recipe))
     validate.require_fits(recipe, here, allowed)
     print_notes(rules.only_here(recipe))
     # Rows that lie in the image were read from the hub when it was built.
@@ -369,8 +371,6 @@ def fetch(path: str, sets: tuple[str, ...], stage: str | None, to: str | None, e
     A stage of several lies in a folder of its own below the run's.
     """
     from runner.parts.openshift import transfer
-    from runner.run import run_folder
-    from runner.run.run_manifest import keep
 
     recipe, plan = open_both(path, sets, look=False)
     cluster = connect()

@@ -11,7 +11,7 @@ from runner.parts.openshift import driver_job
 from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.errors import in_time, patiently
 from runner.plan import Plan, Stage
-from runner.render import target as target_of
+from runner.scenarios.targets import target as target_of
 from runner.tools.problem import Stop
 
 # The training jobs that a target makes, and the labels that its operator gives a job's pods, first the first one's.

@@ -13,7 +13,8 @@ from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import driver_job, jobs
 from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.errors import TryAgain
-from runner.trainer import child_process, records
+from runner.tools import child_process
+from runner.trainer import records
 from runner.trainer.records import EarlyStop
 
 # A job's phases, in the order in which it goes through them.

@@ -8,6 +8,7 @@ has attributes of each word computed that nobody asks for. Without both the word
 """
 
 import json
+import re
 import shutil
 import time
 from collections import Counter
@@ -420,31 +421,20 @@ def counts_of(work: Path) -> dict[str, int]:
     """`documents_in`, `kept`, and what was dropped by datatrove's reason, from what each task has written down."""
     documents: Counter[str] = Counter()
     last = max(path.name for path in (work / LOGS).iterdir())
-    for folder in sorted((work / LOGS).iterdir()):
-        for file in (folder / "stats").glob("*.json"):
-            for step in json.loads(file.read_text(encoding="utf-8")):
-                documents += _of_step(step, folder.name, last)
+    for file in sorted((work / LOGS).glob("*/stats/*.json")):
+        folder = file.parents[1].name
+        for step in json.loads(file.read_text(encoding="utf-8")):
+            for name, value in step["stats"].items():
+                count = round(float(value["total"] if isinstance(value, Mapping) else value))
+                if name == "documents_in" or (name == "documents" and "Hugging" in step["name"]):
+                    documents["documents_in"] += count
+                elif name.startswith("dropped_"):
+                    documents[name.removeprefix("dropped_")] += count
+                elif name == "dropped" and folder in ("4-exact", "8-near"):
+                    documents[folder.split("-")[1]] += count
+                elif name == "total" and folder == last and re.search("writer.*jsonl", step["name"], re.IGNORECASE):
+                    documents["kept"] += count
     return dict(documents)
-
-
-def _of_step(step: Mapping[str, Any], folder: str, last: str) -> Counter[str]:
-    documents: Counter[str] = Counter()
-    figures = {
-        name: round(float(value["total"] if isinstance(value, Mapping) else value))
-        for name, value in step["stats"].items()
-    }
-    if "Hugging" in step["name"]:
-        documents["documents_in"] += figures.get("documents", 0)
-    if "Jsonl" in step["name"] and "writer" in step["name"].lower() and folder == last:
-        documents["kept"] += figures.get("total", 0)
-    for name, count in figures.items():
-        if name == "documents_in":
-            documents[name] += count
-        elif name.startswith("dropped_"):
-            documents[name.removeprefix("dropped_")] += count
-    if folder in ("4-exact", "8-near") and "dropped" in figures:
-        documents[folder.split("-")[1]] += figures["dropped"]
-    return documents
 
 
 # Distinct words that are remembered before a tokenizer begins anew: some 100 MB in each process.

@@ -18,7 +18,7 @@ from runner.scenarios.shared import axolotl, common
 from runner.tools.names import same
 
 if TYPE_CHECKING:
-    from runner.recipe.sections import Lora
+    pass
 
 # What ends a document, and a text that a model goes on with.
 END_OF_TEXT = "<|endoftext|>"
@@ -80,49 +80,30 @@ class FirstWeights:
 
 def everything(recipe: Recipe, place: Place, lengths: tuple[tuple[int, int], ...]) -> Data:
     """lengths: tokens of a block, and tokens that training reads of that length."""
-    lora, sft = recipe.lora, recipe.sft
+    data, chosen, lora, sft, dpo = recipe.data, recipe.tokenizer, recipe.lora, recipe.sft, recipe.dpo
+    sets = () if data.packed else common.data_sets(recipe, place, data, CorpusSet)
+    local = chosen.base and (recipe.folder / chosen.base).is_dir()
+    domain = vars(axolotl.chat_data(recipe, place, lora.data, lora.sequence_len)) if lora else {}
     return Data(
         out=place.data_dir,
-        text=text(recipe, place),
-        tokenizer=tokenizer(recipe, place),
+        text=common.made(Corpus, data, sets=sets, packed=common.data_file(recipe, place, data.packed)),
+        tokenizer=Tokenizer(
+            base=common.data_file(recipe, place, chosen.base) if local else chosen.base,
+            revision=chosen.revision,
+            vocabulary=chosen.vocabulary,
+            most=recipe.model.vocabulary,
+        ),
         lengths=lengths,
         sft=axolotl.chat_data(recipe, place, sft.data, sft.sequence_len),
-        dpo=preferences(recipe, place),
-        cleaning=Cleaning(cpus=common.machines(recipe, place).cpus, **recipe.data.cleaning.plain()),
-        lora=mixture(recipe, place, lora) if lora else None,
-    )
-
-
-def text(recipe: Recipe, place: Place) -> Corpus:
-    data = recipe.data
-    sets = () if data.packed else common.data_sets(recipe, place, data, CorpusSet)
-    return common.made(Corpus, data, sets=sets, packed=common.data_file(recipe, place, data.packed))
-
-
-def tokenizer(recipe: Recipe, place: Place) -> Tokenizer:
-    chosen = recipe.tokenizer
-    local = chosen.base and (recipe.folder / chosen.base).is_dir()
-    return Tokenizer(
-        base=common.data_file(recipe, place, chosen.base) if local else chosen.base,
-        revision=chosen.revision,
-        vocabulary=chosen.vocabulary,
-        most=recipe.model.vocabulary,
-    )
-
-
-def mixture(recipe: Recipe, place: Place, lora: Lora) -> Mixture:
-    domain = axolotl.chat_data(recipe, place, lora.data, lora.sequence_len)
-    return Mixture(**vars(domain), domain_share=lora.domain_share)
-
-
-def preferences(recipe: Recipe, place: Place) -> Preferences:
-    data = recipe.dpo.data
-    return common.made(
-        Preferences,
-        data,
-        sets=common.data_sets(recipe, place, data, PreferenceSet),
-        sequence_len=recipe.dpo.sequence_len,
-        special_tokens=catalog.chat_template("chatml"),
+        dpo=common.made(
+            Preferences,
+            dpo.data,
+            sets=common.data_sets(recipe, place, dpo.data, PreferenceSet),
+            sequence_len=dpo.sequence_len,
+            special_tokens=catalog.chat_template("chatml"),
+        ),
+        cleaning=Cleaning(cpus=common.machines(recipe, place).cpus, **data.cleaning.plain()),
+        lora=Mixture(**domain, domain_share=lora.domain_share) if lora else None,
     )
 
 

@@ -18,8 +18,8 @@ from jinja2 import TemplateError
 
 from runner.parts.proof import judging
 from runner.parts.proof.judging import SHOWN, TOLERANCE, UNTRAINED, Faults, Reader, Tokens, spread
+from runner.tools import child_process
 from runner.tools.names import same, shortened
-from runner.trainer import child_process
 from runner.trainer.records import Kind, Proof
 from runner.trainer.settings import RunSettings
 

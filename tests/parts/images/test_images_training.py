@@ -21,9 +21,9 @@ from runner.plan import Place
 from runner.recipe.overrides import from_options
 from runner.run.launch import ENGINES, environment
 from runner.scenarios import prepare, translate
+from runner.tools import child_process
 from runner.tools.files import write_text
 from runner.tools.run_files import COMPLETE
-from runner.trainer import child_process
 from tests import shapes
 from tests.conftest import ROOT
 from tests.listening import Listener, as_prometheus_reads, as_the_trainer_reads

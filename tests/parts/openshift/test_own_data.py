@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from runner import catalog, render
+from runner import catalog
 from runner.check.validate import load
 from runner.commands import cli
 from runner.data.report import PreparedRows, asked, contents
@@ -33,6 +33,7 @@ from runner.recipe.overrides import from_options
 from runner.render import planned
 from runner.scenarios import translate
 from runner.scenarios.shared import twin
+from runner.scenarios.targets import place
 from runner.tools.files import read_json, write_json
 from runner.tools.problem import Stop
 from runner.trainer.records import Summary
@@ -594,7 +595,7 @@ def test_an_image_whose_rows_are_of_the_file_as_it_was_is_not_trained_on(
     recipe = own_copy(site, desk)
     sets = ("openshift.data_from=image", "model.base=HuggingFaceTB/SmolLM3-3B")
     found, _, _ = load(recipe, from_options((*ON_CPU, *sets)))
-    plan = translate(found, render.place(found))
+    plan = translate(found, place(found))
     site.api.mounts["/opt/recipe-runner/data"] = desk / "embedded"
     rows = desk / "embedded" / "mine"
     rows.mkdir(parents=True)

@@ -27,8 +27,8 @@ from runner.recipe import overrides
 from runner.run.pipeline import Selection, carry_out
 from runner.run.run_folder import RunFolder
 from runner.scenarios import translate
+from runner.tools import child_process
 from runner.tools.problem import Stop
-from runner.trainer import child_process
 from runner.trainer.settings import BlocksSettings
 from tests.conftest import ROOT
 

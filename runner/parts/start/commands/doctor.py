@@ -23,9 +23,9 @@ from runner.parts.planner.parameters import UnknownArchitecture
 from runner.plan import Plan
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
-from runner.render import place
 from runner.run.launch import device_names, gpus_of, particular
 from runner.scenarios import translate
+from runner.scenarios.targets import place
 from runner.tools import packaged
 from runner.tools.problem import Stop
 from runner.tools.process import free_port, hush

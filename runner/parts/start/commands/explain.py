@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from runner import catalog, render
+from runner import catalog
 from runner.catalog import tables
 from runner.check import by_schema, origins
 from runner.check.origins import computed
@@ -23,8 +23,9 @@ from runner.recipe.copying import written
 from runner.recipe.document import value_at
 from runner.recipe.overrides import Override, path_of
 from runner.recipe.recipe import Recipe
-from runner.render import emit, place
-from runner.scenarios import names, translate
+from runner.render import emit
+from runner.scenarios import names, targets, translate
+from runner.scenarios.targets import place
 from runner.tools import packaged
 from runner.tools.names import nearest
 from runner.tools.names import setting as name_of
@@ -206,7 +207,7 @@ def _changed(before: str, after: str) -> Iterator[str]:
 
 def _emitted(recipe: Recipe) -> dict[str, str]:
     """What a recipe becomes on paper; of one for this machine what its engine reads."""
-    if render.named(recipe):
+    if targets.named(recipe):
         return {file.path: file.text for file in emit(recipe)}
     plan = translate(recipe, place(recipe))
     return {f"{stage.name}/{file.path}": file.text for stage in plan.stages for file in stage.files}
