@@ -20,9 +20,6 @@ from runner.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
     from runner.parts.planner.duration import Duration
-if TYPE_CHECKING:
-    from runner.parts.planner.duration import Duration
-
 
 W_co = TypeVar("W_co", bound=Run, covariant=True)
 

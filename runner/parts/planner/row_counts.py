@@ -20,7 +20,6 @@ from runner.tools.problem import Problem
 if TYPE_CHECKING:
     from runner.data.row_files import SampledRows
 
-
 # Tokens around a turn of a conversation, as ChatML has them, and at the end of a document.
 MARKS_A_TURN = 5
 MARKS_A_DOCUMENT = 1
