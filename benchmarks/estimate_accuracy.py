@@ -139,7 +139,7 @@ class Difference:
 
 
 def compare(cell: Cell) -> Difference:
-    from runner.parts.planner.trace import trace
+    from runner.parts.trace.tracing import trace
 
     quick, exact = memory.estimate(cell.workload), trace(cell.workload, operations=False)
     counts = (

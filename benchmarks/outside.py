@@ -33,6 +33,7 @@ from runner.parts.planner import duration, memory, published_runs
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.published_runs import Kind
 from runner.parts.planner.workload import Adapter, Workload
+from runner.parts.planner.workload import network as network_of
 from runner.plan import Machines
 
 HERE = Path(__file__).parent
@@ -148,7 +149,7 @@ def workload(row: Row, model: Model) -> Workload:
         packing=row["packed"] != "0" or not row["mean_row_tokens"],
         # Whose rows have lengths of their own batches those of one length together.
         lengths=Lengths(mean=row.said("mean_row_tokens") or 0.0),
-        network=catalog.network("ethernet", network),
+        network=network_of("ethernet", network),
         expandable_segments=row["expandable_segments"] != "0",
     )
 

@@ -29,7 +29,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -108,7 +107,6 @@ def asked(file: Path, form: str):
 def measure(what: str, form: str, file: Path, tokenizer_dir: Path) -> dict:
     """Seconds of one way, by the clock and of processors, and MiB of memory."""
     from runner.data import blocks, chat, items
-    from runner.data.report import Report
 
     tokenizer = None
     if "tokens" in what:
@@ -116,31 +114,24 @@ def measure(what: str, form: str, file: Path, tokenizer_dir: Path) -> dict:
 
         tokenizer = AutoTokenizer.from_pretrained(str(tokenizer_dir))
     source = asked(file, form)
-    report = Report.of(source)
     out = file.parent / "out"
-    codecs = [items.RowCodec(partial(one.conversation, "chatml"), chat.batch) for one in source.sets]
-
-    def read(place: Path, report: Report):
-        return items.without_duplicates(source, codecs, place, report)
-
+    made = chat.ChatRows(source, None)
     before = peak_mb()
     if what in ("read and write", "with tokens"):
         tokenizer_for = (lambda texts: tokenizer) if what == "with tokens" else None
         start = clocks()
-        columns = partial(chat.ConversationColumns, source)
-        items.prepare(source, out, read, columns, tokenizer=None, tokenizer_for=tokenizer_for, sample_rows=sys.maxsize)
+        made.prepare(out, tokenizer_for, sys.maxsize)
         end = clocks()
     else:
         with items.folder(out) as place:
-            spooled, kept = read(place, report)
-            columns = chat.ConversationColumns(source, spooled)
+            kept = made.read(place, None)
             if what == "tokens alone":
-                texts = list(columns.texts(kept))
+                texts = list(made.texts(kept))
                 start = clocks()
                 blocks.lengths(texts, tokenizer)
             else:
                 start = clocks()
-                items.look_through(spooled, kept, source, columns.said, report)
+                made.look_through(kept)
             end = clocks()
     children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     return {
@@ -149,9 +140,9 @@ def measure(what: str, form: str, file: Path, tokenizer_dir: Path) -> dict:
         "peak_mb": peak_mb(),
         "child_mb": children,
         "before_mb": before,
-        "rows": report.rows_in,
+        "rows": made.report.rows_in,
         "bytes": file.stat().st_size,
-        "looked_at": report.looked_at,
+        "looked_at": made.report.looked_at,
     }
 
 

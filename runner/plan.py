@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from runner.tools.files import Artifact, Record
-from runner.tools.names import content_hash, listed, nearest
+from runner.tools.names import content_hash, did_you_mean, listed
 from runner.tools.problem import Stop
 from runner.tools.run_files import BEST_MODEL, CHECKPOINTS
 
@@ -57,15 +57,13 @@ class Place:
     def below(self, folder: str) -> Place:
         """This place for one stage: configs, results and scratch in folders of its own, data shared."""
         key = (self.checkpoint_keys or {}).get(folder)
-        keys = {"": key} if key else {}
-        if not folder:
-            return replace(self, checkpoint_keys=keys)
+        end = f"/{folder}" if folder else ""
         return replace(
             self,
-            config_dir=f"{self.config_dir}/{folder}",
-            run_dir=f"{self.run_dir}/{folder}",
-            scratch_dir=f"{self.scratch_dir}/{folder}",
-            checkpoint_keys=keys,
+            config_dir=f"{self.config_dir}{end}",
+            run_dir=f"{self.run_dir}{end}",
+            scratch_dir=f"{self.scratch_dir}{end}",
+            checkpoint_keys={"": key} if key else {},
         )
 
     @property
@@ -287,11 +285,8 @@ class Plan:
 
     def claim_of(self, folder: str) -> Mapping[str, Any] | None:
         """The claim that a folder lies on; None for the pod's own disk or the image."""
-        claims: list[Mapping[str, Any]] = [
-            claim
-            for claim in self.site.get("claims") or ()
-            if f"{folder}/".startswith(claim["mount"].rstrip("/") + "/")
-        ]
+        every: Iterable[Mapping[str, Any]] = self.site.get("claims") or ()
+        claims = (claim for claim in every if f"{folder}/".startswith(claim["mount"].rstrip("/") + "/"))
         return max(claims, key=lambda claim: len(claim["mount"]), default=None)
 
     def on_claim(self, folder: str) -> OnClaim | None:
@@ -307,12 +302,8 @@ class Plan:
         stages = {stage.name: stage for stage in self.stages}
         if name in stages:
             return stages[name]
-        near = nearest(name, stages)
-        raise Stop(
-            f"`{self.name}` has no stage `{name}`.",
-            (f"Did you mean `{near}`? " if near else "") + f"Its stages are {listed(stages)}.",
-            code=2,
-        )
+        hint = f"{did_you_mean(name, stages)}Its stages are {listed(stages)}."
+        raise Stop(f"`{self.name}` has no stage `{name}`.", hint, code=2)
 
     def guards(self, stage: Stage) -> list[Stage]:
         """The stages with a gate that this one goes back to, in their order: each may have been tightened since."""
@@ -325,8 +316,7 @@ class Plan:
 
     def upto(self, stage: Stage) -> Plan:
         """What the pod of a stage has to know: this stage and those before it, without the texts of their files."""
-        names = [other.name for other in self.stages]
-        known = self.stages[: names.index(stage.name) + 1]
+        known = self.stages[: [other.name for other in self.stages].index(stage.name) + 1]
         return replace(self, stages=tuple(replace(other, files=()) for other in known))
 
     def as_json(self) -> str:
@@ -346,50 +336,26 @@ class Plan:
             return replace(self, stages=(stage,))
         job = self.site.get("job_name")
         site = dict(self.site) | ({"job_name": f"{job}-{stage.name}"} if job else {})
-        return replace(
-            self,
-            name=f"{self.name}-{stage.name}",
-            place=self.place_of(stage),
-            stages=(stage,),
-            site=site,
-            most_nodes=max(other.machines.nodes for other in self.stages),
-        )
+        most, place = max(other.machines.nodes for other in self.stages), self.place_of(stage)
+        name = f"{self.name}-{stage.name}"
+        return replace(self, name=name, place=place, stages=(stage,), site=site, most_nodes=most)
 
 
 # Settings of an engine that change what is shown, kept or how fast, and not what is learned.
 _NEUTRAL = {
-    "logging_steps",
-    "save_total_limit",
-    "dataset_prepared_path",
-    "dataloader_num_workers",
-    "use_tensorboard",
-    "use_wandb",
-    "use_mlflow",
-    "wandb_project",
-    "mlflow_experiment_name",
-    "recipe_runner.fingerprint",
-    "recipe_runner.name",
-    "recipe_runner.persistent_workers",
-    "recipe_runner.time_limit_seconds",
-    "recipe_runner.time_limit_earlier",
+    *("logging_steps", "save_total_limit", "dataset_prepared_path", "dataloader_num_workers"),
+    *("use_tensorboard", "use_wandb", "use_mlflow", "wandb_project", "mlflow_experiment_name"),
+    *("recipe_runner.fingerprint", "recipe_runner.name", "recipe_runner.persistent_workers"),
+    *("recipe_runner.time_limit_seconds", "recipe_runner.time_limit_earlier"),
     # Checkpoints beside those that are evaluated.
     "recipe_runner.save_steps",
-    "run_dir",
-    "out",
-    "proofs",
-    "on_claim",
+    *("run_dir", "out", "proofs", "on_claim"),
     # What is asked after training, and how long its answers may be, teaches nothing.
-    "recipe_runner.demo.questions",
-    "recipe_runner.demo.of_rows",
-    "recipe_runner.demo.max_new_tokens",
+    *("recipe_runner.demo.questions", "recipe_runner.demo.of_rows", "recipe_runner.demo.max_new_tokens"),
     # Where checkpoints lie; which ones are gone on from is said by the steps and the stages before.
-    "output_dir",
-    "recipe_runner.blocks.continue_from",
+    *("output_dir", "recipe_runner.blocks.continue_from"),
     # What preparing says of the steps that its rows make.
-    "data.effective_batch_size",
-    "data.epochs",
-    "data.warmup_steps",
-    "data.eval_steps",
+    *("data.effective_batch_size", "data.epochs", "data.warmup_steps", "data.eval_steps"),
 }
 # The machine that cleans text changes no document, and a proof changes no row; `proven_for` names a proof's settings.
 _NEUTRAL_PARTS = ("cleaning.", "recipe_runner.demo.categories.", "recipe_runner.proof.", "proofs.")

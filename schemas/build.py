@@ -14,7 +14,7 @@ from typing import Any
 import editors
 
 from runner import parts, scenarios
-from runner.scenarios.schemas import composed
+from runner.scenarios import composed
 
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = ROOT / "runner" / "parts"

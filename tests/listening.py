@@ -10,7 +10,7 @@ import urllib.request
 from contextlib import suppress
 from typing import Any
 
-from runner.parts.openshift import training_metrics
+from runner.parts.jobs import training_metrics
 from tests.parts.openshift.api import free_port
 
 # As Go reads the Trainer's struct (opendatahub-io/trainer, pkg/rhai/progression, TrainerStatus): a number of another kind, or one that

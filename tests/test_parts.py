@@ -19,6 +19,7 @@ LANGUAGE = [path for path in MINIMAL if path.stem in ("lora", "last-layers", "ca
 USES = {
     "evaluate": ("minimal/last-layers", "gates", ("--set", "gates=[perplexity < 15]")),
     "images": ("resnet", "scenario", ()),
+    "jobs": ("minimal/lyrics-demo", "openshift", ()),
     "nodes": ("gemma", "nodes", ()),
     "openshift": ("minimal/lyrics-demo", "openshift", ()),
     "pretrain": ("minimal/pipeline", "scenario", ()),
@@ -56,7 +57,7 @@ def test_without_a_part_language_recipes_check_and_render(without):
         name = f"recipes/minimal/{file.name}"
         done = recipe("check", name)
         assert done.returncode == 0, f"{part}: {done.stdout}{done.stderr}"
-    if part == "openshift":
+    if part in ("openshift", "jobs"):
         return
     cluster = ("--set", "openshift.namespace=mine", "--set", "openshift.output_dir=/shared/models")
     claims = ("--set", "openshift.claims=[{name: models, mount: /shared/models}]")
@@ -71,13 +72,16 @@ def test_without_a_part_a_recipe_that_uses_it_gets_one_message_at_its_line(witho
         for command in commands:
             done = recipe(command, "x")
             assert done.returncode == 2 and f"`{command}` belongs to the part `{part}`" in done.stderr, done.stderr
-        assert commands or part in ("ci", "kfp", "proof")
+        assert commands or part in ("ci", "kfp", "proof", "trace")
         return
     starter, line, more = USES[part]
     done = recipe("check", f"recipes/{starter}.yaml", *more)
     assert done.returncode == 1 and done.stdout.count("belongs to the part") == 1, done.stdout + done.stderr
     name = {"images": "image-classification", "pretrain": "pipeline"}.get(part, line)
-    assert f"`{name}` belongs to the part `{part}`, which is not installed here." in done.stdout
+    belongs = (
+        f"the part `{part}`, which" if part != "jobs" else "the part `openshift`, which needs the part `jobs`, and that"
+    )
+    assert f"`{name}` belongs to {belongs} is not installed here." in done.stdout
     assert parts.INSTALL in done.stdout
     lines = (ROOT / "recipes" / f"{starter}.yaml").read_text("utf-8").split("\n")
     place = [number for number, text in enumerate(lines, 1) if text.startswith(f"{line}:")]

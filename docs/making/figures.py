@@ -10,7 +10,7 @@ from saying import GENERATED, ROOT, said
 from runner import catalog
 from runner.check.validate import load
 from runner.parts.planner.forecast import Forecast
-from runner.parts.planner.planned import Planned, Together
+from runner.parts.planner.planned import ClusterTotals, Planned
 from runner.recipe import overrides as changing
 from runner.recipe import units
 from runner.tools import packaged
@@ -137,7 +137,7 @@ def _card(method: str, model: str) -> str:
 
 def _time(name: str, label: str) -> str:
     forecasts = _forecasts(name, {"machines.gpu": label})
-    whole = Together.of(forecasts)
+    whole = ClusterTotals.of(forecasts)
     if not all(forecast.fits for forecast in forecasts):
         return "-"
     return f"{units.duration(whole.total_seconds)} ({units.between(*whole.range_seconds, '–')})"

@@ -1,6 +1,6 @@
 """Facts about models, GPUs, data sets and the pinned engine, kept as data with a source for each."""
 
-from runner.catalog.hardware import Gpu, Network, alike, gpu, gpu_names, label_of, network
+from runner.catalog.hardware import Gpu, alike, gpu, gpu_names, label_of
 from runner.catalog.models import (
     NO_GEOMETRY,
     TWIN_OF,

@@ -1,7 +1,7 @@
 """Hardware: what a GPU, the network between machines, and a pod on one of them have."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 from runner.catalog.tables import table
@@ -16,8 +16,9 @@ _PCIE = (((9, 0), 64.0), ((8, 0), 32.0), ((0, 0), 16.0))
 class Gpu:
     """A GPU: its label on the cluster, memory in GiB, compute capability as NVIDIA writes it (`8.9`).
 
-    usable_gib: what PyTorch can have of it. memory_gb_s: its memory's bandwidth, 10^9 bytes a second. bf16_tflops and its
-    kin: dense rates, 10^12 operations a second, 0 for none. link: nvlink, pcie or host; link_gb_s: one direction of it.
+    usable_gib: what PyTorch can have of it. memory_gb_s: its memory's bandwidth, 10^9 bytes a second. bf16_tflops and
+    its kin: dense rates, 10^12 operations a second, 0 for none. link: nvlink, pcie or host; link_gb_s: one direction of
+    it.
     """
 
     name: str
@@ -83,41 +84,6 @@ def label_of(name: str) -> str:
 def gpu(name: str) -> Gpu | None:
     facts = table("gpus").get(name)
     return Gpu(name=name, **facts) if facts else None
-
-
-# Of a link's nominal rate, what training reaches: published runs over 1,600 Gbit/s (mosaicml/llm-foundry) fit it.
-REACHED = 0.80
-
-
-@dataclass(frozen=True)
-class Network:
-    """gbit_s: what training reaches over all links of a machine together, one direction, 10^9 bits a second; least, most:
-    between which that lies. title: in words. source: empty where the recipe says it."""
-
-    title: str
-    gbit_s: float
-    least: float
-    most: float
-    source: str = ""
-
-    @property
-    def assumed(self) -> bool:
-        return bool(self.source)
-
-
-def network(kind: str, gbit_s: float | None = None, links: int | None = None) -> Network:
-    """kind: ethernet or rdma, of pods, or plain, of machines without Kubernetes. gbit_s: the nominal rate of a link, links:
-    how many a machine has, as far as the recipe says it."""
-    count = links or 1
-    if gbit_s:
-        rate = count * gbit_s * REACHED
-        each = "one link" if count == 1 else f"{count} links"
-        return Network(f"{each} of {gbit_s:g} Gbit/s, of which training reaches four fifths", rate, rate, rate)
-    known = Network(**table("networks")[kind])
-    if count == 1:
-        return known
-    title = known.title.replace("one link", f"{count} links")
-    return replace(known, title=title, gbit_s=count * known.gbit_s, least=count * known.least, most=count * known.most)
 
 
 GIB = 2**30

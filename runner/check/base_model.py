@@ -37,15 +37,8 @@ def known(recipe: Recipe) -> Iterator[Problem]:
 
 # What a `config.json` says of a model's shape; the other lines of a lock a person may have mended.
 SHAPE = (
-    *(
-        "model_type",
-        "hidden_size",
-        "intermediate_size",
-        "num_hidden_layers",
-        "num_attention_heads",
-        "num_key_value_heads",
-    ),
-    *("head_dim", "vocab_size", "max_position_embeddings", "tied", "custom_code"),
+    *("model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
+    *("num_key_value_heads", "head_dim", "vocab_size", "max_position_embeddings", "tied", "custom_code"),
 )
 
 
@@ -98,7 +91,7 @@ def unknown(recipe: Recipe) -> Problem:
 
 
 def _no_folder(recipe: Recipe) -> Problem | None:
-    """That a base model which can only be a folder is none; None where it may be a name on the hub, or lies on a claim."""
+    """A base model that can only be a folder and is none; None where it may be a hub name, or is on a claim."""
     base = recipe.model.base
     folder = recipe.folder / base
     if recipe.on_claim(base) or not (isdir(folder) or base.startswith((".", "/", "~")) or base.count("/") != 1):
@@ -175,13 +168,8 @@ def custom_code(recipe: Recipe) -> Iterator[Problem]:
             "model could put other code there, and it would run with your rights."
         )
         hint = "Write the full commit that you have read, 40 hexadecimal digits, as `revision`."
-        yield recipe.problem(
-            ("model", "revision")
-            if "revision" in (recipe.document.lookup(("model",)) or {})
-            else ("model", "trust_remote_code"),
-            message,
-            hint,
-        )
+        written = recipe.document.lookup(("model",)) or {}
+        yield recipe.problem(f"model.{'revision' if 'revision' in written else 'trust_remote_code'}", message, hint)
 
 
 def template_fits(recipe: Recipe) -> Iterator[Problem]:
@@ -263,7 +251,7 @@ def attention_fits_precision(recipe: Recipe) -> Iterator[Problem]:
 
 
 def gated(recipe: Recipe) -> Iterator[Problem]:
-    """The hub gives a gated model only to accounts that have accepted its licence, and pods have none without a token."""
+    """The hub gives a gated model only to accounts that accepted its licence; pods need a token for it."""
     facts, site = recipe.model_facts, recipe.settings.get("openshift")
     if facts is None or not facts.gated or recipe.base_folder or site is None or site.hub_token_secret:
         return
@@ -274,3 +262,9 @@ def gated(recipe: Recipe) -> Iterator[Problem]:
         "--from-file=token=FILE`, and write `hub_token_secret: hub-token` under `openshift`."
     )
     yield recipe.note("model.base", message, hint)
+
+
+RULES = (
+    *(known, looked_at, custom_code, template_fits, own_template, precision_fits, loss_fits_model),
+    *(attention_fits_precision, gated),
+)

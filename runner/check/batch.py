@@ -1,5 +1,4 @@
-"""Batch: which files below a folder are recipes, all of them judged, and the verdict as other programs read it: JSON, GitHub's
-lines, SARIF, JUnit and GitLab's code quality. A file that is named is always judged; in a folder others are left alone."""
+"""Batch: finds the recipes below folders, where other YAML is left alone, and judges all of them."""
 
 import codecs
 import json
@@ -10,14 +9,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
-from runner import __version__
+from runner import parts
 from runner.check import validate
 from runner.recipe import lock, reading
 from runner.recipe.overrides import Override
-from runner.recipe.reading import STANDARD_INPUT
-from runner.tools.names import content_hash
 from runner.tools.problem import Problem, Stop, errors_of, report_bug
 from runner.tools.run_files import RUN
 
@@ -37,8 +34,8 @@ class RecipeFiles:
 
 
 def find(paths: Iterable[str], strict: bool = False) -> RecipeFiles:
-    """The recipe files that the arguments mean. strict: whether all YAML below a folder is to be judged. Raises Stop (exit 2)
-    where a folder holds none."""
+    """The recipe files that the arguments mean. strict: judge all YAML below a folder. Raises Stop (exit 2) for
+    none."""
     recipes: list[str] = []
     others: list[str] = []
     for path in paths:
@@ -70,7 +67,7 @@ def _may_be(name: str) -> bool:
 
 
 def _yaml_below(root: Path) -> Iterator[Path]:
-    """Sorted; not in folders that are hidden or that the product has left: a run and emitted files hold recipes as they were."""
+    """Sorted; leaves out hidden folders, runs and emitted files, which hold recipes as they were."""
     for folder, names, files in os.walk(root):
         shown = (name for name in names if not name.startswith(".") and name not in OWN)
         names[:] = sorted(name for name in shown if not Path(folder, name, RUN).is_file())
@@ -78,7 +75,7 @@ def _yaml_below(root: Path) -> Iterator[Path]:
 
 
 def is_meant(file: Path) -> bool:
-    """Whether somebody meant this file as a recipe, told by the names at the beginning of its lines, so that it need not be YAML."""
+    """Whether a file is meant as a recipe, by the names at the beginning of its lines; it need not be YAML."""
     lines = _lines(file)
     written = {found[1] for _, line in lines if (found := _SETTING.match(line))}
     return "scenario" in written or len(written & SECTIONS) >= 2
@@ -114,8 +111,8 @@ def _lines(file: Path) -> Iterator[tuple[int, str]]:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What `recipe check` finds. checked: recipes that were looked at; problems: notes included, file by file; bugs: how many files
-    could not be judged because of a fault of the runner's own."""
+    """What `recipe check` finds. checked: how many recipes; problems: with notes, file by file; bugs: how many files
+    the runner itself failed on."""
 
     checked: int
     problems: tuple[Problem, ...]
@@ -143,8 +140,8 @@ def judged(
     allowed: Collection[str] = (),
     jobs: int = 1,
 ) -> CheckReport:
-    """Every file examined, with the same changes on top of each, by as many processes as `jobs`; one on which the runner itself fails
-    hides no other."""
+    """Judges every file, with the same changes on top, in `jobs` processes; a failure of the runner hides no other
+    file."""
     one = partial(_whatever, changes=changes, online=online, allowed=allowed)
     if jobs == 1 or len(files) == 1:
         found = list(map(one, files))
@@ -167,124 +164,15 @@ def _whatever(
         return [Problem(str(file), 0, 0, report_bug())], True
 
 
-# How each form calls an error and a note.
-GITHUB = {"error": "error", "note": "notice"}
-GITLAB = {"error": "major", "note": "info"}
-SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-# What XML 1.0 has no way to write (its section 2.2).
-_NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+# A verdict for other programs. Given: the files as they were named, and what was found.
+Format = Callable[[Sequence[str], CheckReport], str]
 
 
-def as_json(files: Sequence[str], verdict: CheckReport) -> str:
-    return _json(verdict.as_json())
+def formats() -> Mapping[str, Format]:
+    """How `recipe check` can print what it finds, beside as text."""
+    own: dict[str, Format] = {"json": lambda files, verdict: as_json(verdict.as_json())}
+    return own | {name: form for more in parts.hooks("check_formats") for name, form in more().items()}
 
 
-def github(files: Sequence[str], verdict: CheckReport) -> str:
-    """Lines that GitHub Actions shows beside the recipe's own (docs.github.com, "Workflow commands")."""
-
-    def escaped(text: str) -> str:
-        return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-    lines = []
-    for problem in verdict.problems:
-        file = escaped(_relative(problem.file)).replace(",", "%2C").replace(":", "%3A")
-        place = f",line={problem.line},col={problem.column}" if problem.line else ""
-        lines.append(f"::{GITHUB[problem.severity]} file={file}{place}::{escaped(_said(problem))}")
-    return "\n".join(lines)
-
-
-def sarif(files: Sequence[str], verdict: CheckReport) -> str:
-    """SARIF 2.1.0, with columns that count characters. A problem of the command line has no location."""
-    rules = [
-        {"id": f"recipe-{severity}", "shortDescription": {"text": words}, "defaultConfiguration": {"level": severity}}
-        for severity, words in (("error", "What stops a recipe."), ("note", "What holds and is hardly meant."))
-    ]
-    driver = {"name": "recipe-runner", "semanticVersion": __version__, "rules": rules}
-    results = [
-        {
-            "ruleId": f"recipe-{problem.severity}",
-            "level": problem.severity,
-            "message": {"text": _said(problem)},
-            **({} if problem.file.startswith("--set ") else {"locations": [{"physicalLocation": _physical(problem)}]}),
-            "partialFingerprints": {"recipe/v1": _fingerprint(problem)},
-        }
-        for problem in verdict.problems
-    ]
-    run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
-    return _json({"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]})
-
-
-def _physical(problem: Problem) -> Mapping[str, object]:
-    from urllib.parse import quote
-
-    place: dict[str, object] = {"artifactLocation": {"uri": quote(_relative(problem.file))}}
-    if problem.line:
-        end = problem.column + problem.width
-        place["region"] = {"startLine": problem.line, "startColumn": problem.column, "endColumn": end}
-    return place
-
-
-def junit(files: Sequence[str], verdict: CheckReport) -> str:
-    """JUnit's XML: a test for each recipe, which fails by its errors and has its notes as output."""
-    from xml.etree import ElementTree as Xml
-
-    def shown(text: str) -> str:
-        return _NO_XML.sub("\ufffd", text)
-
-    # What the command line says wrong is about no file, and a test of its own.
-    named = [STANDARD_INPUT if file == "-" else file for file in files]
-    cases = [*named, *dict.fromkeys(problem.file for problem in verdict.problems if problem.file not in named)]
-    of = {name: [problem for problem in verdict.problems if problem.file == name] for name in cases}
-    failed = sum(any(problem.severity == "error" for problem in of[name]) for name in cases)
-    counts = {"tests": str(len(cases)), "failures": str(failed), "errors": "0"}
-    root = Xml.Element("testsuites", attrib={"name": "recipe check", **counts})
-    suite = Xml.SubElement(root, "testsuite", attrib={"name": "recipe check", **counts})
-    for name in cases:
-        case = Xml.SubElement(suite, "testcase", classname="recipe check", name=shown(name), file=shown(name))
-        errors, notes = ([one for one in of[name] if (one.severity == "error") is wrong] for wrong in (True, False))
-        if errors:
-            failure = Xml.SubElement(case, "failure", type="error", message=shown(errors[0].message))
-            failure.text = shown("\n\n".join(map(str, errors)))
-        if notes:
-            Xml.SubElement(case, "system-out").text = shown("\n\n".join(map(str, notes)))
-    Xml.indent(root)
-    return Xml.tostring(root, encoding="unicode", xml_declaration=True)
-
-
-def gitlab(files: Sequence[str], verdict: CheckReport) -> str:
-    """GitLab's code quality (docs.gitlab.com, "Code Quality report format"), which wants a line of every problem."""
-    return _json(
-        [
-            {
-                "description": _said(problem),
-                "check_name": f"recipe-{problem.severity}",
-                "fingerprint": _fingerprint(problem),
-                "severity": GITLAB[problem.severity],
-                "location": {"path": _relative(problem.file), "lines": {"begin": max(1, problem.line)}},
-            }
-            for problem in verdict.problems
-        ]
-    )
-
-
-FORMATS: dict[str, Callable[[Sequence[str], CheckReport], str]] = {
-    form.__name__.removeprefix("as_"): form for form in (as_json, github, sarif, junit, gitlab)
-}
-
-
-def _json(value: Any) -> str:
+def as_json(value: object) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False)
-
-
-def _said(problem: Problem) -> str:
-    return f"{problem.message} {problem.hint}".strip()
-
-
-def _relative(file: str) -> str:
-    """A file as it is called in its repository, where the command was given: with `/`, and without `./`."""
-    return file.replace("\\", "/").removeprefix("./")
-
-
-def _fingerprint(problem: Problem) -> str:
-    """The same while a problem stays, whatever lines are added above it."""
-    return content_hash([problem.file, problem.message, problem.source.strip()], 32)

@@ -17,7 +17,7 @@ from runner.recipe.document import Document, Path_, leaves
 from runner.recipe.overrides import Override, path_of
 from runner.recipe.recipe import BROKEN, Settings, with_defaults
 from runner.tools import packaged
-from runner.tools.names import listed, nearest
+from runner.tools.names import listed, nearest, setting
 from runner.tools.problem import Problem
 
 if TYPE_CHECKING:
@@ -37,10 +37,10 @@ def schema_text(scenario: str) -> str:
     if file.is_file() and not theirs:
         return file.read_text(encoding="utf-8")
     # Only other people's parts need what follows.
-    from runner.scenarios import schemas
+    from runner import scenarios
 
-    whole = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else schemas.composed(scenario)
-    whole["properties"] |= schemas.foreign_sections()
+    whole = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else scenarios.composed(scenario)
+    whole["properties"] |= scenarios.foreign_sections()
     return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -83,15 +83,8 @@ def _part(scenario: Any, path: Path_) -> Schema:
 
 
 def settings(scenario: str) -> Iterator[tuple[str, Schema]]:
-    """Every setting of the scenario, dotted, sections too, with what its schema says; those of a list's items behind `[0]`."""
-
-    def within(section: Schema, prefix: str = "") -> Iterator[tuple[str, Schema]]:
-        for key, one in section.get("properties", {}).items():
-            yield f"{prefix}{key}", one
-            yield from within(one, f"{prefix}{key}.")
-            yield from within(one.get("items", {}), f"{prefix}{key}[0].")
-
-    return within(schema(scenario))
+    """Every setting of the scenario, sections too, by its whole name, with what its schema says."""
+    return ((setting(path), part) for path, part in schema_errors.settings(schema(scenario)))
 
 
 def sentence(scenario: str, path: Path_) -> str:
@@ -101,8 +94,8 @@ def sentence(scenario: str, path: Path_) -> str:
 
 
 def as_text(document: Document, changes: Iterable[Override]) -> list[Override]:
-    """The changes, where a setting is text with what was written for it: no shell hands on the quotes that say so in a file,
-    and `3.10` is no number of a version."""
+    """The changes, with what was written where a setting is text: no shell passes on a file's quotes, and the version
+    `3.10` is no number."""
 
     def one(change: Override) -> Override:
         number = isinstance(change.after, bool | int | float) and change.written is not None

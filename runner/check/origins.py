@@ -1,13 +1,13 @@
-"""Origins: a recipe as YAML with every default in it, and behind each line where its value comes from, computed ones included."""
+"""Origins: a recipe as YAML with every default and computed value, and the source of each behind its line."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from runner import parts
 from runner.recipe.copying import written
 from runner.recipe.document import Document, Path_, leaves
 from runner.recipe.recipe import Recipe
-from runner.render import kubernetes, named, planned
 from runner.scenarios.shared import common
 
 # Where comments begin, and how long a list may be that stays on one line.
@@ -106,7 +106,7 @@ class _Writer:
 
 
 def _fits_block(text: str) -> bool:
-    """Whether a text of several lines is the same one as a block, without indentation or spaces that a block would change."""
+    """Whether a text of several lines stays the same as a block, which changes indentation and some spaces."""
     lines = text.removesuffix("\n").split("\n")
     plain = all(line.isprintable() and line == line.rstrip() for line in lines)
     return len(lines) > 1 and plain and bool(lines[-1]) and lines[0][:1] not in ("", " ")
@@ -126,28 +126,5 @@ def computed(recipe: Recipe) -> Iterator[tuple[Path_, Computed]]:
             yield (name, "learning_rate"), Computed(common.learning_rate(recipe), f"times {many}")
         if part.knows("lora_layers") and not part.get("lora_layers"):
             yield (name, "lora_layers"), Computed(list(recipe.facts.linear), "every linear layer of the base model")
-    if "openshift" in recipe.settings:
-        yield from _on_cluster(recipe)
-
-
-def _on_cluster(recipe: Recipe) -> Iterator[tuple[Path_, Computed]]:
-    """What the lines of `openshift` that are left out are on the cluster."""
-    plan = planned(recipe, named(recipe)[0])
-    pods = common.machines(recipe, plan.place)
-    left, same = "what `machines` leave for pods, within `limits`", "what is requested"
-    values: dict[Path_, Computed] = {
-        ("job_name",): Computed(recipe.name, "the recipe's name"),
-        ("image",): Computed(kubernetes.image(plan), "the namespace's own"),
-        ("data_dir",): Computed(plan.place.data_dir, "where prepared data lies"),
-        ("output_dir",): Computed(plan.place.run_dir, "on the first claim"),
-        ("requests", "memory"): Computed(f"{pods.requested_memory_gib:g} GiB", left),
-        ("requests", "cpus"): Computed(pods.requested_cpus, left),
-        ("limits", "memory"): Computed(f"{pods.memory_gib:g} GiB", same),
-        ("limits", "cpus"): Computed(pods.cpus, same),
-    }
-    for index, claim in enumerate(plan.site.get("claims", ())):
-        size = plan.claim_gib(claim["name"])
-        values["claims", index, "size_gib"] = Computed(size, "what the plan needs there, and room to spare")
-    for path, one in values.items():
-        if recipe.document.lookup(("openshift", *path)) is None:
-            yield ("openshift", *path), one
+    for more in parts.hooks("computed"):
+        yield from more(recipe)

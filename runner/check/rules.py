@@ -1,7 +1,7 @@
 """Rules that a schema cannot say: contradictions between lines, and lines that do not fit model, GPU or data.
 
-A rule is a function from a Recipe to Problems. Those here look at settings, not at scenarios, and stay silent where their
-settings are not there; what one scenario alone needs stands in its folder, in `rules.py`.
+A rule is a function from a Recipe to Problems. These look at settings, not at scenarios, and yield nothing without
+their settings; a scenario's own rules are in its folder, in `rules.py`.
 """
 
 from __future__ import annotations
@@ -29,11 +29,8 @@ LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z")
 
 
 def judge(recipe: Recipe, look: bool = True) -> list[Problem]:
-    """Every Problem that a rule finds, the shared ones and those of the recipe's scenario. A rule whose settings the schema
-    has refused says nothing.
-
-    look: whether the recipe's files are looked at, which need not be here for whoever asks after a job.
-    """
+    """Every Problem that the shared rules and the scenario's find. A rule yields nothing where the schema has refused
+    its settings. look: whether to read the recipe's files, which need not be on this machine."""
     problems: list[Problem] = []
     modules = parts.modules("rules")
     shared = (*RULES, *(rule for module in modules for rule in module.RULES))
@@ -145,7 +142,7 @@ def limits_can_be_meant(recipe: Recipe) -> Iterator[Problem]:
 
 
 def _packed_by(recipe: Recipe, way: str) -> Iterator[tuple[str, Settings, str]]:
-    """The sections whose rows are packed in a way, each with its name and its precision: a stage's own, or that of all."""
+    """The sections with this packing, each with its name and its precision: its own, or the model's."""
     for name, section in recipe.sections.items():
         if section.get("packing") == way:
             yield name, section, str(section.get("precision") or recipe.model.precision)
@@ -167,7 +164,7 @@ def joined_rows(recipe: Recipe) -> Iterator[Problem]:
 
 
 def packed_rows(recipe: Recipe) -> Iterator[Problem]:
-    """Axolotl keeps packed rows apart with FlashAttention or, under sdpa, with torch's own; in fp32 and with eager, by a mask."""
+    """FlashAttention, or torch's own under sdpa, separates packed rows; fp32 and eager need a mask."""
     for name, _, precision in _packed_by(recipe, "pack"):
         gpu, eager = catalog.gpu(recipe.machines.gpu), recipe.model.attention == "eager"
         masked = eager or precision == "fp32"
@@ -224,13 +221,13 @@ def advanced_settings(recipe: Recipe) -> Iterator[Problem]:
                 message = f"`{name}` cannot be `{value:g}`."
                 yield recipe.problem(path, message, "Write 0 or more; training would stop at it, or learn nothing.")
             elif key in known:
-                part, definitions = known[key], schema["$defs"]
-                yield from schema_errors.values(recipe.document, path, part, value, definitions, AXOLOTL, name)
+                part = {**known[key], "$defs": schema["$defs"]}
+                yield from schema_errors.values(recipe.document, path, part, value, AXOLOTL, name)
             else:
                 yield schema_errors.unknown_to(recipe.document, path, known, AXOLOTL)
 
 
-# What the disk of the machine that a pod runs on is mounted at (`runner.render.podspec.volumes`).
+# What the disk of the machine that a pod runs on is mounted at (`runner.parts.jobs.podspec.volumes`).
 MACHINES_OWN = "/tmp/"
 
 
@@ -338,16 +335,16 @@ def own_engine_file(recipe: Recipe) -> Iterator[Problem]:
         message = f"{problem.file}: {problem.message}"
         yield recipe.problem("sharding.file", message, "Paths start from the recipe's own folder.")
         return
-    if document is None or not (sharding.by_fsdp(recipe) or recipe.distribution.startswith("zero")):
+    fsdp = sharding.by_fsdp(recipe)
+    if document is None or not (fsdp or recipe.distribution.startswith("zero")):
         return
-    if sharding.by_fsdp(recipe):
-        schema = catalog.axolotl_settings()
-        section = schema["$defs"]["FSDPConfig"]
-        yield from schema_errors.values(document, (), section, document.data, schema["$defs"], AXOLOTL, "fsdp_config")
+    if fsdp:
+        definitions = catalog.axolotl_settings()["$defs"]
+        section = {**definitions["FSDPConfig"], "$defs": definitions}
+        yield from schema_errors.values(document, (), section, document.data, AXOLOTL, "fsdp_config")
         decides = sharding.fsdp_decided(recipe)
     else:
-        schema = catalog.deepspeed_settings()
-        yield from schema_errors.values(document, (), schema, document.data, schema["$defs"], DEEPSPEED, "")
+        yield from schema_errors.values(document, (), catalog.deepspeed_settings(), document.data, DEEPSPEED, "")
         train = recipe.settings.get("train") or {}
         longest = train.get("max_grad_norm") or (recipe.settings.get("sft") or {}).get("max_grad_norm") or 1.0
         stated = recipe.model.precision
@@ -363,33 +360,12 @@ def own_engine_file(recipe: Recipe) -> Iterator[Problem]:
         yield document.problem(path, message, hint, key=holds is None, severity="note")
 
 
-# Each rule that several scenarios share costs one line here.
 RULES: tuple[Rule, ...] = (
-    base_model.known,
-    base_model.looked_at,
-    base_model.custom_code,
-    base_model.template_fits,
-    base_model.own_template,
-    base_model.precision_fits,
-    base_model.loss_fits_model,
-    base_model.attention_fits_precision,
-    joined_rows,
-    packed_rows,
-    packed_batch,
-    base_model.gated,
-    sequence_length,
-    known_gpu,
-    effective_batch,
-    one_warmup,
-    needs_gpus,
-    offload_places,
-    offload_disk,
-    offloaded_optimizer,
+    *base_model.RULES,
+    *(joined_rows, packed_rows, packed_batch, sequence_length, known_gpu, effective_batch, one_warmup),
+    *(needs_gpus, offload_places, offload_disk, offloaded_optimizer),
     *sources.RULES,
-    memory_sizes,
-    limits_can_be_meant,
-    counted_here,
-    advanced_settings,
+    *(memory_sizes, limits_can_be_meant, counted_here, advanced_settings),
     *lints.RULES,
 )
 # Those that look at files of this machine.

@@ -28,16 +28,16 @@ BOUNDS = {
 
 @dataclass(frozen=True)
 class SchemaProblems:
-    """problems: what a schema refuses, one for each mistake; lost: sections whose lines stand in another one, because the line
-    that opens them is not there."""
+    """problems: one for each mistake; lost: sections whose lines are in another one, because the line that opens them
+    is missing."""
 
     problems: list[Problem]
     lost: set[str]
 
 
 def problems(document: Document, schema: Schema, errors: Iterable[ValidationError]) -> SchemaProblems:
-    """The Problems behind validation errors: one for each unknown setting, or for a section that has slipped into another, one
-    for all that a section lacks."""
+    """The Problems behind validation errors: one for each unknown setting or slipped section, one for all that is
+    missing."""
     found: list[Problem] = []
     lost: set[str] = set()
     lacking: dict[Path_, ValidationError] = {}
@@ -51,11 +51,10 @@ def problems(document: Document, schema: Schema, errors: Iterable[ValidationErro
             others.append(error)
     for path, error in lacking.items():
         # A misspelt setting is said where it stands.
-        there = {
-            meant(key, error.schema["properties"]) for key in error.instance if key not in error.schema["properties"]
-        }
-        keys = [key for key in error.validator_value if key not in error.instance and key not in there]
-        found += _missing(document, error.schema, path, keys, lost)
+        known = error.schema["properties"]
+        there = {*error.instance, *(meant(key, known) for key in error.instance if key not in known)}
+        if keys := [key for key in error.validator_value if key not in there and (path or key not in lost)]:
+            found.append(_missing(document, known, path, keys))
     # What is of another kind than it should be is not out of bounds too.
     of_another_kind = {tuple(error.absolute_path) for error in others if error.validator == "type"}
     for error in others:
@@ -111,6 +110,7 @@ def _unknown(document: Document, root: Schema, section: Schema, path: Path_, key
     owner = f"`{_name(path)}`" if path else "a recipe"
     message = f"`{key}` is not a setting of {owner}."
     known = section["properties"]
+    elsewhere = tables.setting_called(key, {str(path[-1]) for path, _ in settings(root)})
     if renamed := section.get("x-renamed", {}).get(key):
         hint = renamed
     elif called := tables.setting_called(key, known):
@@ -119,8 +119,8 @@ def _unknown(document: Document, root: Schema, section: Schema, path: Path_, key
         hint = f"It belongs to {home}."
     elif match := nearest(key, known):
         hint = f"Did you mean `{match}`?"
-    elif (called := tables.setting_called(key, names_in(root))) and (home := _home(root, called)):
-        hint = f"Here it is called `{called}`, and belongs to {home}."
+    elif elsewhere and (home := _home(root, elsewhere)):
+        hint = f"Here it is called `{elsewhere}`, and belongs to {home}."
     else:
         hint = f"Its settings are {listed(known)}." if path else f"The settings at this level are {listed(known)}."
     return document.problem((*path, key), message, hint, key=True)
@@ -131,36 +131,30 @@ def meant(key: str, known: Iterable[str]) -> str | None:
     return tables.setting_called(key, known) or nearest(key, known)
 
 
-def names_in(part: Schema) -> Iterator[str]:
-    """The names of all settings of a schema, those of lists' entries included."""
-    for name, inner in part.get("properties", {}).items():
-        yield name
-        yield from names_in(inner)
-        yield from names_in(inner.get("items", {}))
+def settings(section: Schema, path: Path_ = ()) -> Iterator[tuple[Path_, Schema]]:
+    """Every setting and section of a schema, by its path, with its part of the schema; entries of a list are `[0]`."""
+    for name, part in section.get("properties", {}).items():
+        yield (*path, name), part
+        yield from settings(part, (*path, name))
+        yield from settings(part.get("items", {}), (*path, name, 0))
 
 
-def _home(schema: Schema, key: str, path: Path_ = ()) -> str | None:
+def _home(schema: Schema, key: str) -> str | None:
     """The section that has a setting of this name, the outermost first."""
-    known = schema.get("properties", {})
-    if key in known:
-        return f"`{setting(path)}`" if path else "the recipe's top level, without indentation"
-    homes = (_home(part, key, (*path, name)) for name, part in known.items() if "properties" in part)
-    return min(filter(None, homes), key=lambda home: home.count("."), default=None)
+    homes = (path[:-1] for path, _ in settings(schema) if path[-1] == key and 0 not in path)
+    if (home := min(homes, key=len, default=None)) is None:
+        return None
+    return f"`{setting(home)}`" if home else "the recipe's top level, without indentation"
 
 
-def _missing(document: Document, section: Schema, path: Path_, keys: list[str], lost: set[str]) -> Iterator[Problem]:
-    keys = [key for key in keys if path or key not in lost]
+def _missing(document: Document, known: Schema, path: Path_, keys: list[str]) -> Problem:
     owner = f"`{_name(path)}`" if path else "The recipe"
     told = []
     for key in keys:
-        part = section["properties"][key]
-        example = part.get("examples", [None])[0]
+        example = known[key].get("examples", [None])[0]
         line = f" For example: `{key}: {example}`" if isinstance(example, str | int | float) and example else ""
-        told.append(f"{part['description']}{line}")
-    if len(keys) > 1:
-        told = [f"`{key}`: {text}" for key, text in zip(keys, told, strict=True)]
-    if keys:
-        yield document.problem(path, f"{owner} lacks {listed(keys)}.", "\n".join(told), key=True)
+        told.append(f"{f'`{key}`: ' if len(keys) > 1 else ''}{known[key]['description']}{line}")
+    return document.problem(path, f"{owner} lacks {listed(keys)}.", "\n".join(told), key=True)
 
 
 def explain(document: Document, path: Path_, error: ValidationError) -> tuple[str, str]:
@@ -215,8 +209,8 @@ _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)")
 
 
 def of_another_kind(allowed: str, value: Any, part: Schema, name: str, default: str, written: str) -> tuple[str, str]:
-    """What is wrong with a value of the wrong kind, and what to write. name: of the setting, in backticks; default: words for
-    that; written: the value as it stands in the file."""
+    """A value of the wrong kind, and what to write. name: of the setting, in backticks; default: words about it;
+    written: the value as it is in the file."""
     kind, setting = KINDS[allowed], name.strip("`")
     if value is None:
         return f"{name} has no value.", f"Write {kind}{default}."
@@ -261,13 +255,11 @@ def _settings_in_place(
     allowed: str, value: Mapping[str, object], written: str, name: str, kind: str
 ) -> tuple[str, str]:
     """`- How: so` is read as a setting `How`, where a text was meant."""
-    message = f"{name} must be {kind}, and here it has settings of its own."
     if allowed == "string" and len(value) == 1 and written and "\n" not in written:
         quoted = '"' + written.partition(" #")[0].rstrip().replace("\\", "\\\\").replace('"', '\\"') + '"'
-        return (
-            f"{name} must be text, and its `: ` makes YAML read a setting.",
-            f"Put quotes around the whole text: {quoted}",
-        )
+        message = f"{name} must be text, and its `: ` makes YAML read a setting."
+        return message, f"Put quotes around the whole text: {quoted}"
+    message = f"{name} must be {kind}, and here it has settings of its own."
     return message, f"Write {kind} behind `{name.strip('`')}:`."
 
 
@@ -317,23 +309,15 @@ def _numbers(text: str) -> Iterator[str]:
         yield f"Write one number; in a list, numbers stand with commas between them: {_bracketed(text)}"
 
 
-def values(
-    document: Document,
-    path: Path_,
-    part: Schema,
-    value: Any,
-    definitions: Schema,
-    owner: str,
-    name: str,
-) -> Iterator[Problem]:
-    """What is wrong with a value by the schema of whoever takes it. path: where it stands in the document; name: what it is
-    called in messages, empty for the whole of a file."""
+def values(document: Document, path: Path_, schema: Schema, value: Any, owner: str, name: str) -> Iterator[Problem]:
+    """What is wrong with a value by its reader's schema, `$defs` included. path: its place in the document; name: its
+    name in messages, empty for a whole file."""
     from jsonschema import Draft202012Validator
 
-    for outer in Draft202012Validator({**part, "$defs": definitions}).iter_errors(value):
+    for outer in Draft202012Validator(schema).iter_errors(value):
         error = _innermost(outer)
         place = (*path, *error.absolute_path)
-        called = _dotted((*filter(None, (name,)), *error.absolute_path))
+        called = ".".join(map(str, (*filter(None, (name,)), *error.absolute_path)))
         if error.validator == "additionalProperties":
             known = error.schema["properties"]
             for key in error.instance.keys() - known.keys():
@@ -344,11 +328,9 @@ def values(
         else:
             value = error.instance
             written = shortened(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), SHOWN)
-            message = f"`{called}` cannot be `{written}`."
-            forms = list(dict.fromkeys(_taken(error.schema, definitions)))
+            forms = list(dict.fromkeys(_taken(error.schema, schema["$defs"])))
             either = " or ".join(filter(None, (", ".join(forms[:-1]), *forms[-1:])))
-            hint = f"{owner} takes {either} there."
-            yield document.problem(place, message, hint)
+            yield document.problem(place, f"`{called}` cannot be `{written}`.", f"{owner} takes {either} there.")
 
 
 def _innermost(error: ValidationError) -> ValidationError:
@@ -359,14 +341,6 @@ def _innermost(error: ValidationError) -> ValidationError:
             break
         error = inner
     return error
-
-
-def unknown_to(document: Document, path: Path_, known: Schema, owner: str) -> Problem:
-    near = nearest(str(path[-1]), known)
-    hint = f"Did you mean `{near}`?" if near else "Its settings are in the documentation of whoever reads it."
-    if not near and owner.startswith("Axolotl"):
-        hint = "Its settings are in Axolotl's own documentation."
-    return document.problem(path, f"{owner} has no setting `{path[-1]}`.", hint, key=True)
 
 
 def _taken(part: Schema, definitions: Schema) -> Iterator[str]:
@@ -385,5 +359,10 @@ def _taken(part: Schema, definitions: Schema) -> Iterator[str]:
                 yield " ".join([KINDS[kind], *bounds])
 
 
-def _dotted(path: Path_) -> str:
-    return ".".join(map(str, path))
+def unknown_to(document: Document, path: Path_, known: Schema, owner: str) -> Problem:
+    """That whoever takes a setting does not know it."""
+    near, reader = nearest(str(path[-1]), known), "Axolotl's own documentation"
+    if not owner.startswith("Axolotl"):
+        reader = "the documentation of whoever reads it"
+    hint = f"Did you mean `{near}`?" if near else f"Its settings are in {reader}."
+    return document.problem(path, f"{owner} has no setting `{path[-1]}`.", hint, key=True)

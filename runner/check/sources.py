@@ -1,5 +1,4 @@
-"""Rules about where rows come from: one source a section, files that are there with the columns that are named, what their
-first rows show, and what the hub has."""
+"""Rules about where rows come from: one source a section, files with the named columns, first rows, and the hub."""
 
 from __future__ import annotations
 
@@ -15,14 +14,14 @@ from typing import Any
 from runner import catalog
 from runner.catalog.models import why_no_hub
 from runner.data import conversation_formats, row_files, rows
-from runner.data.conversation_formats import OWN, ChatSet
+from runner.data.conversation_formats import OWN, ChatSet, Conversation
 from runner.data.lengths import BYTES_A_TOKEN
 from runner.recipe import templates
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe, Settings, sets_of
 from runner.recipe.templates import NoText
 from runner.tools.files import saved_by_datasets, text_files
-from runner.tools.names import listed, nearest
+from runner.tools.names import did_you_mean, listed, nearest
 from runner.tools.names import setting as name_of
 from runner.tools.problem import Problem, Stop
 
@@ -194,8 +193,8 @@ def _data_files(recipe: Recipe, home: Path_, data: Settings, files: tuple[str, .
 def fits(
     recipe: Recipe, home: Path_, data: Settings, setting: str, said: str, there: list[str], other: str = ""
 ) -> Iterator[Problem]:
-    """Whether data with these columns has those that the recipe names, and a form. setting: that names the data; said: the
-    data, as a person names it; other: what else helps."""
+    """Whether data with these columns has a form and the columns that the recipe names. setting: the one that names the
+    data; said: the data's name for people; other: one more remedy."""
     if data.knows("form") and not data.get("songs"):
         yield from _form(recipe, home, data, setting, said, there)
     for column, user in templates.needed(data).items():
@@ -258,15 +257,14 @@ def commits(recipe: Recipe) -> Iterator[Problem]:
 
 
 def splits(recipe: Recipe) -> Iterator[Problem]:
-    """Of a data set of the catalog it is known which splits it has; parts of one and several are `train[:10%]` and `train+test`."""
+    """The catalog knows the splits of its data sets. `train[:10%]` is a part of one, `train+test` are two."""
     for home, section in recipe.data_sets():
         hub = section.get("hub")
         there = _known(section).get("splits") if hub else None
         for setting in ("split", "validation_split", "test_split"):
             named = re.findall(r"(?:^|\+)\s*([\w.-]+)", section.get(setting) or "") if section.knows(setting) else []
             if there and (gone := [name for name in named if name not in there]):
-                near = nearest(gone[0], there)
-                hint = (f"Did you mean `{near}`? " if near else "") + f"It has {listed(there)}; {ASK_HUB}."
+                hint = f"{did_you_mean(gone[0], there)}It has {listed(there)}; {ASK_HUB}."
                 message = f"`{hub}` has no split `{gone[0]}`."
                 yield recipe.problem((*home, setting), message, hint)
 
@@ -296,8 +294,8 @@ LATER = "What prepares the data asks again, before a GPU is held."
 
 
 def datasets(recipe: Recipe) -> Iterator[Problem]:
-    """The datasets on the hub are there, and have the columns that the recipe names; the library reads them that will read
-    them later. A note where nobody can be asked."""
+    """The hub's data sets exist and have the columns that the recipe names, as the library that will read them says. A
+    note where the hub cannot be asked."""
     named = [(home, data) for home, data in recipe.data_sets() if data.get("hub")]
     if not named:
         return
@@ -313,128 +311,97 @@ def datasets(recipe: Recipe) -> Iterator[Problem]:
 def _dataset(recipe: Recipe, home: Path_, data: Settings) -> Iterator[Problem]:
     from runner.data import data_sets
 
-    source = data_sets.DataSource(
-        hub=data["hub"], revision=data.get("revision"), subset=data.get("subset"), split=data.get("split"), path=None
-    )
+    named = {setting: data.get(setting) for setting in ("hub", "revision", "subset", "split")}
     try:
-        there = data_sets.hub_columns(source)
-    except data_sets.Unreachable as reason:
-        yield recipe.note((*home, "hub"), _first(reason), LATER)
+        there = data_sets.hub_columns(data_sets.DataSource(**named, path=None))
     except Stop as reason:
-        lines = f"`hub`, `subset`, `split` and `revision` of `{name_of(home)}`"
-        yield recipe.problem((*home, "hub"), _first(reason), f"Look at it on the hub, and at {lines}.")
+        message = reason.text.split("\n")[0]
+        if isinstance(reason, data_sets.Unreachable):
+            yield recipe.note((*home, "hub"), message, LATER)
+        else:
+            lines = f"`hub`, `subset`, `split` and `revision` of `{name_of(home)}`"
+            yield recipe.problem((*home, "hub"), message, f"Look at it on the hub, and at {lines}.")
     else:
         yield from fits(recipe, home, data, "hub", data["hub"], there)
 
 
-def _first(reason: Stop) -> str:
-    return reason.text.split("\n")[0]
-
-
+# Rows that are looked at.
 FIRST_ROWS = 200
 # Files that are read a row at a time, without a library that takes its time.
 ENDINGS = (".jsonl", ".csv", ".tsv")
 
 
 def first_rows(recipe: Recipe) -> Iterator[Problem]:
-    """Notes, because a few rows are not all."""
+    """What the first rows of local files show, long before `recipe prepare` reads all; notes, because a few are not
+    all."""
     for home, data in recipe.data_sets():
-        file = _lines(recipe, data)
-        if not file or not data.knows("form") or data.get("songs"):
+        file = recipe.folder / data["path"] if data.get("path") else None
+        if not file or file.suffix not in ENDINGS or not file.is_file() or not data.knows("form") or data.get("songs"):
             continue
-        question, answer = data.get("question"), data.get("answer")
-        form = conversation_formats.stated(data["form"], question, answer)
-        said = ChatSet(
-            hub=None,
-            revision=None,
-            subset=None,
-            split=None,
-            path=str(file),
-            form=form,
-            question=question,
-            answer=answer,
-        )
+        templated = {setting: data.get(setting) for setting in QUESTION_ANSWER}
+        form = conversation_formats.stated(data["form"], **templated)
+        source = ChatSet(hub=None, revision=None, subset=None, split=None, path=str(file), form=form, **templated)
         try:
             rows.columns(file)
             # The one more tells whether there are others.
-            there = list(islice(rows.read(said), FIRST_ROWS + 1))
-            notes = list(_notes(said, file, there[:FIRST_ROWS]))
+            read = list(_conversations(source, islice(rows.read(source), FIRST_ROWS + 1)))
         except (row_files.Unreadable, Stop, KeyError):
             # The file cannot be read, or has other columns than are named: other rules say so, with a remedy.
             continue
-        for message, hint in notes:
+        for message, hint in _shown(file, read[:FIRST_ROWS]):
             yield recipe.note((*home, "path"), message, hint)
-        if there and (long := _too_long(recipe, home, said, file, there)):
-            yield long
+        yield from _too_long(recipe, home, file, [row for _, row in read if isinstance(row, Conversation)])
 
 
-def _lines(recipe: Recipe, data: Settings) -> Path | None:
-    """The file of a data set that is read a row at a time; None where it has none."""
-    file = recipe.folder / data["path"] if data.get("path") else None
-    return file if file and file.suffix in ENDINGS and file.is_file() else None
+def _conversations(source: ChatSet, numbered: Iterable[row_files.Numbered]) -> Iterator[tuple[int, Conversation | str]]:
+    """Each row's line, and its conversation or why it has none."""
+    told = source.told()
+    for number, row in numbered:
+        try:
+            yield number, row.reason if isinstance(row, row_files.Bad) else told.conversation(OWN, row)
+        except NoText as error:
+            yield number, str(error)
 
 
-def _too_long(
-    recipe: Recipe, home: Path_, source: ChatSet, file: Path, there: list[row_files.Numbered]
-) -> Problem | None:
+def _shown(file: Path, read: list[tuple[int, Conversation | str]]) -> Iterator[tuple[str, str]]:
+    from runner.data import doctor
+
+    among = f"Of the first {len(read):,} rows of `{file}`"
+    if lost := [(number, row) for number, row in read if isinstance(row, str)]:
+        first, reason = lost[0]
+        yield (
+            f"{among}, {len(lost):,} will be kept out; the first is line {first}: {reason}.",
+            "Mend them; `recipe prepare` names all of them, and ends with 1 where they are more than `max_lost_share`.",
+        )
+    good = [
+        doctor.ExaminedRow(number, row.said, row.turns[-1].content)
+        for number, row in read
+        if isinstance(row, Conversation)
+    ]
+    # What a few rows have in common says nothing; what is personal in one of them does.
+    for finding in doctor.quick(good) if len(read) >= doctor.FEW else doctor.personal(good):
+        yield f"{among}, {finding.count:,} have {finding.kind}: {finding.told_of()}.", finding.remedy
+
+
+def _too_long(recipe: Recipe, home: Path_, file: Path, conversations: list[Conversation]) -> Iterator[Problem]:
     """That rows are longer than `sequence_len`: surely, where they have as many words, and likely, by their letters."""
     where, limit = recipe.longest_row(home)
+    if not limit or not conversations:
+        return
     data = recipe.document.lookup(home)
     prompt = (data.get("system_prompt") if isinstance(data, dict) else None) or ""
-    told, texts = source.told(), []
-    for _, row in there:
-        if isinstance(row, row_files.Bad):
-            continue
-        try:
-            conversation = told.conversation(OWN, row)
-        except NoText:
-            continue
-        if not isinstance(conversation, str):
-            texts.append(f"{prompt} {' '.join(turn.content for turn in conversation.turns)}")
-    if not limit or not texts:
-        return None
-    whole, texts = len(texts) <= FIRST_ROWS, texts[:FIRST_ROWS]
+    texts = [f"{prompt} {' '.join(turn.content for turn in one.turns)}" for one in conversations[:FIRST_ROWS]]
     surely = sum(len(text.split()) > limit for text in texts)
     likely = sum(len(text.encode()) / BYTES_A_TOKEN > limit for text in texts)
+    whole = len(conversations) <= FIRST_ROWS
     among = f"{'the' if whole else 'the first'} {len(texts):,} rows of `{file}`"
     hint = "Raise `sequence_len`; `recipe prepare` counts in tokens."
     if surely == len(texts):
         message = f"All of {among} have more than {limit:,} words, and rows of more than {limit:,} tokens are left out: none would be left."
-        return recipe.problem(where, message, hint, severity="error" if whole else "note")
-    if likely > len(texts) / 2:
+        yield recipe.problem(where, message, hint, severity="error" if whole else "note")
+    elif likely > len(texts) / 2:
         message = f"Of {among}, about {likely:,} are longer than {limit:,} tokens, and are left out."
-        return recipe.note(where, message, hint)
-    return None
-
-
-def _notes(source: ChatSet, file: Path, there: list[row_files.Numbered]) -> Iterator[tuple[str, str]]:
-    from runner.data import data_sets, doctor
-    from runner.data.report import Report
-
-    sources = data_sets.DataSets(sets=(source,), seed=0)
-    report, good = Report.of(sources), []
-    told = source.told()
-    for number, row in report.whole(sources, 0, there):
-        try:
-            conversation = told.conversation(OWN, row)
-        except NoText as error:
-            report.lose(number, "no conversation", str(error))
-            continue
-        if isinstance(conversation, str):
-            report.lose(number, "no conversation", conversation)
-            continue
-        good.append(doctor.ExaminedRow(number, conversation.said, conversation.turns[-1].content))
-    among = f"Of the first {report.rows_in:,} rows of `{file}`"
-    if report.lost:
-        first, reason = report.bad_lines[0]
-        yield (
-            f"{among}, {report.lost:,} will be kept out; the first is line {first}: {reason}.",
-            "Mend them; `recipe prepare` names all of them, and ends with 1 where they are more than `max_lost_share`.",
-        )
-    # What a few rows have in common says nothing; what is personal in one of them does.
-    findings = doctor.quick(good) if report.rows_in >= doctor.FEW else doctor.personal(good)
-    for finding in findings:
-        yield f"{among}, {finding.count:,} have {finding.kind}: {finding.told_of()}.", finding.remedy
+        yield recipe.note(where, message, hint)
 
 
 RULES = (one_source, once, shares_of_rows, one_form, templates_name_columns, splits, left_over, hub_names, commits)

@@ -1,5 +1,4 @@
-"""Check: a document becomes a Recipe, or every Problem that keeps it from being one, as far as anything can be judged before it
-runs."""
+"""Check: a document becomes a Recipe, or every Problem that can be found before it runs."""
 
 from __future__ import annotations
 
@@ -12,13 +11,12 @@ from typing import Any
 
 from runner import catalog, scenarios
 from runner.check import by_schema, rules, sources
-from runner.data import conversation_formats, row_files, rows
 from runner.plan import Plan
-from runner.recipe import lock, reading, templates
+from runner.recipe import lock, reading
 from runner.recipe import overrides as changing
 from runner.recipe.document import Document
 from runner.recipe.overrides import Override
-from runner.recipe.recipe import DEMO_QUESTIONS, BrokenSetting, Recipe, Settings
+from runner.recipe.recipe import BrokenSetting, Recipe, Settings
 from runner.scenarios import forecasting
 from runner.tools.problem import Problem, Stop, errors_of
 
@@ -102,8 +100,8 @@ ALLOWED = (TOO_LARGE,)
 def examine(
     file: Path | str, changes: Iterable[Override] = (), online: bool = False, allowed: Collection[str] = ()
 ) -> list[Problem]:
-    """Every Problem with the recipe in a file, `-` for standard input, notes included; translating it, too, must find nothing wrong. online: whether
-    the hub is asked for what only it can say; allowed: of ALLOWED what is noted alone."""
+    """Every Problem with the recipe in a file (`-` for standard input), notes and problems of translating it included.
+    online: ask the hub too; allowed: those of ALLOWED that are notes only."""
     try:
         document, _ = override(reading.standard_input() if file == "-" else reading.read(file), changes)
     except Stop as stop:
@@ -119,8 +117,8 @@ def examined(
     if recipe is None or errors_of(problems):
         return None, problems
     # Only a recipe without errors needs what follows.
-    from runner.render import place
     from runner.scenarios import translate
+    from runner.scenarios.targets import place
 
     try:
         plan = translate(recipe, replace(place(recipe), checkpoint_keys=None))
@@ -135,7 +133,7 @@ def _said(file: Path | str, stop: Stop) -> list[Problem]:
 
 
 def require_fits(recipe: Recipe, plan: Plan, allowed: Collection[str] = ()) -> None:
-    """Raises Stop where a stage cannot fit its GPU, unless that is allowed; for whoever sends a recipe or writes its files."""
+    """Raises Stop where a stage cannot fit its GPU, unless that is allowed; before a recipe is sent or rendered."""
     if wrong := errors_of(_foreseen(recipe, plan, allowed)):
         raise Stop(wrong)
 
@@ -157,7 +155,7 @@ Follow = Callable[[Recipe, Recipe], Iterator[tuple[str, Any]]]
 
 
 def with_followers(document: Document, changes: list[Override]) -> list[Override]:
-    """The changes, and behind them what follows from them. Changes that cannot be applied are left to who applies them."""
+    """The changes, each followed by what derives from it. Changes that cannot be applied are left to the caller."""
     whole = list(changes)
     with suppress(Stop, BrokenSetting):
         for causes, follow in FOLLOWERS:
@@ -171,54 +169,6 @@ def with_followers(document: Document, changes: list[Override]) -> list[Override
                 if not any(_concerns(change, [setting]) for change in changes):
                     whole.append(Override(setting, None, value, by, f"follows {by}"))
     return whole
-
-
-# Lines of a section of data that are about the rows of one source alone, and where nothing else says which rows validate.
-OF_A_SOURCE = ("hub", "sets", "revision", "subset", "split", "test_split", "sample", "mean", "std")
-VALIDATES, SHARE = ("validation_split", "validation_path"), 0.1
-
-
-def with_own_data(document: Document, changes: list[Override]) -> list[Override]:
-    """The changes of a recipe that is copied, and behind each `path` that names other data what was about the data of
-    before and goes with it."""
-    whole, settings = list(changes), {change.setting for change in changes}
-    for change in changes:
-        home, _, last = change.setting.rpartition(".")
-        section = document.lookup(change.path[:-1])
-        if last != "path" or not isinstance(change.after, str) or not isinstance(section, dict):
-            continue
-        if change.after in (section.get("path"), section.get("sample")):
-            continue  # the recipe's own file, and the other lines are about it
-        why = "was about the data of before"
-        words = () if "songs" in section else ("system_prompt",)
-        about = (*OF_A_SOURCE, *VALIDATES, *words, *_templates(document, section, change))
-        gone = [name for name in about if name in section]
-        others = [Override(f"{home}.{name}", None, None, change.by, why) for name in gone]
-        if set(gone) & set(VALIDATES) and "validation_share" not in section:
-            others.append(Override(f"{home}.validation_share", None, SHARE, change.by, "a share of the new data"))
-        if home == "data":
-            others += _questions(document, change)
-        whole += [other for other in others if other.setting not in settings]
-    return whole
-
-
-def _questions(document: Document, change: Override) -> list[Override]:
-    """What takes a demo's questions away that were asked about the data of before; those about new data come from its rows."""
-    demo = document.lookup(("demo",))
-    asked = [name for name in DEMO_QUESTIONS if name in demo] if isinstance(demo, dict) else []
-    names = ["demo"] if asked and len(asked) == len(demo) else [f"demo.{name}" for name in asked]
-    return [Override(name, None, None, change.by, "asked about the data of before") for name in names]
-
-
-def _templates(document: Document, section: Mapping[str, Any], change: Override) -> tuple[str, ...]:
-    """The section's templates for columns, where the new file has conversations and not their columns."""
-    there = [name for name in ("question", "answer") if isinstance(section.get(name), str)]
-    try:
-        found = rows.columns(Path(document.file).parent / change.after, section.get("split"))
-        named = {column for name in there for column in templates.columns(section[name])}
-    except (row_files.Unreadable, OSError, ValueError):
-        return ()
-    return tuple(there) if conversation_formats.told(found) and not named <= set(found) else ()
 
 
 def _counted(before: Recipe, after: Recipe) -> Iterator[tuple[str, Any]]:

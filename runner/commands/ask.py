@@ -1,4 +1,4 @@
-"""`recipe ask` and `merge`: one question to a trained model, and an adapter that becomes part of its base model."""
+"""`recipe ask`: one question to a trained model."""
 
 from pathlib import Path
 
@@ -6,7 +6,6 @@ import click
 
 from runner import parts
 from runner.commands.options import (
-    complete_recipe,
     end,
     open_recipe,
     recipe_path,
@@ -30,8 +29,8 @@ from runner.tools.problem import Stop
 def ask(
     path: str, question: str, sets: tuple[str, ...], run_dir: str | None, base: bool, stage: str | None, url: str | None
 ) -> None:
-    """Put a QUESTION to the model that a recipe trained, in the words it was trained with; to one of images, the file of a
-    PICTURE."""
+    """Put a QUESTION to the model that a recipe trained, in the words it was trained with; to one of images, the file
+    of a PICTURE."""
     from runner.tools.process import hush
 
     hush()
@@ -60,36 +59,3 @@ def ask(
     say()
     say(said)
     end("Asked as it was trained to be asked.", "compare", path)
-
-
-@click.command()
-@click.argument("path", metavar="RECIPE|ADAPTER", shell_complete=complete_recipe)
-@set_option
-@run_option
-@click.option(
-    "--out", metavar="DIR", help="Where to write the model. Default: best_model of the run, or ADAPTER-merged."
-)
-def merge(path: str, sets: tuple[str, ...], run_dir: str | None, out: str | None) -> None:
-    """Add the adapter that a RECIPE trained, or that lies in a folder, to its base model, and write the whole model."""
-    from runner.tools.process import hush
-
-    hush()
-    from runner.run import inference
-
-    if (Path(path) / "adapter_config.json").is_file():
-        if sets or run_dir:
-            raise Stop("`--set` and `--run` go with a recipe, and this is an adapter.", "Leave them out.", code=2)
-        written = inference.merge_adapter(Path(path), Path(out) if out else None)
-    elif Path(path).is_dir():
-        raise Stop(
-            f"`{path}` holds no adapter: it has no `adapter_config.json`.",
-            "Name a recipe, or `lora_adapter` in the folder of a run.",
-        )
-    else:
-        recipe, _ = open_recipe(path, sets)
-        written = inference.merge_run(recipe, run_dir, Path(out) if out else None)
-    say(f"the whole model is in {written}")
-    end(
-        "It can be asked and served without its adapter.",
-        *(("ask", path, "QUESTION") if Path(path).is_file() else ("doctor",)),
-    )

@@ -2,7 +2,7 @@
 
 import click
 
-from runner.check.batch import FORMATS, CheckReport, find, judged
+from runner.check.batch import CheckReport, find, formats, judged
 from runner.commands.options import allow_option, complete_recipe, end, say, set_option
 from runner.recipe import overrides as changing
 
@@ -13,7 +13,7 @@ from runner.recipe import overrides as changing
 @click.option(
     "--format",
     "style",
-    type=click.Choice(["text", *FORMATS]),
+    type=click.Choice(["text", *formats()]),
     default="text",
     help="How to print problems; github, sarif, junit and gitlab are for those who show them beside the lines.",
 )
@@ -34,8 +34,8 @@ def check(
     strict: bool,
     allowed: tuple[str, ...],
 ) -> int:
-    """Say what is wrong in recipes: file, line, what to do. A folder means every recipe below it: YAML with `scenario` or two
-    sections of a recipe, but not in `build` and `runs`, which hold what was made of recipes.
+    """Say what is wrong in recipes: file, line, what to do. A folder means every recipe below it: YAML with `scenario`
+    or two sections of a recipe, but not in `build` and `runs`, which hold what was made of recipes.
 
     `-` means the recipe on standard input.
 
@@ -46,7 +46,7 @@ def check(
     errors = len(verdict.errors)
     shown = verdict.without_notes if quiet else verdict
     if style != "text":
-        if text := FORMATS[style](found.recipes, shown):
+        if text := formats()[style](found.recipes, shown):
             say(text)
         return _code(verdict)
     for problem in shown.problems:

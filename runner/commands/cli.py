@@ -19,15 +19,14 @@ from runner.tools.process import ensure_home
 
 # The core's own, each with its module here and what `recipe --help` says of it. A part's stand in its table.
 CORE = {
-    "list": ("list", "Show the starter recipes."),
+    "list": ("show", "Show the starter recipes."),
     "show": ("show", "Show a recipe with every default, and where it comes from."),
     "check": ("check", "Say what is wrong in recipes, with line and remedy."),
-    "render": ("render", "Write what the cluster needs."),
+    "render": ("show", "Write what the cluster needs."),
     "prepare": ("run", "Prepare a recipe's data."),
     "rehearse": ("run", "Run all of it here with a tiny model."),
     "run": ("run", "Train on the GPUs of this machine."),
     "ask": ("ask", "Ask a trained model."),
-    "merge": ("ask", "Make an adapter part of its base model."),
 }
 # How `recipe --help` lists them: as people come to need them. What is not here comes last.
 ORDER = (
@@ -56,8 +55,8 @@ class _Commands(click.Group):
         if name not in commands():
             return None
         module = importlib.import_module(commands()[name][1])
-        command: click.Command = getattr(module, module.__dict__.get("COMMAND", name))
-        return command
+        there = (each for each in vars(module).values() if isinstance(each, click.Command))
+        return next(each for each in there if each.name == name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -1,4 +1,5 @@
-"""`recipe run`, `rehearse` and `prepare`: a recipe at full size, with a tiny model, or its data alone, on this machine."""
+"""`recipe run`, `rehearse` and `prepare`: a recipe at full size, with a tiny model, or its data alone, on this
+machine."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from runner.recipe import overrides as changing
 if TYPE_CHECKING:
     from runner.run.run_folder import RunFolder
 
-# Set by a program that watches, which then reads each event as a line (see `runner.trainer.child_process`).
+# Set by a program that watches, which then reads each event as a line (see `runner.tools.child_process`).
 EVENTS = "RECIPE_EVENTS"
 # What training says of itself: `event`, its kind, and what belongs to that.
 Event = Mapping[str, Any]
@@ -82,7 +83,7 @@ def watch() -> Iterator[Callable[[Event], None]]:
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from runner.trainer.child_process import TRAINING
+    from runner.tools.child_process import TRAINING
 
     columns = (
         TextColumn("  {task.description}"),
@@ -111,7 +112,7 @@ def watch() -> Iterator[Callable[[Event], None]]:
 
 
 def _events(event: Event) -> None:
-    from runner.trainer import child_process
+    from runner.tools import child_process
 
     say(child_process.event_line(event))
 

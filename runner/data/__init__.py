@@ -1,5 +1,5 @@
-"""Rows to Parquet: a kind of data is one module, with a frozen dataclass of its settings, `prepare`, which takes it, and `first`,
-which shows rows as the model will see them."""
+"""Rows to Parquet: a kind of data is one module, with a frozen dataclass of its settings, `prepare`, which takes it,
+and `first`, which shows rows as the model will see them."""
 
 from __future__ import annotations
 
@@ -18,21 +18,24 @@ from runner.tools.problem import Stop
 # Who prepares the kinds of data that several scenarios may name; a scenario's own stand in its folder.
 PREPARERS = {
     "chat": "runner.data.chat",
-    "lyrics": "runner.data.lyrics",
-    "plain-text": "runner.data.plain_text",
+    "lyrics": "runner.data.chat",
+    "plain-text": "runner.data.blocks",
 }
 # Of a document, what a model is given to go on from: so many words.
 BEGINNING = 8
 # Bytes of files that are not prepared only to see what would be asked; and of their rows so many are read.
 LARGE, AMONG = 100_000_000, 50
 
+# The project's own text, about nothing in particular: every model is measured on it, and a twin warms up on it.
+GENERAL_TEXT = Path(__file__).with_name("general_text.txt")
+
 Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
 class RenderedExample:
-    """A row: what is asked in it, or how its text begins; and all of it, with the marks around each message. picture: of a row
-    that is one, as PNG; its text then says what it shows."""
+    """A row: what is asked in it, or how its text begins; and all of it, with the marks around each message. picture:
+    of a row that is one, as PNG; its text then says what it shows."""
 
     asked: str
     text: str
@@ -62,8 +65,8 @@ def first(data: Mapping[str, Any], most: int) -> list[RenderedExample]:
 
 
 def held_out(data: Mapping[str, Any]) -> list[str]:
-    """What the rows ask that the preparation would keep for validation, or how such documents begin; of a large file what its first
-    rows ask.
+    """What the rows ask that the preparation would keep for validation, or how such documents begin; of a large file
+    what its first rows ask.
 
     Raises Stop where the rows cannot be read at all.
     """
@@ -84,3 +87,7 @@ def held_out(data: Mapping[str, Any]) -> list[str]:
                 asked = parquet.read_table(Path(folder) / "validation.parquet", columns=["full-question"])
             return [str(question) for question in asked["full-question"].to_pylist()]
     return [example.asked for example in first(data, AMONG)]
+
+
+def general_documents() -> list[str]:
+    return [part.strip() for part in GENERAL_TEXT.read_text(encoding="utf-8").split("\n%%\n")]

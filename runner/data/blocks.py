@@ -1,15 +1,18 @@
-"""Blocks: documents become rows of exactly N tokens, streamed to a Parquet file.
+"""Plain text becomes blocks: documents from a file or the hub become rows of exactly N tokens, streamed to a Parquet
+file, with a validation side where the recipe has one.
 
 Every document is tokenised whole, followed by the end-of-text token, and the long line of tokens is cut every N tokens.
 Each token is in at most one block, in its order; only the tokens after the last whole block are dropped. Memory depends
-on the batch, not on the text: at any time a few batches of documents are in work, and one group of rows is being filled.
+on the batch, not on the text: at any time a few batches of documents are in work, and one group of rows is being
+filled.
 """
 
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,8 +20,17 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
+from runner.data import RenderedExample, data_sets, doctor, rows, tokenizers
+from runner.data.data_sets import PlainText
+from runner.data.lengths import Lengths
+from runner.data.report import REPORT_FILE, SHOWN_BAD_LINES, Examined, numbers, parts_of, require_few
+from runner.data.row_files import Bad, DataRow
+from runner.data.tokenizers import TokenizerFor
 from runner.tools.files import replacing
+from runner.tools.names import content_hash, listed
+from runner.tools.problem import Stop
 
+SIDES = ("train", "validation")
 # Documents are handed over in batches of about this many characters: enough to keep a thread busy, little to hold.
 BATCH_CHARACTERS = 64 * 1024
 # Rows are written in groups of about this many tokens, 2 MB of them.
@@ -26,6 +38,220 @@ GROUP_TOKENS = 512 * 1024
 
 Made = TypeVar("Made")
 Encode = Callable[[list[str]], list[np.ndarray]]
+
+
+@dataclass
+class TextReport(Examined):
+    """What became of the documents. key: hash of everything that the result depends on.
+
+    train, validation: `documents`, `tokens`, `blocks`, `dropped` (tokens), validation empty where there is none. sets:
+    documents to train on by data set. rows_in: that were read, which are more than made a few blocks. skipped: why a
+    row gave no document, and how often.
+    """
+
+    key: str = ""
+    source: str = ""
+    tokenizer: str = ""
+    block_len: int = 0
+    train: dict[str, int] = field(default_factory=dict)
+    validation: dict[str, int] = field(default_factory=dict)
+    rows_in: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)
+    sets: dict[str, int] = field(default_factory=dict)
+    cut_short: bool = False
+    notes: list[str] = field(default_factory=list)
+
+    # The rows that training sees are blocks; nothing is drawn.
+    sampled_from: None = None
+
+    @property
+    def lengths(self) -> Lengths:
+        return Lengths(mean=self.block_len, high=self.block_len)
+
+    @property
+    def train_rows(self) -> int:
+        return self.train["blocks"]
+
+    @property
+    def validation_rows(self) -> int:
+        return self.validation.get("blocks", 0)
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """The part of the training documents that each of several data sets has, 0 to 1."""
+        return parts_of(self.sets, self.train.get("documents", 0))
+
+    def leave_out(self, reason: str) -> None:
+        self.skipped[reason] = self.skipped.get(reason, 0) + 1
+
+    def left_out(self) -> Iterator[str]:
+        """Rows that gave no document, and why."""
+        for reason, count in self.skipped.items():
+            yield f"  skipped            {count:>11,}   {reason}{numbers(self.lost_lines.get(reason, []), count)}"
+        for number, reason in self.bad_lines[:SHOWN_BAD_LINES]:
+            yield f"    line {number}: {reason}"
+
+    def lines(self) -> Iterator[str]:
+        """The report for a person, a line a fact."""
+        yield f"from                 {self.source}"
+        yield from self.left_out()
+        if len(self.bad_lines) > SHOWN_BAD_LINES:
+            yield f"    and {len(self.bad_lines) - SHOWN_BAD_LINES:,} more, all in {REPORT_FILE}"
+        for name in SIDES:
+            if side := getattr(self, name):
+                yield f"{name + ' documents':<20} {side['documents']:>11,}"
+                for said, count in self.sets.items() if name == "train" and len(self.sets) > 1 else ():
+                    yield f"  {said.partition(' ')[0]:<18} {count:>11,}   {said.partition(' ')[2]}"
+                yield f"  tokens             {side['tokens']:>11,}   with an end-of-text after each document (tokenizer of {self.tokenizer})"
+                yield f"  blocks             {side['blocks']:>11,}   of {self.block_len:,} tokens"
+                rest = "after the last block" if not self.cut_short else "a rehearsal takes the first blocks"
+                yield f"  dropped            {side['dropped']:>11,}   tokens, {rest}"
+        if not self.validation:
+            yield "validation                  none   nothing is evaluated, and the last weights are the result"
+        yield from self.examined()
+        yield from self.notes
+
+
+def prepare(
+    plain_text: PlainText,
+    out: Path,
+    *,
+    tokenizer_for: TokenizerFor | None = None,
+    sample_rows: int | None = None,
+) -> TextReport:
+    """Writes `train.parquet`, `validation.parquet` where there is validation data, and `report.json`.
+
+    tokenizer_for: gives the tokenizer; without one there are no blocks.
+    sample_rows: make at most so many blocks, the first ones.
+    Raises Stop where there is no tokenizer, or too little text for one block.
+    """
+    sides = [side for side in SIDES if side == "train" or plain_text.validation_sets or plain_text.validation_share]
+    tokenizer = tokenizer_for(documents(plain_text, "train", TextReport())) if tokenizer_for else None
+    if tokenizer is None or tokenizer.eos_token_id is None:
+        raise Stop(
+            "Text can only be cut into blocks with the base model's tokenizer, and it cannot be loaded here.",
+            "Check the model's name, your network and your access to it on the hub.",
+        )
+    key = _key(plain_text, tokenizer, sample_rows)
+    known = TextReport.read(out)
+    if known and known.key == key and all((out / f"{side}.parquet").is_file() for side in sides):
+        known.notes = list(_notes(plain_text, known))
+        return known
+    report = TextReport(
+        key=key,
+        source=plain_text.name,
+        tokenizer=getattr(tokenizer, "said_as", str(tokenizer.name_or_path)),
+        block_len=plain_text.sequence_len,
+    )
+    (out / "validation.parquet").unlink(missing_ok=True)
+    drawn = doctor.Drawn()
+    for side in sides:
+        counts = write(
+            documents(plain_text, side, report, drawn if side == "train" and sample_rows is None else None),
+            tokenizer,
+            plain_text.sequence_len,
+            out / f"{side}.parquet",
+            most_blocks=sample_rows,
+        )
+        setattr(report, side, counts.facts)
+        report.cut_short |= counts.blocks == sample_rows
+        require_few(report.lost, report.rows_in, plain_text.max_lost_share, report.left_out())
+        if not counts.blocks:
+            raise _too_little(plain_text, side, counts.tokens, report)
+    if drawn.of:
+        report.licence = doctor.licences(plain_text)
+        doctor.examine(drawn.rows, drawn.of, report)
+    report.notes = list(_notes(plain_text, report))
+    report.write(out)
+    return report
+
+
+def _too_little(plain_text: PlainText, side: str, tokens: int, report: TextReport) -> Stop:
+    name = "validation" if side == "validation" else "training"
+    lines = [
+        f"The {name} text has {tokens:,} tokens, too few for one block of {plain_text.sequence_len:,}.",
+        *report.left_out(),
+    ]
+    share = side == "validation" and plain_text.validation_share
+    return Stop(
+        "\n".join(lines),
+        f"Give more text, {'raise `data.validation_share`, ' if share else ''}or lower `model.sequence_len`.",
+    )
+
+
+def first(plain_text: PlainText, side: str = "train") -> Iterator[RenderedExample]:
+    """The documents of a side, one after the other; the model sees them joined, in blocks."""
+    return map(RenderedExample.of_document, documents(plain_text, side, TextReport()))
+
+
+def documents(plain_text: PlainText, side: str, report: TextReport, drawn: doctor.Drawn | None = None) -> Iterator[str]:
+    """The texts of one side, in order. A share for validation is drawn by a hash of seed and text, so that equal
+    documents stay on one side, and one more document in the file does not redraw all the others. Several data sets give
+    one document each in turn, so that the first blocks hold some of all. drawn: gets what the doctor is to look at."""
+    source = plain_text.of(side)
+    waiting = deque(_of_set(source, index, side, report, drawn) for index in range(len(source.sets)))
+    while waiting:
+        for text in islice(waiting[0], 1):
+            yield text
+            waiting.rotate(-1)
+            break
+        else:
+            waiting.popleft()
+
+
+def _of_set(source: PlainText, index: int, side: str, report: TextReport, drawn: doctor.Drawn | None) -> Iterator[str]:
+    one, share = source.sets[index], source.validation_share
+    # Both sides of a share read the same rows; they are counted once.
+    counted = side == "train" or not share
+    for number, row in rows.read(one, column=one.text):
+        report.rows_in += counted
+        line = data_sets.where(source, index, number)
+        reason = "not a row" if isinstance(row, Bad) else _wrong(row, one.text)
+        if reason and counted:
+            report.lose(line, reason, row.reason if isinstance(row, Bad) else "")
+        if isinstance(row, Bad) or reason:
+            continue
+        if not data_sets.drawn(row, one.share, source.seed):
+            if counted:
+                report.leave_out("beyond the `share` of its data set, drawn by the seed")
+            continue
+        text = row[one.text]
+        if not share or (data_sets.hash_64(f"{source.seed}\n{text}") < share * 2**64) == (side == "validation"):
+            if side == "train":
+                said = f"{data_sets.set_name(index)} {one.name}"
+                report.sets[said] = report.sets.get(said, 0) + 1
+                if drawn is not None:
+                    drawn.add(line, text)
+            yield text
+
+
+def _wrong(row: DataRow, column: str) -> str:
+    if column not in row:
+        return f"no column `{column}`; there are {listed(list(row)[:10])}"
+    text = row[column]
+    if not isinstance(text, str | None):
+        return f"column `{column}` holds something else than text"
+    return "" if text and text.strip() else "the text is empty"
+
+
+def _key(plain_text: PlainText, tokenizer: Any, sample_rows: int | None) -> str:
+    """Everything that the blocks depend on: the settings, the files' content, and the tokenizer."""
+    contents = [one.content for one in (*plain_text.sets, *plain_text.validation_sets)]
+    tokens = [tokenizers.content(tokenizer.name_or_path), len(tokenizer), tokenizer.eos_token_id]
+    figures = ("effective_batch_size", "epochs", "warmup_steps", "eval_steps")
+    settings = {name: value for name, value in asdict(plain_text).items() if name not in figures}
+    return content_hash([settings, contents, tokens, sample_rows], 32)
+
+
+def _notes(plain_text: PlainText, report: TextReport) -> Iterator[str]:
+    """What the number of steps means for the intervals of the recipe."""
+    batch, epochs, every = plain_text.effective_batch_size, plain_text.epochs, plain_text.eval_steps
+    steps = int(-(-report.train["blocks"] // batch) * epochs)
+    yield f"steps                {steps:>11,}   of {batch} blocks each, in {epochs:g} epochs"
+    if steps <= plain_text.warmup_steps:
+        yield f"  note: the learning rate still rises at the end, because `train.warmup_steps` is {plain_text.warmup_steps:,}"
+    if every and steps < every:
+        yield f"  note: the only evaluations are at the start and at the end, because `train.eval_steps` is {every:,}"
 
 
 @dataclass
@@ -52,8 +278,8 @@ COLUMNS = pa.schema(
 def write(
     documents: Iterable[str], tokenizer: Any, block_len: int, file: Path, *, most_blocks: int | None = None
 ) -> BlockCounts:
-    """Writes `file` (Parquet: `input_ids`, `labels`, `attention_mask`, each `block_len` numbers a row), which appears when it is
-    complete.
+    """Writes `file` (Parquet: `input_ids`, `labels`, `attention_mask`, each `block_len` numbers a row), which appears
+    when it is complete.
 
     documents: texts, read once, in order. tokenizer: a Hugging Face tokenizer with an end-of-text token.
     block_len: tokens of a block. most_blocks: stop after so many; None for all.
@@ -76,9 +302,11 @@ def write(
 
 
 def cut(documents: Iterable[np.ndarray], counts: BlockCounts, most_blocks: int | None = None) -> Iterator[np.ndarray]:
-    """Whole blocks of the line of tokens, arrays (blocks, `counts.block_len`) of about GROUP_TOKENS, each good until the next.
+    """Whole blocks of the line of tokens, arrays (blocks, `counts.block_len`) of about GROUP_TOKENS, each good until
+    the next.
 
-    documents: the tokens of each, of any number. counts: gets what became of them. most_blocks: stop after so many; None for all.
+    documents: the tokens of each, of any number. counts: gets what became of them. most_blocks: stop after so many;
+    None for all.
     """
     length = counts.block_len
     room = None if most_blocks is None else most_blocks * length
@@ -125,7 +353,7 @@ def lengths(documents: Iterable[str], tokenizer: Any) -> np.ndarray:
 
 
 def histogram(counts: np.ndarray) -> list[tuple[int, int, int]]:
-    """At most 24 bins of whole numbers, all equally wide: the first and the last number in each, and how many counts lie there."""
+    """At most 24 bins of equal width: the first and the last number of each, and the number of counts in it."""
     first = int(counts.min())
     width = -(-(int(counts.max()) - first + 1) // 24)
     in_bins = np.bincount((counts - first) // width)
@@ -151,7 +379,7 @@ def in_threads(documents: Iterable[str], work: Callable[[list[str]], list[Made]]
     """
     threads = len(os.sched_getaffinity(0))
     theirs = os.environ.get("TOKENIZERS_PARALLELISM")
-    # The tokenizer would divide every batch over the cores again, and its threads would fight with these (a quarter slower).
+    # The tokenizer would divide every batch over the cores again, and compete with these threads (a quarter slower).
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     waiting: deque[Future[list[Made]]] = deque()
     pool = ThreadPoolExecutor(threads)
@@ -171,7 +399,7 @@ def in_threads(documents: Iterable[str], work: Callable[[list[str]], list[Made]]
 
 
 def in_groups(things: Iterable[Made], size: Callable[[Made], int], enough: int) -> Iterator[list[Made]]:
-    """Lists of things in their order, each as soon as the sizes of its own are `enough` together; the last one has the rest."""
+    """Lists of things in order; a list ends as soon as its sizes add up to `enough`, the last one with the rest."""
     group: list[Made] = []
     together = 0
     for thing in things:

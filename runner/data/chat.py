@@ -1,12 +1,19 @@
-"""Conversations, whatever form their rows have, to Parquet: columns of Arrow as they are spooled, counted in tokens and written;
-no duplicates, none too long, a split that leaks no question."""
+"""Conversations to Parquet, whatever form their rows have: no duplicates, none too long, a split that leaks no
+question. And conversations about songs: a seeded draw from a stream of any length, and for each song one task that it
+answers."""
 
+import hashlib
 import json
-import random
-from collections.abc import Iterator, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from dataclasses import dataclass
+from functools import cache, cached_property, partial
+from itertools import accumulate
+from operator import itemgetter
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -14,18 +21,23 @@ import pyarrow.compute as pc
 
 from runner.data import RenderedExample, blocks, doctor, items, rows
 from runner.data.conversation_formats import (
+    GENRE,
     OWN,
+    STYLE,
     TRAINING,
     ChatData,
     ChatSet,
     Conversation,
     Conversations,
+    Lyrics,
     NoConversation,
+    Songs,
     Turn,
+    pair,
     rendered,
     unwritten,
 )
-from runner.data.items import Spool
+from runner.data.items import ItemPreparer
 from runner.data.lengths import Lengths
 from runner.data.report import Report
 from runner.data.tokenizers import TokenizerFor
@@ -33,52 +45,39 @@ from runner.recipe import templates
 
 
 def prepare(
-    chat: ChatData,
+    asked: ChatData | Lyrics,
     out: Path,
     *,
     tokenizer_for: TokenizerFor | None = None,
     sample_rows: int | None = None,
 ) -> Report:
-    """Writes `train.parquet` and `validation.parquet` (columns `full-question`, `answer`, `messages`) and `report.json`.
+    """Writes `train.parquet` and `validation.parquet` (columns `full-question`, `answer`, `messages`) and
+    `report.json`.
 
     tokenizer_for: where it gives a tokenizer, conversations longer than `sequence_len` tokens are left out.
-    sample_rows: keep at most so many pairs, drawn by the seed.
+    sample_rows: keep at most so many pairs, or songs, drawn by the seed.
     Raises Stop where too few rows are left to train and validate on.
     """
-
-    def read(place: Path, report: Report) -> tuple[Spool, np.ndarray]:
-        sets = [one.told() for one in chat.sets]
-        said = (
-            f"{one.form}{'' if stated.form else ', told from the columns'}"
-            for one, stated in zip(sets, chat.sets, strict=True)
-        )
-        report.form = "; ".join(dict.fromkeys(said))
-        codecs = [items.RowCodec(partial(one.conversation, chat.special_tokens.axolotl), batch) for one in sets]
-        spooled, kept = items.without_duplicates(chat, codecs, place, report)
-        if sample_rows is not None and len(kept) > sample_rows:
-            report.sampled_from = len(kept)
-            kept = kept[sorted(random.Random(chat.seed).sample(range(len(kept)), sample_rows))]
-        return spooled, kept
-
-    return items.prepare(
-        chat,
-        out,
-        read,
-        partial(ConversationColumns, chat),
-        tokenizer=chat.tokenizer,
-        tokenizer_for=tokenizer_for,
-        sample_rows=sample_rows,
-    )
+    kind: Any = SongRows if isinstance(asked, Lyrics) else ChatRows
+    report: Report = kind(asked, asked.tokenizer).prepare(out, tokenizer_for, sample_rows)
+    return report
 
 
-def first(chat: ChatData) -> Iterator[RenderedExample]:
-    """The rows that make a conversation, one after the other."""
-    for one in map(ChatSet.told, chat.sets):
+def first(asked: ChatData | Lyrics) -> Iterator[RenderedExample]:
+    """The conversations of rows, one after the other; of songs the tasks, before any is drawn."""
+    if isinstance(asked, Lyrics):
+        for one in asked.sets:
+            for row in rows.good(one, stream=asked.stream):
+                song = _song(row, asked.songs)
+                if isinstance(song, Song):
+                    yield asked.rendered(_task(song, asked))
+        return
+    for one in map(ChatSet.told, asked.sets):
         for row in rows.good(one):
             with suppress(NoConversation, templates.NoText):
-                conversation = one.conversation(chat.special_tokens.axolotl, row)
+                conversation = one.conversation(asked.special_tokens.axolotl, row)
                 if isinstance(conversation, Conversation):
-                    yield chat.rendered(conversation)
+                    yield asked.rendered(conversation)
 
 
 TURN = pa.struct({"role": pa.string(), "content": pa.string(), "besides": pa.string()})
@@ -122,22 +121,27 @@ def conversations(batch: pa.RecordBatch) -> Iterator[Conversation]:
         yield Conversation(tuple(turns[start:end]), tools)
 
 
-class ConversationColumns:
-    """What becomes of spooled conversations. Written are `full-question`, `answer`, `messages` as Axolotl reads them, and `tools`
-    where a row has some."""
+Talk = TypeVar("Talk", bound=Conversations)
 
-    def __init__(self, asked: Conversations, items: Spool) -> None:
-        self.asked, self.items = asked, items
-        self.besides: pa.StructType | None = None
-        self.tools = False
-        for batch in items.batches():
-            self.tools = self.tools or pc.any(pc.not_equal(batch["tools"], "")).as_py()
+
+class ConversationRows(ItemPreparer[Talk]):
+    """Spooled conversations as columns: `full-question`, `answer`, `messages` for Axolotl, and `tools` if there are any."""
+
+    @cached_property
+    def tools(self) -> bool:
+        """Whether a row has some."""
+        return any(pc.any(pc.not_equal(batch["tools"], "")).as_py() for batch in self.spool.batches())
+
+    @cached_property
+    def besides(self) -> pa.StructType | None:
+        """The type of what turns have besides, of all rows; None where none has anything."""
+        types = []
+        for batch in self.spool.batches():
             there = set(batch["turns"].flatten().field("besides").to_pylist()) - {""}
             if there:
                 # The order of a set differs from run to run, and that of columns may not.
-                kind = pa.infer_type([json.loads(besides) for besides in sorted(there)])
-                types = [pa.schema(list(known)) for known in (self.besides, kind) if known]
-                self.besides = pa.struct(list(pa.unify_schemas(types, promote_options="permissive")))
+                types.append(pa.schema(list(pa.infer_type([json.loads(besides) for besides in sorted(there)]))))
+        return pa.struct(list(pa.unify_schemas(types, promote_options="permissive"))) if types else None
 
     def said(self, batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
         for conversation in conversations(batch):
@@ -145,13 +149,13 @@ class ConversationColumns:
 
     def texts(self, kept: np.ndarray) -> Iterator[str]:
         """Conversations as the model is to see them."""
-        for batch in self.items.batches(kept):
+        for batch in self.spool.batches(kept):
             for conversation in conversations(batch):
                 yield rendered(self.asked.special_tokens, self.asked.told(conversation))
 
-    def measured(self, kept: np.ndarray, tokenizer_for: TokenizerFor | None, report: Report) -> np.ndarray:
+    def measured(self, kept: np.ndarray, tokenizer_for: TokenizerFor | None) -> np.ndarray:
         """Leaves out what the model would not see whole."""
-        asked = self.asked
+        asked, report = self.asked, self.report
         tokenizer = tokenizer_for(self.texts(kept)) if tokenizer_for and len(kept) else None
         if tokenizer is None:
             report.tokenizer = "the base model's tokenizer is not on this machine"
@@ -162,8 +166,8 @@ class ConversationColumns:
         template = getattr(tokenizer, "chat_template", None)
         if asked.special_tokens.axolotl == OWN and isinstance(template, str) and not of_twin:
             written = []
-            spooled = (each for batch in self.items.batches(kept) for each in conversations(batch))
-            for line, conversation in zip(self.items.where(asked, kept), spooled, strict=True):
+            spooled = (each for batch in self.spool.batches(kept) for each in conversations(batch))
+            for line, conversation in zip(self.where(kept), spooled, strict=True):
                 name = unwritten(conversation, template)
                 written.append(name is None)
                 if name:
@@ -175,7 +179,7 @@ class ConversationColumns:
         report.token_lengths, report.length_bins = blocks.figures(lengths), blocks.histogram(lengths)
         if len(whole := lengths[lengths <= limit]):
             report.lengths = Lengths(float(whole.mean()), float(whole.std()), float(np.percentile(whole, 99)))
-        too_long = self.items.where(asked, kept[lengths > limit])
+        too_long = self.where(kept[lengths > limit])
         for line in too_long:
             report.lose(line, f"longer than {limit} tokens")
         report.findings += doctor.too_long(lengths, limit, too_long, int(lengths[lengths > limit].sum()))
@@ -208,6 +212,22 @@ class ConversationColumns:
         return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), messages)
 
 
+class ChatRows(ConversationRows[ChatData]):
+    """Rows of which each is a conversation, no two the same."""
+
+    def read(self, place: Path, sample_rows: int | None) -> np.ndarray:
+        stated, sets = self.asked.sets, [one.told() for one in self.asked.sets]
+        self.report.form = "; ".join(
+            dict.fromkeys(
+                f"{one.form}{'' if before.form else ', told from the columns'}"
+                for one, before in zip(sets, stated, strict=True)
+            )
+        )
+        template = self.asked.special_tokens.axolotl
+        codecs = [items.RowCodec(partial(one.conversation, template), batch) for one in sets]
+        return self.read_distinct(codecs, place, sample_rows)
+
+
 def _offsets(batch: pa.RecordBatch) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(pc.list_value_length(batch["turns"]).to_numpy())])
 
@@ -221,3 +241,180 @@ def _behind(prompt: str, turns: pa.StructArray, offsets: np.ndarray) -> tuple[pa
     taken[taken > 0] = np.arange(1, len(turns) + 1)
     first = pa.array([{"role": "system", "content": prompt, "besides": ""}], TURN)
     return pa.concat_arrays([first, turns]).take(pa.array(taken)), moved
+
+
+# What stands in a row whose artist or genre nobody knows.
+UNKNOWN = {"", "unknown", "none", "null", "nan", "n/a", "na", "-", "?", "various", "various artists", "misc", "other"}
+
+
+@dataclass(frozen=True)
+class Song:
+    """A row: its own instruction, who and what it names (None where the row does not say), and the words."""
+
+    instruction: str
+    artist: str | None
+    genre: str | None
+    lyrics: str
+
+    @property
+    def key(self) -> str:
+        """Equal for songs of the same words, however they are spaced, cased or punctuated."""
+        return " ".join(re.findall(r"\w+", self.lyrics.casefold()))
+
+
+@dataclass(frozen=True)
+class SongTask(Conversation):
+    """A question about a song and its answer. song: songs with the same one stay on one side of the split."""
+
+    kind: str = ""
+    song: str = ""
+
+    @property
+    def group(self) -> str:
+        return self.song
+
+
+class SongRows(ConversationRows[Lyrics]):
+    """Rows of which each may be a song; some are drawn."""
+
+    def read(self, place: Path, sample_rows: int | None) -> np.ndarray:
+        report, count = self.report, self.asked.songs.count
+        report.unit = "song"
+        drawn = self._draw(min(count, sample_rows or count))
+        if sample_rows is not None and sample_rows < count and report.not_drawn:
+            report.sampled_from = len(drawn) + report.not_drawn
+        tasks = [(_task(song, self.asked), line, index) for song, line, index in drawn]
+        report.tasks = dict(Counter(task.kind for task, *_ in tasks))
+        self.spool = items.spool(tasks, batch, self.asked.seed, place / "0.arrow")
+        return np.arange(len(self.spool))
+
+    def _draw(self, count: int) -> list[tuple[Song, int, int]]:
+        """About `count` songs, of all that may be asked about, each with its line and the number of its data set; every
+        row that is left out is counted, with the reason."""
+        lyrics, report = self.asked, self.report
+        draw = BottomK(count, lyrics.songs.per_artist, lyrics.seed)
+        for index, one in enumerate(lyrics.sets):
+            for line, row in report.whole(lyrics, index, rows.read(one, stream=lyrics.stream)):
+                song = _song(row, lyrics.songs)
+                if isinstance(song, str):
+                    report.dropped[song] += 1
+                else:
+                    draw.offer((song, line, index), song.key, song.artist.casefold() if song.artist else None)
+        drawn: list[tuple[Song, int, int]] = draw.drawn()
+        report.duplicates, report.distinct, report.not_drawn = draw.duplicates, len(drawn), draw.not_drawn
+        if draw.over_cap:
+            report.dropped[f"more than {lyrics.songs.per_artist:,} songs of one artist"] = draw.over_cap
+        return drawn
+
+
+@cache
+def _pattern(form: str) -> re.Pattern[str]:
+    """The instruction's form with the groups `artist` and `genre`; case, spaces and the full stop may vary."""
+    words = re.split(r"\[(artist|genre)\]", form.strip().rstrip("."))
+    parts = [
+        f"(?P<{part}>.*?)" if index % 2 else r"\s*".join(re.escape(word) for word in re.split(r"\s+", part))
+        for index, part in enumerate(words)
+    ]
+    return re.compile(rf"\s*{''.join(parts)}\s*\.?\s*\Z", re.IGNORECASE)
+
+
+def _song(row: Mapping[str, Any], songs: Songs) -> Song | str:
+    """The row's song, where it can be asked about, or why there is none."""
+    for column, said in ((songs.instruction, "instruction"), (songs.lyrics, "words of the song")):
+        if column not in row:
+            return f"no column {column}"
+        if not isinstance(row[column], str) or not row[column].strip():
+            return f"the {said} missing"
+    instruction, lyrics = row[songs.instruction].strip(), row[songs.lyrics].strip()
+    match = _pattern(songs.instruction_form).match(instruction)
+    if not match:
+        return "the instruction does not have the recipe's form"
+    artist, genre = (_named(match[part]) for part in ("artist", "genre"))
+    words = len(lyrics.split())
+    if words < songs.min_words:
+        return f"fewer than {songs.min_words:,} words"
+    if words > songs.max_words:
+        return f"more than {songs.max_words:,} words"
+    song = Song(" ".join(instruction.split()), artist, genre, lyrics)
+    if not any(share and kind in _answerable(song) for kind, share in songs.tasks.items()):
+        return "the row answers none of the recipe's tasks"
+    return song
+
+
+def _named(text: str) -> str | None:
+    name = " ".join(text.split()).strip("\"'")
+    return None if name.casefold() in UNKNOWN else name
+
+
+def _answerable(song: Song) -> dict[str, tuple[str, str]]:
+    """What can be asked about a song, as kind → (question, answer): nothing whose answer the row does not have."""
+    asked: dict[str, tuple[str, str]] = {}
+    if song.artist and song.genre:
+        asked["write_verse"] = (song.instruction, song.lyrics)
+    elif song.artist:
+        asked["write_verse"] = (f"Generate a song verse in the style of {song.artist}.", song.lyrics)
+    elif song.genre:
+        asked["write_verse"] = (f"Generate a song verse in the genre of {song.genre}.", song.lyrics)
+    if song.artist:
+        asked[STYLE[0]] = (f"{STYLE[1]}\n\n{song.lyrics}", song.artist)
+    if song.genre:
+        asked[GENRE[0]] = (f"{GENRE[1]}\n\n{song.lyrics}", song.genre)
+    return asked
+
+
+def _task(song: Song, lyrics: Lyrics) -> SongTask:
+    """One of the tasks that the song answers, drawn by the recipe's shares; the song itself decides, with the seed, so
+    that other rows in the file do not change it."""
+    asked = _answerable(song)
+    shares = {kind: share for kind, share in lyrics.songs.tasks.items() if share and kind in asked}
+    digest = hashlib.sha256(f"task\n{lyrics.seed}\n{song.key}".encode()).digest()
+    ends = list(accumulate(shares.values()))
+    point = int.from_bytes(digest[:4], "big") / 2**32 * ends[-1]
+    kind = next(kind for kind, end in zip(shares, ends, strict=True) if point < end)
+    question, answer = asked[kind]
+    return SongTask(pair(question, answer), kind=kind, song=song.key)
+
+
+class BottomK:
+    """Draws the `count` items whose keys have the smallest hashes, and of one owner at most `per_owner`.
+
+    A hash of key and seed decides, so neither the order of the stream nor other items change what is drawn, and items
+    of the same key are found without remembering all that went by (bottom-k sampling, Cohen and Kaplan 2007).
+    duplicates, over_cap, not_drawn: items left out, as counts; with those drawn they add up to those offered.
+    """
+
+    def __init__(self, count: int, per_owner: int, seed: int) -> None:
+        self.count, self.per_owner, self.seed = count, per_owner, seed
+        self.duplicates = self.over_cap = self.not_drawn = 0
+        self._held: dict[int, tuple[Any, str | None]] = {}
+        # What hashes to more is not among the smallest.
+        self._limit = 2**128
+
+    def offer(self, item: Any, key: str, owner: str | None) -> None:
+        """Takes an item, or counts why not. owner: None where it has none; then it counts against nobody."""
+        rank = int.from_bytes(hashlib.sha256(f"draw\n{self.seed}\n{key}".encode()).digest()[:16], "big")
+        if rank in self._held:
+            self.duplicates += 1
+        elif rank > self._limit:
+            self.not_drawn += 1
+        else:
+            self._held[rank] = (item, owner)
+            if len(self._held) >= 2 * self.count:
+                self.drawn()
+
+    def drawn(self) -> list[Any]:
+        """The items drawn so far, in an order that the seed fixes; the others are forgotten and counted."""
+        kept: dict[int, tuple[Any, str | None]] = {}
+        of_owner = Counter[str]()
+        for rank, (item, owner) in sorted(self._held.items(), key=itemgetter(0)):
+            if owner is not None and of_owner[owner] >= self.per_owner:
+                self.over_cap += 1
+            elif len(kept) >= self.count:
+                self.not_drawn += 1
+            else:
+                kept[rank] = (item, owner)
+                of_owner.update([owner] if owner is not None else ())
+        self._held = kept
+        if len(kept) == self.count:
+            self._limit = max(kept)
+        return [item for item, _ in kept.values()]

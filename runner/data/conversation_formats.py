@@ -1,4 +1,4 @@
-"""Conversations: what rows of them look like, told by their columns, the turns that each becomes, and how the model sees them."""
+"""Conversations: the forms of their rows, the turns that each row becomes, and the text that the model sees."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping
@@ -36,8 +36,8 @@ TrainOn = Literal["assistant", "last", "all"]
 TRAINING = "training"
 # Stands between the parts of a conversation where it is told from others, and in no text that people write.
 SEPARATOR = "\x1f"
-# What Axolotl calls the template in the model's own tokenizer. Those that it has itself and the catalog names write roles and
-# words, and nothing else.
+# What Axolotl calls the template in the model's own tokenizer. Those that it has itself and the catalog names write
+# roles and words, and nothing else.
 OWN = "tokenizer_default"
 # What a turn may have besides, for templates that know it.
 CALLS, REASONING = "tool_calls", "reasoning_content"
@@ -71,7 +71,7 @@ class Turn(NamedTuple):
 
 @dataclass(frozen=True)
 class Conversation:
-    """turns: in order; the last one answers. tools: JSON of the functions that may be called; empty where there are none."""
+    """turns: in order; the last one answers. tools: JSON of the functions that may be called; empty for none."""
 
     turns: tuple[Turn, ...]
     tools: str = ""
@@ -100,7 +100,7 @@ class Conversation:
 
     @property
     def group(self) -> str:
-        """Conversations with the same group stay on one side of the split: the first question, however it is spaced or cased."""
+        """Equal for conversations that stay on one side of the split: the first question, without spacing and case."""
         return same(self.question)
 
 
@@ -112,8 +112,8 @@ def pair(question: str, answer: str) -> tuple[Turn, Turn]:
 class Conversations(SplitDataSets):
     """What becomes of conversations, whatever is in them.
 
-    system_prompt: for those without a system turn of their own. train_on: the turns that are learned. special_tokens: those
-    around each message. sequence_len: tokens that a conversation may have; tokenizer: whose tokens those are.
+    system_prompt: for those without a system turn of their own. train_on: the turns that are learned. special_tokens:
+    those around each message. sequence_len: tokens that a conversation may have; tokenizer: whose tokens those are.
     """
 
     system_prompt: str | None
@@ -135,8 +135,8 @@ class Conversations(SplitDataSets):
 
 @dataclass(frozen=True, kw_only=True)
 class ChatSet(DataSet):
-    """Rows in one form. form: None where the rows tell it. question, answer: where they have that of columns, templates with
-    the columns in brackets."""
+    """Rows in one form. form: None where the rows tell it. question, answer: where they have that of columns, templates
+    with the columns in brackets."""
 
     form: Form | None = "columns"
     question: str | None = None
@@ -194,7 +194,8 @@ class Songs:
     """Which songs are drawn, and what is asked about them.
 
     instruction, lyrics: columns. instruction_form: what an instruction says, with `[artist]` and `[genre]` in it.
-    count: of songs; per_artist: of one artist at most. min_words, max_words: of the lyrics. tasks: the share of each kind.
+    count: of songs; per_artist: of one artist at most. min_words, max_words: of the lyrics. tasks: the share of each
+    kind.
     """
 
     instruction: str
@@ -217,7 +218,7 @@ class Lyrics(Conversations):
 
 
 def stated(form: str, question: str | None, answer: str | None) -> Form | None:
-    """The form that a recipe states: by its name, or by templates, which are of columns; None where the rows tell it."""
+    """The form that a recipe states, by its name or by templates of columns; None where the rows tell it."""
     if form == "auto":
         return "columns" if question or answer else None
     return cast(Form, form)
@@ -269,7 +270,7 @@ def _text(value: Any, column: str) -> str:
 
 
 def _said(value: Any, column: str, role: str | None = None) -> list[Any]:
-    """The turns of a column, which a table holds as JSON. role: whose turn a plain text is; None where it may not be one."""
+    """The turns of a column, in a table as JSON. role: whose turn a plain text is; None where it may not be one."""
     turns = value
     if isinstance(value, str):
         try:
@@ -356,7 +357,7 @@ def _given(value: Any) -> Any:
 
 
 def unwritten(conversation: Conversation, template: str) -> str | None:
-    """What a conversation has beside its words that a template does not write, and that would be lost without a sign."""
+    """What a conversation has beside its words that a template would drop silently; None for nothing."""
     there = {
         name
         for turn in conversation.turns
@@ -370,8 +371,8 @@ def unwritten(conversation: Conversation, template: str) -> str | None:
 
 
 def rendered(template: ChatTemplate, conversation: list[Message]) -> str:
-    """A conversation with the special tokens around each message, as the model is to see it; what a turn has besides its
-    words stands before them, about as long as the model's own template makes it."""
+    """A conversation with the special tokens around each message, as the model is to see it; what a turn has besides
+    its words stands before them, about as long as the model's own template makes it."""
     return template.conversation((turn["role"], _besides(turn) + turn["content"]) for turn in conversation)
 
 

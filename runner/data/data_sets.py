@@ -1,21 +1,22 @@
-"""Where rows come from: a file, a folder, or a dataset on the hub, one or several; and what the hub says of its datasets."""
+"""Where rows come from: files, folders, datasets on the hub; and what the hub says of its datasets."""
 
 import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Self
 
 from runner.data.row_files import Numbered
+from runner.data.tokenizers import Pretrained
 from runner.tools.files import content_of
 from runner.tools.problem import Stop
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataSource:
-    """Where rows come from: the file or folder `path`, else the dataset `hub`, with its `subset`, `split` and `revision`."""
+    """Where rows come from: the file or folder `path`, else the dataset `hub` with subset, split and revision."""
 
     hub: str | None
     revision: str | None
@@ -34,7 +35,7 @@ class DataSource:
 
     @property
     def content(self) -> str:
-        """The hash of what the file or folder holds; empty where there is no file: a dataset is told by its revision."""
+        """The hash of the file or folder; empty where there is none: a dataset is known by its revision."""
         return content_of(self.file) if self.file and self.file.exists() else ""
 
 
@@ -47,7 +48,7 @@ class DataSet(DataSource):
 
 @dataclass(frozen=True, kw_only=True)
 class DataSets:
-    """What a recipe learns from, one data set or several. seed: of the draw of the rows that are taken, and of others."""
+    """What a recipe learns from, one data set or several. seed: of all draws of rows."""
 
     sets: tuple[DataSet, ...]
     seed: int
@@ -74,11 +75,45 @@ class DataSets:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitDataSets(DataSets):
-    """Rows, and the `validation_share` of them, 0 to 1, that a draw by `seed` keeps for validation. max_lost_share: of them, that
-    may be bad or too long, 0 to 1."""
+    """Rows, and the `validation_share` of them, 0 to 1, that a draw by `seed` keeps for validation. max_lost_share: of
+    them, that may be bad or too long, 0 to 1."""
 
     validation_share: float
     max_lost_share: float = 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSet(DataSet):
+    """Documents in the column `text`."""
+
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainText(DataSets):
+    """Documents for blocks of `sequence_len` tokens.
+
+    validation_sets, validation_share: what is kept for validation, one of them at most; the share is of the documents,
+    0 to 1, drawn by `seed`. max_lost_share: of the rows, that may give no document. tokenizer: cuts them.
+    effective_batch_size (blocks), epochs, warmup_steps, eval_steps: of training, for saying how many steps the blocks
+    make.
+    """
+
+    kind: Literal["plain-text"] = "plain-text"
+    sets: tuple[TextSet, ...]
+    validation_sets: tuple[TextSet, ...] = ()
+    validation_share: float | None
+    max_lost_share: float = 0.01
+    tokenizer: Pretrained
+    sequence_len: int
+    effective_batch_size: int
+    epochs: float
+    warmup_steps: int
+    eval_steps: int | None
+
+    def of(self, side: str) -> Self:
+        """Where the documents of `train` or of `validation` are read, before a share of them is drawn."""
+        return self if side == "train" else replace(self, sets=self.validation_sets or self.sets)
 
 
 # Where a row stands, behind the word `line`: its number, and of which set where there are several.
@@ -112,8 +147,8 @@ class Unreachable(Stop):
 
 
 def hub_rows(source: DataSource, stream: bool) -> Iterator[Numbered]:
-    """Rows as (number from 1, row), as they come where `stream` is set, else kept on disk first. Raises Stop where the dataset
-    cannot be read, Unreachable where that is for the hub's sake."""
+    """Rows as (number from 1, row), as they come where `stream` is set, else kept on disk first. Raises Stop where the
+    dataset cannot be read, Unreachable where that is for the hub's sake."""
     try:
         # A stream asks the hub only when its first row is wanted.
         yield from enumerate(_loaded(source, stream), 1)
@@ -122,8 +157,8 @@ def hub_rows(source: DataSource, stream: bool) -> Iterator[Numbered]:
 
 
 def hub_columns(source: DataSource) -> list[str]:
-    """The names of a dataset's columns, from what the hub says of it or from its first row, as it will be read later. Raises
-    as `hub_rows` does."""
+    """The names of a dataset's columns, from what the hub says of it or from its first row, as it will be read later.
+    Raises as `hub_rows` does."""
     from datasets.utils.logging import set_verbosity_error
 
     set_verbosity_error()

@@ -1,4 +1,4 @@
-"""Doctor: what rows that can be read may still do to training, each finding with lines and a remedy. It takes nothing out."""
+"""Doctor: what readable rows may still do to training, with lines and a remedy. It removes nothing."""
 
 from __future__ import annotations
 
@@ -33,8 +33,7 @@ SURE = 0.99
 
 @dataclass(frozen=True)
 class ExaminedRow:
-    """line: of the file. text: all that is said in it. answer: what is to be learned to say; None where all of the text is, as
-    in documents."""
+    """line: of the file. text: all of the row. answer: what is learned; None where that is the text, as in documents."""
 
     line: Where
     text: str
@@ -42,8 +41,8 @@ class ExaminedRow:
 
 
 def too_long(lengths: np.ndarray, limit: int, lines: list[Where], lost: int, what: str = "") -> Iterator[DataFinding]:
-    """What rows of more than `limit` tokens lose: `lost` of them in all. lengths: tokens of each row; lines: of those that are too
-    long; what: happens to them, where they are not left out."""
+    """What rows of more than `limit` tokens lose: `lost` of them in all. lengths: tokens of each row; lines: of those
+    that are too long; what: happens to them, where they are not left out."""
     import numpy as np
 
     if lines:
@@ -61,7 +60,7 @@ def too_long(lengths: np.ndarray, limit: int, lines: list[Where], lost: int, wha
 
 
 def sampled(keys: np.ndarray, characters: np.ndarray) -> np.ndarray:
-    """Whether each row is looked at: all, or as many as have MOST_CHARACTERS, drawn by their hashes. keys: as of spooled items."""
+    """Whether each row is looked at: all, or as many as have MOST_CHARACTERS, drawn by hash. keys: of spooled items."""
     import numpy as np
 
     share = MOST_CHARACTERS / max(1, int(characters.sum()))
@@ -70,8 +69,8 @@ def sampled(keys: np.ndarray, characters: np.ndarray) -> np.ndarray:
 
 @dataclass
 class Drawn:
-    """The rows of a stream that are looked at, whose length nobody knows before: by their hashes as above, and no more of them in
-    memory than MOST_CHARACTERS have. Equal texts are drawn together. of: rows that have come by."""
+    """The rows of a stream that are looked at, whose length nobody knows before: by their hashes as above, and no more
+    of them in memory than MOST_CHARACTERS have. Equal texts are drawn together. of: rows that have come by."""
 
     of: int = 0
     limit: int = 2**64
@@ -101,7 +100,7 @@ def licences(source: DataSets) -> str:
 
 
 def examine(drawn: Iterable[ExaminedRow], of: int, report: Examined) -> None:
-    """Writes findings into the report. drawn: the rows to look at, of about MOST_CHARACTERS; of: rows that they are drawn from."""
+    """Adds findings to the report. drawn: rows of about MOST_CHARACTERS; of: the rows that they are drawn from."""
     rows = list(drawn)
     report.looked_at, report.looked_of = len(rows), of
     quickly = list(quick(rows))
@@ -179,7 +178,8 @@ class PersonalData:
         return self.sign in text and self.pattern.search(text) is not None
 
 
-# Likely ones. Addresses are told by what streets are called in English, German, Dutch, French, Spanish, Portuguese and Italian.
+# Likely ones. Addresses are told by what streets are called in English, German, Dutch, French, Spanish, Portuguese and
+# Italian.
 _STREET = r"(?:Street|St\.|Avenue|Ave\.?|Road|Rd\.?|Lane|Ln\.?|Drive|Boulevard|Blvd\.?|Court|Square|Terrace)"
 PERSONAL = (
     PersonalData(
@@ -239,8 +239,8 @@ _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|\w+")
 
 
 def near_duplicates(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
-    """Rows that share most of their phrases with one before them, by datatrove's MinHash as for pretraining; exact duplicates are
-    named elsewhere. Raises ImportError where it is not installed."""
+    """Rows that share most of their phrases with one before them, by datatrove's MinHash as for pretraining; exact
+    duplicates are named elsewhere. Raises ImportError where it is not installed."""
     import numpy as np
     from datatrove.pipeline.dedup import MinhashDedupSignature
 
@@ -266,8 +266,8 @@ def near_duplicates(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
 
 
 def minhash() -> Any:
-    """How datatrove finds near duplicates, here and in text that is cleaned: 14 buckets of 8 hashes over 5-grams find pairs that
-    share about 72 % of them and more (datatrove's own defaults)."""
+    """How datatrove finds near duplicates, here and in text that is cleaned: 14 buckets of 8 hashes over 5-grams find
+    pairs that share about 72 % of them and more (datatrove's own defaults)."""
     from datatrove.pipeline.dedup.minhash import MinhashConfig
     from datatrove.utils.hashing import HashConfig
 

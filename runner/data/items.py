@@ -1,12 +1,14 @@
-"""Items: rows of any kind become things to learn from: read to a spool on disk, without duplicates, looked through, counted in
-tokens, and written as a training and a validation side. Memory holds only what tells items apart and orders them."""
+"""Items: rows of any kind, spooled to disk, without duplicates, looked through, counted in tokens, and written as a
+training and a validation side. Memory holds only what tells items apart and orders them."""
 
 from __future__ import annotations
 
 import gc
 import hashlib
 import os
+import random
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -14,7 +16,7 @@ from dataclasses import asdict, dataclass
 from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -27,10 +29,10 @@ from runner.data.report import MOST_NAMED, Report
 from runner.data.row_files import FilePart
 from runner.data.tokenizers import Pretrained, TokenizerFor
 from runner.recipe.templates import NoText
+from runner.tools import child_process
 from runner.tools.files import replacing
 from runner.tools.names import content_hash, listed
 from runner.tools.problem import Stop
-from runner.trainer import child_process
 
 SIDES = ("train", "validation")
 # Rows are put on disk in batches of about so many characters.
@@ -41,122 +43,119 @@ PART_BYTES = 16 * 2**20
 GROUP_BYTES = 16 * 2**20
 
 
-class ItemColumns(Protocol):
-    """What becomes of spooled items of one kind."""
+Asked = TypeVar("Asked", bound=SplitDataSets)
 
+
+class ItemPreparer(ABC, Generic[Asked]):
+    """How rows of one kind become a training and a validation side; each kind says here what is its own.
+
+    asked: the data sets. tokenizer: whose tokens are counted. spool: the items, once they are read. report: what became
+    of them.
+    """
+
+    spool: Spool
+
+    def __init__(self, asked: Asked, tokenizer: Pretrained | None) -> None:
+        self.asked, self.tokenizer, self.report = asked, tokenizer, Report.of(asked)
+
+    @abstractmethod
+    def read(self, place: Path, sample_rows: int | None) -> np.ndarray:
+        """Spools items below `place`; gives the numbers of those that are kept. sample_rows: as of `prepare`."""
+
+    @abstractmethod
     def said(self, batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
         """Of each item all that is said in it, and what is to be learned to say."""
-        ...
 
-    def measured(self, kept: np.ndarray, tokenizer_for: TokenizerFor | None, report: Report) -> np.ndarray:
+    @abstractmethod
+    def measured(self, kept: np.ndarray, tokenizer_for: TokenizerFor | None) -> np.ndarray:
         """Counts tokens; gives the numbers of those `kept` that are not too long."""
-        ...
 
+    @abstractmethod
     def table(self, batch: pa.RecordBatch) -> pa.Table:
         """What is written of a batch, in the same types for every batch."""
-        ...
 
+    def read_distinct(self, codecs: Sequence[RowCodec], place: Path, sample_rows: int | None) -> np.ndarray:
+        """Spools the items of all rows; gives the numbers of those that are equal to none before them, or of a sample
+        of these. codecs: one for each data set."""
+        report = self.report
+        self.spool = of_sets(self.asked, codecs, place, report)
+        order, starts = runs(self.spool.facts["key"])
+        kept = np.sort(order[starts])
+        report.duplicates = len(self.spool) - len(kept)
+        report.duplicate_lines = self.where(np.delete(np.arange(len(self.spool)), kept)[:MOST_NAMED])
+        report.distinct = len(runs(self.spool.facts["group"][kept])[1])
+        if sample_rows is not None and len(kept) > sample_rows:
+            report.sampled_from = len(kept)
+            kept = kept[sorted(random.Random(self.asked.seed).sample(range(len(kept)), sample_rows))]
+        return kept
 
-def prepare(
-    source: SplitDataSets,
-    out: Path,
-    read: Callable[[Path, Report], tuple[Spool, np.ndarray]],
-    columns: Callable[[Spool], ItemColumns],
-    *,
-    tokenizer: Pretrained | None,
-    tokenizer_for: TokenizerFor | None = None,
-    sample_rows: int | None = None,
-) -> Report:
-    """Writes `train.parquet`, `validation.parquet` and `report.json`, unless they lie in `out` already.
+    def where(self, kept: np.ndarray) -> list[data_sets.Where]:
+        """Where the items with these numbers stand, as messages name them."""
+        places = self.spool.facts[["origin", "line"]][kept].tolist()
+        return [data_sets.where(self.asked, *place) for place in places]
 
-    read: puts items into a folder, and gives them with the numbers of those that are kept. tokenizer: whose tokens are counted;
-    tokenizer_for: gives it. sample_rows: how many rows a rehearsal draws; then nobody looks through them.
-    Raises Stop where too few rows are left to train and validate on, or `out` holds Parquet files that are somebody's own.
-    """
-    report = Report.of(source)
-    # Everything that the result depends on.
-    tokens = tokenizers.content(tokenizer.base) if tokenizer else ""
-    report.key = content_hash([asdict(source), source.content, tokens, sample_rows], 32)
-    known = Report.read(out)
-    if known is None and any(out.glob("*.parquet")):
-        raise Stop(
-            f"`{out}` holds Parquet files that the runner did not make.", "Name another folder for prepared data."
-        )
-    there = all((out / f"{side}.parquet").is_file() for side in SIDES)
-    # What could not be counted for want of a tokenizer is tried again.
-    if known and known.key == report.key and there and (known.token_lengths or tokenizer_for is None):
-        return known
-    with folder(out) as place:
-        items, kept = read(place, report)
-        report.require_few_lost(report.lost, report.rows_in, source.max_lost_share, out)
-        made = columns(items)
-        if sample_rows is None:
-            look_through(items, kept, source, made.said, report)
-        lost, rows_before = report.lost, len(kept)
-        kept = made.measured(kept, tokenizer_for, report)
-        report.require_few_lost(report.lost - lost, rows_before, source.max_lost_share, out)
-        _write_sides(items, kept, made.table, source, out, report)
-    report.write(out)
-    return report
+    def prepare(self, out: Path, tokenizer_for: TokenizerFor | None = None, sample_rows: int | None = None) -> Report:
+        """Writes `train.parquet`, `validation.parquet` and `report.json`, unless they lie in `out` already.
 
+        tokenizer_for: gives the tokenizer. sample_rows: how many rows a rehearsal draws; then nobody looks through
+        them. Raises Stop where too few rows are left to train and validate on, or `out` holds Parquet files that are
+        somebody's own.
+        """
+        asked, report = self.asked, self.report
+        # Everything that the result depends on.
+        tokens = tokenizers.content(self.tokenizer.base) if self.tokenizer else ""
+        report.key = content_hash([asdict(asked), asked.content, tokens, sample_rows], 32)
+        known = Report.read(out)
+        if known is None and any(out.glob("*.parquet")):
+            raise Stop(
+                f"`{out}` holds Parquet files that the runner did not make.", "Name another folder for prepared data."
+            )
+        there = all((out / f"{side}.parquet").is_file() for side in SIDES)
+        # What could not be counted for want of a tokenizer is tried again.
+        if known and known.key == report.key and there and (known.token_lengths or tokenizer_for is None):
+            return known
+        with folder(out) as place:
+            kept = self.read(place, sample_rows)
+            report.require_few_lost(report.lost, report.rows_in, asked.max_lost_share, out)
+            if sample_rows is None:
+                self.look_through(kept)
+            lost, rows_before = report.lost, len(kept)
+            kept = self.measured(kept, tokenizer_for)
+            report.require_few_lost(report.lost - lost, rows_before, asked.max_lost_share, out)
+            self._write_sides(kept, out)
+        report.write(out)
+        return report
 
-def without_duplicates(
-    source: SplitDataSets, codecs: Sequence[RowCodec], folder: Path, report: Report
-) -> tuple[Spool, np.ndarray]:
-    """The items of all rows, and the numbers of those that are equal to none before them. codecs: one for each data set."""
-    items = of_sets(source, codecs, folder, report)
-    order, starts = runs(items.facts["key"])
-    kept = np.sort(order[starts])
-    report.duplicates = len(items) - len(kept)
-    report.duplicate_lines = items.where(source, np.delete(np.arange(len(items)), kept)[:MOST_NAMED])
-    report.distinct = len(runs(items.facts["group"][kept])[1])
-    return items, kept
+    def look_through(self, kept: np.ndarray) -> None:
+        """Adds the doctor's findings about the items whose numbers are `kept`."""
+        facts, self.report.licence = self.spool.facts, doctor.licences(self.asked)
+        numbers = kept[doctor.sampled(facts["key"][kept], facts["characters"][kept])]
+        texts = chain.from_iterable(map(self.said, self.spool.batches(numbers)))
+        looked = (doctor.ExaminedRow(line, *each) for line, each in zip(self.where(numbers), texts, strict=True))
+        doctor.examine(looked, len(kept), self.report)
 
-
-def look_through(
-    items: Spool,
-    kept: np.ndarray,
-    source: SplitDataSets,
-    said: Callable[[pa.RecordBatch], Iterator[tuple[str, str]]],
-    report: Report,
-) -> None:
-    """The doctor's findings about the items whose numbers are `kept`. said: as of ItemColumns."""
-    report.licence = doctor.licences(source)
-    numbers = kept[doctor.sampled(items.facts["key"][kept], items.facts["characters"][kept])]
-    texts = chain.from_iterable(map(said, items.batches(numbers)))
-    looked = (doctor.ExaminedRow(line, *each) for line, each in zip(items.where(source, numbers), texts, strict=True))
-    doctor.examine(looked, len(kept), report)
-
-
-def _write_sides(
-    items: Spool,
-    kept: np.ndarray,
-    table: Callable[[pa.RecordBatch], pa.Table],
-    source: SplitDataSets,
-    out: Path,
-    report: Report,
-) -> None:
-    """Splits the items whose numbers are `kept`, and writes both sides. Raises Stop where too few rows are left."""
-    is_validation = drawn(items.facts["group"][kept], source.validation_share)
-    sides = [kept[~is_validation], kept[is_validation]]
-    report.train_rows, report.validation_rows = map(len, sides)
-    for index, counts in enumerate(report.sets):
-        counts.train_rows = int((items.facts["origin"][sides[0]] == index).sum())
-    if not all(map(len, sides)):
-        lines = "\n".join(report.lines())
-        raise Stop(
-            f"Too few rows are left to train and to validate on.\n{lines}\n"
-            f"At least two different {report.unit}s are needed."
-        )
-    for name, side in zip(SIDES, sides, strict=True):
-        with replacing(out / f"{name}.parquet") as partial:
-            _write(map(table, items.batches(side)), partial)
-        report.bytes_after += (out / f"{name}.parquet").stat().st_size
+    def _write_sides(self, kept: np.ndarray, out: Path) -> None:
+        """Splits the items whose numbers are `kept`, and writes both sides. Raises Stop where too few rows are left."""
+        facts, report = self.spool.facts, self.report
+        is_validation = drawn(facts["group"][kept], self.asked.validation_share)
+        sides = [kept[~is_validation], kept[is_validation]]
+        report.train_rows, report.validation_rows = map(len, sides)
+        for index, counts in enumerate(report.sets):
+            counts.train_rows = int((facts["origin"][sides[0]] == index).sum())
+        if not all(map(len, sides)):
+            lines = "\n".join(report.lines())
+            raise Stop(
+                f"Too few rows are left to train and to validate on.\n{lines}\n"
+                f"At least two different {report.unit}s are needed."
+            )
+        for name, side in zip(SIDES, sides, strict=True):
+            with replacing(out / f"{name}.parquet") as partial:
+                _write(map(self.table, self.spool.batches(side)), partial)
+            report.bytes_after += (out / f"{name}.parquet").stat().st_size
 
 
 class Item(Protocol):
-    """Something to learn from; items with the same key are learned once, and those of one group stay on one side of the
-    split."""
+    """One thing to learn. Items of one key are learned once; those of one group stay on one side of the split."""
 
     @property
     def key(self) -> str: ...
@@ -180,8 +179,8 @@ class RowCodec:
     batch: ItemBatch
 
 
-# Of each item its key and its group, as the first 128 bits of a hash in two numbers; the line and the number of the data set that
-# it came from; and how many characters its text has. Groups are in an order that the seed fixes.
+# Of each item its key and its group, as the first 128 bits of a hash in two numbers; the line and the number of the
+# data set that it came from; and how many characters its text has. Groups are in an order that the seed fixes.
 FACTS = np.dtype(
     [("key", np.uint64, 2), ("group", np.uint64, 2), ("line", np.int64), ("origin", np.int64), ("characters", np.int64)]
 )
@@ -193,11 +192,6 @@ class Spool:
 
     files: tuple[Path, ...]
     facts: np.ndarray
-
-    def where(self, sources: data_sets.DataSets, kept: np.ndarray) -> list[data_sets.Where]:
-        """Where the items with these numbers stand, as messages name them."""
-        places = self.facts[["origin", "line"]][kept].tolist()
-        return [data_sets.where(sources, *place) for place in places]
 
     def __len__(self) -> int:
         return len(self.facts)
@@ -219,7 +213,7 @@ class Spool:
 
 
 def runs(pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The order that sorts pairs, and where in it each run of equal ones begins; of equal ones the first stays first."""
+    """The order that sorts pairs (stable), and where in it each run of equal pairs begins."""
     order = np.lexsort((pairs[:, 1], pairs[:, 0]))
     ordered = pairs[order]
     new = np.ones(len(pairs), bool)
@@ -235,7 +229,7 @@ def hashes(texts: Sequence[str], before: str = "") -> np.ndarray:
 
 @contextmanager
 def folder(out: Path) -> Iterator[Path]:
-    """A folder for a spool below `out`, which is taken away again; a killed process leaves it to the next of its number."""
+    """A folder for a spool below `out`, removed at the end; a killed process leaves it to the next of its id."""
     place = out / f".rows.{os.getpid()}.partial"
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
@@ -246,8 +240,8 @@ def folder(out: Path) -> Iterator[Path]:
 
 
 def spool(items: Iterable[tuple[Item, int, int]], batch: ItemBatch, seed: int, file: Path) -> Spool:
-    """Puts items into an Arrow stream, `file`. items: each with its line and the number of its data set; seed: of the order of
-    groups."""
+    """Puts items into an Arrow stream, `file`. items: each with its line and the number of its data set; seed: of the
+    order of groups."""
     keyed = ((item, item.key, line, origin) for item, line, origin in items)
     files: list[Path] = []
     facts = [np.empty(0, FACTS)]
@@ -268,8 +262,8 @@ def spool(items: Iterable[tuple[Item, int, int]], batch: ItemBatch, seed: int, f
 
 
 def of_sets(sources: data_sets.DataSets, codecs: Sequence[RowCodec], place: Path, report: Report) -> Spool:
-    """The items of all rows of the data sets that are taken, counted in `report`; a large file of lines or of row groups is
-    read by as many processes as there are cores. codecs: one for each data set."""
+    """The items of all rows of the data sets that are taken, counted in `report`; a large file of lines or of row
+    groups is read by as many processes as there are cores. codecs: one for each data set."""
     spools = []
     for index, codec in enumerate(codecs):
         file, parts = sources.sets[index].file, None
@@ -303,7 +297,7 @@ def _apart(job: tuple[data_sets.DataSets, int, FilePart, RowCodec, Path]) -> tup
 def _of_rows(
     sources: data_sets.DataSets, index: int, part: FilePart | None, codec: RowCodec, file: Path, report: Report
 ) -> Spool:
-    """The items of a data set, or of a part of its file; a line that gives none goes into the report and is left out."""
+    """The items of a data set, or of a part of its file; the report gets the lines that give none."""
 
     def items() -> Iterator[tuple[Item, int, int]]:
         for number, row in report.whole(sources, index, rows.read(sources.sets[index], part)):
@@ -339,8 +333,8 @@ def _write(tables: Iterator[pa.Table], file: Path) -> None:
 
 
 def drawn(groups: np.ndarray, share: float) -> np.ndarray:
-    """Whether each item is for validation. Groups are drawn in their order until `share` of all items is reached; all of a
-    group go to the same side, and one is left for training."""
+    """Whether each item is for validation. Groups are drawn in their order until `share` of all items is reached; all
+    of a group go to the same side, and one is left for training."""
     order, starts = runs(groups)
     sizes = np.diff(np.append(starts, len(groups)))
     target, taken = max(1, round(share * len(groups))), 0

@@ -9,26 +9,26 @@ from functools import lru_cache
 
 from runner.tools.files import Record
 
-# Bytes of text in UTF-8 a token, for tokenizers with 50,000 words and more: of English text, whose letters take a byte each.
-# Other scripts have fewer letters a token and more bytes a letter.
+# Bytes of text in UTF-8 a token, for tokenizers with 50,000 words and more: of English text, whose letters take a byte
+# each. Other scripts have fewer letters a token and more bytes a letter.
 BYTES_A_TOKEN = 4.2
 
 # Rows that a distribution is read at, evenly apart.
 _POINTS = 256
 # The 99th percentile of the normal distribution with mean 0 and standard deviation 1.
 _HIGH = 2.3263
-# Sigma, from rows that are cut at a length to those with a long tail; beyond 1 the 99th percentile comes nearer to the mean
-# again. Not -1, because half of it would be 0.
+# Sigma, from rows that are cut at a length to those with a long tail; beyond 1 the 99th percentile comes nearer to the
+# mean again. Not -1, because half of it would be 0.
 _SKEWED = (-1.01, 1.0)
 
 
 @dataclass(frozen=True)
 class Lengths(Record):
-    """Lengths of rows, in tokens unless something else is said: their mean, standard deviation (spread) and 99th percentile
-    (high).
+    """Lengths of rows, in tokens unless something else is said: their mean, standard deviation (spread) and 99th
+    percentile (high).
 
-    What lies between is taken from the lognormal distribution that is moved until it has all three (Johnson 1949, system
-    S_L). Lengths of texts are about so, and the two tails of a row with a fixed prompt before it are kept apart.
+    What lies between is taken from the lognormal distribution that is moved until it has all three (Johnson 1949,
+    system S_L). Lengths of texts are about so, and the two tails of a row with a fixed prompt before it are kept apart.
     """
 
     mean: float = 0.0
@@ -89,8 +89,8 @@ class Lengths(Record):
 
 @lru_cache(maxsize=256)
 def _shape(lengths: Lengths) -> tuple[float, float, float]:
-    """(start, size, sigma) of the distribution: a length is start + size · e^(sigma · z) for a normal z. Size and sigma are below
-    0 where the longer tail is that of short rows."""
+    """(start, size, sigma) of the distribution: a length is start + size · e^(sigma · z) for a normal z. Size and sigma
+    are below 0 where the longer tail is that of short rows."""
     far = (lengths.high - lengths.mean) / lengths.spread
     low, up = _SKEWED
     for _ in range(30):

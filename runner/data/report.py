@@ -50,8 +50,8 @@ def require_few(lost: int, of: int, share: float, lines: Iterable[str]) -> None:
 
 @dataclass
 class SetCounts:
-    """One of the data sets: as a person names it, the share of its rows that is taken, 0 to 1, its rows, and those of them
-    that are trained on."""
+    """One of the data sets: as a person names it, the share of its rows that is taken, 0 to 1, its rows, and those of
+    them that are trained on."""
 
     name: str
     share: float = 1.0
@@ -61,8 +61,8 @@ class SetCounts:
 
 @dataclass(frozen=True)
 class DataFinding:
-    """Something that rows do to training. count: of what `kind` names, and of `lines` as many as are named; said: what it is
-    about them, remedy: what to do."""
+    """Something that rows do to training. count: of what `kind` names, and of `lines` as many as are named; said: what
+    it is about them, remedy: what to do."""
 
     kind: str
     count: int
@@ -88,9 +88,10 @@ class DataFinding:
 
 @dataclass
 class Examined:
-    """What is wrong with rows. findings: the doctor's, about `looked_at` of `looked_of` of them, none in a rehearsal. licence: of a
-    dataset on the hub. lost: bad rows, which are kept out though nobody asked for that. bad_lines: where it stands (see
-    `data_sets.where`; 0 where that is nowhere) and why; lost_lines: where, by reason, if there is no other word on each."""
+    """What is wrong with rows. findings: the doctor's, about `looked_at` of `looked_of` of them, none in a rehearsal.
+    licence: of a dataset on the hub. lost: bad rows, which are kept out though nobody asked for that. bad_lines: where
+    it stands (see `data_sets.where`; 0 where that is nowhere) and why; lost_lines: where, by reason, if there is no
+    other word on each."""
 
     lost: int = 0
     bad_lines: list[tuple[Where, str]] = field(default_factory=list)
@@ -102,7 +103,7 @@ class Examined:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest row, before any was cut or left out for its length; 0 where nobody counts, as in blocks of one length."""
+        """Tokens of the longest row, before any was cut or left out for it; 0 where rows are not counted."""
         return 0
 
     def leave_out(self, reason: str) -> None:
@@ -156,11 +157,11 @@ class Report(Examined):
 
     sets: the same by data set. not_taken: rows beyond the share of their data set.
 
-    form: that of the rows, and how it is known; empty where there is but one. not_drawn: rows that the seeded draw of a part passed by.
-    unit: what must not be on both sides of the split. tasks: rows of each kind of task, empty where there is one kind.
-    key: hash of everything that the result depends on.
-    token_lengths: `min`, `median`, `p95`, `max` in tokens, empty where no tokenizer is at hand; lengths: of the rows that are
-    kept. length_bins: the same as a histogram: from how many tokens to how many, both counted in, and of how many rows.
+    form: that of the rows, and how it is known; empty where there is but one. not_drawn: rows that the seeded draw of a
+    part passed by. unit: what must not be on both sides of the split. tasks: rows of each kind of task, empty where
+    there is one kind. key: hash of everything that the result depends on. token_lengths: `min`, `median`, `p95`, `max`
+    in tokens, empty where no tokenizer is at hand; lengths: of the rows that are kept. length_bins: the same as a
+    histogram: from how many tokens to how many, both counted in, and of how many rows.
     """
 
     key: str = ""
@@ -193,7 +194,7 @@ class Report(Examined):
         return cls(source=sources.name, sets=sets, bytes_before=sources.size)
 
     def whole(self, sources: DataSets, index: int, numbered: Iterable[Numbered]) -> Iterator[tuple[int, DataRow]]:
-        """Every row of a data set that is taken, with its line number; all are counted. A line that is no row is lost."""
+        """Every row of a data set that is taken, with its line number; all are counted, and broken lines are lost."""
         share, counts = sources.sets[index].share, self.sets[index]
         for number, row in numbered:
             self.rows_in += 1
@@ -209,7 +210,7 @@ class Report(Examined):
         self.dropped[reason] += 1
 
     def require_few_lost(self, lost: int, of: int, share: float, folder: Path) -> None:
-        """Raises Stop where more than `share` of the rows are lost; then the report lies in `folder`, as that of no data."""
+        """Raises Stop where more than `share` of the rows are lost, and leaves the report, without a key, in `folder`."""
         try:
             require_few(lost, of, share, [*self.left_out(), *self.found()])
         except Stop:
@@ -295,11 +296,11 @@ def rows_of(report: Report, data: Mapping[str, Any]) -> PreparedRows:
 
 @dataclass(frozen=True)
 class PreparedRows(Record):
-    """How many rows of whatever kind were prepared, for what follows from that. sampled_from: of how many they are a draw,
-    None where all are there. asked: what they were made for, as `asked` has it. lengths: of those to train on, empty where
-    nobody has counted; longest: tokens of the longest of all, before any was cut or left out for its length, 0 where nobody has
-    counted. contents: what they were made from, as `contents` has it. sets: where there are several data sets, the
-    part of the training rows that each has, 0 to 1, by its name."""
+    """How many rows of whatever kind were prepared, for what follows from that. sampled_from: of how many they are a
+    draw, None where all are there. asked: what they were made for, as `asked` has it. lengths: of those to train on,
+    empty where nobody has counted; longest: tokens of the longest of all, before any was cut or left out for its
+    length, 0 where nobody has counted. contents: what they were made from, as `contents` has it. sets: where there are
+    several data sets, the part of the training rows that each has, 0 to 1, by its name."""
 
     FILE = "rows.json"
     train_rows: int = 0
@@ -324,7 +325,7 @@ def _anywhere(value: Any) -> Any:
 
 
 def contents(data: Mapping[str, Any]) -> str:
-    """A hash of what the files of a stage's `data` hold; empty where it names none, a folder, or one that is not here."""
+    """A hash of the files of a stage's `data`; empty where one is a folder or not here, or there are none."""
     files = [Path(path) for path in _paths(data)]
     return content_hash([sha256(file) for file in files], 32) if files and all(map(Path.is_file, files)) else ""
 

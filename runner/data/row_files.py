@@ -1,5 +1,5 @@
-"""Files of rows, one class for each ending: the columns, some rows from everywhere in the file with a count of all, and every row
-with its line number. A line that is no row is named, never lost. This module has the endings that are text."""
+"""Files of rows, one class for each ending: the columns, a sample from everywhere in the file with a count of all, and
+every row with its line number. A line that is no row is named, never lost. This module has the endings of text files."""
 
 import codecs
 import csv
@@ -49,8 +49,8 @@ Numbered = tuple[int, DataRow | Bad]
 
 @dataclass(frozen=True)
 class FilePart:
-    """A part of a file, from start to before end: bytes of a file of lines, rows of a Parquet file. first: the number of its
-    first line or row, from 1."""
+    """A part of a file, from start to before end: bytes of a file of lines, rows of a Parquet file. first: the number
+    of its first line or row, from 1."""
 
     start: int
     end: int
@@ -59,8 +59,8 @@ class FilePart:
 
 @dataclass(frozen=True)
 class SampledRows:
-    """count: of rows, of which `rows` are some: a row by its columns, a document's text, or only how many bytes one has.
-    unit: what a person calls them. about: whether the count is reckoned from a part of the file."""
+    """count: of rows, of which `rows` are some: a row by its columns, a document's text, or only how many bytes one
+    has. unit: what a person calls them. about: whether the count is reckoned from a part of the file."""
 
     count: int
     rows: list[Any]
@@ -74,8 +74,8 @@ class SampledRows:
 
 
 class Unreadable(Exception):
-    """Why columns cannot be read, or nobody can count the rows, in plain words; hint: what to do about it. severity: `note` where
-    only a library for it is not installed."""
+    """Why columns cannot be read, or nobody can count the rows, in plain words; hint: what to do about it. severity:
+    `note` where only a library for it is not installed."""
 
     def __init__(
         self,
@@ -89,15 +89,16 @@ class Unreadable(Exception):
 
 
 class RowFile:
-    """How files of one ending, or folders of one kind, are read. Whatever a library raises, who calls these methods says it in plain words."""
+    """How files of one ending, or folders of one kind, are read. Whatever a library raises, who calls these methods
+    says it in plain words."""
 
     def columns(self, file: Path) -> list[str]:
         """Their names, of the first row alone. Raises Unreadable."""
         raise NotImplementedError
 
     def sample(self, file: Path, columns: Iterable[str]) -> SampledRows:
-        """The count and some rows, in about a second however large the file is. columns: that are wanted, where they can be read
-        alone; all where there are none."""
+        """The count and some rows, in about a second however large the file is. columns: that are wanted, where they
+        can be read alone; all where there are none."""
         raise NotImplementedError
 
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
@@ -105,8 +106,8 @@ class RowFile:
         raise NotImplementedError
 
     def marks(self, file: Path, most: int | None, count: int) -> tuple[list[tuple[int, int]], int] | None:
-        """Where the file can be cut, (place, number of the line or row there), close enough together for `count` parts, and where
-        its first `most` rows end; None where it cannot, or is none of its ending, which whoever reads it will say."""
+        """Where the file can be cut, (place, number of the line or row there), close enough for `count` parts, and where
+        its first `most` rows end; None where it cannot be cut, or read."""
         return None
 
 
@@ -124,10 +125,19 @@ def evenly(rows: Iterable[Any]) -> tuple[int, list[Any]]:
     return count, [row for _, row in kept]
 
 
-def _first_columns(text: str) -> list[str]:
-    """The columns of the row of JSON that a text begins with."""
+def _first_columns(file: Path, in_list: bool) -> list[str]:
+    """The columns of the first row of JSON in a file. in_list: whether the rows stand in a list, else in lines."""
+    with file.open(encoding="utf-8-sig", newline="") as lines:
+        text = lines.read(FIRST_BYTES).lstrip()
+    if not text:
+        raise Unreadable("it is empty.")
+    if in_list and not text.startswith("["):
+        hint = "A file with one object a line must end in .jsonl."
+        raise Unreadable("it does not hold a list of rows.", hint=hint)
+    if not in_list and text.startswith("["):
+        raise Unreadable("it holds a list, and not one object a line.", hint="Such a file must end in .json.")
     try:
-        row, _ = json.JSONDecoder().raw_decode(text)
+        row, _ = json.JSONDecoder().raw_decode(text, max(0, text.find("{")) if in_list else 0)
     except (ValueError, RecursionError):
         raise Unreadable("its first row is not JSON.") from None
     if not isinstance(row, dict):
@@ -135,17 +145,9 @@ def _first_columns(text: str) -> list[str]:
     return list(row)
 
 
-def _beginning(file: Path) -> str:
-    with file.open(encoding="utf-8-sig", newline="") as lines:
-        text = lines.read(FIRST_BYTES).lstrip()
-    if not text:
-        raise Unreadable("it is empty.")
-    return text
-
-
 def _named(row: Any, escaped: bool) -> DataRow | Bad:
-    """A row of JSON, or why it is none. escaped: whether it may hold half a character (`\\ud83d` alone), which JSON allows
-    and no tokenizer takes."""
+    """A row of JSON, or why it is none. escaped: whether it may hold half a character (`\\ud83d` alone), which JSON
+    allows and no tokenizer takes."""
     if not isinstance(row, dict):
         return Bad("not an object with named columns")
     if escaped and not _whole(json.dumps(row, ensure_ascii=False)):
@@ -164,10 +166,7 @@ def _whole(text: str) -> bool:
 
 class JsonLines(RowFile):
     def columns(self, file: Path) -> list[str]:
-        text = _beginning(file)
-        if text.startswith("["):
-            raise Unreadable("it holds a list, and not one object a line.", hint="Such a file must end in .json.")
-        return _first_columns(text)
+        return _first_columns(file, in_list=False)
 
     def sample(self, file: Path, columns: Iterable[str]) -> SampledRows:
         size, read = file.stat().st_size, 0
@@ -271,12 +270,7 @@ def _end_of_gap(text: str, place: int) -> int:
 
 class JsonList(RowFile):
     def columns(self, file: Path) -> list[str]:
-        text = _beginning(file)
-        if not text.startswith("["):
-            raise Unreadable(
-                "it does not hold a list of rows.", hint="A file with one object a line must end in .jsonl."
-            )
-        return _first_columns(text[text.index("{") if "{" in text else 0 :])
+        return _first_columns(file, in_list=True)
 
     def sample(self, file: Path, columns: Iterable[str]) -> SampledRows:
         """Rows one after the other, so that the beginning of a large file is enough."""
@@ -327,8 +321,8 @@ class JsonList(RowFile):
 
 
 class Documents(RowFile):
-    """Documents of a text file, with empty lines between them; each is told by the number of its first line. column: what their
-    text is called."""
+    """Documents of a text file, with empty lines between them; each is told by the number of its first line. column:
+    what their text is called."""
 
     def __init__(self, column: str | None) -> None:
         self.column = str(column)
@@ -421,8 +415,8 @@ class Table(RowFile):
         return SampledRows.of_part(count, rows, "rows", read, size)
 
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
-        """A quote that is opened and not closed takes the lines behind it along, up to the next quote or the end: it costs its own
-        line, and the others are read again."""
+        """A quote that is opened and not closed takes the lines behind it along, up to the next quote or the end: it
+        costs its own line, and the others are read again."""
         with table(file, errors=KEPT) as (text, separator):
             lines = _Lines(text)
             reader = csv.reader(lines, delimiter=separator, strict=True)

@@ -1,5 +1,5 @@
-"""Rows of a data file, a folder or a hub dataset: one reader for whoever checks columns, counts rows, or reads all of them. Of
-the ways to read a file this module has those that need a library, Parquet and XLSX, and those of folders."""
+"""Rows of a data file, a folder or a hub dataset: one reader for whoever checks columns, counts rows, or reads all of
+them. Of the ways to read a file this module has those that need a library, Parquet and XLSX, and those of folders."""
 
 import csv
 import re
@@ -230,7 +230,7 @@ class TextFolder(RowFile):
 
 
 def image_count(folder: Path) -> SampledRows:
-    """Images in folders, one a class, in Parquet files, or in CIFAR-10's binary ones; those in `test…` are not trained on."""
+    """Images in folders (one a class), Parquet files or CIFAR-10's binary files, without those in `test…`."""
     entries = [entry for entry in folder.iterdir() if not entry.name.startswith((".", "test"))]
     if binary := [entry for entry in entries if entry.suffix == ".bin"]:
         return SampledRows(sum(entry.stat().st_size // CIFAR_RECORD for entry in binary), [], "images")
@@ -254,7 +254,7 @@ READERS: dict[str, RowFile] = {
 
 
 def _reader(path: Path, split: str | None = None, column: str | None = None) -> RowFile | None:
-    """What reads a file or a folder; None where nothing does. split: of a folder with several; column: what texts are called."""
+    """What reads a file or folder, or None. split: of a folder with several; column: the name for its texts."""
     if path.is_dir():
         return SavedFolder(split) if saved_by_datasets(path) else TextFolder(column)
     return row_files.Documents(column) if path.suffix == ".txt" else READERS.get(path.suffix)
@@ -297,9 +297,9 @@ def good(source: DataSource, *, stream: bool = False) -> Iterator[DataRow]:
 
 
 def parts_of_file(file: Path, most: int | None, count: int) -> list[FilePart] | None:
-    """The first `most` rows of a local file, all of them where None, in `count` parts of about equal size that can be read by
-    themselves, one after the other the same rows as the whole; None where the kind of file has none: a line of a CSV may go on in
-    the next, JSON is one value."""
+    """The first `most` rows of a local file, all of them where None, in `count` parts of about equal size that can be
+    read by themselves, one after the other the same rows as the whole; None where the kind of file has none: a line of
+    a CSV may go on in the next, JSON is one value."""
     reader = READERS.get(file.suffix) if file.is_file() else None
     cut = reader.marks(file, most, count) if reader else None
     if cut is None:
@@ -318,8 +318,8 @@ def parts_of_file(file: Path, most: int | None, count: int) -> list[FilePart] | 
 
 
 def spans(source: DataSource, most: int | None, count: int) -> list[Span]:
-    """A file or folder that cannot be cut into parts, in `count` parts: the rows of each, from and to. It is parsed once to
-    count them."""
+    """A file or folder that cannot be cut into parts, in `count` parts: the rows of each, from and to. It is parsed
+    once to count them."""
     if count == 1:
         return [(0, most)]
     whole = sum(1 for _ in islice(read(source), most))
@@ -348,9 +348,9 @@ def columns(file: Path, split: str | None = None) -> list[str]:
 
 
 def sample(path: Path, split: str | None = None, columns: Iterable[str] = (), images: bool = False) -> SampledRows:
-    """How many rows there are in what the preparers read, and some of them from everywhere in it, in about a second. split: of a
-    folder that `datasets` has saved. columns: those that are wanted of a file whose columns can be read alone; all where there are
-    none. images: whether rows are images, which are only counted.
+    """How many rows there are in what the preparers read, and some of them from everywhere in it, in about a second.
+    split: of a folder that `datasets` has saved. columns: those that are wanted of a file whose columns can be read
+    alone; all where there are none. images: whether rows are images, which are only counted.
 
     Raises Unreadable where it cannot be read, or where a library for it is not installed.
     """

@@ -1,4 +1,4 @@
-"""Tokenizers: loaded with a model, or trained on texts, with the chat template that they carry; and the rows that Axolotl has tokenised."""
+"""Tokenizers: loaded or trained, with the chat template that they carry; and the rows that Axolotl has tokenised."""
 
 import re
 import shutil
@@ -33,13 +33,14 @@ FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "
 
 
 def content(base: str) -> str:
-    """A hash of what the tokenizer in a folder consists of; for a name on the hub that name, which its revision goes with."""
+    """A hash of a tokenizer's files in a folder; for a name on the hub that name, beside which the revision stands."""
     files = [Path(base) / name for name in FILES]
     return content_hash([sha256(file) for file in files if file.is_file()], 32) if Path(base).is_dir() else base
 
 
 def load(base: str, revision: str | None, trust_remote_code: bool, local_only: bool = False) -> Any:
-    """A model's tokenizer, from this machine first and else, unless `local_only`, from the hub; None where it cannot be had.
+    """A model's tokenizer, from this machine first and else, unless `local_only`, from the hub; None where it cannot be
+    had.
 
     base: a folder, or a name on the hub; revision: of that name, None for a folder.
     Raises Stop where the tokenizer brings code of its own that may not run, or does not run here.
@@ -131,17 +132,15 @@ def jinja(template: ChatTemplate) -> str:
     )
 
 
-# Axolotl 0.19.0 finds tokenised rows again by the paths of the data, not by its content, and would train on rows of data that
-# has changed since (`forget_older`).
-# By this setting of its environment Axolotl takes so many processes for tokenising.
+# The variable of Axolotl's environment with its number of processes for tokenising.
 TOKENISING_PROCESSES = "AXOLOTL_DATASET_NUM_PROC"
 # Axolotl's tokenising processes each import it anew, which takes as long as some thousand rows.
 ROWS_A_PROCESS = 5_000
 
 
 def processes(config: Mapping[str, Any], most: int) -> int:
-    """How many processes are worth their start for tokenising the rows of an Axolotl config, at most so many; 0 is none beside
-    Axolotl's own."""
+    """How many processes are worth their start for tokenising the rows of an Axolotl config, at most so many; 0 is none
+    beside Axolotl's own."""
     import pyarrow.parquet as parquet
 
     rows: int = sum(parquet.read_metadata(file).num_rows for file in _files(config) if file.suffix == ".parquet")
@@ -154,7 +153,8 @@ def _files(config: Mapping[str, Any]) -> list[Path]:
 
 
 def forget_older(config: Mapping[str, Any]) -> None:
-    """Deletes what was tokenised from other files than those that lie at the paths of an Axolotl config now."""
+    """Deletes what was tokenised from other files than those at the paths of an Axolotl config now. Axolotl 0.19.0
+    finds tokenised rows by the paths of the data, and would train on rows of data that has changed since."""
     folder = Path(config["dataset_prepared_path"])
     now = [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in _files(config)]
     made_from = folder.with_name(f"{folder.name}-from.json")

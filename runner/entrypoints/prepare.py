@@ -14,19 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from runner import parts, scenarios
-from runner.data import conversation_formats, data_sets, tokenizers
+from runner.data import conversation_formats, data_sets, general_documents, tokenizers
 from runner.data.data_sets import DataSource
 from runner.data.report import Report, rows_of
 from runner.data.tokenizers import Pretrained
 from runner.recipe import templates
 from runner.scenarios.shared import twin as twins
 from runner.scenarios.shared.common import FETCHING
+from runner.tools import child_process
 from runner.tools.files import read_json, write_json, write_text
-from runner.tools.names import listed, nearest
+from runner.tools.names import did_you_mean, listed
 from runner.tools.problem import Stop
 from runner.tools.process import ensure_home, helping_pod
 from runner.tools.run_files import FETCHED, REPORT, STOPPED
-from runner.trainer import child_process
 
 # What a model folder needs: weights in one format, configs, tokenizer.
 MODEL_FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt", "*.py")
@@ -94,11 +94,8 @@ def require_columns(data: Mapping[str, Any]) -> None:
             used = settings | dict.fromkeys(conversation_formats.COLUMNS.get(form, ()), f"the form {form}")
             for column, user in used.items():
                 if column not in there:
-                    near = nearest(column, there)
-                    raise Stop(
-                        f"The dataset `{source.hub}` has no column `{column}`, which {user} names.",
-                        (f"Did you mean `{near}`? " if near else "") + f"Its columns are {listed(there)}.",
-                    )
+                    hint = f"{did_you_mean(column, there)}Its columns are {listed(there)}."
+                    raise Stop(f"The dataset `{source.hub}` has no column `{column}`, which {user} names.", hint)
 
 
 def _rows(work: Mapping[str, Any], out: Path) -> Report:
@@ -118,7 +115,6 @@ def _rows(work: Mapping[str, Any], out: Path) -> Report:
 
 
 def _rows_and_twin(work: Mapping[str, Any], twin: Mapping[str, Any], out: Path) -> Report:
-    from runner.data.plain_text import general_documents
     from runner.tools.process import without_scikit_learn
 
     without_scikit_learn()

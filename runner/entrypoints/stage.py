@@ -20,10 +20,10 @@ from runner.plan import Plan, read_keys
 from runner.run import pipeline
 from runner.run.run_folder import require_of
 from runner.run.stage_folder import StageFolder
+from runner.tools import child_process
 from runner.tools.problem import Stop
 from runner.tools.process import ensure_home, helping_pod
 from runner.tools.run_files import PROGRESS
-from runner.trainer import child_process
 
 # What is written here a cluster shows as the reason of a pod's end, up to 4096 bytes; it is there in pods alone.
 TERMINATION_LOG = Path("/dev/termination-log")

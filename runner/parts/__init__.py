@@ -35,8 +35,9 @@ class Part:
     rules: str = ""
     # Packages by the scenario's name; "" is the part itself.
     scenarios: Mapping[str, str] = field(default_factory=dict)
-    # Modules by name: trainers, kinds of data, what measures a model, what asks one.
+    # Modules by name: trainers, what the planner reckons of each, kinds of data, what measures a model, what asks one.
     engines: Mapping[str, str] = field(default_factory=dict)
+    formulas: Mapping[str, str] = field(default_factory=dict)
     preparers: Mapping[str, str] = field(default_factory=dict)
     measures: Mapping[str, str] = field(default_factory=dict)
     asked: Mapping[str, str] = field(default_factory=dict)
@@ -46,8 +47,9 @@ class Part:
     forecast: str = ""
     # Functions, MODULE.FUNCTION, that are called around runs and stages, by the name of their moment.
     hooks: Mapping[str, str] = field(default_factory=dict)
-    # What `recipe --help` says, by the command's name; its module is `commands/NAME.py`.
+    # What `recipe --help` says, by the command's name; its module is `commands/NAME.py`, or `command_module`, which has all.
     commands: Mapping[str, str] = field(default_factory=dict)
+    command_module: str = ""
 
     @property
     def foreign(self) -> bool:
@@ -120,7 +122,7 @@ def hook(moment: str) -> Callable[..., Any]:
 def commands() -> dict[str, tuple[str, str]]:
     """What `recipe --help` says and the module of each part's command, by its name."""
     return {
-        name: (told, part.module(f"commands.{name}"))
+        name: (told, part.module(part.command_module or f"commands.{name}"))
         for part in found().values()
         for name, told in part.commands.items()
     }

@@ -1,30 +1,26 @@
-"""The models of a run: the one that a stage began with and the one that it left are asked, and an adapter is merged on request."""
+"""The models of a run: asking a stage's original and trained model, and merging an adapter."""
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from runner import parts
 from runner.check.validate import changed
 from runner.plan import Plan
 from runner.recipe.recipe import Recipe
-from runner.run import run_folder
 from runner.run.run_folder import RunFolder, find
 from runner.run.stage_folder import StageFolder
 from runner.scenarios import translate
 from runner.tools.files import read_json
 from runner.tools.problem import Stop
-from runner.tools.run_files import ADAPTER, BEST_IMAGES, BEST_MODEL, DEMO, SUMMARY
-from runner.trainer import merging
-from runner.trainer.generation import CannotLoad, Chat, LoadedModel, answers, chats, load_both
-from runner.trainer.results import precision_of
+from runner.tools.run_files import BEST_IMAGES, DEMO, SUMMARY
+from runner.trainer.generation import CannotLoad, Chat, answers, chats
 
 
 def plan_of(recipe: Recipe, run: RunFolder) -> Plan:
-    """The recipe's plan in that folder, with what a rehearsal or this machine has put in its place there."""
+    """The recipe's plan in that folder, with the changes of a rehearsal or of this machine."""
     return translate(changed(recipe, run.overrides)[0], run.place())
 
 
@@ -45,15 +41,15 @@ def newest(plan: Plan) -> StageFolder:
 
 
 def folder_of(recipe: Recipe, run_dir: str | None, stage: str | None = None) -> StageFolder:
-    """The stage that a command about a trained model means: of the run in `run_dir`, or the newest; the one of that name, or the
-    last one that has left a model."""
+    """The stage that a command means: in the run of `run_dir`, or the newest; of that name, or the last with a
+    model."""
     plan = plan_of(recipe, find(recipe.name, run_dir))
     return StageFolder(plan, plan.stage(stage)) if stage else newest(plan)
 
 
 def of_pictures(folder: StageFolder) -> Callable[[Path], Mapping[str, float]] | None:
-    """Of a stage that trains a model for images: what gives, for a file, the share of each class, the largest first; it raises Stop
-    where the file is no picture. None for a model that answers in words."""
+    """For a stage that trains on images, a function from a file to the share of each class, the largest first, which
+    raises Stop for other files. None for a language model."""
     module = parts.table("asked").get(folder.stage.engine)
     weights = next(iter(folder.path.glob(BEST_IMAGES)), None)
     if module is None or weights is None:
@@ -70,9 +66,9 @@ def shares(classes: Mapping[str, float]) -> str:
 
 
 def models(recipe: Recipe, folder: StageFolder) -> tuple[Chat, Chat]:
-    """The model that a stage began with and the one that it left, in the words of its training.
+    """A stage's original and its trained model, with the prompts of its training.
 
-    Raises Stop where the stage has left none that could answer.
+    Raises Stop where the stage has no model that could answer.
     """
     stage, demo = folder.stage, read_json(folder.path / DEMO)
     if stage.trains and "demo" not in stage.config["recipe_runner"]:
@@ -86,10 +82,10 @@ def models(recipe: Recipe, folder: StageFolder) -> tuple[Chat, Chat]:
             "Leave out `--stage`, or run the command that started it again; it resumes.",
         )
     if demo["base_model"].startswith("/") and not Path(demo["base_model"]).is_dir():
-        # The run was moved, or fetched from a claim that its pods had the base model on.
+        # The run was moved, or fetched from a claim that has the base model.
         told = stage.config["recipe_runner"]["demo"]
         demo |= {"base_model": told["base_model"], "revision": told.get("revision", demo["revision"])}
-    # A rehearsal's answers are short; the recipe's own length holds where it is asked by hand.
+    # Only a rehearsal's answers are shorter than the recipe's length.
     stated = recipe.settings.get("demo")
     length = stated.max_new_tokens if stated and folder.run.kind == "run" else demo["max_new_tokens"]
     before, after = chats(folder.path, demo)
@@ -97,25 +93,20 @@ def models(recipe: Recipe, folder: StageFolder) -> tuple[Chat, Chat]:
 
 
 def questions_of(recipe: Recipe, folder: StageFolder) -> list[str]:
-    """The recipe's own questions; where it names none those of validation rows that the run has asked."""
+    """The recipe's own questions, or else those from validation rows that the run has asked."""
     own = [question for _, question in recipe.demo_questions]
     return own or list((read_json(folder.path / DEMO) or {}).get("questions") or ())
 
 
 def answers_of(chat: Chat, questions: Sequence[str]) -> list[str]:
     """An answer to each question, from a model that is loaded once. Raises Stop where it cannot be."""
-    with _loading(chat):
+    with loading(chat):
         return list(answers(chat, questions))
 
 
-def loaded(before: Chat, after: Chat) -> tuple[LoadedModel, LoadedModel]:
-    """Both models, ready to answer. Raises Stop where one cannot be loaded."""
-    with _loading(before, after):
-        return load_both(before, after)
-
-
 @contextmanager
-def _loading(*wanted: Chat) -> Iterator[None]:
+def loading(*wanted: Chat) -> Iterator[None]:
+    """While models are loaded: raises Stop where one is not here or cannot be loaded."""
     for chat in wanted:
         if Path(chat.model).is_absolute() and not Path(chat.model).is_dir():
             raise Stop(
@@ -128,58 +119,4 @@ def _loading(*wanted: Chat) -> Iterator[None]:
         where = "" if Path(error.what).is_dir() else "Check the network, or "
         raise Stop(
             f"The model `{error.what}` cannot be loaded: {error}", f"{where or 'Check '}the run folder."
-        ) from None
-
-
-def merge_run(recipe: Recipe, run_dir: str | None, out: Path | None) -> Path:
-    """Merges the adapter of a recipe's run; returns where the model lies.
-
-    Raises Stop where the recipe trains no adapter, or the run has none yet.
-    """
-    plan = translate(recipe, run_folder.folder(recipe.name, "run").place())
-    stages = [stage.name for stage in plan.stages if stage.trains and stage.config.get("adapter")]
-    if not stages:
-        best = f"{BEST_MODEL}/" if "base_model" in plan.stages[-1].config else BEST_IMAGES
-        raise Stop(
-            f"`{recipe.document.file}` trains the model itself and no adapter, so there is nothing to merge.",
-            f"Its model is in `{best}` of the run.",
-        )
-    run = find(recipe.name, run_dir)
-    plan = plan_of(recipe, run)
-    folder = StageFolder(plan, plan.stage(stages[-1]))
-    config, adapter = folder.stage.config, folder.path / ADAPTER
-    # The run may have been moved or fetched since the adapter's own note.
-    base = (config["base_model"], config.get("revision_of_model"))
-    merge = partial(
-        _merge, adapter, precision=precision_of(config), trust=bool(config.get("trust_remote_code")), base=base
-    )
-    if out and not (folder.model.exists() and out.exists() and out.samefile(folder.model)):
-        return merge(out)
-    with run.lock():
-        written = merge(folder.model)
-        if folder.finished:
-            folder.mark("finished", outputs=folder.outputs())
-    return written
-
-
-def merge_adapter(adapter: Path, out: Path | None) -> Path:
-    """Merges the adapter in a folder. Raises Stop where it is none, or its base cannot be loaded."""
-    return _merge(adapter, out or adapter.with_name(f"{adapter.name}-merged"), "auto", trust=False)
-
-
-def _merge(adapter: Path, out: Path, precision: str, trust: bool, base: tuple[str, str | None] | None = None) -> Path:
-    if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / "config.json").is_file())):
-        raise Stop(f"`{out}` holds other things than a model.", "Name an empty or a new folder with `--out`.")
-    try:
-        base = merging.base_of(adapter, base)
-        for kind, kept in (("adapter itself", adapter), ("adapter's base model", Path(base[0]))):
-            if out.exists() and kept.exists() and out.samefile(kept):
-                raise Stop(f"`{out}` holds the {kind}, which would be lost.", "Name another folder with `--out`.")
-        return merging.merge(adapter, out, precision, trust, base)
-    except merging.NotAnAdapter as error:
-        raise Stop(str(error), "A finished run of scenario `lora` has one in `lora_adapter/`.") from None
-    except (OSError, ValueError) as error:
-        raise Stop(
-            f"The adapter in `{adapter}` cannot be merged: {' '.join(str(error).split()[:40])}",
-            "Check the base model that its adapter_config.json names, that all of the adapter's files are whole, and your network.",
         ) from None

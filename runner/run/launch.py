@@ -1,4 +1,5 @@
-"""Launch: starts the engine of a stage on this machine, keeps its log, passes on its progress, and says why it ended."""
+"""Launch: starts a stage's engine on this machine, writes its log, passes on its progress, and reports why it
+failed."""
 
 import os
 import signal
@@ -7,16 +8,16 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from runner import parts
 from runner.catalog import troubles
 from runner.plan import Place, Stage
 from runner.recipe.recipe import Recipe
+from runner.tools import child_process
 from runner.tools.files import read_json, write_text
 from runner.tools.problem import Stop
 from runner.tools.run_files import LOG, LOG_KEPT, STOPPED
-from runner.trainer import child_process, fork_server
+from runner.trainer import fork_server
 from runner.trainer.fork_server import Forked, fork
 
 # GPUs have the numbers that nvidia-smi and recipes give them; CUDA itself would count the fastest first.
@@ -24,9 +25,9 @@ BY_BUS = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 # What training processes need where they have no GPU.
 WITHOUT_GPU = {
-    # Without it several processes on CPU train everything each, and exit 0.
+    # Without it each of several processes on CPU trains everything, and exits 0.
     "ACCELERATE_USE_CPU": "true",
-    # Otherwise accelerate 1.13.0 says `cpu:0`, and torch cannot load an optimizer's state onto that.
+    # Otherwise accelerate 1.13.0 uses `cpu:0`, and torch cannot load an optimizer's state onto that.
     "ACCELERATE_TORCH_DEVICE": "cpu",
     "CUDA_VISIBLE_DEVICES": "",
     "OMP_NUM_THREADS": "1",
@@ -37,7 +38,7 @@ DOING = {"data": "Preparing the data", "init": "Drawing the first weights"}
 TRAINING = "Training"
 MOST_OF_LOG = 20_000  # characters that a reason is looked for in
 
-Progress = Callable[[dict[str, Any]], None]
+Progress = Callable[[child_process.Event], None]
 
 
 def launch(stage: Stage, place: Place, progress: Progress) -> None:
@@ -53,7 +54,7 @@ def launch(stage: Stage, place: Place, progress: Progress) -> None:
 
 
 def ahead(stage: Stage, place: Place) -> None:
-    """Begins to import what a stage's engine needs, where stages are forks (see `fork_server`)."""
+    """Starts importing what a stage's engine needs, where stages are forks (see `fork_server`)."""
     fork_server.ahead(ENGINES[stage.engine](stage, place), environment(stage, place))
 
 
@@ -65,15 +66,15 @@ def _require_packages() -> None:
 
 
 def follow(command: list[str], env: dict[str, str], run_dir: Path, progress: Progress, doing: str) -> None:
-    """Runs a command, its output going to the log in `run_dir` and its progress to whoever watches. doing: what the
-    command does, as the beginning of a sentence.
+    """Runs a command; its output goes to the log in `run_dir`, its events to `progress`. doing: its work, as the
+    beginning of a sentence.
 
     Raises Stop with the reason where it does not end well.
     """
     log = run_dir / LOG
     log.parent.mkdir(parents=True, exist_ok=True)
     (run_dir / STOPPED).unlink(missing_ok=True)
-    # Earlier attempts stand in the same log, and what ended them is not what ends this one.
+    # The log begins with earlier attempts, which failed for other reasons.
     start = log.stat().st_size if log.exists() else 0
     env = env | {LOG_KEPT: str(log)}
     process = fork(command, env) or subprocess.Popen(
@@ -109,42 +110,41 @@ def engine_environment() -> dict[str, str]:
 
 
 def environment(stage: Stage, place: Place) -> dict[str, str]:
-    """This process's environment with the stage's on top. A pod's processes see the GPUs that the cluster has given it."""
+    """This process's environment with the stage's on top. In a pod, processes see all GPUs."""
     env = engine_environment() | dict(stage.env)
     if not place.accelerator:
         env |= WITHOUT_GPU
     elif stage.machines.nodes == 1 and not place.on_cluster:
-        # Of more GPUs than are planned one process would take all: the Trainer by copying the model, Axolotl by spreading it.
+        # One process would take more GPUs than planned: the Trainer copies the model, Axolotl spreads it.
         names = device_names(env.get("CUDA_VISIBLE_DEVICES"), stage.machines.world_size)
         env["CUDA_VISIBLE_DEVICES"] = ",".join(names)
     return env
 
 
 def device_names(visible: str | None, count: int) -> list[str]:
-    """What CUDA_VISIBLE_DEVICES calls the GPUs that programs may see. visible: its value, None where it is not set: then
-    all are seen, under the numbers that nvidia-smi gives them. count: how many are seen."""
+    """The names of visible GPUs in CUDA_VISIBLE_DEVICES. visible: its value; None where it is not set, and nvidia-smi's
+    numbers count. count: of visible GPUs."""
     return [name.strip() for name in visible.split(",")][:count] if visible is not None else [*map(str, range(count))]
 
 
 def gpus_of(recipe: Recipe) -> list[int]:
-    """The particular GPUs that the recipe takes of its main machine; empty where any will do."""
+    """The GPUs of the main machine that the recipe names; empty for any."""
     nodes = recipe.settings.get("nodes")
     return list(nodes.machines[0].gpus) if nodes else []
 
 
 def particular(visible: str | None, numbers: Sequence[int], count: int) -> list[int]:
-    """Which of the GPUs that programs see, counted from 0, are those that the recipe names (`nodes.machines[].gpus`).
+    """Which visible GPUs, counted from 0, the recipe names (`nodes.machines[].gpus`).
 
-    Of those that it names only some may be here; then these alone are taken, because the others are somebody else's. Where
-    none is here (no numbers, another machine, names such as `GPU-8f6b…`), the environment decides: all that are seen.
+    If only some of them are here, only these count, because the others are somebody else's. If none is (no numbers,
+    another machine, names such as `GPU-8f6b…`), all visible ones count.
     """
     names = device_names(visible, count)
     return [names.index(str(number)) for number in numbers if str(number) in names] or list(range(len(names)))
 
 
 def visible_devices(visible: str | None, numbers: Sequence[int], count: int, most: int) -> str:
-    """CUDA_VISIBLE_DEVICES for processes on the recipe's GPUs of this machine, `most` at most. The other arguments are
-    those of `particular`."""
+    """CUDA_VISIBLE_DEVICES for processes on the recipe's GPUs here. most: GPUs at most; else as for `particular`."""
     names = device_names(visible, count)
     return ",".join(names[index] for index in particular(visible, numbers, count)[:most])
 
@@ -177,7 +177,8 @@ def _reason(run_dir: Path, tail: str, code: int, doing: str) -> str:
 
 
 def fault(log: str, code: int, doing: str) -> str:
-    """Why a process ended, by the end of its log and its exit status. doing: what it did, as the beginning of a sentence."""
+    """Why a process failed, by the end of its log and its exit status. doing: its work, as the beginning of a
+    sentence."""
     found = troubles.find(log, troubles.LOG)
     line = found.line if found else troubles.last_error(log)
     said = f"\nIt said: {line}" if line else ""

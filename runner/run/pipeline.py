@@ -15,6 +15,7 @@ from runner.recipe import units
 from runner.run.launch import Progress, launch
 from runner.run.run_folder import FRESH
 from runner.run.stage_folder import StageFolder, check_weights, differences, inputs
+from runner.tools.child_process import Event
 from runner.tools.files import read_record
 from runner.tools.names import listed
 from runner.tools.problem import Interrupted, Stop
@@ -65,8 +66,8 @@ class Decision:
 
 
 def decide(plan: Plan, stages: Iterable[Stage]) -> list[Decision]:
-    """A Decision a stage. A stage that reads from one that runs again runs again too, as far as can be told before: not where
-    that one leaves what is read as it is."""
+    """A Decision for each stage. A stage runs again if one that it reads from does, unless the parts that it reads will
+    not change."""
     repeated: set[str] = {stage.name for stage in plan.stages if not StageFolder(plan, stage).finished}
     decisions = []
     for stage in stages:
@@ -82,7 +83,7 @@ def decide(plan: Plan, stages: Iterable[Stage]) -> list[Decision]:
 
 
 def decision_on(folder: StageFolder) -> Decision:
-    """What becomes of a stage with what lies in the run folder now."""
+    """What happens to a stage, by the run folder."""
     stage = folder.stage
     if not folder.state:
         return Decision(stage, "begin")
@@ -104,8 +105,8 @@ def is_done(plan: Plan) -> bool:
 
 
 def stale(folder: StageFolder) -> tuple[Stage, list[str]] | None:
-    """The first stage that this one goes back to and that was made from other settings or results than it would be made
-    from now, and what differs; None where all of them hold. Only those parts of a stage count that are read."""
+    """The first stage upstream whose settings or inputs have changed since, and the differences; None for none. Only
+    parts that are read count."""
     for name, beginnings in folder.stage.reads.items():
         before = folder.other(name)
         if known := stale(before):
@@ -116,7 +117,7 @@ def stale(folder: StageFolder) -> tuple[Stage, list[str]] | None:
 
 
 def _changed(folder: StageFolder, beginnings: tuple[str, ...]) -> list[str]:
-    """What differs in what a stage was made from and would be made from now; of its parts only those count that are read."""
+    """How a stage's inputs differ from those on record; of its parts only those count that are read."""
     settings = {setting for text in beginnings for setting in folder.stage.parts.get(text.split("/")[0], ())}
     made, now = folder.state.inputs, inputs(folder.plan, folder.stage)
     if settings:
@@ -125,7 +126,7 @@ def _changed(folder: StageFolder, beginnings: tuple[str, ...]) -> list[str]:
 
 
 def _stays(folder: StageFolder, beginnings: tuple[str, ...]) -> bool:
-    """Whether a finished stage that runs again finds those of its parts that are read as it would make them."""
+    """Whether a finished stage that runs again would leave the parts that are read unchanged."""
     apart = bool(folder.stage.parts) and folder.finished
     return apart and not _changed(folder, beginnings) and not folder.changed_outputs(beginnings)
 
@@ -138,9 +139,10 @@ def carry_out(
     made_with: Mapping[str, Any] | None = None,
     keep: Callable[[], None] | None = None,
 ) -> list[Summary]:
-    """Runs the chosen stages and tells what came out; gives a summary of each stage of the plan that is finished.
-    made_with: of the run, for the record, where anything is to be made. keep: leaves the plan in the folder, once it is sure
-    that what lies there is of it, or goes.
+    """Runs the chosen stages and reports their results; returns the summary of each finished stage of the plan.
+
+    made_with: the record of the run's changes, written where a stage runs. keep: writes the plan to the folder, once
+    its content belongs to the plan.
 
     Raises Stop (exit 1) where a stage fails, a stage before is missing, or a gate does not open.
     """
@@ -171,8 +173,7 @@ def carry_out(
 
 
 def _carry_out(folder: StageFolder, tell: Tell, watch: Watch) -> None:
-    """Raises Stop where a stage that this one builds on is not finished or not as it would be now, or a gate before it is
-    closed."""
+    """Runs one stage. Raises Stop where a stage before it is unfinished or outdated, or a gate before it is closed."""
     stage = folder.stage
     for name in stage.reads:
         if not folder.other(name).finished:
@@ -209,8 +210,8 @@ def _not_as_it_was(stage: Stage, name: str, what: str) -> Stop:
 
 
 def begin(folder: StageFolder, decision: Decision, tell: Tell) -> None:
-    """Makes the stage's folder ready: what other inputs have left goes, and what it is made from is on record. Whoever calls
-    it on a machine where people keep runs has called `keep_what_took_training`.
+    """Prepares the stage's folder: clears results of other inputs and records its inputs. Where people keep runs, the
+    caller has called `keep_what_took_training`.
 
     Raises Stop where the recipe's time for training is used up.
     """
@@ -229,9 +230,9 @@ def begin(folder: StageFolder, decision: Decision, tell: Tell) -> None:
 
 
 def keep_what_took_training(plan: Plan, decisions: Iterable[Decision], remedy: str) -> None:
-    """Raises Stop where a stage would begin anew in place of what took training, its own or that of a stage which reads from
-    it, and there is no folder that could be moved. In pods it begins anew: checkpoints are told apart by their keys. So does a
-    rehearsal, which is made again in a minute."""
+    """Raises Stop where a stage would replace trained results, its own or those of a stage that reads from it, in a
+    folder that cannot be moved aside. Not in pods, whose keys keep checkpoints apart, nor in rehearsals, which take a
+    minute."""
     decisions = list(decisions)
     if plan.place.on_cluster or StageFolder(plan, plan.stages[0]).run.kind == "rehearsal":
         return
@@ -251,8 +252,8 @@ def keep_what_took_training(plan: Plan, decisions: Iterable[Decision], remedy: s
 
 def _make_room(folder: StageFolder, decision: Decision, tell: Tell) -> None:
     tell(f"{decision}")
-    # A GPU that is missing for a day changes inputs too, and must not cost weeks of training. A rehearsal is soon made again,
-    # and on a claim nobody has planned room for two.
+    # A GPU that is missing for a day changes inputs too, and must not cost weeks of training. A rehearsal is soon made
+    # again, and on a claim nobody has planned room for two.
     if folder.run.kind == "run" and not folder.place.on_cluster and (kept := folder.set_aside()):
         tell(f"{folder.stage.name}: what was trained before is moved to {kept}; delete it when nobody needs it")
     folder.clear()
@@ -261,7 +262,7 @@ def _make_room(folder: StageFolder, decision: Decision, tell: Tell) -> None:
 def _launch(folder: StageFolder, watch: Watch) -> None:
     step = steps = 0
 
-    def note(event: dict[str, Any]) -> None:
+    def note(event: Event) -> None:
         nonlocal step, steps
         step, steps = event.get("step") or step, event.get("steps") or steps
         progress(event)
@@ -278,8 +279,8 @@ def _launch(folder: StageFolder, watch: Watch) -> None:
 
 
 def _interrupted(folder: StageFolder, step: int, steps: int) -> str:
-    """Where ^C has ended a stage, and where the same command goes on. An engine that trains leaves a checkpoint when it is told
-    to end, if there is time for it."""
+    """Where ^C has ended a stage, and where the same command continues. An engine that is told to end saves a
+    checkpoint if there is time."""
     name = folder.stage.name
     if not steps:
         return f"Interrupted while `{name}` was at work; the same command goes on with it."
@@ -294,7 +295,7 @@ def _interrupted(folder: StageFolder, step: int, steps: int) -> str:
 
 
 def finish(folder: StageFolder) -> Iterable[str]:
-    """Puts on record what a stage has left, once that is sure to be whole; gives what there is to tell.
+    """Records a stage's results once they are complete; returns lines about them.
 
     Raises Stop where results are missing, or weights do not load.
     """
@@ -318,8 +319,8 @@ def finish(folder: StageFolder) -> Iterable[str]:
 
 
 def _complete(folder: StageFolder) -> None:
-    """Adds to the summary what the training process does not know: the stage, its rows' data sets, what was planned for it, and
-    what was changed in the recipe."""
+    """Adds what the training process does not know to the summary: the stage, its data sets, its forecast, and the
+    changes of the recipe."""
     summary, run = folder.summary, folder.run
     if summary is not None:
         changes, substitutions = run.state.changes, run.state.substitutions
@@ -330,8 +331,8 @@ def _complete(folder: StageFolder) -> None:
 
 
 def _planned(folder: StageFolder) -> Mapping[str, Any] | None:
-    """What was said of a stage before it began, where that is on record: pods have none. (`report.planned` judges recipes, and the
-    image that trains images has no library for that.)"""
+    """The stage's forecast in `planned.json`, which pods do not have. (Read as plain JSON, because the image that
+    trains images lacks a library of `run_manifest`.)"""
     foreseen = read_record(folder.run.path / PLANNED).get("foreseen")
     stages = [each for each in foreseen if isinstance(each, Mapping)] if isinstance(foreseen, list) else []
     return next((each for each in stages if each.get("stage") == folder.stage.name), None)
@@ -343,8 +344,8 @@ def _is_of_this_recipe(folder: StageFolder) -> bool:
 
 
 def _time_left(folder: StageFolder, anew: bool) -> None:
-    """Raises Stop where the stage trains something and the recipe's time for all of training is used up. anew: what the
-    stage has used itself was for what goes."""
+    """Raises Stop where the stage trains and the recipe's training time is used up. anew: the stage starts over, so its
+    own time does not count."""
     plan, stage = folder.plan, folder.stage
     limit = stage.config.get("recipe_runner", {}).get("time_limit_seconds")
     # As training itself counts: what later stages have used belongs to a model that is not built on this one.
@@ -359,8 +360,8 @@ def _time_left(folder: StageFolder, anew: bool) -> None:
 
 
 def _ended_early(folder: StageFolder) -> str:
-    """What to say where the time limit has ended a stage before its end, else nothing. It stays unfinished, so that
-    nothing builds on it; its model so far is saved and can be used."""
+    """The message where the time limit ended a stage early, else empty. The stage stays unfinished, so that nothing
+    builds on it; its model so far can be used."""
     summary = folder.summary
     if summary is None or summary.time_limit is None or not summary.out_of_time:
         return ""
@@ -393,7 +394,7 @@ def guard(folder: StageFolder, tell: Tell, where: str = "") -> None:
 
 
 def judge(folder: StageFolder, tell: Tell) -> None:
-    """Raises Stop where nothing may build on what a finished stage has left."""
+    """Raises Stop where nothing may build on a finished stage's results."""
     if folder.stage.gates:
         parts.hook("after_stage")
     for after_stage in parts.hooks("after_stage"):
@@ -401,7 +402,7 @@ def judge(folder: StageFolder, tell: Tell) -> None:
 
 
 def summaries(plan: Plan) -> list[Summary]:
-    """The summary of every stage that has trained to its end, or to the end of its time."""
+    """The summary of every stage that has trained to its end, or to the time limit."""
     folders = [StageFolder(plan, stage) for stage in plan.stages if stage.trains]
     done = [folder for folder in folders if folder.state.status in ("finished", OUT_OF_TIME)]
     return [replace(folder.summary, stage=folder.stage.name) for folder in done if folder.summary is not None]

@@ -1,5 +1,5 @@
-"""Run and rehearse: a recipe in full size on the GPUs of this machine, or all of its way on any machine with a tiny twin in place of
-the model; and what was learned, as a person wants to know it at the end.
+"""Run and rehearse: a recipe in full size on this machine's GPUs, or all of its stages on any machine with a tiny twin
+of the model; and the report at the end.
 """
 
 import os
@@ -35,7 +35,7 @@ BY = "this machine"
 def run(
     recipe: Recipe, folder: RunFolder, chosen: Selection, tell: Tell, watch: Watch, changes: Iterable[Override] = ()
 ) -> None:
-    """Runs the chosen stages on this machine's GPUs, and tells what was learned. changes: what the person has changed in the
+    """Runs the chosen stages on this machine's GPUs and reports the results. changes: the person's changes of the
     recipe.
 
     Raises Stop where there is no GPU for a stage that trains, where anything fails, and where a gate does not open.
@@ -48,10 +48,17 @@ def run(
     else:
         gpus, devices = gpus_here(recipe)
         if not gpus and any(stage.trains for stage in stages):
-            raise _no_gpu(recipe)
+            render = f"; `recipe render {recipe.document.file}` writes what the cluster needs"
+            raise Stop(
+                "This machine has no GPU that training could use.",
+                f"`recipe rehearse {recipe.document.file}` runs all of it here with a tiny model"
+                f"{render if 'openshift' in recipe.settings else ''}.",
+            )
         made = _on_these(recipe, gpus, tell) if gpus else folder.overrides
         here = changed(recipe, made)[0]
-        plan = _on_devices(translate(here, folder.place()), devices)
+        plan = translate(here, folder.place())
+        seen = (replace(stage, env={**stage.env, "CUDA_VISIBLE_DEVICES": devices}) for stage in plan.stages)
+        plan = replace(plan, stages=tuple(seen))
         if gpus:
             _compare_precision(plan, gpus, tell)
         for line in introduction(plan):
@@ -64,7 +71,7 @@ def run(
 
 
 def _compare_precision(plan: Plan, gpus: list[str], tell: Tell) -> None:
-    """What the recipe's GPU was planned to multiply in, and what the one that is here can."""
+    """Prints where the planned precision and this machine's GPU differ."""
     here = catalog.gpu(catalog.label_of(gpus[0]))
     if here is None:
         return
@@ -76,18 +83,9 @@ def _compare_precision(plan: Plan, gpus: list[str], tell: Tell) -> None:
             tell(f"  {kind}: planned in bf16; {here.title} could do fp8 with `machines.gpu: {here.name}`")
 
 
-def _no_gpu(recipe: Recipe) -> Stop:
-    render = f"; `recipe render {recipe.document.file}` writes what the cluster needs"
-    return Stop(
-        "This machine has no GPU that training could use.",
-        f"`recipe rehearse {recipe.document.file}` runs all of it here with a tiny model"
-        f"{render if 'openshift' in recipe.settings else ''}.",
-    )
-
-
 def gpus_here(recipe: Recipe) -> tuple[list[str], str]:
-    """The GPUs of this machine that the recipe may use: their names as the driver gives them, and as CUDA_VISIBLE_DEVICES
-    has them. Of a machine that others use too, `nodes` names particular ones."""
+    """This machine's GPUs that the recipe may use: the driver's names, and CUDA_VISIBLE_DEVICES. On a shared machine,
+    `nodes` names particular ones."""
     import torch
 
     os.environ.update(launch.BY_BUS | os.environ)  # before CUDA counts
@@ -97,14 +95,8 @@ def gpus_here(recipe: Recipe) -> tuple[list[str], str]:
     return [names[index] for index in mine], launch.visible_devices(visible, numbers, len(names), len(mine))
 
 
-def _on_devices(plan: Plan, devices: str) -> Plan:
-    """The plan whose processes see these GPUs alone."""
-    stages = (replace(stage, env={**stage.env, "CUDA_VISIBLE_DEVICES": devices}) for stage in plan.stages)
-    return replace(plan, stages=tuple(stages))
-
-
 def _on_these(recipe: Recipe, gpus: list[str], tell: Tell) -> list[Override]:
-    """What puts the recipe on the GPUs that are here, and what that changes, said aloud."""
+    """Puts the recipe on the GPUs that are here, and prints what that changes."""
     planned = common.world_size(recipe)
     count = min(planned, len(gpus))
     numbers = launch.gpus_of(recipe)[:count]
@@ -140,9 +132,9 @@ def rehearse(
     watch: Watch,
     changes: Iterable[Override] = (),
 ) -> None:
-    """Rehearses the chosen stages of a recipe in a run folder, and tells what was learned.
+    """Rehearses the chosen stages of a recipe in a run folder and reports the results.
 
-    data: a file with rows to use instead of the recipe's sample. changes: what the person has changed in the recipe.
+    data: a file with rows to use instead of the recipe's sample. changes: the person's changes of the recipe.
     Raises Stop where anything fails, a gate does not open, or too little is learned (see the scenario's `rehearsal`).
     """
     rehearsal, place = scenarios.rehearsal(recipe.scenario), run.place()
@@ -150,7 +142,7 @@ def rehearse(
     rehearsed = first
     plan = translate(first, place)
     chosen.of(plan)  # a name that is no stage is said before the long list
-    # The first stage also makes what stands in for the base model, from the rows that it prepares.
+    # The first stage also makes the twin of the base model, from the rows that it prepares.
     prepares = with_config(recipe, plan.stages[0], rehearsal.stands_in(recipe, run.path))
     plan = replace(plan, stages=(prepares, *plan.stages[1:]))
     tell("What stands in for the real thing")
@@ -159,7 +151,7 @@ def rehearse(
     for line in introduction(plan):
         tell(line)
     if rehearsal.after_data is not None:
-        # What else must be small follows from the rows, and so they come first; the engine is imported beside them.
+        # More substitutions follow from the rows, so they come first; meanwhile the engine is imported.
         if engine := next((stage for stage in chosen.of(plan) if stage.trains), None):
             launch.ahead(engine, place)
         carry_out(
@@ -195,15 +187,15 @@ def rehearse(
 
 
 def introduction(plan: Plan) -> Iterator[str]:
-    """What a person wants to know of a model that is trained from nothing: its size, and what it will read."""
+    """The size and the tokens of a model that is trained from nothing."""
     if "tokens_in_all" in plan.facts:
         parts = ", ".join(f"{name} {count:,}" for name, count in plan.facts["tokens"].items())
         yield f"{plan.facts['parameters']:,} parameters; {plan.facts['tokens_in_all']:,} tokens to train on ({parts})"
 
 
 def report(plan: Plan) -> Iterator[str]:
-    """Of a single stage that has trained all that it says of itself, of several a line each; then the demo questions,
-    before and after, and who has overruled which gate."""
+    """The details of a single trained stage, or a line for each of several; then the demo's answers, before and after,
+    and overridden gates."""
     run, trained = StageFolder(plan, plan.stages[0]).run, summaries(plan)
     if len(trained) == 1:
         yield from _details(trained[0])
@@ -249,7 +241,7 @@ def _line(summary: Summary) -> str:
 
 
 def _tokens(plan: Plan, trained: list[Summary]) -> Iterator[str]:
-    """How many tokens pretraining has truly seen, counted by the trainer over all context lengths."""
+    """The tokens that pretraining has seen, counted by the trainer over all context lengths."""
     lengths = [summary for summary in trained if summary.stage in plan.facts["tokens"]]
     if lengths:
         seen, last = lengths[-1].tokens, lengths[-1].stage

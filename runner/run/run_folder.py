@@ -1,4 +1,4 @@
-"""Run folders: one folder a run, with its stages in it, and what was changed in the recipe to make it."""
+"""Run folders: one folder for each run, with its stages and the changes of its recipe."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import fcntl
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,13 +24,12 @@ FRESH = "`--fresh` deletes that run and begins anew; `--out DIR` keeps it and us
 
 @dataclass(frozen=True)
 class RunRecord(Record):
-    """What a run says of itself. kind: as of a RunFolder.
+    """The record of a run. kind: as of a RunFolder.
 
-    id: the folder's own number, empty before it has one; results of another run never count here. recipe: its name.
-    status: `running`, `stopped` or `finished`. changes, substitutions: what the person and the runner have changed in the
-    recipe. folder: where this one lay when the substitutions were made, which may name it. data_dir: prepared data elsewhere
-    than in the folder. origin: `cluster` where the run was fetched. fault: why it was stopped, for a person; empty where it
-    was not, or nobody has said.
+    id: the folder's own number, so that results of another run never count here. recipe: its name. status: `running`,
+    `stopped` or `finished`. changes, substitutions: the person's and the runner's changes of the recipe. folder: its
+    path when the substitutions were made, which may name it. data_dir: prepared data outside the folder. origin:
+    `cluster` for a fetched run. fault: why it stopped, for a person; empty where unknown.
     """
 
     FILE = RUN
@@ -55,7 +54,7 @@ class RunFolder:
 
     @classmethod
     def at(cls, path: Path) -> RunFolder:
-        """The run in a folder, of the kind that it says it is."""
+        """The run in a folder, of the kind on record."""
         return cls(path, RunRecord.read(path).kind or "run")
 
     @property
@@ -64,7 +63,7 @@ class RunFolder:
 
     @property
     def at_work(self) -> bool:
-        """Whether a command is at work in it now."""
+        """Whether a command is running in it now."""
         try:
             with (self.path / LOCK).open() as handle:
                 fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -79,8 +78,7 @@ class RunFolder:
 
     @property
     def overrides(self) -> list[Override]:
-        """What a rehearsal, or the machine, has put in place of the recipe's own settings; what it named in this folder is
-        named where the folder lies now."""
+        """The substitutions of a rehearsal or of this machine; paths in this folder follow the folder when it moves."""
         state = self.state
         return [replace(override, after=self._here(override.after, state.folder)) for override in state.substitutions]
 
@@ -92,8 +90,8 @@ class RunFolder:
         now = {"id": self.state.id or uuid.uuid4().hex, "status": status, "kind": self.kind}
         write_json(self.path / RUN, read_record(self.path / RUN) | now | facts)
 
-    def made_with(self, changes: Iterable[Override], substitutions: Iterable[Override]) -> dict[str, Any]:
-        """What goes on record of how the person and the runner have changed the recipe, once something is made with it."""
+    def made_with(self, changes: Iterable[Override], substitutions: Iterable[Override]) -> Mapping[str, Any]:
+        """The record of the person's and the runner's changes of the recipe, for the first stage that runs."""
         told = {"changes": changes, "substitutions": substitutions}
         return {"folder": str(self.path)} | {name: [asdict(made) for made in known] for name, known in told.items()}
 
@@ -130,7 +128,7 @@ def folder(name: str, kind: str, out: str | None = None) -> RunFolder:
 
 @contextmanager
 def session(run: RunFolder, recipe_name: str, fresh: bool, data_dir: str | None = None) -> Iterator[None]:
-    """The folder, ours alone, for a recipe of that name.
+    """Locks the folder for a run of that recipe.
 
     Raises Stop where the folder holds a run of another recipe, or things that are no run at all.
     """
@@ -146,8 +144,8 @@ def session(run: RunFolder, recipe_name: str, fresh: bool, data_dir: str | None 
 
 
 def open_for(run: RunFolder, recipe_name: str, fresh: bool, remedy: str = "") -> None:
-    """Looks whether a folder can be that of a recipe, and empties it where it is to be `fresh`. remedy: how a person names
-    another folder who has no `--out` and no `--fresh`.
+    """Checks that a folder can be a recipe's, and empties it if `fresh`. remedy: how to name another folder without
+    `--out` and `--fresh`.
 
     Raises Stop where the folder holds a run of another recipe, or things that are no run at all.
     """
@@ -171,21 +169,20 @@ def require_of(run: RunFolder, recipe_name: str, remedy: str) -> None:
 
 
 def _forget(run: RunFolder, made_here: bool) -> None:
-    """Takes a folder away again in which nothing was done."""
+    """Deletes a folder in which nothing was done."""
     entries = {entry.name for entry in run.path.iterdir()}
     if made_here and entries <= {LOCK, RUN, CONFIG, PLANNED}:
         shutil.rmtree(run.path, ignore_errors=True)
 
 
 def all_here() -> list[RunFolder]:
-    """Every run below this folder's `runs/`, the one that was worked on last first."""
+    """Every run below `runs/`, the latest first."""
     found = [RunFolder.at(Path(os.path.abspath(file.parent))) for file in ROOT.glob(f"*/{RUN}")]
     return sorted(found, key=lambda run: (run.path / RUN).stat().st_mtime, reverse=True)
 
 
 def find(name: str, given: str | None) -> RunFolder:
-    """The run that a reading command means: `--run DIR`, or of the recipe `name` the one that was worked on last, first of
-    all one that has trained something.
+    """The run that a reading command means: `--run DIR`, or the recipe's latest, preferably one that has trained.
 
     Raises Stop where there is none.
     """
@@ -208,7 +205,7 @@ def find(name: str, given: str | None) -> RunFolder:
 
 
 def _newest(run: RunFolder) -> tuple[float, float]:
-    """When a run has trained something last, 0 for never; and when it was worked on last."""
+    """When a run last trained something, 0 for never; and when it last changed."""
     summaries = [*run.path.glob(SUMMARY), *run.path.glob(f"*/{SUMMARY}")]
     trained = max((file.stat().st_mtime for file in summaries), default=0.0)
     return trained, (run.path / RUN).stat().st_mtime

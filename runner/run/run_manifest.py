@@ -2,30 +2,23 @@
 
 import datetime
 import json
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from itertools import chain
 from typing import Any
 
+from runner import parts
 from runner.check import by_schema
 from runner.check import origins as showing
 from runner.check.origins import computed
-from runner.check.validate import load
 from runner.plan import PLAN_FILE, Plan, Prediction
-from runner.recipe.document import differing, leaves
-from runner.recipe.reading import read
 from runner.recipe.recipe import Recipe
-from runner.render import place
 from runner.run.run_folder import RunFolder
 from runner.scenarios import forecasting, translate
-from runner.tools import packaged
+from runner.scenarios.targets import place
 from runner.tools.files import Record, read_record, write_text
 from runner.tools.problem import Stop
 from runner.tools.run_files import CONFIG, PLANNED
-
-# What a copy always has of its own, and what says nothing of training.
-_OWN = ("name", "description")
 
 
 @dataclass(frozen=True)
@@ -75,10 +68,11 @@ class RunManifest(Record):
 def keep(run: RunFolder, recipe: Recipe, plan: Plan, runs: Recipe | None = None) -> None:
     """Writes plan and recipe to the run folder. runs: the recipe with the replacements of a rehearsal or of this
     machine, to which the plan belongs; the recipe itself where it is None."""
-    write_text(run.path / CONFIG / PLAN_FILE, _whole(plan).as_json())
+    # Without the texts of the stages' files, which are beside it.
+    write_text(run.path / CONFIG / PLAN_FILE, plan.upto(plan.stages[-1]).as_json())
     known = RunManifest.read(run.path)
     same = known.fingerprint == recipe.fingerprint and known.at
-    starter, differs = _starter(recipe)
+    provenance = (of(recipe) for of in parts.hooks("provenance"))
     model = recipe.settings.get("model") or {}
     RunManifest(
         file=recipe.file.name,
@@ -88,43 +82,13 @@ def keep(run: RunFolder, recipe: Recipe, plan: Plan, runs: Recipe | None = None)
         description=recipe.settings.get("description") or "",
         settings=recipe.settings.plain(),
         text=showing.as_yaml(recipe, by_schema.schema(recipe.scenario), dict(computed(recipe))),
-        starter=starter,
-        differs=differs,
         model=str(model.get("base") or model.get("architecture") or ""),
         revision=recipe.model_revision if model.get("base") else "",
         licence=recipe.model_facts.licence if recipe.model_facts else "",
-        commit=_commit(recipe.file),
         foreseen=predictions(runs or recipe, plan),
         full_size=predictions(recipe, translate(recipe, place(recipe))) if run.kind == "rehearsal" else (),
+        **dict(chain.from_iterable(facts.items() for facts in provenance)),
     ).write(run.path)
-
-
-def _commit(file: Path) -> str:
-    """The commit that is checked out where a file lies, if git keeps it there."""
-    command = [
-        "git",
-        "-C",
-        str(file.absolute().parent),
-        "status",
-        "--porcelain=v2",
-        "--branch",
-        "--ignored",
-        "--",
-        file.name,
-    ]
-    try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    facts = [line.split() for line in said.splitlines()]
-    head = next((words[2] for words in facts if words[:2] == ["#", "branch.oid"]), "(initial)")
-    changed = [words[0] for words in facts if words[0] != "#"]
-    return "" if head == "(initial)" or {"?", "!"} & set(changed) else head + ("+" if changed else "")
-
-
-def _whole(plan: Plan) -> Plan:
-    """The plan without the texts of its stages' files, which lie beside it."""
-    return plan.upto(plan.stages[-1])
 
 
 def predictions(recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
@@ -155,31 +119,3 @@ def _moved(value: Any, there: str, here: str) -> Any:
         return [_moved(item, there, here) for item in value]
     inside = isinstance(value, str) and f"{value}/".startswith(f"{there}/")
     return here + value.removeprefix(there) if inside else value
-
-
-def flat(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Every setting that is no section by its dotted name, and its value as a recipe has it."""
-    return {
-        ".".join(map(str, path)): value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        for path, value in leaves(settings)
-        if value != {}
-    }
-
-
-def _starter(recipe: Recipe) -> tuple[str, tuple[Differs, ...]]:
-    """The starter of the recipe's scenario that it differs least from, and in what; no name where there is none."""
-    own, best = flat(recipe.settings.plain()), None
-    for name, file in packaged.named().items():
-        try:
-            if read(file).data.get("scenario") != recipe.scenario:
-                continue
-            other = flat(load(file, look=False)[0].settings.plain())
-        except Stop:
-            continue  # somebody has edited it
-        rows = [(name, values) for name, values in differing([other, own], "") if name not in _OWN]
-        if best is None or len(rows) < len(best[1]):
-            best = name, rows
-    if best is None:
-        return "", ()
-    origins = showing.origins(recipe.document, recipe.settings.plain())
-    return best[0], tuple(Differs(name, there, here, origins.get(name, "")) for name, (there, here) in best[1])

@@ -1,4 +1,4 @@
-"""A stage in a run folder: what it was made from, what it has left, and whether both still hold."""
+"""A stage in a run folder: its inputs, its results, and whether both are still as recorded."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ _FILES = ("path", "base", "base_model", "packed")
 
 @dataclass(frozen=True)
 class StageRecord(Record):
-    """What a stage was made from, and what it has left.
-
-    status: `not begun`, `begun`, `finished` or `out of time`; inputs: see the function; keys: of the Stage; outputs: hashes by file.
+    """A stage's inputs and results. status: `not begun`, `begun`, `finished` or `out of time`; inputs: see the
+    function; keys: of the Stage; outputs: hashes by file.
     """
 
     FILE = STAGE
@@ -102,7 +101,7 @@ class StageFolder:
         write_json(self.path / STAGE, read_record(self.path / STAGE) | now | facts)
 
     def outputs(self) -> dict[str, str]:
-        """SHA-256 of every file that the stage has left for others, by its name below `results`."""
+        """SHA-256 of every result that others read, by its name below `results`."""
         if self.fetches:
             # Written last, and with the commit in it: weights of hundreds of gigabytes are not read for it.
             homes, files = [], [*self.results.glob(FETCHED)]
@@ -116,9 +115,9 @@ class StageFolder:
         return {str(file.relative_to(self.results)): sha256(file) for file in files}
 
     def changed_outputs(self, beginnings: tuple[str, ...] = ()) -> list[str]:
-        """The names of recorded outputs that are missing or not as they were; an empty record counts as changed.
+        """The names of recorded outputs that are missing or changed; an empty record counts as changed.
 
-        beginnings: of the names that are looked at; none means all.
+        beginnings: of the names to check; none for all.
         """
         recorded = self.state.outputs
         chosen = {name: digest for name, digest in recorded.items() if not beginnings or name.startswith(beginnings)}
@@ -128,21 +127,21 @@ class StageFolder:
         return [name for name, file in files.items() if not file.is_file() or sha256(file) != chosen[name]]
 
     def model_hash(self, look: bool = False) -> str:
-        """One hash for the whole model that the stage has left, its config and tokenizer too; empty where there is none. look:
-        whether it is hashed now, which takes minutes for a large one; else what is on record of it counts."""
+        """One hash for the stage's whole model with config and tokenizer; empty for none. look: hash the files now,
+        which takes minutes for a large model; else use the record."""
         files = self.outputs() if look else self.state.outputs
         return _model_hash({name.removeprefix(f"{BEST_MODEL}/"): digest for name, digest in files.items()})
 
     @property
     def has_trained(self) -> bool:
-        """Whether something lies here that took training."""
+        """Whether the folder has results of training."""
         if not self.stage.trains:
             return False
         return bool(self.weights_files) or any((self.path / CHECKPOINTS).rglob("checkpoint-*"))
 
     def set_aside(self) -> Path | None:
-        """Moves the folder of a stage that has trained something out of the way, beside itself, and gives where it lies
-        now; None where there is nothing that took training. One that was moved earlier stays."""
+        """Moves the folder of a stage that has trained aside, and returns its new path; None where nothing was trained.
+        Earlier ones stay."""
         if not self.has_trained:
             return None
         names = (f"{self.path.name}.before{f'-{number}' if number > 1 else ''}" for number in itertools.count(1))
@@ -150,7 +149,7 @@ class StageFolder:
         return self.path.rename(kept)
 
     def clear(self) -> None:
-        """Takes away what a run from other inputs has left. Prepared data stays: its parts know what they are made from."""
+        """Deletes results of other inputs. Prepared data stays, because its parts have their own records."""
         if self.prepares:
             (self.path / STAGE).unlink(missing_ok=True)
         elif self.stage.folder:
@@ -167,7 +166,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def model_hash_of(model: Path) -> str:
-    """The hash that `StageFolder.model_hash` would give for a folder with a model, or a file with one of images."""
+    """`StageFolder.model_hash` of a folder with a model, or of a file with an image model."""
     files = sorted(file for file in model.rglob("*") if file.is_file()) if model.is_dir() else [model]
     return _model_hash({str(file.relative_to(model)) if file != model else file.name: sha256(file) for file in files})
 
@@ -176,9 +175,9 @@ def _model_hash(files: Mapping[str, str]) -> str:
     return content_hash(dict(files), 32) if any(name.endswith((".safetensors", ".pth")) for name in files) else ""
 
 
-def inputs(plan: Plan, stage: Stage) -> dict[str, Any]:
-    """Everything that a stage's result depends on, flat, by a name that a person understands: settings, files read, and
-    what the stages before it have left. None for a stage before it that has nothing yet."""
+def inputs(plan: Plan, stage: Stage) -> Mapping[str, Any]:
+    """Everything that a stage's result depends on, flat, by readable names: settings, files, and results of the stages
+    before, None for those without results."""
     by_name: dict[str, Any] = {}
     for name, value in learned_from(stage.config):
         if name.split(".")[-1] in _FILES and _is_given(value, plan.place):
@@ -189,12 +188,12 @@ def inputs(plan: Plan, stage: Stage) -> dict[str, Any]:
     for before, beginnings in stage.reads.items():
         by_name[f"results of {before}"] = results_of(plan, before, beginnings)
     # As they will be read back from the record: JSON knows lists and no tuples.
-    read_back: dict[str, Any] = json.loads(json.dumps(by_name))
+    read_back: Mapping[str, Any] = json.loads(json.dumps(by_name))
     return read_back
 
 
 def _is_given(value: Any, place: Place) -> bool:
-    """Whether a setting names a file or folder that is there and that no stage has made."""
+    """Whether a setting names an existing file or folder that no stage has made."""
     if not isinstance(value, str) or not Path(value).exists():
         return False
     own = (place.data_dir, place.config_dir, place.run_dir, place.model_dir)
@@ -202,7 +201,7 @@ def _is_given(value: Any, place: Place) -> bool:
 
 
 def results_of(plan: Plan, name: str, beginnings: tuple[str, ...]) -> str | None:
-    """One hash for what a stage has left, of the files whose names begin so; None where it is not finished."""
+    """One hash for a stage's results, of files whose names begin so; None where it is unfinished."""
     folder = StageFolder(plan, plan.stage(name))
     outputs = folder.state.outputs if folder.finished else {}
     chosen = {name: digest for name, digest in outputs.items() if not beginnings or name.startswith(beginnings)}

@@ -1,4 +1,4 @@
-"""Scenarios: one folder a technique, found by what lies in it. `contract.py` says what a folder brings."""
+"""Scenarios: one folder a technique, found by what is in it. `contract.py` says what a folder brings."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from runner import parts
+from runner import __version__, parts
 from runner.catalog import Model
 from runner.data import PREPARERS, RenderedExample, reading
 from runner.plan import Place, Plan, Stage
+from runner.recipe import reading as yaml_file
+from runner.recipe.document import merged
 from runner.recipe.recipe import Recipe, Settings
-from runner.scenarios.contract import Architecture, Forecasting, Measurable, Preparer, Rehearsal, Rule, Translation
+from runner.scenarios.contract import Architecture, Forecasting, Measurable, Preparer, Rule, Substitutions, Translation
 
 if TYPE_CHECKING:
     from runner.data.report import Report
@@ -51,7 +53,8 @@ def translate(recipe: Recipe, place: Place) -> Plan:
 
 
 def measurable(recipe: Recipe) -> Mapping[str, Measurable]:
-    """What can be measured of a recipe's stages, by the section that has their gates; empty where the scenario does not say."""
+    """What can be measured of a recipe's stages, by the section with their gates; empty where the scenario does not
+    say."""
     module = part(recipe.scenario, "translation")
     return cast(Translation, module).measurable(recipe) if hasattr(module, "measurable") else {}
 
@@ -64,31 +67,35 @@ def rules(scenario: str, look: bool = True) -> tuple[Rule, ...]:
 
 
 def model_facts(scenario: str, settings: Settings) -> Model | None:
-    """The model that a recipe itself describes; None where recipes of this scenario name one. Raises BrokenSetting where the
+    """The model that a recipe itself describes; None where its scenario names a model. Raises BrokenSetting where the
     schema refuses what it needs."""
     module = part(scenario, "architecture")
     return cast(Architecture, module).model_facts(settings) if module else None
 
 
-def rehearsal(scenario: str) -> Rehearsal:
-    """What a rehearsal puts in place of the real thing, and when it has learned: the scenario's own module, else that of
-    language models on rows."""
-    return cast(Rehearsal, part(scenario, "rehearsal") or importlib.import_module(f"{__name__}.shared.rehearsal"))
+def rehearsal(scenario: str) -> Substitutions:
+    """What a rehearsal puts in place of the real thing, and when it has learned: the scenario's own members; for those
+    that it lacks, the ones of language models on rows."""
+    own = part(scenario, "rehearsal") or part(scenario, "translation")
+    usual = importlib.import_module(f"{__name__}.shared.rehearsal")
+    names = ("before_data", "after_data", "stands_in", "shown", "judge")
+    return cast(Substitutions, SimpleNamespace(**{name: getattr(own, name, getattr(usual, name)) for name in names}))
 
 
 def prepare(data: Mapping[str, Any], out: Path, **options: Any) -> Report:
     """Writes what a stage's `data` asks for into `out`; a no-op where it already lies there."""
-    preparers = PREPARERS | parts.table("preparers")
-    preparer = cast(Preparer, importlib.import_module(preparers[data["kind"]]))
-    return reading(preparer.prepare)(data, out, **options)
+    return reading(cast(Preparer, _preparer(data)).prepare)(data, out, **options)
+
+
+def _preparer(data: Mapping[str, Any]) -> ModuleType:
+    return importlib.import_module((PREPARERS | parts.table("preparers"))[data["kind"]])
 
 
 def first(stage: Stage) -> dict[str, Iterator[RenderedExample]]:
-    """The rows that a stage trains on or prepares, one after the other, as the model is to see each, by what they are for; empty
-    where nobody shows them."""
+    """The rows that a stage trains on or prepares, one by one, as the model will see them, by their purpose; empty
+    where nothing shows them."""
     if stage.data:
-        preparers = PREPARERS | parts.table("preparers")
-        shown = getattr(importlib.import_module(preparers[stage.data["kind"]]), "first", None)
+        shown = getattr(_preparer(stage.data), "first", None)
         return {stage.name: reading(shown)(stage.data)} if shown else {}
     scenario, _, function = stage.config.get("work", "").partition(".")
     # What every scenario may have as work is of none, and its rows are those of the stage that trains.
@@ -97,8 +104,8 @@ def first(stage: Stage) -> dict[str, Iterator[RenderedExample]]:
 
 
 def work(name: str) -> Callable[[Mapping[str, Any], Callable[[str], None]], None]:
-    """The work of a stage that trains nothing, by `SCENARIO.NAME`: a function of the scenario's module `work`, which gets
-    the stage's config and a function to tell what it does."""
+    """The work of a stage that trains nothing, by `SCENARIO.NAME`: a function of the scenario's module `work`, which
+    takes the stage's config and a function that tells its progress."""
     scenario, _, function = name.partition(".")
     carry_out: Callable[..., None] = getattr(part(scenario, "work"), function)
     return reading(carry_out)
@@ -107,3 +114,59 @@ def work(name: str) -> Callable[[Mapping[str, Any], Callable[[str], None]], None
 def forecasting() -> Forecasting | None:
     """What tells a recipe's needs before it runs; None where no part does."""
     return next((cast("Forecasting", module) for module in parts.modules("forecast")), None)
+
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+Schema = dict[str, Any]
+
+
+# A scenario's schema: its own file, the pieces that scenarios share, and the sections of parts. `make schemas` writes
+# ours;
+# what other people's parts bring is added when it is read.
+
+
+def composed(scenario: str) -> Schema:
+    """The whole schema of a scenario, as its package has it now."""
+    source = inlined(_source(scenario))
+    source["properties"]["scenario"] |= {"const": scenario, "examples": [scenario]}
+    # What tells copies of a schema apart: its scenario and version, and no address that somebody would have to keep.
+    return {"$schema": DIALECT, "$id": f"urn:recipe-runner:{scenario}:{__version__}", **source}
+
+
+def _source(scenario: str) -> Schema:
+    return dict(yaml_file.read(_file(packages()[scenario], "schema.yaml")).data)
+
+
+@cache
+def foreign_sections() -> Schema:
+    """The sections that other people's parts bring to every scenario."""
+    names = [section for part in parts.found().values() if part.foreign for section in part.sections]
+    return {name: inlined(_pieces()[name]) for name in names}
+
+
+def inlined(node: Any) -> Any:
+    """Replaces `$ref: FILE#/NAME` by that piece, and `$ref: SCENARIO/schema.yaml` by that scenario's schema; keys
+    beside `$ref` win, those of a section one by one."""
+    if isinstance(node, list):
+        return [inlined(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    while "$ref" in node:
+        file, _, name = node["$ref"].partition("#/")
+        piece = _pieces()[name] if name else _source(file.partition("/")[0])
+        node = merged(piece, {key: value for key, value in node.items() if key != "$ref"})
+    return {key: inlined(value) for key, value in node.items()}
+
+
+@cache
+def _pieces() -> Schema:
+    """What schemas may refer to, by name: what scenarios share, and the sections of every part."""
+    owners = [part.package for part in parts.found().values() if part.sections]
+    files = [Path(__file__).parent / "shared" / "schema.yaml", *(_file(owner, "sections.yaml") for owner in owners)]
+    return {name: piece for file in files for name, piece in yaml_file.read(file).data.items()}
+
+
+def _file(package: str, name: str) -> Path:
+    spec = find_spec(package)
+    assert spec and spec.submodule_search_locations, package
+    return Path(spec.submodule_search_locations[0]) / name

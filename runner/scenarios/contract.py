@@ -8,20 +8,23 @@ recipes say. A part brings one by a line of its table (`runner/parts/__init__.py
 
 and, where it needs some,
 
-    rules.py         Rules: what the schema cannot say; a few of them may be in translation.py
-    rehearsal.py     Rehearsal: what stands in for the real thing; without it, as for language models on rows
+    rules.py         Rules: what the schema cannot say; or they are in translation.py
+    rehearsal.py     Substitutions: what stands in for the real thing; or it is in translation.py. Members that it lacks are those of
+                     language models on rows
     work.py          functions for its stages that train nothing, where its rows are of several kinds; each takes a frozen
                      dataclass, whose JSON form is the stage's config, and a function to tell what it does; FIRST has, by the name
                      of such a function, what shows the rows that it prepares
     architecture.py  Architecture: where the recipe describes its model and names none
 
 Of a part's tables, a module of `preparers` is a Preparer; one of `engines` is run as `python -m MODULE CONFIG`, by torchrun where
-there are several processes; one of `measures` has `measure(task, measures)`; one of `asked` has `load(weights)`, which gives a
+there are several processes; one of `formulas` has `of_stage(recipe, stage, rows, look)`, which gives the planner's Formulas for a
+stage of that engine, or None; one of `measures` has `measure(task, measures)`; one of `asked` has `load(weights)`, which gives a
 function from a file to the share of each answer; one of `targets` is a Target, that of `forecast` a Forecasting, that of `rules`
 Rules for every recipe. `hooks` names functions by their moment:
 
     before_stage(folder, tell, where)      raises Stop where a stage must not start; where: the option that names the cluster
     before_training(cfg, trainer, settings)  in the training process, before the first step: what is wrong, or an empty text
+    blocks(settings, batch, resumed_at)    packed blocks to train on and to measure by, and the number of steps to count to
     callbacks(settings, history)           what else hears of a training while it runs, as callbacks of transformers' Trainer
     after_stage(folder, tell)              a stage that others build on has ended; raises Stop where nothing may follow
     after_run(recipe, run)                 lines for the end of a run
@@ -29,7 +32,10 @@ Rules for every recipe. `hooks` names functions by their moment:
     after_plan(plan, run)                  the same, on plain machines, where there is no recipe
     measured(recipe, evaluation, section)  gates and Evaluation of a stage (see `common.measured`)
     in_rehearsal(recipe)                   Overrides of a rehearsal for sections of the part
+    check_formats()                        other forms of what `recipe check` finds, by name (`check/batch.py`, Format)
     beside_jobs(recipe, plan)              files beside the jobs of a render
+    computed(recipe)                       what the recipe's lines make together there: the setting's path and a Computed
+    provenance(recipe)                     where a recipe comes from, as fields of the run's RunManifest
     at_the_end(run, tell)                  a context around a whole run
     prove(proofs, tell)                    judges prepared rows before a GPU is held
     show_rows(recipe, place, count, say)   proves each stage's rows as the engine makes them; gives each proof's folder
@@ -43,18 +49,22 @@ Rules for every recipe. `hooks` names functions by their moment:
     gate_in_pod(folder, tell), promote_in_pod(folder, by, reason, tell)
                                            what `runner.entrypoints.stage` does beside running a stage
     seal_key(make)                         the key that measured numbers are sealed with; make: write one where there is none
+    page_of_run(run)                       a run as an HTML page
+    trace(run, operations)                 the exact memory of a training step
+    plan_by_trace(recipe, plan, forecasts, as_json)
+                                           shows a plan by traces alone; exit code
     plan_server(recipe, as_json)           shows what a server of the trained model needs; exit code
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from runner.catalog import Model
-from runner.plan import Kind, Place, Plan, Prediction
+from runner.plan import Kind, Place, Plan, Prediction, Stage
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe, Settings
 from runner.tools.files import Artifact
@@ -73,8 +83,8 @@ class Measurable:
     """What can be measured of a stage."""
 
     kind: Kind
-    # Kinds of questions that are counted apart.
-    asked: Collection[str] = ()
+    # Kinds of questions whose answers are counted separately, each by words that are in it.
+    asked: Mapping[str, str] = field(default_factory=dict)
     # Whether rows are held out.
     validates: bool = True
     # Whether there are blocks of text that all stages are measured on.
@@ -103,7 +113,7 @@ class Architecture(Protocol):
         ...
 
 
-class Rehearsal(Protocol):
+class Substitutions(Protocol):
     # What else stands in, once the rows are known; the path is the run's. None where nothing follows from the rows.
     after_data: Callable[[Recipe, PreparedRows, Path], list[Override]] | None
 
@@ -136,7 +146,7 @@ class Preparer(Protocol):
 
 
 class Target(Protocol):
-    """What `recipe render` writes for, beside the jobs of the core."""
+    """What `recipe render` writes for. It has `emitted` or, where it is a cluster's job for each stage, `job`."""
 
     def named(self, recipe: Recipe) -> bool:
         """Whether the recipe has a section that asks for it."""
@@ -144,6 +154,10 @@ class Target(Protocol):
 
     def emitted(self, recipe: Recipe) -> list[Artifact]:
         """The files. Pure: the same recipe gives the same bytes."""
+        ...
+
+    def job(self, plan: Plan, stage: Stage) -> list[Artifact]:
+        """The files of one stage's job, beside the engine's own. plan: of this stage alone. Pure, as above."""
         ...
 
     # Where the recipe runs there: the folders of its machines. Raises Stop where the recipe lacks the target's section.

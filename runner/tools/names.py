@@ -1,4 +1,4 @@
-"""Names: telling a person which name they meant, names and texts as a person reads them, and names that a cluster accepts."""
+"""Names: the nearest known name, names and texts as a person reads them, and names that a cluster accepts."""
 
 import difflib
 import hashlib
@@ -16,6 +16,12 @@ def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     by_lower = {name.lower(): name for name in known}
     matches = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=cutoff)
     return by_lower[matches[0]] if matches else None
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The beginning of a hint that names the nearest, with a blank after it; empty where nothing is near."""
+    near = nearest(word, known)
+    return f"Did you mean `{near}`? " if near else ""
 
 
 def listed(words: Iterable[str], joint: str = "and") -> str:

@@ -1,4 +1,4 @@
-"""Checkpoints: when one is written besides those of evaluations, which ones are whole, and which one a run resumes from."""
+"""Checkpoints: when one is written, which ones are complete, which one a run resumes from; and how processes agree."""
 
 import os
 import shutil
@@ -15,8 +15,6 @@ from runner.tools.run_files import COMPLETE
 from runner.trainer import records
 from runner.trainer.settings import BlocksSettings, RunSettings
 
-COMPLETE_FILE = COMPLETE
-
 
 def several() -> bool:
     """Whether there are other processes."""
@@ -24,7 +22,7 @@ def several() -> bool:
 
 
 def any_of(here: bool, device: torch.device) -> bool:
-    """Whether any process says so, on all of them alike: one number of four bytes, sent where all of them pass by."""
+    """Whether `here` is true on any process; the result is the same on all of them. Every process must call it."""
     if not several():
         return here
     flag = torch.tensor([float(here)], device=device)
@@ -33,14 +31,16 @@ def any_of(here: bool, device: torch.device) -> bool:
 
 
 def wait() -> None:
-    """Until every process has come here."""
+    """Waits until every process has called it."""
     if several():
         torch.distributed.barrier()
 
 
 class MarkComplete(TrainerCallback):
-    """Marks each checkpoint once all of it is on disk; without the mark it counts as broken. resumed_from: the checkpoint that
-    the recipe names to go back to, empty where it names none."""
+    """Marks each checkpoint once all of it is on disk; one without the mark counts as broken.
+
+    resumed_from: the checkpoint that the recipe names to go back to; empty for none.
+    """
 
     def __init__(self, resumed_from: str = "") -> None:
         self.resumed_from = resumed_from
@@ -51,12 +51,12 @@ class MarkComplete(TrainerCallback):
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         if state.is_world_process_zero and folder.is_dir():
             facts = {"step": state.global_step, "tokens": int(state.num_input_tokens_seen)}
-            write_json(folder / COMPLETE_FILE, facts | {"resumed_from": self.resumed_from})
+            write_json(folder / COMPLETE, facts | {"resumed_from": self.resumed_from})
 
 
 def step_of(checkpoint: Path) -> int | None:
     """The step of a complete checkpoint; None for anything else."""
-    mark = read_json(checkpoint / COMPLETE_FILE)
+    mark = read_json(checkpoint / COMPLETE)
     whole = isinstance(mark, dict) and isinstance(read_json(checkpoint / "trainer_state.json"), dict)
     return mark.get("step") if whole else None
 
@@ -67,13 +67,13 @@ def last_good(folder: Path, resumed_from: str | None = None) -> Path | None:
         (step, path)
         for path in folder.glob("checkpoint-*")
         if (step := step_of(path)) is not None
-        and resumed_from in (None, read_record(path / COMPLETE_FILE).get("resumed_from"))
+        and resumed_from in (None, read_record(path / COMPLETE).get("resumed_from"))
     ]
     return max(whole)[1] if whole else None
 
 
 def drop_broken(folder: Path) -> None:
-    """Takes away what a kill left half written, on the first process alone."""
+    """Deletes what a kill left half written; only the first process does."""
     if int(os.environ.get("RANK", "0")) != 0:
         return
     for path in folder.glob("checkpoint-*"):
@@ -82,18 +82,16 @@ def drop_broken(folder: Path) -> None:
 
 
 def has_optimizer(checkpoint: Path) -> bool:
-    """Whether the optimizer's state is in a checkpoint, as the Trainer (optimizer.pt), FSDP (optimizer.bin, optimizer_0)
-    or DeepSpeed (global_step…) leave it."""
+    """Whether a checkpoint has the optimizer's state, as the Trainer, FSDP or DeepSpeed (global_step…) write it."""
     names = ("optimizer.pt", "optimizer.bin", "optimizer_0")
     return any((checkpoint / name).exists() for name in names) or any(checkpoint.glob("global_step*"))
 
 
 class Saving(TrainerCallback):
-    """Asks for a checkpoint every `save_steps` steps; where the recipe does not say, as often as one is worth what its writing
-    has taken (see `records.seconds_between`).
+    """Asks for a checkpoint every `save_steps` steps, or, without that setting, as often as its cost is worth it
+    (`records.seconds_between`).
 
-    A checkpoint changes nothing of what is learned, and what is gone on from one comes out as without it; so the clock may decide,
-    that of the first process for all of them.
+    Checkpoints do not change what is learned, so the clock may decide: the first process's, for all processes.
     """
 
     def __init__(self, settings: RunSettings) -> None:
@@ -126,17 +124,17 @@ class Saving(TrainerCallback):
 
 
 def saved_anyway(args: Any, state: Any, control: Any) -> bool:
-    """Whether this step ends an epoch that is evaluated and saved a moment later: one checkpoint written over another would
-    look whole in between."""
+    """Whether this step ends an epoch that is evaluated and saved a moment later. A second checkpoint, written over the
+    first, would look complete in between."""
     by_epoch = "epoch" in (args.eval_strategy, args.save_strategy)
     return bool(by_epoch and (control.should_training_stop or float(state.epoch).is_integer()))
 
 
 def choose(cfg: Any, settings: RunSettings, stop: Callable[[str], NoReturn]) -> str:
-    """Sets `cfg.resume_from_checkpoint`; leaves it where the recipe wants none. Gives the checkpoint that the recipe names to
-    go back to, as its own checkpoints are marked with it; empty where it names none.
+    """Sets `cfg.resume_from_checkpoint`, unless the recipe wants none. Returns the checkpoint that the recipe names,
+    which marks the checkpoints that follow it; empty for none.
 
-    stop: ends the run with a reason, where a context length cannot go on from the one before with weights, optimizer and schedule.
+    stop: ends the run with a reason, where a context length cannot continue the one before.
     """
     own = Path(cfg.output_dir)
     if cfg.resume_from_checkpoint:
@@ -158,7 +156,7 @@ def choose(cfg: Any, settings: RunSettings, stop: Callable[[str], NoReturn]) -> 
 
 
 def _end_of_the_one_before(blocks: BlocksSettings, before: str, stop: Callable[[str], NoReturn]) -> Path:
-    """The checkpoint that the context length before, whose checkpoints lie in `before`, has ended with."""
+    """The last checkpoint of the context length before, from the folder `before`."""
     checkpoint = last_good(Path(before))
     step = step_of(checkpoint) if checkpoint else None
     if checkpoint is None or step != blocks.first_step:

@@ -1,10 +1,10 @@
-"""Fork server: one process imports what engines import, and the stages of a rehearsal are forks of it, because a tiny model is
-trained in less time than Axolotl is imported.
+"""Fork server: one process imports what engines import, and forks itself for each stage of a rehearsal, because
+importing Axolotl takes longer than training a tiny model.
 
-`python -m runner.trainer.fork_server FD`: FD is a socket. It gets a program as JSON (`module`, what is imported `before`,
-`arguments`, `env`, its process `group`) with the file that its output goes to, answers with the number of the process that it has
-become, and with its exit status when it has ended. Without arguments, it only imports, while nothing else is asked of it. A
-program in a fork has such a socket of its own.
+`python -m runner.trainer.fork_server FD` serves the socket FD. A request is a program as JSON (`module`, the modules to
+import `before`, `arguments`, `env`, the process `group`) with the file for its output. The answers are the number of
+its process and, at its end, its exit status. A request without arguments only imports, in idle time. Each program has
+such a socket, too.
 """
 
 import atexit
@@ -23,10 +23,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import IO, Any
 
-from runner.trainer import child_process
+from runner.tools import child_process
 
 _MODELS = ("torch", "transformers.modeling_utils", "transformers.models.auto.modeling_auto")
-# Programs that are forked, and what is imported before; all others of the runner's own work with models.
+# Programs to fork, and the modules to import before; the runner's other programs need `_MODELS`.
 PROGRAMS = {
     "axolotl.cli.main": (
         *_MODELS,
@@ -38,7 +38,7 @@ PROGRAMS = {
     "runner.parts.evaluate.evaluate": (*_MODELS, "peft"),
     "runner.trainer.merging": (*_MODELS, "peft"),
 }
-# Bytes of a program with its environment.
+# Bytes of a request.
 LONGEST = 2**17
 
 
@@ -52,74 +52,61 @@ class Forked:
         """Its exit status, negative for a signal. Raises TimeoutExpired."""
         self._server.settimeout(timeout)
         try:
-            # A server that is gone has told nobody how its program ended.
+            # Without the server, nobody knows how the program ended.
             return int(self._server.recv(LONGEST) or b"1")
         except TimeoutError:
             raise subprocess.TimeoutExpired(str(self.pid), timeout or 0) from None
 
 
-class Server:
-    """Whom programs are asked of. group: of the processes that they join; 0 for one of their own."""
+class ForkServer:
+    """The connection to a server. group: the process group of its programs; 0 for a group of their own."""
 
     def __init__(self, asked: socket.socket, group: int) -> None:
-        self._asked, self._group = asked, group
-
-    def ahead(self, module: str, env: Mapping[str, str]) -> None:
-        # A server that is gone already is no fault: `fork` leaves the program to a process of its own.
-        with suppress(OSError):
-            self._asked.send(json.dumps({"before": _before(module)}).encode())
-
-    def fork(self, module: str, arguments: list[str], env: Mapping[str, str], output: int) -> Forked | None:
-        """None where nobody is there to fork. output: the file that the program writes into."""
-        program = {
-            "module": module,
-            "before": _before(module),
-            "arguments": arguments,
-            "env": dict(env),
-            "group": self._group,
-        }
-        self._asked.settimeout(None)
-        try:
-            socket.send_fds(self._asked, [json.dumps(program).encode()], [output])
-            pid = int(self._asked.recv(LONGEST) or b"0")
-        except OSError:
-            pid = 0
-        return Forked(self._asked, pid) if pid else None
-
-
-class OwnServer(Server):
-    """The process is begun with the first program, in its environment."""
-
-    def __init__(self) -> None:
-        ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        super().__init__(ours, group=0)
+        self.asked, self.group = asked, group
         self.process: subprocess.Popen[bytes] | None = None
+        # The other end of `asked`, until a process has it.
+        self.other_end: socket.socket | None = None
 
-    def _begin(self, env: Mapping[str, str]) -> None:
-        if self.process is None:
-            # What importing says is in the log of every engine with a process of its own, and nowhere of use.
-            quiet, fd = subprocess.DEVNULL, self._theirs.fileno()
+    def send(self, message: Mapping[str, Any], env: Mapping[str, str], *files: int) -> None:
+        """Sends a request; the first one starts the process, in its environment. Raises OSError where the process is
+        gone."""
+        if self.other_end is not None:
+            # Importing prints nothing of use.
+            quiet, fd = subprocess.DEVNULL, self.other_end.fileno()
             here = [sys.executable, "-m", "runner.trainer.fork_server", str(fd)]
             self.process = subprocess.Popen(
                 here, env=dict(env), pass_fds=[fd], stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True
             )
-            self._theirs.close()
+            self.other_end.close()
+            self.other_end = None
+        self.asked.settimeout(None)
+        socket.send_fds(self.asked, [json.dumps(message).encode()], files)
 
-    def ahead(self, module: str, env: Mapping[str, str]) -> None:
-        self._begin(env)
-        super().ahead(module, env)
 
-    def fork(self, module: str, arguments: list[str], env: Mapping[str, str], output: int) -> Forked | None:
-        self._begin(env)
-        return super().fork(module, arguments, env, output)
+# The last one is used; in a fork, the server that forked it.
+_servers: list[ForkServer] = []
 
-    def close(self) -> None:
-        self._asked.close()
-        self._theirs.close()
-        if self.process is not None:
-            # It may be importing; a program of it that nobody has ended watches for itself who has begun it.
-            self.process.kill()
-            self.process.wait()
+
+@contextmanager
+def forking() -> Iterator[None]:
+    """Gives `fork` a server for as long as this lasts. Only on Linux: elsewhere libraries break in a fork."""
+    if sys.platform != "linux":
+        yield
+        return
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    server = ForkServer(ours, group=0)
+    server.other_end = theirs
+    _servers.append(server)
+    try:
+        yield
+    finally:
+        _servers.remove(server)
+        ours.close()
+        theirs.close()
+        if server.process is not None:
+            # It may be importing. Its programs watch their parent themselves.
+            server.process.kill()
+            server.process.wait()
 
 
 def _before(module: str) -> tuple[str, ...] | None:
@@ -127,47 +114,38 @@ def _before(module: str) -> tuple[str, ...] | None:
 
 
 def _program(command: list[str], env: Mapping[str, str]) -> str:
-    """The module of a command; empty where it is none of the programs, or runs on GPUs: what CUDA has begun goes on in no fork."""
-    module = command[2] if command[:2] == [sys.executable, "-m"] else ""
-    return module if _before(module) is not None and env.get("CUDA_VISIBLE_DEVICES") == "" else ""
-
-
-def _forkable(command: list[str], env: Mapping[str, str]) -> str:
-    """The module of a command that is one process."""
-    return "" if "torchrun" in command else _program(command, env)
-
-
-# The innermost one is asked; in a fork, that which has forked it.
-_servers: list[Server] = []
-
-
-@contextmanager
-def forking() -> Iterator[None]:
-    """As long as this lasts, `fork` has a server. On Linux alone: elsewhere libraries do not go on in a fork."""
-    if sys.platform != "linux":
-        yield
-        return
-    server = OwnServer()
-    _servers.append(server)
-    try:
-        yield
-    finally:
-        _servers.remove(server)
-        server.close()
+    """The module of a command that a server can fork: a known program, one process, no GPU, because CUDA does not
+    survive a fork. Empty for any other command."""
+    module = command[2] if command[:2] == [sys.executable, "-m"] and "torchrun" not in command else ""
+    return module if _servers and _before(module) is not None and env.get("CUDA_VISIBLE_DEVICES") == "" else ""
 
 
 def ahead(command: list[str], env: Mapping[str, str]) -> None:
     """Lets a server import what a command will need, while something else goes on."""
-    if _servers and (module := _program(command, env)):
-        _servers[-1].ahead(module, env)
+    if module := _program(command, env):
+        # Without a server, `fork` leaves the program to a process of its own.
+        with suppress(OSError):
+            _servers[-1].send({"before": _before(module)}, env)
+
+
+def _fork(command: list[str], env: Mapping[str, str], output: int) -> Forked | None:
+    """As `fork`. output: the file that the program writes into."""
+    if not (module := _program(command, env)):
+        return None
+    server = _servers[-1]
+    program = {"module": module, "before": _before(module), "arguments": command[3:], "env": dict(env)}
+    try:
+        server.send(program | {"group": server.group}, env, output)
+        pid = int(server.asked.recv(LONGEST) or b"0")
+    except OSError:
+        pid = 0
+    return Forked(server.asked, pid) if pid else None
 
 
 def fork(command: list[str], env: Mapping[str, str]) -> Forked | None:
-    """A command's program in a fork, its output to be read; None where it is to be a process from its beginning."""
-    if not _servers or not (module := _forkable(command, env)):
-        return None
+    """A command's program in a fork, with its output to read; None where it needs a process of its own."""
     reads, writes = os.pipe()
-    forked = _servers[-1].fork(module, command[3:], env, writes)
+    forked = _fork(command, env, writes)
     os.close(writes)
     if forked is None:
         os.close(reads)
@@ -177,12 +155,8 @@ def fork(command: list[str], env: Mapping[str, str]) -> Forked | None:
 
 
 def run(command: list[str], env: Mapping[str, str]) -> None:
-    """Runs a command to its end, where that can be in a fork; its output goes where this process's goes.
-
-    Raises CalledProcessError where it does not end well.
-    """
-    module = _forkable(command, env)
-    forked = _servers[-1].fork(module, command[3:], env, 1) if _servers and module else None
+    """Runs a command to its end, in a fork where possible, with this process's output. Raises CalledProcessError."""
+    forked = _fork(command, env, 1)
     if forked is None:
         subprocess.run(command, env=dict(env), check=True)
     elif code := forked.wait():
@@ -190,19 +164,19 @@ def run(command: list[str], env: Mapping[str, str]) -> None:
 
 
 class _Serving:
-    """What the process does until it is a program itself."""
+    """The server's side: answers requests until this process is a fork."""
 
     def __init__(self, first: socket.socket) -> None:
         self._first, self._begun_with = first, dict(os.environ)
         self._to_import: deque[str] = deque()
-        # Sockets of those who ask, and of each program what tells its end, with its number and who has asked for it.
+        # Sockets of clients; and of each program a file that reports its end, with its number and the client.
         self._watched = selectors.PollSelector()
         self._watched.register(first, selectors.EVENT_READ)
 
     def program(self) -> tuple[str, list[str]] | None:
-        """The module and the arguments that this process is to go on with: it is a fork then. None when nobody asks any more."""
+        """In a fork, the module and the arguments to continue with; None when the first socket is closed."""
         while self._first.fileno() >= 0:
-            # Whoever asks goes before what is imported ahead.
+            # Requests come before imports.
             ready = self._watched.select(0 if self._to_import else None)
             if not ready:
                 importlib.import_module(self._to_import.popleft())
@@ -216,7 +190,7 @@ class _Serving:
 
     def _answer(self, asker: socket.socket) -> tuple[str, list[str]] | None:
         message, files = b"", list[int]()
-        # Whoever is gone without having read an answer leaves an error.
+        # A client that is gone without having read an answer leaves an error.
         with suppress(OSError):
             message, files, *_ = socket.recv_fds(asker, LONGEST, 1)
         if not message:
@@ -230,13 +204,13 @@ class _Serving:
         for name in asked["before"]:
             importlib.import_module(name)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # No fork looks for garbage in what has been imported, which is all that there is by now.
+        # Forks need not search for garbage in imported modules.
         gc.freeze()
         if (pid := os.fork()) == 0:
             ours.close()
             self._become(asked, files[0], theirs)
             return asked["module"], asked["arguments"]
-        # Whoever ends it by its group may be faster than it is.
+        # Before a client ends its group.
         with suppress(OSError):
             os.setpgid(pid, asked["group"])
         theirs.close()
@@ -256,11 +230,12 @@ class _Serving:
         for file in (1, 2):
             os.dup2(output, file)
         os.close(output)
-        # What imports have set stays, and nothing of the program before.
+        # What imports have set stays; the environment of the program before goes.
         own = {name: value for name, value in os.environ.items() if self._begun_with.get(name) != value}
         os.environ.clear()
         os.environ.update(asked["env"] | own)
-        fork_server.asks(asks)
+        # The same server forks its own programs, in its group, so that they end with it.
+        fork_server._servers[:] = [fork_server.ForkServer(asks, os.getpgrp())]
 
     def _tell_end(self, key: selectors.SelectorKey) -> None:
         pid, asker = key.data
@@ -270,11 +245,6 @@ class _Serving:
             asker.send(str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
 
 
-def asks(server: socket.socket) -> None:
-    """This process is a fork, and its programs are forked by whom it is of; they end with it, as those of its group."""
-    _servers[:] = [Server(server, os.getpgrp())]
-
-
 def main(fd: int) -> None:
     ending = _Ending()
     # Before anything is imported: what was registered first is called last.
@@ -282,7 +252,7 @@ def main(fd: int) -> None:
     child_process.watch_parent()
     if (program := _Serving(socket.socket(fileno=fd)).program()) is not None:
         module, arguments = program
-        # That it was imported before is what is wanted.
+        # runpy warns that the module is imported already.
         warnings.filterwarnings("ignore", category=RuntimeWarning, module="runpy")
         sys.argv = [module, *arguments]
         with ending.noted():
@@ -290,7 +260,8 @@ def main(fd: int) -> None:
 
 
 class _Ending:
-    """Ends the process when all else has been done: to take apart what was imported would take a fork longer than many a program."""
+    """Ends the process after everything else, because a fork needs longer to unload its imports than many programs
+    run."""
 
     status = 0
 

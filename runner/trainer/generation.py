@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import queue
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,35 +15,35 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.tools import child_process
 from runner.tools.files import read_json, write_json, write_text
 from runner.tools.process import hush, without_scikit_learn
 from runner.tools.run_files import ADAPTER, ANSWERS, BEST_MODEL, DEMO, DEMO_OUTPUTS
-from runner.trainer import child_process
 
 if TYPE_CHECKING:
     # It brings pydantic, and a check of a recipe would wait for it.
     from runner.trainer.settings import Demo
 
-# Seconds until an answer that nobody wants any more has ended.
-PATIENCE_SECONDS = 30
 # What was said before: questions with their answers.
 Earlier = Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True)
 class Chat:
-    """Who is asked and how. max_new_tokens: tokens of an answer; turn_end: the token that ends it, beside end-of-text.
-    chat: whether questions are put as a conversation, or as the beginning of a text that the model continues. adapter: the folder
-    with what a training has added to another model, where that is how it was trained; `model` is the two as one."""
+    """A model and how it is asked."""
 
     model: str
     revision: str | None
     tokenizer: str
     system_prompt: str | None
+    # Tokens of an answer.
     max_new_tokens: int
+    # Whether a question is a turn of a conversation; else it is the beginning of a text that the model continues.
     chat: bool = True
+    # The token that ends an answer, beside end-of-text.
     turn_end: str | None = None
     trust_remote_code: bool = False
+    # The folder of the adapter that training made; `model` contains it already.
     adapter: str | None = None
 
 
@@ -57,7 +56,7 @@ class CannotLoad(Exception):
 
 
 def repetition_penalty(chat: Chat) -> float:
-    """What divides the scores of tokens that were there already, by the model's own generation settings; 1 where they say nothing."""
+    """The model's own repetition penalty, from its generation settings; 1 for none."""
     from transformers import GenerationConfig
 
     try:
@@ -69,7 +68,8 @@ def repetition_penalty(chat: Chat) -> float:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model in memory. switched: what makes its weights this one's while it answers; alone: keeps a second question out meanwhile."""
+    """A model in memory. switched: a context that switches its adapter; alone: the lock that keeps a second question
+    out."""
 
     chat: Chat
     model: Any
@@ -78,7 +78,7 @@ class LoadedModel:
     alone: threading.Lock = field(default_factory=threading.Lock)
 
     def answer(self, question: str, earlier: Earlier = (), streamer: Any = None, stop: Any = None) -> str:
-        """The answer, without sampling, so that the same model always says the same. streamer, stop: as of transformers' `generate`."""
+        """The answer, without sampling, so that it never varies. streamer, stop: as of transformers' `generate`."""
         import torch
 
         text = prompt(self.chat, self.tokenizer, question, earlier)
@@ -94,58 +94,11 @@ class LoadedModel:
                 streamer=streamer,
                 stopping_criteria=stop,
             )
-        return self._said(output[0, tokens["input_ids"].shape[1] :])
+        return self.said(output[0, tokens["input_ids"].shape[1] :])
 
-    def stream(self, question: str, earlier: Earlier = ()) -> Iterator[str]:
-        """The answer as it comes: each time all of it so far, the whole of it last. It stops where nobody wants the rest."""
-        from transformers import StoppingCriteriaList
-
-        said = _Said(self._said)
-        stop = StoppingCriteriaList([lambda *_, **__: said.unwanted.is_set()])
-
-        def work() -> None:
-            try:
-                said.texts.put(self.answer(question, earlier, said, stop))
-                said.texts.put(None)
-            except BaseException as error:
-                said.texts.put(error)
-
-        worker = threading.Thread(target=work, daemon=True)
-        worker.start()
-        try:
-            while (text := said.texts.get()) is not None:
-                if isinstance(text, BaseException):
-                    raise text
-                yield text
-        finally:
-            said.unwanted.set()
-            # It ends with its next token; Python must not end before it.
-            worker.join(PATIENCE_SECONDS)
-
-    def _said(self, tokens: Any) -> str:
+    def said(self, tokens: Any) -> str:
         text: str = self.tokenizer.decode(tokens, skip_special_tokens=True)
         return text.strip()
-
-
-class _Said:
-    """A streamer as transformers wants one, which keeps all tokens, because words of a part are not those of the whole."""
-
-    def __init__(self, words: Callable[[list[int]], str]) -> None:
-        self.words = words
-        self.tokens: list[int] | None = None
-        self.texts: queue.Queue[str | BaseException | None] = queue.Queue()
-        self.unwanted = threading.Event()
-
-    def put(self, value: Any) -> None:
-        if self.tokens is None:
-            self.tokens = []  # the prompt comes first
-            return
-        self.tokens += value.tolist()
-        # The end may be half of a character.
-        self.texts.put(self.words(self.tokens).rstrip("\ufffd"))
-
-    def end(self) -> None:
-        """The whole answer comes from whoever asked."""
 
 
 def load(chat: Chat) -> LoadedModel:
@@ -164,25 +117,6 @@ def load(chat: Chat) -> LoadedModel:
     except OSError as error:
         raise CannotLoad(chat.model, error) from error
     return LoadedModel(chat, model.to("cuda" if cuda else "cpu").eval(), tokenizer)
-
-
-def load_both(before: Chat, after: Chat) -> tuple[LoadedModel, LoadedModel]:
-    """The model before training and after it, both in memory: where training has made an adapter, it is one model, and the
-    adapter is switched off and on. Raises CannotLoad."""
-    first = load(before)
-    if not after.adapter:
-        return first, load(after)
-    from peft import PeftModel
-    from safetensors import SafetensorError
-
-    try:
-        both = PeftModel.from_pretrained(first.model, after.adapter).eval()
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise CannotLoad(after.adapter, error) from error
-    return (
-        LoadedModel(before, both, first.tokenizer, both.disable_adapter, first.alone),
-        LoadedModel(after, both, first.tokenizer, alone=first.alone),
-    )
 
 
 def answers(chat: Chat, questions: Iterable[str]) -> Iterator[str]:
@@ -205,9 +139,8 @@ def end_tokens(tokenizer: Any, turn_end: str | None) -> list[int]:
     return list(dict.fromkeys(token for token in ends if token is not None))
 
 
-def written(tokenizer: Any, conversation: list[dict[str, Any]], *, asking: bool, tools: Any = None) -> str:
-    """A conversation as the tokenizer's chat template writes it. asking: with the beginning of the answer behind it, as a model
-    is asked, here and by a server."""
+def written(tokenizer: Any, conversation: Sequence[Mapping[str, Any]], *, asking: bool, tools: Any = None) -> str:
+    """A conversation as the tokenizer's chat template writes it. asking: with the beginning of an answer at its end."""
     options = {"tools": tools} if tools else {}
     text: str = tokenizer.apply_chat_template(conversation, add_generation_prompt=asking, tokenize=False, **options)
     return text
@@ -222,7 +155,8 @@ _DEFAULT_SYSTEM = (
 
 
 def with_system(template: str, system_prompt: str) -> str:
-    """A chat template that puts the system prompt first where a conversation has none. As JSON the prompt is a text of Jinja's, too."""
+    """A chat template that adds the system prompt to conversations without one. A JSON string is a Jinja string,
+    too."""
     return _DEFAULT_SYSTEM.format(prompt=json.dumps(system_prompt.strip(), ensure_ascii=False)) + template
 
 
@@ -240,7 +174,7 @@ def messages(
     return [*system, *before, {"role": "user", "content": question}, *reply]
 
 
-def chats(run_dir: Path, demo: dict[str, Any]) -> tuple[Chat, Chat]:
+def chats(run_dir: Path, demo: Mapping[str, Any]) -> tuple[Chat, Chat]:
     """The original and the tuned model of a run. Both use the tuned model's tokenizer, which carries the template."""
     best, adapter = str(run_dir / BEST_MODEL), run_dir / ADAPTER
     shared = {
@@ -266,8 +200,7 @@ COLUMN = "full-question"
 
 
 def with_questions(demo: Demo, config: Mapping[str, Any], run_dir: Path) -> Demo:
-    """The demo with questions from the validation rows that the engine's config names, where it has none of its own; without
-    them where there are no such rows."""
+    """The demo with questions from the validation rows of the engine's config, where it has none of its own."""
     if demo.questions or not demo.of_rows:
         return demo
     files = [Path(one["path"]) for one in config.get("test_datasets") or ()]

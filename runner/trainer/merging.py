@@ -4,9 +4,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from runner.tools import child_process
 from runner.tools.files import read_json, replacing_folder
 from runner.tools.process import hush, without_scikit_learn
-from runner.trainer import child_process
 
 PRECISIONS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "auto": "auto"}
 
@@ -19,8 +19,8 @@ Base = tuple[str, str | None]
 
 
 def base_of(adapter: Path, known: Base | None = None) -> Base:
-    """Name (or folder) and revision of the model that an adapter was trained beside: what is known, else what the adapter
-    says. Raises NotAnAdapter."""
+    """Name (or folder) and revision of an adapter's base model: `known`, else what the adapter says. Raises
+    NotAnAdapter."""
     facts = read_json(adapter / "adapter_config.json")
     if not isinstance(facts, dict) or not list(adapter.glob("adapter_model.*")):
         raise NotAnAdapter(f"`{adapter}` holds no adapter (adapter_config.json and adapter_model.safetensors).")
@@ -35,9 +35,9 @@ def merge(
 ) -> Path:
     """Adds an adapter's weights to those of its base model and writes the whole model, with its tokenizer, into `out`.
 
-    precision: of the written weights; `auto` is the base model's own. known: the base, where it is not what the adapter says.
-    The base is read whole and unquantised, also where the adapter was trained beside one in 4 bits. Takes the base model's
-    size in main memory. Raises NotAnAdapter; OSError or ValueError where one cannot be read, or the two do not fit together.
+    precision: of the written weights; `auto` is the base model's own. known: the base, where it is not what the adapter
+    says. It reads the base unquantised, also for an adapter that was trained on 4 bits, and needs main memory for all
+    of it. Raises NotAnAdapter; OSError or ValueError where a file cannot be read, or adapter and base do not fit.
     """
     import torch
     from peft import PeftModel

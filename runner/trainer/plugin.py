@@ -6,91 +6,21 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from accelerate import PartialState
 from axolotl.common.datasets import TrainDatasetMeta
 from axolotl.integrations.base import BasePlugin
 from axolotl.utils import trainer
 from axolotl.utils.dict import DictDefault
-from torch.utils.data import Dataset
 from transformers import set_seed
 from transformers.trainer import unwrap_peft_model
 
 from runner import parts
-from runner.catalog.tables import VALIDATION_BLOCKS
-from runner.trainer import checkpoints, child_process, records, results, stopping
-from runner.trainer.settings import BlocksSettings, RunSettings
+from runner.tools import child_process
+from runner.trainer import checkpoints, records, results, stopping
+from runner.trainer.settings import RunSettings
 from runner.trainer.stopping import Watchdog, no_step_more
 from runner.trainer.telemetry import History
-
-
-class TrainBlocks(Dataset):
-    """All rows of pretraining as one long line, of which only those of one context length are there.
-
-    The Trainer skips what a checkpoint has seen by counting rows from step 0. So rows that shorter blocks have used are
-    counted and never read, and a resumed run, in any length and at any step, gets exactly the rows that are left.
-    Each pass over the blocks has an order of its own, drawn from seed, length and pass.
-
-    blocks: array (count, sequence_len) of token numbers. batch: rows a step. steps: steps in all.
-    """
-
-    column_names: tuple[str, ...] = ()
-
-    def __init__(self, blocks: np.ndarray, settings: BlocksSettings, batch: int, steps: int) -> None:
-        self.blocks, self.settings, self.batch, self.steps = blocks, settings, batch, steps
-        self._order: tuple[int, np.ndarray] | None = None
-
-    def __len__(self) -> int:
-        return self.steps * self.batch
-
-    def __getitem__(self, index: int) -> dict[str, list[int]]:
-        row = index - self.settings.first_step * self.batch
-        if row < 0:
-            raise IndexError(f"row {index} belongs to a shorter context length")
-        turn, place = divmod(row, len(self.blocks))
-        return _row(self.blocks[self._permutation(turn)[place]])
-
-    def _permutation(self, turn: int) -> np.ndarray:
-        if self._order is None or self._order[0] != turn:
-            draw = np.random.default_rng([self.settings.seed, self.settings.sequence_len, turn])
-            self._order = (turn, draw.permutation(len(self.blocks)).astype(np.int32))
-        return self._order[1]
-
-
-class ValidationBlocks(Dataset):
-    """The first blocks of the validation side, in their order."""
-
-    column_names: tuple[str, ...] = ()
-
-    def __init__(self, blocks: np.ndarray) -> None:
-        self.blocks = blocks[:VALIDATION_BLOCKS]
-
-    def __len__(self) -> int:
-        return len(self.blocks)
-
-    def __getitem__(self, index: int) -> dict[str, list[int]]:
-        if not 0 <= index < len(self.blocks):
-            raise IndexError(index)
-        return _row(self.blocks[index])
-
-
-def _row(tokens: np.ndarray) -> dict[str, list[int]]:
-    numbers = tokens.tolist()
-    return {"input_ids": numbers, "labels": numbers, "attention_mask": [1] * len(numbers)}
-
-
-def load_blocks(settings: BlocksSettings, batch: int, resumed_at: int) -> tuple[TrainBlocks, ValidationBlocks, int]:
-    """Both sides of a context length, and the number of steps that the Trainer is to count to.
-
-    A length that had reached its last step before a kill counts no further, so that nothing is trained twice.
-    """
-    steps = settings.steps if resumed_at < settings.last_step else settings.last_step
-    train, validation = (
-        np.load(Path(settings.folder) / f"{side}-{settings.sequence_len}.npy", mmap_mode="r")
-        for side in ("train", "validation")
-    )
-    return TrainBlocks(train, settings, batch, steps), ValidationBlocks(validation), steps
 
 
 class RecipePlugin(BasePlugin):
@@ -103,8 +33,8 @@ class RecipePlugin(BasePlugin):
         self.resumed_from = ""
 
     def register(self, cfg: dict[str, Any]) -> None:
-        # With several processes Axolotl 0.19.0 asks the driver how its GPUs reach each other, and the CUDA build of torch, which is
-        # what pip brings on Linux, raises where there is none.
+        # With several processes Axolotl 0.19.0 asks the driver about links between GPUs. The CUDA build of torch, which
+        # pip installs on Linux, raises where there is no driver.
         if not torch.cuda.is_available():
             trainer.check_cuda_p2p_ib_support = lambda: True
 
@@ -117,48 +47,50 @@ class RecipePlugin(BasePlugin):
         if not torch.cuda.is_available():
             cfg.device_map = None
             if cfg.sample_packing:
-                # Packing asks for the other processes before the Trainer does, and accelerate 1.13.0 would then join them
-                # without a backend's name.
+                # Packing looks for other processes before the Trainer does, and accelerate 1.13.0 would join them
+                # without naming a backend.
                 PartialState(cpu=True)
         settings = run_settings(cfg)
-        # Axolotl 0.19.0 keeps weights in what they are multiplied in, and bf16 rounds small steps away. It has read this
-        # setting when it calls `pre_model_load`. DeepSpeed puts all weights into bf16 and keeps fp32 ones of its own.
+        # Axolotl 0.19.0 stores weights in the precision of the computation, and bf16 loses small steps. It reads this
+        # setting before `pre_model_load`. DeepSpeed stores fp32 weights itself.
         if settings.master_weights == "fp32" and not cfg.deepspeed:
             cfg.torch_dtype = torch.float32
-        # Without FlashAttention Axolotl 0.19.0 refuses it, for what the mask costs. It is kept apart just so: transformers makes
-        # the mask from the positions, which begin anew with each row.
+        # Without FlashAttention Axolotl 0.19.0 refuses this, because a mask costs memory. It is correct nevertheless:
+        # transformers makes the mask from the positions, which restart with each row.
         if settings.flatten:
             cfg.batch_flattening = True
         if settings.proof.attention:
-            # Later than Axolotl's own rules, which let rows be joined for some attentions alone.
+            # After Axolotl's own rules, which allow joined rows for some attentions only.
             cfg.attn_implementation = settings.proof.attention
         if not preprocess:
             self.resumed_from = checkpoints.choose(cfg, settings, Watchdog(settings).stop)
         if settings.blocks is None:
             return None
         reached = checkpoints.reached(cfg)
-        train, validation, cfg.max_steps = load_blocks(settings.blocks, settings.effective_batch_size, reached)
+        load = parts.hook("blocks")
+        train, validation, cfg.max_steps = load(settings.blocks, settings.effective_batch_size, reached)
         return TrainDatasetMeta(train, validation, cfg.max_steps)
 
     def pre_model_load(self, cfg: DictDefault) -> None:
-        # Axolotl 0.19.0 leaves seeding to the Trainer, which comes after the model: an adapter's first weights would be drawn from
-        # what no seed decides, and a run that begins again before its first checkpoint would be another one.
+        # Axolotl 0.19.0 leaves seeding to the Trainer, after the model is made: an adapter's first weights would be
+        # random, and a run that restarts before its first checkpoint would differ.
         set_seed(cfg.seed)
 
     def get_training_args(self, cfg: DictDefault) -> dict[str, Any]:
         settings = run_settings(cfg)
-        # A run that goes on has its first evaluation in its history; only a time limit must know anew how long one takes.
+        # A resumed run has its first evaluation in its history; only a time limit must measure again how long one
+        # takes.
         measured = checkpoints.goes_on(cfg) and settings.time_limit_seconds is None
         return {
             **({"eval_on_start": False} if measured else {}),
             # Axolotl 0.19.0 honours its own setting only when saving and evaluating by steps.
             "load_best_model_at_end": bool(cfg.load_best_model_at_end),
-            # The filter would replace a broken loss by an average of good ones, and hide it from the watchdog.
+            # The filter would replace a broken loss by an average of good ones and hide it from the watchdog.
             "logging_nan_inf_filter": False,
-            # Logs are read in files and in pods, where a bar redrawn a thousand times hides every line.
+            # In log files and pods, a progress bar hides every other line.
             "disable_tqdm": True,
-            # Joined rows have no padding, and no mask to count by; without one every token that is also used for padding, as
-            # the end of a turn may be, would be taken for padding.
+            # Joined rows have no padding and no mask. Without a mask, every token that also serves as padding, such as
+            # the end of a turn, would count as padding.
             "include_num_input_tokens_seen": "all" if cfg.batch_flattening else "non_padding",
             # Axolotl has no setting for it.
             "dataloader_persistent_workers": settings.persistent_workers,
@@ -167,8 +99,9 @@ class RecipePlugin(BasePlugin):
     def post_trainer_create(self, cfg: DictDefault, trainer: Any) -> None:
         settings = run_settings(cfg)
         if not cfg.rl:
-            # Axolotl 0.19.0 looks for `num_items_in_batch` by name among what the inner model takes, and finds it nowhere. Each
-            # micro batch would then count alike, however few of its tokens are trained, and the loss depend on accumulation.
+            # Axolotl 0.19.0 looks for a parameter `num_items_in_batch` of the inner model and never finds it. Each
+            # micro batch would then count alike, however few tokens it trains, and the loss would depend on
+            # accumulation.
             trainer.model_accepts_loss_kwargs = _averages_over_tokens(trainer)
         no_step_more(trainer)
         for judge in parts.hooks("before_training"):
@@ -198,7 +131,7 @@ class RecipePlugin(BasePlugin):
 
 
 def _averages_over_tokens(trainer: Any) -> bool:
-    """Whether the model's loss is one over the tokens of a whole step, as transformers 5.16.1 itself tells it."""
+    """Whether the model averages its loss over the tokens of a whole step, by the rule of transformers 5.16.1."""
     model = unwrap_peft_model(trainer.accelerator.unwrap_model(trainer.model))
     takes = inspect.signature(model.forward).parameters.values()
     return bool(getattr(model, "accepts_loss_kwargs", any(name.kind is name.VAR_KEYWORD for name in takes)))

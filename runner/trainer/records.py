@@ -1,5 +1,5 @@
-"""What a training leaves on record beside its model: its summary, its proof, when it ended and why, the rows that it was measured
-by, and the versions of its packages. Without PyTorch, because the plan and a job's status read it too."""
+"""Records of a training beside its model: summary, proof, early stop, time limit, held-out rows, package versions.
+Without PyTorch, because the plan and a job's status read them too."""
 
 import importlib.metadata
 import math
@@ -14,14 +14,13 @@ from runner.recipe.overrides import Override
 from runner.tools.files import Record, replacing
 from runner.tools.run_files import HELD_OUT, PROOF, SUMMARY, TIME_LIMIT
 
-# What evaluations call what is judged, and whether more of it is better: the validation loss, and of images the accuracy, by
-# which their best model is kept.
+# The measure of an evaluation that decides: the validation loss, or for images the accuracy, of which more is better.
 LOSS, ACCURACY = "loss", "accuracy"
 
 
 def fruitless(values: Iterable[float], least: float, measure: str = LOSS) -> int:
-    """Evaluations since the last one that was better by more than `least` than the best that counted before it. values: of all
-    evaluations in their order, the one before the first step too."""
+    """Number of evaluations since the last improvement by more than `least`. values: of all evaluations in order, with
+    the one before the first step."""
     sign, best, waited = (1 if measure == ACCURACY else -1), None, 0
     for value in values:
         if best is None or sign * (value - best) > least:
@@ -33,8 +32,8 @@ def fruitless(values: Iterable[float], least: float, measure: str = LOSS) -> int
 
 @dataclass(frozen=True)
 class EarlyStop(Record):
-    """That training has ended early. patience: evaluations without improvement; step: the last one, of so many `steps`; kept: the
-    step of the model that is kept, the best one."""
+    """An early stop. patience: evaluations without improvement; step: the last one of `steps`; kept: the best model's
+    step."""
 
     patience: int = 0
     step: int = 0
@@ -50,14 +49,14 @@ class EarlyStop(Record):
         )
 
 
-# What the training process says where it ends so, with the fields of an EarlyStop.
+# The training process's event for it, with the fields of an EarlyStop.
 EARLY_STOP_EVENT = "early_stop"
 
 
 def early_stop(
     evaluations: Iterable[Mapping[str, Any]], patience: int, least: float, measure: str, step: int, steps: int
 ) -> EarlyStop | None:
-    """What ended a run of so many steps after `step`; None where it came to its end. evaluations: each with `step` and the
+    """The early stop after `step` of `steps`; None where there was none. evaluations: each with `step` and the
     measure."""
     seen = [(entry["step"], entry[measure]) for entry in evaluations if entry.get(measure) is not None]
     if step >= steps or fruitless((value for _, value in seen), least, measure) < patience:
@@ -68,7 +67,7 @@ def early_stop(
 
 @dataclass(frozen=True)
 class TimeUsed(Record):
-    """What a stage has used of the recipe's time for training, restarts among it, and whether that has ended it."""
+    """How much of the recipe's training time a stage has used, with restarts, and whether the limit ended it."""
 
     FILE = TIME_LIMIT
     limit_seconds: float = 0.0
@@ -77,40 +76,37 @@ class TimeUsed(Record):
 
 
 def elapsed_seconds(run_dirs: Iterable[str | Path]) -> float:
-    """Seconds of training in these folders together, restarts among them; a folder without a note counts as none."""
+    """Seconds of training in these folders together, with restarts; a folder without a record counts as 0."""
     return sum(TimeUsed.read(Path(folder)).used_seconds for folder in run_dirs)
 
 
-# The first checkpoint comes after so long, when nobody has yet seen how long one takes; and none comes sooner after another.
+# Seconds before the first checkpoint, whose cost is still unknown, and at least between two.
 LEAST_SECONDS = 300.0
-# Between two interruptions, by whatever cause; assumed. Of 16,384 GPUs one was lost every three hours (Llama 3, arXiv
-# 2407.21783, section 3.3.4), of one machine that makes months; but shared clusters take machines back.
+# Seconds between two interruptions, by any cause; assumed. Of 16,384 GPUs one failed every three hours (Llama 3, arXiv
+# 2407.21783, section 3.3.4), which is months for one machine; but shared clusters take machines back.
 INTERRUPTED_SECONDS = 86400.0
 
 
 def seconds_between(writing: float) -> float:
-    """Seconds of training after which another checkpoint is due, where one takes `writing` seconds: what writing costs and what
-    an interruption loses are least together at √(2 · writing · time between interruptions) (Young 1974,
+    """Seconds of training between two checkpoints that take `writing` seconds each: √(2 · writing · time between
+    interruptions), where the cost of writing and the loss by interruptions are least together (Young 1974,
     doi.org/10.1145/361147.361115)."""
     return max(LEAST_SECONDS, math.sqrt(2 * writing * INTERRUPTED_SECONDS))
 
 
 @dataclass(frozen=True)
 class Summary(Record):
-    """Losses are cross-entropy in nats a token or an image, accuracies shares of 1, times in seconds; None where a stage has
-    none of a kind.
+    """Losses are cross-entropy in nats a token or an image, accuracies shares of 1, times in seconds; None for what a
+    stage does not have.
 
-    name, fingerprint, recipe: what was trained, the recipe with every default; stage: of which stage, once that is finished.
-    kind: `run` or `rehearsal`; changes, substitutions: what the person and the runner have changed in the recipe.
-    adapter: kind, rank, alpha, dropout and layers. backend: how processes talked, None for one.
-    sets: of several data sets, the part of the training rows that each has, 0 to 1, by its name.
-    effective_batch_size: rows a step; effective_batch_tokens: tokens a step where rows were packed; learning_rate: after scaling.
-    best_checkpoint: the name of its folder. early_stop: what ended training before its last step, None where it came to its end.
-    gpu: the card's name as its driver gives it, empty without one. step_seconds: of a step, the median; gpu_memory_gib,
-    gpu_reserved_gib: the most that PyTorch's tensors, and its allocator, took of the first GPU. planned: of the same what was said
-    before, as `planned.json` has it; None where that is not on record.
-    proof: of what is trained, as `proof.json` has it, without the rows that it shows. model: of images, the shape of the
-    network. preference accuracy: how often DPO's model prefers the better answer, on held-out pairs.
+    recipe: with every default. stage: empty until it is finished. kind: `run` or `rehearsal`. changes, substitutions:
+    the person's and the runner's changes of the recipe. adapter: kind, rank, alpha, dropout and layers. sets: each data
+    set's share of the training rows. backend: None for one process. effective_batch_size: rows a step;
+    effective_batch_tokens: tokens a step of packed rows. learning_rate: after scaling. gpu: the driver's name of the
+    card; empty for none. step_seconds: the median. gpu_memory_gib, gpu_reserved_gib: the most that PyTorch's tensors
+    and its allocator took of the first GPU. planned: the forecast for this stage in `planned.json`. best_checkpoint:
+    the name of its folder. model: the network's shape, for images. proof: `proof.json` without the rows that it shows.
+    preference accuracy: how often DPO's model prefers the better answer, on held-out pairs.
     """
 
     FILE = SUMMARY
@@ -214,7 +210,7 @@ class Proof(Record):
     seconds: float = 0.0
 
     @property
-    def summed(self) -> dict[str, Any]:
+    def summed(self) -> Mapping[str, Any]:
         """The proof for a run's summary, without the rows themselves."""
         return {name: value for name, value in asdict(self).items() if name != "shown"}
 
@@ -232,14 +228,14 @@ IN_ALL = b"rows_in_all"
 
 @dataclass(frozen=True)
 class HeldOut:
-    """rows: token numbers and labels of each, -100 where a token is not trained; in_all: how many rows were held out."""
+    """rows: each row's tokens and labels (-100: not trained); in_all: the number of held-out rows."""
 
     rows: tuple[tuple[list[int], list[int]], ...]
     in_all: int
 
 
 def keep_held_out(dataset: Any, folder: Path) -> None:
-    """Writes rows of a tokenised data set, evenly spaced where it has too many; none where there is no such data set."""
+    """Writes rows of a tokenised data set, evenly spaced where it has too many; nothing without such a data set."""
     file = folder / HELD_OUT
     count = len(dataset) if dataset is not None and hasattr(dataset, "__getitem__") else 0
     if not count or not {"input_ids", "labels"} <= set(dataset[0]):

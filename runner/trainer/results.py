@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.tools import run_files
+from runner.tools import child_process, run_files
 from runner.tools.files import read_json, replacing_folder, write_json, write_text
-from runner.trainer import child_process, fork_server
+from runner.trainer import fork_server
 from runner.trainer.records import ACCURACY, LOSS, EarlyStop, Proof, Summary, TimeUsed, early_stop, versions
 
 if TYPE_CHECKING:
@@ -34,8 +34,7 @@ _LAUNCHER_PREFIXES = ("PET_", "TORCHELASTIC_", "ACCELERATE_")
 
 
 def keep_best(checkpoints: Path, folder: Path) -> Path:
-    """Moves the final weights, which are the best ones, from among the checkpoints into `folder`, and what belongs to
-    them: a whole model, or an adapter."""
+    """Moves the final weights, which are the best ones, with their other files from the checkpoints into `folder`."""
     with replacing_folder(folder) as partial:
         for entry in sorted(checkpoints.iterdir()):
             if entry.is_file() and entry.suffix in {".json", ".safetensors", ".jinja", ".model", ".txt", ".bin"}:
@@ -43,7 +42,7 @@ def keep_best(checkpoints: Path, folder: Path) -> Path:
     return folder
 
 
-def keep_adapter(run_dir: Path, config: dict[str, Any]) -> None:
+def keep_adapter(run_dir: Path, config: Mapping[str, Any]) -> None:
     """The best adapter in `lora_adapter/`, and the model that it makes of its base in `best_model/`."""
     adapter = keep_best(Path(config["output_dir"]), run_dir / run_files.ADAPTER)
     facts = read_json(adapter / "adapter_config.json")
@@ -59,7 +58,14 @@ def precision_of(config: Mapping[str, Any]) -> str:
     return "bf16" if config.get("bf16") else "fp16" if config.get("fp16") else "fp32"
 
 
-def summary(settings: RunSettings, history: History, config: dict[str, Any], engine: str = "axolotl") -> Summary:
+# Of an adapter, by the engine's names.
+ADAPTER_FACTS = {
+    **{"kind": "adapter", "rank": "lora_r", "alpha": "lora_alpha", "dropout": "lora_dropout"},
+    "layers": "lora_target_modules",
+}
+
+
+def summary(settings: RunSettings, history: History, config: Mapping[str, Any], engine: str = "axolotl") -> Summary:
     """What a run says of itself in the end."""
     state = history.final
     losses = [entry["validation_loss"] for entry in history.epochs if entry["validation_loss"] is not None]
@@ -70,14 +76,15 @@ def summary(settings: RunSettings, history: History, config: dict[str, Any], eng
         recipe=read_json(Path(settings.recipe_file)),
         engine=engine,
         base_model=config.get("base_model"),
-        adapter=_adapter(config),
+        adapter={name: config[key] for name, key in ADAPTER_FACTS.items()} if config.get("adapter") else None,
         world_size=settings.world_size,
         backend=settings.backend if settings.world_size > 1 else None,
         effective_batch_size=settings.effective_batch_size,
         effective_batch_tokens=settings.effective_batch_tokens,
         base_learning_rate=settings.base_learning_rate,
         learning_rate=settings.learning_rate,
-        **history.parameters,
+        trainable_parameters=history.parameters["trainable_parameters"],
+        total_parameters=history.parameters["total_parameters"],
         steps=state["global_step"],
         epochs=state["epoch"],
         tokens=state["tokens"],
@@ -99,7 +106,7 @@ def summary(settings: RunSettings, history: History, config: dict[str, Any], eng
 
 
 def _early_stop(settings: RunSettings, history: History, measure: str) -> EarlyStop | None:
-    """What ended the run before its last step, by the evaluations in its history."""
+    """The run's early stop, by the evaluations in its history."""
     if (wanted := settings.early_stopping) is None:
         return None
     seen = [{"step": entry["step"], LOSS: entry["validation_loss"], **entry} for entry in history.epochs]
@@ -108,7 +115,7 @@ def _early_stop(settings: RunSettings, history: History, measure: str) -> EarlyS
 
 
 def _taken(settings: RunSettings, history: History) -> dict[str, Any]:
-    """What the run took of its GPU and of time. The first entry is left out where there are more: its steps warm up."""
+    """The run's GPU memory and time per step, without the first entry, whose steps warm up."""
     import torch
 
     steps = history.steps[1:] or history.steps
@@ -124,21 +131,8 @@ def _taken(settings: RunSettings, history: History) -> dict[str, Any]:
     }
 
 
-def _adapter(config: dict[str, Any]) -> dict[str, Any] | None:
-    """Kind, rank, alpha, dropout and layers of the adapter, or None where the model itself was trained."""
-    if not config.get("adapter"):
-        return None
-    return {
-        "kind": config["adapter"],
-        "rank": config["lora_r"],
-        "alpha": config["lora_alpha"],
-        "dropout": config["lora_dropout"],
-        "layers": list(config["lora_target_modules"]),
-    }
-
-
 def keep_template(demo: Demo, model: Path) -> None:
-    """Beside a model that was trained with a system prompt: its template with that in it, for servers."""
+    """Writes a chat template with the system prompt of training, for servers."""
     from transformers import AutoTokenizer
 
     from runner.trainer.generation import with_system
@@ -150,8 +144,8 @@ def keep_template(demo: Demo, model: Path) -> None:
         write_text(model / run_files.SERVED_TEMPLATE, with_system(tokenizer.chat_template, demo.system_prompt))
 
 
-def answer_demo(settings: RunSettings, config: dict[str, Any]) -> None:
-    """Puts the demo's questions, or those of validation rows, to the original and the tuned model."""
+def answer_demo(settings: RunSettings, config: Mapping[str, Any]) -> None:
+    """Puts the demo's questions, or validation rows' questions, to the original and the tuned model."""
     from runner.trainer.generation import with_questions
 
     if settings.demo is None:
@@ -161,12 +155,12 @@ def answer_demo(settings: RunSettings, config: dict[str, Any]) -> None:
     write_json(run_dir / run_files.DEMO, demo.model_dump())
     keep_template(demo, run_dir / run_files.BEST_MODEL)
     if demo.questions:
-        print(child_process.phase(child_process.ASKING), flush=True)
+        child_process.tell("phase", phase=child_process.ASKING)
         _alone("runner.trainer.generation", settings.run_dir)
 
 
 def _alone(module: str, *arguments: str) -> None:
-    """Runs a module in a process of its own: it loads models as any user would, and what it holds goes with it."""
+    """Runs a module in a process of its own, which loads models as a user would and frees its memory at its end."""
     env = {
         name: value
         for name, value in os.environ.items()
@@ -176,8 +170,7 @@ def _alone(module: str, *arguments: str) -> None:
 
 
 def keep_log_and_configs(run_dir: Path, checkpoints: Path, recipe_file: Path) -> None:
-    """On a cluster nobody else collects them: the configs that ran, and Axolotl's own log as `train.log`, in place of that of
-    an earlier attempt."""
+    """Copies the configs that ran and, as `train.log`, Axolotl's own log, because on a cluster nobody else does."""
     if run_files.LOG_KEPT not in os.environ and (checkpoints / "debug.log").is_file():
         shutil.copyfile(checkpoints / "debug.log", run_dir / run_files.LOG)
     configs = run_dir / run_files.CONFIG
@@ -188,7 +181,7 @@ def keep_log_and_configs(run_dir: Path, checkpoints: Path, recipe_file: Path) ->
                 shutil.copyfile(file, configs / file.name)
 
 
-def finish(settings: RunSettings, history: History, config: dict[str, Any]) -> None:
+def finish(settings: RunSettings, history: History, config: Mapping[str, Any]) -> None:
     run_dir = Path(settings.run_dir)
     if config.get("adapter"):
         keep_adapter(run_dir, config)

@@ -1,4 +1,4 @@
-"""What the runner tells the training process beyond the engine's own settings (`recipe_runner:` in axolotl.yaml)."""
+"""Settings of the training process beyond the engine's own (`recipe_runner:` in axolotl.yaml)."""
 
 from typing import Literal
 
@@ -6,9 +6,9 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Demo(BaseModel):
-    """What is asked before and after. max_new_tokens: tokens of an answer; categories: of questions that have one;
-    turn_end: the token that ends an answer, where it is not end-of-text; chat: whether the model has learned to
-    answer, else it continues a text; of_rows: so many validation rows are asked about where there are no questions."""
+    """Questions before and after training. max_new_tokens: tokens of an answer; categories: by question; turn_end: the
+    token that ends an answer, beside end-of-text; chat: whether the model answers, else it continues a text; of_rows:
+    the number of validation rows to take questions from where there are none."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -27,8 +27,8 @@ class Demo(BaseModel):
 class BlocksSettings(BaseModel):
     """Pretraining on packed blocks of one context length.
 
-    folder: `train-<sequence_len>.npy` and `validation-<sequence_len>.npy`. first_step: steps done before this length;
-    last_step: where it ends; steps: of all lengths. continue_from: checkpoints of the length before.
+    folder: of `train-<sequence_len>.npy` and `validation-<sequence_len>.npy`. first_step, last_step: where this length
+    begins and ends; steps: of all lengths. continue_from: the folder of the checkpoints of the length before.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -43,11 +43,11 @@ class BlocksSettings(BaseModel):
 
 
 class ProofSettings(BaseModel):
-    """What is proven of rows and batches before the first step.
+    """The proof of rows and batches before the first step.
 
-    questions: a file of questions, as JSON lines with `question`, that the model is measured by later. show: rows to show.
-    only: end when all is proven, and train nothing. attention: what is asked in place of the `planned` one, where that is not here.
-    prepared: the folder of a proof that was made when the data was, of what GPUs are not asked again.
+    questions: a file of JSON lines with `question`, for the evaluation after training. show: rows to show. only: end
+    after the proof. attention: replaces the `planned` one, which needs a GPU. prepared: the folder of the proof that
+    was made with the data, whose forward passes are not repeated on GPUs.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -61,8 +61,8 @@ class ProofSettings(BaseModel):
 
 
 class EarlyStopping(BaseModel):
-    """When training ends before its steps are made. patience: evaluations without improvement; min_improvement: what counts as
-    one, in nats of validation loss, or of images as a share of them, 0 to 1."""
+    """patience: evaluations without improvement; min_improvement: what counts, in nats of validation loss, or for
+    images as a share of 1."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -71,18 +71,14 @@ class EarlyStopping(BaseModel):
 
 
 class RunSettings(BaseModel):
-    """What the plan expects of the run; the watchdog holds the run to it.
+    """What the plan expects of the run; the watchdog compares.
 
-    world_size: processes in all; effective_batch_size: rows a step; learning_rate: after scaling.
-    time_limit_seconds: the longest that training may take; None for no limit. time_limit_earlier: run folders of the
-    stages before this one, whose training counts too.
-    save_steps: steps between two checkpoints, beside those with each evaluation; None for as often as they are worth it.
-    early_stopping: None where training makes all its steps.
-    demo: None where there is nothing to ask, as with images.
-    effective_batch_tokens: tokens a step where rows are packed into rows of full length; None where a step has rows as they are.
-    flatten: join the rows of a micro batch where Axolotl would refuse to, without FlashAttention.
-    persistent_workers: keep data workers between epochs and evaluations. master_weights: what weights are kept in
-    between steps, None as Axolotl has it. blocks: packed blocks in place of Axolotl's own datasets. proof: of what is trained.
+    world_size: processes in all. effective_batch_size: rows a step; effective_batch_tokens: tokens a step of packed
+    rows. learning_rate: after scaling. time_limit_earlier: run folders of the stages before, whose training time counts
+    too. save_steps: steps between two checkpoints beside those of evaluations; None for as often as they are worth it.
+    demo: None where there is nothing to ask, as with images. flatten: join the rows of a micro batch, also without
+    FlashAttention. persistent_workers: keep data workers between epochs and evaluations. master_weights: the precision
+    of stored weights; None for Axolotl's. blocks: packed blocks in place of Axolotl's own data sets.
     """
 
     model_config = ConfigDict(extra="forbid")

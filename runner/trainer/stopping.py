@@ -1,7 +1,6 @@
-"""Stopping: what ends a training before its last step: a broken loss, no more improvement, the time limit, SIGTERM; and the order
-in which all callbacks hear of it."""
+"""Stopping: what ends a training before its last step (a broken loss, no improvement, the time limit, SIGTERM), and the
+order of all callbacks."""
 
-import json
 import math
 import os
 import signal
@@ -17,9 +16,10 @@ from accelerate.utils import DistributedType
 from transformers import TrainerCallback
 
 from runner import parts
+from runner.tools import child_process
 from runner.tools.files import write_json
 from runner.tools.run_files import STOPPED
-from runner.trainer import checkpoints, child_process, records
+from runner.trainer import checkpoints, records
 from runner.trainer.checkpoints import MarkComplete, Saving, saved_anyway
 from runner.trainer.records import LOSS, TimeUsed, elapsed_seconds
 from runner.trainer.settings import BlocksSettings, EarlyStopping, RunSettings
@@ -34,7 +34,7 @@ class TrainingStopped(RuntimeError):
 
 
 class Watchdog(TrainerCallback):
-    """Compares the run with the plan when training begins, and looks at every loss that is logged.
+    """Compares the run with the plan when training begins, and checks every logged loss.
 
     zero_loss_allowed: DPO's loss may truly reach 0; a language model's may not.
     """
@@ -106,14 +106,12 @@ class Watchdog(TrainerCallback):
     def stop(self, message: str) -> NoReturn:
         """Ends training on every process; the first one leaves the reason for whoever started the run."""
         if PartialState().is_main_process:
-            folder = Path(self.settings.run_dir)
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / STOPPED).write_text(json.dumps({"message": message}) + "\n", encoding="utf-8")
+            write_json(Path(self.settings.run_dir) / STOPPED, {"message": message})
         raise TrainingStopped(message)
 
 
 class Ended(TrainerCallback):
-    """Says at the beginning that nothing is left to do."""
+    """Ends a resumed training that has no steps left."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         control.should_training_stop |= state.global_step >= state.max_steps
@@ -121,8 +119,8 @@ class Ended(TrainerCallback):
 
 
 def no_step_more(trainer: Any) -> None:
-    """Lets the trainer skip what is left of an epoch where nothing is to be done any more. transformers (5.16.1) asks that only
-    after a step, so that a run of 104 steps whose epochs have 21 makes a 105th; older ones have no such method."""
+    """Lets the trainer skip the rest of an epoch when training is over. transformers 5.16.1 checks that only after a
+    step, so a run of 104 steps with epochs of 21 makes a 105th; older versions have no such method."""
     run_epoch = getattr(trainer, "_run_epoch", None)
     if run_epoch is None:
         return
@@ -135,12 +133,12 @@ def no_step_more(trainer: Any) -> None:
 
 
 class Patience(TrainerCallback):
-    """Reads the evaluations so far from the Trainer's own log, which is in every checkpoint, so that a run that goes on has
-    waited as long as the one that was interrupted. transformers' own callback forgets its counter (5.16.1, unless
-    `restore_callback_states_from_checkpoint`), and takes a run of small steps down for none.
+    """Early stopping. It counts evaluations in the Trainer's own log, which is in every checkpoint, so that a resumed
+    run has waited as long as the interrupted one. transformers' own callback forgets its counter (5.16.1, unless
+    `restore_callback_states_from_checkpoint`), and does not count many small improvements.
 
-    The last of those that ask for checkpoints: where a run goes on that had ended already, an older Trainer makes one more step
-    before it asks (see `no_step_more`), and that is neither measured nor saved.
+    It comes last of those that ask for checkpoints: in a run that had ended already, an older Trainer makes one more
+    step (see `no_step_more`), which must be neither measured nor saved.
     """
 
     def __init__(self, wanted: EarlyStopping, measure: str = LOSS) -> None:
@@ -159,16 +157,12 @@ class Patience(TrainerCallback):
         return control
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        return self._leave(control) if self.over else control
-
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        return self._leave(control) if self.over else control
-
-    @staticmethod
-    def _leave(control: Any) -> Any:
-        control.should_training_stop = True
-        control.should_evaluate = control.should_save = False
+        if self.over:
+            control.should_training_stop = True
+            control.should_evaluate = control.should_save = False
         return control
+
+    on_epoch_end = on_step_end
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         if state.global_step and self._gone(state):
@@ -181,16 +175,16 @@ class Patience(TrainerCallback):
         wanted = (self.wanted.patience, self.wanted.min_improvement, self.measure)
         ended = records.early_stop(seen, *wanted, state.global_step, state.max_steps)
         if ended and state.is_world_process_zero:
-            print(child_process.event_line({"event": records.EARLY_STOP_EVENT, **asdict(ended)}), flush=True)
+            child_process.tell(records.EARLY_STOP_EVENT, **asdict(ended))
 
 
 class TimeLimit(TrainerCallback):
-    """Stops training before `time_limit_seconds` are over, counted from its begin, over restarts and, in a pipeline,
-    with the stages before it.
+    """Stops training before `time_limit_seconds` are over, counted over restarts and, in a pipeline, with the stages
+    before.
 
-    The last step is followed by an evaluation and a checkpoint, as at the end of an epoch, so the best model so far is
-    kept as ever. Time for one more step, one evaluation and one checkpoint, as long as the longest so far, is kept back;
-    the very first checkpoint, whose time nobody knows yet, may end after the limit.
+    An evaluation and a checkpoint follow the last step, as at the end of an epoch, so that the best model is kept. The
+    limit reserves time for one more step, evaluation and checkpoint, as long as the longest so far; only the first
+    checkpoint, whose time is unknown, may end after the limit.
     """
 
     def __init__(self, settings: RunSettings) -> None:
@@ -205,7 +199,7 @@ class TimeLimit(TrainerCallback):
 
     @property
     def used(self) -> float:
-        """Seconds of this training so far, those before a restart among them."""
+        """Seconds of this training so far, with those before a restart."""
         return self.before + time.monotonic() - self.began
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -227,7 +221,7 @@ class TimeLimit(TrainerCallback):
         if not self.reached and checkpoints.any_of(over, args.device):
             self.reached = True
             control.should_training_stop = control.should_log = True
-            # Where epochs decide, Trainer evaluates and saves at the end of this one, which is now.
+            # With epochs, the Trainer evaluates and saves at the end of this one, which is now.
             control.should_evaluate |= args.eval_strategy == "steps"
             control.should_save |= args.save_strategy == "steps"
             if state.is_world_process_zero:
@@ -273,13 +267,13 @@ ENDED = 128 + signal.SIGTERM
 
 
 class Preemption(TrainerCallback):
-    """Ends all processes after the same step, once one of them got SIGTERM and the checkpoint of that step is whole.
+    """Ends all processes after the same step, once one of them got SIGTERM and the checkpoint of that step is complete.
 
-    The signal comes to each at a moment of its own, or, where one machine of several goes away, to some alone. So they ask each
-    other at places that all of them pass: at the end of a step, of an evaluation, and of a checkpoint. What this step would have
-    been followed by anyway, an evaluation, comes first, because a resumed run would not make up for it.
+    Each process gets the signal at its own moment, or not at all where one machine of several goes away. So they ask
+    each other where all of them pass: at the end of a step, of an evaluation, and of a checkpoint. An evaluation that
+    is due after this step comes first, because a resumed run would not make up for it.
 
-    The last of the callbacks: when it hears of a checkpoint, `MarkComplete` has marked it.
+    It comes after `MarkComplete`, which has then marked the checkpoint.
     """
 
     def __init__(self, settings: RunSettings) -> None:
@@ -296,13 +290,13 @@ class Preemption(TrainerCallback):
         os.register_at_fork(after_in_child=self._stand_apart)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """What follows is made again from the last checkpoint, and need not wait."""
+        """What follows is repeated from the last checkpoint, and need not wait."""
         signal.signal(signal.SIGTERM, self.before)
         self.waits, self.process = False, 0
 
     def _stand_apart(self) -> None:
-        """torchrun sends a signal to the whole group (torch 2.13), and data workers, which are forks, are needed until the step
-        is done. They end when they miss their parent."""
+        """torchrun signals the whole group (torch 2.13), but the step needs its data workers, which are forks. They end
+        when their parent is gone."""
         if self.process:
             os.setpgid(0, 0)
 
@@ -336,18 +330,15 @@ class Preemption(TrainerCallback):
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.waits and self._decide(args):
             if state.is_world_process_zero:
-                self._tell(state.global_step)
+                said = (
+                    f"It was asked to end (SIGTERM), as a cluster does that takes a machine back. Step {state.global_step:,} "
+                    "is saved, and the same command goes on from there."
+                )
+                print(said, flush=True)
+                write_json(self.run_dir / STOPPED, {"message": said})
             # A launcher that sees one process end ends the others, which may still write.
             checkpoints.wait()
             raise SystemExit(ENDED)
-
-    def _tell(self, step: int) -> None:
-        said = (
-            f"It was asked to end (SIGTERM), as a cluster does that takes a machine back. Step {step:,} is saved, and the same "
-            "command goes on from there."
-        )
-        print(said, flush=True)
-        write_json(self.run_dir / STOPPED, {"message": said})
 
 
 def callbacks(
@@ -359,11 +350,10 @@ def callbacks(
     resumed_from: str = "",
     own: Sequence[TrainerCallback] = (),
 ) -> list[TrainerCallback]:
-    """All callbacks of a training, in the order in which they must hear of it: who watches before who ends it, who asks for a
-    checkpoint before who marks it, and last who acts on what the others have asked for.
+    """All callbacks of a training, in their order: those that watch, those that end it, those that ask for a
+    checkpoint, the one that marks it, and those that act on what the others asked for.
 
-    zero_loss_allowed: as of the Watchdog; measure: as of Patience; resumed_from: as of MarkComplete; own: of the engine, which
-    watch too.
+    zero_loss_allowed, measure, resumed_from: of Watchdog, Patience, MarkComplete. own: the engine's, which watch too.
     """
     watching = [Watchdog(settings, zero_loss_allowed), history, *own]
     heard = [callback for begin in parts.hooks("callbacks") for callback in begin(settings, history)]

@@ -1,38 +1,39 @@
-"""Telemetry: what a training tells while it runs: its history and its phases."""
+"""Telemetry: the history of a training and the events that it prints."""
 
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import TrainerCallback
 
+from runner.tools import child_process
+from runner.tools.child_process import MEASURING, SAVING, TRAINING
 from runner.tools.files import write_json
 from runner.tools.run_files import HISTORY
-from runner.trainer import child_process
-from runner.trainer.child_process import MEASURING, SAVING, TRAINING, phase
 from runner.trainer.settings import RunSettings
 
-# What DPO measures on held-out pairs: how often, and by how much, the better answer is preferred.
+# DPO's measures on held-out pairs: how often, and by how much, the model prefers the better answer.
 PREFERENCES = {"preference_accuracy": "eval_rewards/accuracies", "preference_margin": "eval_rewards/margins"}
 
 
 class History(TrainerCallback):
-    """Writes `training_history.json`: `seconds` of training so far, `steps` (loss, learning_rate, grad_norm, samples_per_second, tokens_per_second,
-    gpu_memory_gib, gpu_reserved_gib) and `epochs` (train_loss, validation_loss; accuracy, 0 to 1, where there are classes; for DPO
-    preference_accuracy and preference_margin; epoch 0 is before training)."""
+    """Writes `training_history.json`: `seconds` of training so far; `steps` (loss, learning_rate, grad_norm,
+    samples_per_second, tokens_per_second, gpu_memory_gib, gpu_reserved_gib); `epochs` (train_loss, validation_loss;
+    accuracy, 0 to 1, for classes; preference_accuracy and preference_margin for DPO; epoch 0 is before training)."""
 
     def __init__(self, settings: RunSettings) -> None:
         self.settings = settings
         self.file = Path(settings.run_dir) / HISTORY
-        self.steps: list[dict[str, Any]] = []
-        self.epochs: list[dict[str, Any]] = []
-        self.parameters: dict[str, Any] = {}
+        self.steps: list[Mapping[str, Any]] = []
+        self.epochs: list[Mapping[str, Any]] = []
+        self.parameters: Mapping[str, int] = {}
         self.started = self.last_time = time.monotonic()
         self.earlier = 0.0
         self.last_step = self.last_tokens = 0
-        self.final: dict[str, Any] = {}
+        self.final: Mapping[str, Any] = {}
         self.preferences: dict[str, float] = {}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
@@ -41,10 +42,10 @@ class History(TrainerCallback):
         self.last_step, self.last_tokens = state.global_step, state.num_input_tokens_seen
         if state.global_step and self.file.is_file():
             self._continue_from(state.global_step)
-        self._say(state, event="begin", steps=state.max_steps, step=state.global_step, **self.parameters)
+        _tell(state, "begin", steps=state.max_steps, step=state.global_step, **self.parameters)
 
     def _continue_from(self, step: int) -> None:
-        """After a resume, what was written beyond the checkpoint happens again and is dropped."""
+        """Reads the history up to the checkpoint; later steps happen again."""
         before = json.loads(self.file.read_text(encoding="utf-8"))
         self.steps = [entry for entry in before["steps"] if entry["step"] <= step]
         self.epochs = [entry for entry in before["epochs"] if entry["step"] <= step]
@@ -52,17 +53,17 @@ class History(TrainerCallback):
 
     @property
     def seconds(self) -> float:
-        """How long training has taken so far, those parts among it that a stop or a kill has ended."""
+        """Seconds of training so far, with the parts that a stop or a kill ended."""
         return round(self.earlier + time.monotonic() - self.started, 1)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        # DPO's measures are logged, and are not among the metrics that an evaluation hands on.
+        # DPO logs its measures; they are not among the metrics of an evaluation.
         self.preferences = {
             name: logs[key] for name, key in PREFERENCES.items() if key in (logs or {})
         } or self.preferences
         if "loss" not in (logs or {}):
             return
-        now = time.monotonic()
+        now, cuda = time.monotonic(), torch.cuda.is_available()
         seconds = max(now - self.last_time, 1e-9)
         steps = state.global_step - self.last_step
         tokens = state.num_input_tokens_seen - self.last_tokens
@@ -74,17 +75,13 @@ class History(TrainerCallback):
             "grad_norm": logs.get("grad_norm"),
             "samples_per_second": round(steps * self.settings.effective_batch_size / seconds, 3),
             "tokens_per_second": round(tokens / seconds, 1) if tokens else None,
-            "gpu_memory_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2)
-            if torch.cuda.is_available()
-            else None,
-            "gpu_reserved_gib": round(torch.cuda.max_memory_reserved() / 2**30, 2)
-            if torch.cuda.is_available()
-            else None,
+            "gpu_memory_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2) if cuda else None,
+            "gpu_reserved_gib": round(torch.cuda.max_memory_reserved() / 2**30, 2) if cuda else None,
         }
         self.last_time, self.last_step, self.last_tokens = now, state.global_step, state.num_input_tokens_seen
         self.steps.append(entry)
         self._write(state)
-        self._say(state, event="step", steps=state.max_steps, **entry)
+        _tell(state, "step", steps=state.max_steps, **entry)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
         since = self.epochs[-1]["step"] if self.epochs else -1
@@ -100,10 +97,10 @@ class History(TrainerCallback):
             entry["accuracy"] = metrics["eval_accuracy"]
         self.preferences = {}
         self.epochs = [known for known in self.epochs if known["step"] != state.global_step] + [entry]
-        # The time of an evaluation is no training time.
+        # Evaluations do not count as training time.
         self.last_time = time.monotonic()
         self._write(state)
-        self._say(state, event="evaluation", **entry)
+        _tell(state, "evaluation", **entry)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.final = {
@@ -120,15 +117,9 @@ class History(TrainerCallback):
         if state.is_world_process_zero:
             write_json(self.file, {"seconds": self.seconds, "steps": self.steps, "epochs": self.epochs})
 
-    @staticmethod
-    def _say(state: Any, **facts: Any) -> None:
-        if state.is_world_process_zero:
-            print(child_process.event_line(facts), flush=True)
-
 
 def count_parameters(model: Any) -> dict[str, int]:
-    """Trainable and total parameters; a tied weight counts once, a ZeRO-3 or FSDP shard for its whole, and a weight in
-    4 bits for what it stands for."""
+    """Trainable and total parameters; a tied weight counts once, a ZeRO-3 or FSDP shard as the whole weight."""
     total = trainable = 0
     for parameter in model.parameters():
         size = getattr(parameter, "ds_numel", None) or parameter.numel()
@@ -140,31 +131,28 @@ def count_parameters(model: Any) -> dict[str, int]:
 
 
 class Phases(TrainerCallback):
-    """Comes last: what the others ask for is what follows."""
+    """Prints what the process does next. It comes last, because the other callbacks decide that."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._say(state, MEASURING if args.eval_on_start else TRAINING)
+        _tell(state, "phase", phase=MEASURING if args.eval_on_start else TRAINING)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._next(state, control)
+        if control.should_evaluate or control.should_save:
+            _tell(state, "phase", phase=MEASURING if control.should_evaluate else SAVING)
 
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._next(state, control)
+    on_epoch_end = on_step_end
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._say(state, SAVING if control.should_save else TRAINING)
+        _tell(state, "phase", phase=SAVING if control.should_save else TRAINING)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._say(state, TRAINING)
+        _tell(state, "phase", phase=TRAINING)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._say(state, SAVING)
+        _tell(state, "phase", phase=SAVING)
 
-    def _next(self, state: Any, control: Any) -> None:
-        if control.should_evaluate or control.should_save:
-            self._say(state, MEASURING if control.should_evaluate else SAVING)
 
-    @staticmethod
-    def _say(state: Any, name: str) -> None:
-        if state.is_world_process_zero:
-            print(phase(name), flush=True)
+def _tell(state: Any, event: str, **facts: Any) -> None:
+    """Prints an event; only the first process does."""
+    if state.is_world_process_zero:
+        child_process.tell(event, **facts)

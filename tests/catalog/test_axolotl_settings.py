@@ -12,8 +12,8 @@ from runner import catalog
 from runner.check.validate import load
 from runner.plan import Place
 from runner.recipe.overrides import from_options
-from runner.render import place
 from runner.scenarios import translate
+from runner.scenarios.targets import place
 from tests.catalog.axolotls_own import known_keys, unknown_keys, validated
 from tests.conftest import ROOT, STARTERS
 
@@ -181,7 +181,7 @@ def test_main_memory_is_deepspeeds_own_estimate():
     from deepspeed.runtime.zero.stage3 import estimate_zero3_model_states_mem_needs
     from deepspeed.runtime.zero.stage_1_and_2 import estimate_zero2_model_states_mem_needs
 
-    from runner.parts.planner import offload, parameters
+    from runner.parts.planner import parameters, state
     from runner.parts.planner.workload import Offload, Workload
     from runner.plan import Machines
 
@@ -195,7 +195,7 @@ def test_main_memory_is_deepspeeds_own_estimate():
                 theirs = estimate_zero2_model_states_mem_needs(count, 1, 1)[0] // nodes
             else:
                 theirs = estimate_zero3_model_states_mem_needs(count, 1, 4, nodes, True, bool(placed.weights))[0]
-            assert abs(sum(offload.main_memory(work).values()) - theirs) <= 2
+            assert abs(sum(state.main_memory(work).values()) - theirs) <= 2
 
 
 def test_deepspeed_takes_the_whole_file_once_its_blanks_are_filled():

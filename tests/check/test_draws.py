@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from runner import catalog, parts, scenarios
 from runner.check.validate import ALLOWED, examine, load
 from runner.data import PREPARERS
+from runner.parts.jobs import kubernetes, trainjob
 from runner.parts.kfp import target
 from runner.parts.openshift import site
 from runner.parts.planner import forecast
@@ -29,7 +30,8 @@ from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
 from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
-from runner.render import emit, named, place, training_jobs
+from runner.render import emit
+from runner.scenarios.targets import named, place
 from tests.catalog.axolotls_own import unknown_keys, validated
 from tests.check.test_every_leaf import planned_in_full
 from tests.drawing import Drawn, recipes
@@ -55,7 +57,7 @@ def rendered(recipe: Recipe, every: bool) -> dict[str, str]:
     names = named(recipe)
     where = recipe.settings.get("openshift")
     if where and every:
-        jobs = ("pytorchjob", "trainjob") if training_jobs.version(where) >= training_jobs.SINCE else ("pytorchjob",)
+        jobs = ("pytorchjob", "trainjob") if kubernetes.version(where) >= trainjob.SINCE else ("pytorchjob",)
         names = (*jobs, target.NAME, *(name for name in names if name not in jobs))
     files = emit(recipe, names)
     if where and every:
@@ -151,7 +153,7 @@ def faults(drawn: Drawn, every: bool) -> list[str] | None:
     found = []
     files = rendered(recipe, every)
     where = recipe.settings.get("openshift")
-    version = "3.6" if where and training_jobs.patched(where) else "3.5"
+    version = "3.6" if where and kubernetes.patched(where) else "3.5"
     found += refused_by_a_cluster(files, version)
     found += scripts_of(files)
     try:

@@ -14,12 +14,9 @@ import pytest
 from runner import scenarios
 from runner.check.by_schema import schema
 from runner.check.validate import changed, judge, load, override
-from runner.parts.planner import forecast
+from runner.parts.planner import forecast, report, text
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
-from runner.parts.planner.show import machines, screen, text
-from runner.parts.planner.show.chart import svg
-from runner.parts.planner.show.report import PlanReport
 from runner.recipe.overrides import Override
 from runner.render import emit
 from runner.tools.problem import Stop
@@ -100,13 +97,12 @@ def planned_in_full(recipe) -> None:
     except UnknownArchitecture as error:
         assert forecast.unknown_architecture(recipe, error)
         return
-    screen.answer(planned, [])
-    screen.stages(planned, {})
-    text.show(planned, [1, 2], {})
-    machines.show(planned, [1, 2])
-    report = PlanReport.of(planned, [], [1, 2], {})
-    assert json.loads(report.as_json(), parse_constant=no_number)
-    assert ElementTree.fromstring(svg(report)) is not None
+    text.answer(planned, [])
+    text.stages(planned)
+    text.details(planned, [1, 2], {})
+    text.machines(planned, [1, 2])
+    assert json.loads(report.as_json(planned, [], [1, 2], {}), parse_constant=no_number)
+    assert ElementTree.fromstring(report.svg(planned)) is not None
 
 
 def no_number(name: str) -> None:

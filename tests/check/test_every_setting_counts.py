@@ -26,16 +26,17 @@ from runner.check.by_schema import part as part_of
 from runner.check.by_schema import schema
 from runner.check.validate import judge, override
 from runner.parts.openshift import site
+from runner.parts.planner import report
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
-from runner.parts.planner.show.report import PlanReport
-from runner.parts.start.explaining import COPIES
+from runner.parts.start.commands.explain import COPIES
 from runner.recipe import lock, reading
 from runner.recipe.document import Document
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
-from runner.render import emit, named, place, planned
+from runner.render import emit, planned
 from runner.scenarios import names, translate
+from runner.scenarios.targets import named, place
 from runner.tools.files import Artifact
 from runner.tools.problem import Stop
 from tests.check.test_every_leaf import LONG, leaves, with_section
@@ -195,7 +196,7 @@ class Made:
     @cached_property
     def report(self) -> str:
         try:
-            return PlanReport.of(Planned.of(self.recipe, 2.5), [], [1], {}).as_json()
+            return report.as_json(Planned.of(self.recipe, 2.5), [], [1], {})
         except UnknownArchitecture:
             return ""
 

@@ -306,10 +306,10 @@ def test_images_that_a_registry_takes_are_let_through(image):
 def test_nothing_of_that_is_said_of_a_starter(starter):
     from runner.check import lints, sources
     from runner.check.validate import load
-    from runner.parts.openshift import kubernetes_names
+    from runner.parts.openshift import rules
 
     recipe, _, _ = load(RECIPES / f"{starter}.yaml")
-    assert [found for rule in (*kubernetes_names.RULES, *sources.RULES, *lints.RULES) for found in rule(recipe)] == []
+    assert [found for rule in (*rules.RULES, *sources.RULES, *lints.RULES) for found in rule(recipe)] == []
 
 
 TOO_LARGE = (

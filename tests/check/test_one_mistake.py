@@ -149,12 +149,12 @@ def test_what_is_no_whole_number_is_not_too_small_as_well():
 
 def test_every_synonym_means_settings_and_commands_that_there_are():
     from runner import scenarios
-    from runner.check.schema_errors import names_in
+    from runner.check.schema_errors import settings
     from runner.commands.cli import commands
 
     COMMANDS = list(commands())
 
-    names = {name for scenario in scenarios.names() for name in names_in(by_schema.schema(scenario))}
+    names = {path[-1] for scenario in scenarios.names() for path, _ in settings(by_schema.schema(scenario))}
     words = table("synonyms")
     assert {meant for several in words["settings"].values() for meant in several} <= names
     assert set(words["commands"].values()) <= set(COMMANDS) and not set(words["commands"]) & set(COMMANDS)

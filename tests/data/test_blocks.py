@@ -15,7 +15,7 @@ from pyarrow import parquet
 from transformers import AutoTokenizer
 
 from runner import catalog
-from runner.data import blocks, plain_text, tokenizers
+from runner.data import blocks, data_sets, tokenizers
 from runner.data.tokenizers import Pretrained
 from runner.tools.problem import Stop
 from tests.conftest import ROOT
@@ -39,8 +39,8 @@ def tokenizer(tmp_path_factory):
     )
 
 
-ONE = plain_text.TextSet(hub=None, revision="main", subset=None, split="train", path=str(SAMPLE), text="text")
-SETTINGS = plain_text.PlainText(
+ONE = data_sets.TextSet(hub=None, revision="main", subset=None, split="train", path=str(SAMPLE), text="text")
+SETTINGS = data_sets.PlainText(
     sets=(ONE,), validation_share=None, max_lost_share=1, seed=42, tokenizer=Pretrained("google/gemma-3-270m"), sequence_len=64,
     effective_batch_size=4, epochs=1, warmup_steps=0, eval_steps=None,
 )  # fmt: skip
@@ -99,7 +99,7 @@ def test_any_portions_make_the_same_blocks(sizes, block_len, group):
     counts = blocks.BlockCounts(block_len)
     try:
         portions = np.split(line, np.cumsum(sizes))
-        made = [blocks.tolist() for blocks in blocks.cut(portions, counts)]
+        made = [part.tolist() for part in blocks.cut(portions, counts)]
     finally:
         blocks.GROUP_TOKENS = known
     assert counts.blocks == len(line) // block_len
@@ -195,7 +195,7 @@ def test_every_kind_of_file_gives_the_same_blocks(ending, tokenizer, tmp_path):
         rows.save_to_disk(str(file))
     else:
         {"jsonl": rows.to_json, "csv": rows.to_csv, "parquet": rows.to_parquet}[ending](str(file))
-    report = plain_text.prepare(changed(path=str(file)), tmp_path / "out", tokenizer_for=lambda texts: tokenizer)
+    report = blocks.prepare(changed(path=str(file)), tmp_path / "out", tokenizer_for=lambda texts: tokenizer)
     assert report.train["documents"] == len(DOCUMENTS)
     line = straight(DOCUMENTS, tokenizer)
     assert column(tmp_path / "out" / "train.parquet") == [
@@ -208,16 +208,16 @@ def test_a_text_in_a_folder_that_is_no_utf_8_is_named_and_an_empty_folder_is_sai
     folder.mkdir()
     settings = changed(path=str(folder))
     with pytest.raises(Stop) as stop:
-        plain_text.prepare(settings, tmp_path / "out", tokenizer_for=lambda texts: tokenizer)
+        blocks.prepare(settings, tmp_path / "out", tokenizer_for=lambda texts: tokenizer)
     golden_message(str(stop.value).replace(str(tmp_path), "<folder>"))
     (folder / "a.txt").write_text("\n".join(DOCUMENTS))
     (folder / "b.md").write_bytes(b"\xff\xfe\x00")
-    report = plain_text.prepare(settings, tmp_path / "out", tokenizer_for=lambda texts: tokenizer)
+    report = blocks.prepare(settings, tmp_path / "out", tokenizer_for=lambda texts: tokenizer)
     assert report.bad_lines == [(2, "b.md is not text in UTF-8")]
 
 
 def test_a_share_of_the_documents_is_kept_for_validation(tokenizer, tmp_path):
-    report = plain_text.prepare(
+    report = blocks.prepare(
         changed(validation_share=0.3, sequence_len=8), tmp_path, tokenizer_for=lambda texts: tokenizer
     )
     sides = [report.train["documents"], report.validation["documents"]]
@@ -237,22 +237,22 @@ def test_a_changed_tokenizer_of_the_same_size_makes_new_blocks(tokenizer, tmp_pa
         file = folder / "tokenizer.json"
         file.write_text(file.read_text("utf-8") + end, "utf-8")
         again = AutoTokenizer.from_pretrained(folder)
-        keys.append(plain_text.prepare(changed(), tmp_path / "out", tokenizer_for=lambda texts, own=again: own).key)
+        keys.append(blocks.prepare(changed(), tmp_path / "out", tokenizer_for=lambda texts, own=again: own).key)
     assert keys[0] != keys[1]
 
 
 def test_one_more_document_does_not_redraw_the_others(tokenizer, tmp_path):
-    report = plain_text.TextReport()
-    before = list(plain_text.documents(changed(validation_share=0.3), "validation", report))
+    report = blocks.TextReport()
+    before = list(blocks.documents(changed(validation_share=0.3), "validation", report))
     more = tmp_path / "more.txt"
     more.write_text("Something new.\n\n" + SAMPLE.read_text("utf-8"))
-    after = list(plain_text.documents(changed(validation_share=0.3, path=str(more)), "validation", report))
+    after = list(blocks.documents(changed(validation_share=0.3, path=str(more)), "validation", report))
     assert set(before) <= set(after)
 
 
 def test_without_validation_data_there_is_no_validation_file(tokenizer, tmp_path, golden_message):
     (tmp_path / "validation.parquet").write_bytes(b"of an earlier run")
-    report = plain_text.prepare(SETTINGS, tmp_path, tokenizer_for=lambda texts: tokenizer)
+    report = blocks.prepare(SETTINGS, tmp_path, tokenizer_for=lambda texts: tokenizer)
     assert not (tmp_path / "validation.parquet").exists()
     assert report.validation == {}
     golden_message("\n".join(line for line in report.lines() if "validation" in line))
@@ -262,7 +262,7 @@ def test_rows_without_text_are_counted_and_bad_lines_are_named(tokenizer, tmp_pa
     file = tmp_path / "d.jsonl"
     good = [json.dumps({"text": text}) for text in DOCUMENTS]
     file.write_text("\n".join([*good, '{"text": ""}', '{"other": 1}', '{"text": [1]}', "{broken"]))
-    report = plain_text.prepare(changed(path=str(file)), tmp_path / "out", tokenizer_for=lambda texts: tokenizer)
+    report = blocks.prepare(changed(path=str(file)), tmp_path / "out", tokenizer_for=lambda texts: tokenizer)
     assert list(report.skipped.values()) == [1, 1, 1, 1]
     golden_message("\n".join(report.skipped))
     assert report.bad_lines[0][0] == len(DOCUMENTS) + 4
@@ -270,7 +270,7 @@ def test_rows_without_text_are_counted_and_bad_lines_are_named(tokenizer, tmp_pa
 
 def test_preparing_again_changes_nothing_and_another_length_changes_all(tokenizer, tmp_path):
     def prepare(**settings):
-        plain_text.prepare(changed(**settings), tmp_path, tokenizer_for=lambda texts: tokenizer)
+        blocks.prepare(changed(**settings), tmp_path, tokenizer_for=lambda texts: tokenizer)
         return (tmp_path / "train.parquet").stat().st_mtime_ns
 
     first = prepare()
@@ -283,7 +283,7 @@ def test_too_little_text_says_how_much_there_is(tokenizer, tmp_path, golden_mess
     file = tmp_path / "d.txt"
     file.write_text("Only a word or two.")
     with pytest.raises(Stop) as stop:
-        plain_text.prepare(changed(path=str(file)), tmp_path / "out", tokenizer_for=lambda texts: tokenizer)
+        blocks.prepare(changed(path=str(file)), tmp_path / "out", tokenizer_for=lambda texts: tokenizer)
     assert f" {len(straight(['Only a word or two.'], tokenizer))} tokens" in stop.value.text
     golden_message(stop.value)
 
@@ -292,7 +292,7 @@ def test_where_no_text_is_left_the_reasons_are_shown(tokenizer, tmp_path, golden
     file = tmp_path / "d.jsonl"
     file.write_text('{"text": ["a list"]}\n' + '{"text": "broken \\ud83d"}\n')
     with pytest.raises(Stop) as stop:
-        plain_text.prepare(changed(path=str(file)), tmp_path / "out", tokenizer_for=lambda texts: tokenizer)
+        blocks.prepare(changed(path=str(file)), tmp_path / "out", tokenizer_for=lambda texts: tokenizer)
     assert "column `text`" in stop.value.text and "line 2: " in stop.value.text
     golden_message(stop.value)
 
@@ -301,14 +301,14 @@ def test_a_parquet_file_of_no_rows_has_too_little_text(tokenizer, tmp_path):
     file = tmp_path / "d.parquet"
     parquet.write_table(pa.table({"text": pa.array([], pa.string())}), file)
     with pytest.raises(Stop, match=" 0 tokens"):
-        plain_text.prepare(changed(path=str(file)), tmp_path / "out", tokenizer_for=lambda texts: tokenizer)
+        blocks.prepare(changed(path=str(file)), tmp_path / "out", tokenizer_for=lambda texts: tokenizer)
 
 
 def test_too_little_text_for_validation_says_how_to_give_more(tokenizer, tmp_path, golden_message):
     file = tmp_path / "d.txt"
     file.write_text("\n\n".join(["The same words each time. " * 20] * 5))
     with pytest.raises(Stop) as stop:
-        plain_text.prepare(
+        blocks.prepare(
             changed(path=str(file), validation_share=0.001),
             tmp_path / "out",
             tokenizer_for=lambda texts: tokenizer,
@@ -326,7 +326,7 @@ def test_a_tokenizer_learns_from_a_long_word_in_parts(tmp_path):
 
 
 def test_the_report_says_when_the_intervals_do_not_fit_the_text(tokenizer, tmp_path, golden_message):
-    report = plain_text.prepare(
+    report = blocks.prepare(
         changed(warmup_steps=500, eval_steps=500, validation_share=0.3),
         tmp_path,
         tokenizer_for=lambda texts: tokenizer,

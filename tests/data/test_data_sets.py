@@ -11,12 +11,12 @@ from pydantic import TypeAdapter
 
 from runner.catalog import chat_template
 from runner.check.validate import examine, load
-from runner.data import plain_text
+from runner.data import blocks, data_sets
 from runner.data.tokenizers import Pretrained
+from runner.parts.jobs import kubernetes
 from runner.parts.pretrain import cleaning, stages, work
 from runner.parts.pretrain.stages import Cleaning, CorpusSet
 from runner.recipe.overrides import from_options
-from runner.render import kubernetes
 from runner.run.stage_folder import inputs
 from runner.scenarios import prepare, translate
 from tests.conftest import ROOT
@@ -133,17 +133,17 @@ def test_preferences_of_two_sets_each_with_its_own_columns(tmp_path):
     }
 
 
-def texts_of(folder, *sets: tuple[str, int, float], **other) -> plain_text.PlainText:
+def texts_of(folder, *sets: tuple[str, int, float], **other) -> data_sets.PlainText:
     made = []
     for name, count, share in sets:
         file = folder / f"{name}.jsonl"
         file.write_text("".join(json.dumps({"text": f"{name} {number}"}) + "\n" for number in range(count)), "utf-8")
         made.append(
-            plain_text.TextSet(
+            data_sets.TextSet(
                 hub=None, revision=None, subset=None, split=None, path=str(file), text="text", share=share
             )
         )
-    settings = plain_text.PlainText(
+    settings = data_sets.PlainText(
         sets=tuple(made), validation_share=None, seed=42, tokenizer=Pretrained("x"), sequence_len=8,
         effective_batch_size=1, epochs=1, warmup_steps=0, eval_steps=None,
     )  # fmt: skip
@@ -151,16 +151,16 @@ def texts_of(folder, *sets: tuple[str, int, float], **other) -> plain_text.Plain
 
 
 def test_documents_come_from_each_set_in_turn_so_that_the_first_blocks_hold_some_of_all(tmp_path):
-    report = plain_text.TextReport()
+    report = blocks.TextReport()
     text = texts_of(tmp_path, ("a", 4, 1.0), ("b", 2, 1.0), ("c", 1, 1.0))
-    assert list(plain_text.documents(text, "train", report)) == ["a 0", "b 0", "c 0", "a 1", "b 1", "a 2", "a 3"]
+    assert list(blocks.documents(text, "train", report)) == ["a 0", "b 0", "c 0", "a 1", "b 1", "a 2", "a 3"]
     assert list(report.sets.values()) == [4, 2, 1]
     assert all(name.startswith(f"sets[{index}] ") for index, name in enumerate(report.sets))
 
 
 def test_a_share_of_a_set_of_text_and_the_validation_share_are_drawn_apart(tmp_path):
     text = texts_of(tmp_path, ("a", 1000, 0.3), ("b", 1000, 1.0), validation_share=0.5)
-    sides = {side: list(plain_text.documents(text, side, plain_text.TextReport())) for side in ("train", "validation")}
+    sides = {side: list(blocks.documents(text, side, blocks.TextReport())) for side in ("train", "validation")}
     counts = {
         (side, name): sum(one.startswith(name) for one in found) for side, found in sides.items() for name in "ab"
     }
@@ -171,7 +171,7 @@ def test_a_share_of_a_set_of_text_and_the_validation_share_are_drawn_apart(tmp_p
 def test_validation_of_a_file_or_a_split_is_read_apart(tmp_path):
     text = texts_of(tmp_path, ("a", 5, 1.0), ("b", 5, 1.0))
     text = replace(text, sets=text.sets[:1], validation_sets=text.sets[1:])
-    assert {one[0] for one in plain_text.documents(text, "validation", plain_text.TextReport())} == {"b"}
+    assert {one[0] for one in blocks.documents(text, "validation", blocks.TextReport())} == {"b"}
 
 
 @pytest.mark.parametrize("tasks", [1, 3])
@@ -286,7 +286,7 @@ def test_the_same_dataset_of_the_hub_may_stand_twice_with_other_splits(recipe):
 
 
 def test_every_room_knows_all_sets(recipe, tmp_path):
-    from runner.parts.openshift.upload import files
+    from runner.parts.openshift.transfer import files
     from runner.parts.planner import row_counts as rows
 
     opened, _, _ = load(recipe())

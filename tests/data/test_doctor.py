@@ -9,9 +9,9 @@ from itertools import chain
 import pytest
 
 from runner.catalog import chat_template
-from runner.data import doctor, plain_text, tokenizers
+from runner.data import blocks, doctor, tokenizers
+from runner.data.data_sets import PlainText, TextSet
 from runner.data.doctor import ExaminedRow
-from runner.data.plain_text import PlainText, TextSet
 from runner.data.report import Report
 from runner.data.tokenizers import Pretrained
 from runner.parts.pretrain.stages import Preferences, PreferenceSet
@@ -142,12 +142,12 @@ def test_documents_are_looked_through_as_conversations_are(tmp_path, golden_mess
         sets=(TextSet(**source, text="text"),), validation_share=0.1, max_lost_share=0.02, seed=1, sequence_len=64,
         tokenizer=Pretrained(str(tmp_path / "tokenizer")), effective_batch_size=4, epochs=1, warmup_steps=1, eval_steps=None,
     )  # fmt: skip
-    report = plain_text.prepare(plain, tmp_path / "out", tokenizer_for=lambda _: tokenizer)
+    report = blocks.prepare(plain, tmp_path / "out", tokenizer_for=lambda _: tokenizer)
     told = list(report.lines())
     golden_message("\n".join([told[1], *report.examined()]))
-    again = plain_text.prepare(plain, tmp_path / "out", tokenizer_for=lambda _: tokenizer)
+    again = blocks.prepare(plain, tmp_path / "out", tokenizer_for=lambda _: tokenizer)
     assert list(again.lines()) == told
-    rehearsed = plain_text.prepare(plain, tmp_path / "few", tokenizer_for=lambda _: tokenizer, sample_rows=5)
+    rehearsed = blocks.prepare(plain, tmp_path / "few", tokenizer_for=lambda _: tokenizer, sample_rows=5)
     assert not rehearsed.findings and not rehearsed.looked_at
 
 

@@ -13,11 +13,10 @@ from pydantic import TypeAdapter
 
 from runner import catalog
 from runner.check.validate import load
-from runner.data import lyrics
+from runner.data import chat
+from runner.data.chat import BottomK
 from runner.data.conversation_formats import Lyrics
-from runner.data.lyrics import BottomK
-from runner.data.report import Report
-from runner.render import kubernetes
+from runner.parts.jobs import kubernetes
 from runner.scenarios import prepare, translate
 from runner.tools.problem import Stop
 from tests.conftest import ROOT
@@ -108,14 +107,14 @@ def test_the_draw_is_what_sorting_everything_would_give():
     items = [(f"key {number}", f"owner {rng.randrange(40)}" if rng.random() < 0.9 else None) for number in range(3000)]
 
     def drawn(order):
-        draw: BottomK = BottomK(200, 6, 42)
+        draw = BottomK(200, 6, 42)
         for key, owner in order:
             draw.offer(key, key, owner)
         kept = draw.drawn()
         assert len(order) == len(kept) + draw.duplicates + draw.over_cap + draw.not_drawn
         return kept
 
-    everything: BottomK = BottomK(len(items), len(items), 42)
+    everything = BottomK(len(items), len(items), 42)
     for key, owner in items:
         everything.offer((key, owner), key, owner)
     seen: Counter = Counter()
@@ -161,15 +160,15 @@ def test_a_stream_of_any_length_takes_the_memory_of_the_draw(tmp_path, monkeypat
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     settings: Lyrics = TypeAdapter(Lyrics).validate_python(asked_for(count=200))
-    report = Report.of(settings)
+    songs = chat.SongRows(settings, None)
     tracemalloc.start()
     try:
-        drawn = lyrics._draw(settings, 200, report)
+        drawn = songs._draw(200)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert calls == [("someone/songs", {"split": "train", "revision": "main", "streaming": True})]
-    assert (report.rows_in, len(drawn)) == (60_000, 200)
+    assert (songs.report.rows_in, len(drawn)) == (60_000, 200)
     assert peak < 4e6, f"{peak / 1e6:.1f} MB for 200 songs of 160 characters"
 
 
@@ -254,12 +253,11 @@ def test_nothing_left_is_a_stop_that_shows_the_reasons(tmp_path, file_of, golden
 
 
 def test_a_form_of_other_words_is_read_as_the_recipe_says():
-    import re
 
-    read = re.compile(lyrics._pattern("A [genre] song by [artist]"), re.IGNORECASE)
+    read = chat._pattern("A [genre] song by [artist]")
     found = read.match("a  trip hop song by The Long Name.")
     assert (found["genre"], found["artist"]) == ("trip hop", "The Long Name")
-    greedy = re.compile(lyrics._pattern(FORM), re.IGNORECASE)
+    greedy = chat._pattern(FORM)
     found = greedy.match(instruction("In the Genre", "r&b / soul"))
     assert (found["artist"], found["genre"]) == ("In the Genre", "r&b / soul")
 

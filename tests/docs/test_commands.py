@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from runner.commands import cli
-from runner.parts.openshift import image_data_check
+from runner.parts.openshift import helper_pod
 from tests.conftest import ROOT
 from tests.docs import pages
 from tests.docs.pages import PAGES
@@ -101,7 +101,7 @@ def test_most_of_what_pages_say_to_type_runs_here():
 def test_what_the_page_of_the_cluster_says_to_send_would_be_taken(tmp_path, monkeypatch, capfd):
     """By the small API, which judges and keeps nothing; what comes after a job is there, tests of the cluster play."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(image_data_check, "require", lambda *_: None)
+    monkeypatch.setattr(helper_pod, "require_rows", lambda *_: None)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     api, did = Api("my-namespace"), []
     try:

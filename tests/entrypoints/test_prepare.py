@@ -22,10 +22,11 @@ from PIL import Image
 from runner import catalog
 from runner.check.validate import load
 from runner.entrypoints import prepare
+from runner.parts.jobs import kubernetes, podspec
 from runner.parts.planner import forecast, storage
 from runner.plan import Place, Plan
 from runner.recipe.overrides import from_options
-from runner.render import emit, kubernetes, planned, podspec
+from runner.render import emit, planned
 from runner.scenarios import translate
 from runner.scenarios.shared import twin
 from runner.tools.files import write_text

@@ -17,15 +17,15 @@ import pytest
 from runner.check.validate import load
 from runner.entrypoints import stage as entry
 from runner.parts.evaluate import gates
+from runner.parts.jobs import batch, kubernetes
 from runner.plan import PLAN_FILE, Plan, Stage, read_keys
 from runner.recipe.overrides import from_options
-from runner.render import batch, kubernetes
 from runner.run import pipeline
 from runner.run.run_folder import RunFolder
 from runner.run.stage_folder import StageFolder, inputs
 from runner.scenarios import translate
+from runner.tools import child_process
 from runner.tools.problem import Stop
-from runner.trainer import child_process
 from runner.trainer.settings import Demo
 from tests.conftest import ROOT
 from tests.stages import leave, measured

@@ -21,8 +21,9 @@ from runner.check.validate import load as check
 from runner.commands.cli import _code as command
 from runner.parts.serve import chat, openai_api
 from runner.run import inference
+from runner.tools import child_process
 from runner.tools.run_files import SERVED_TEMPLATE
-from runner.trainer import child_process, records
+from runner.trainer import records
 from runner.trainer.generation import prompt
 from tests import servers, taught
 from tests.conftest import ROOT
@@ -414,7 +415,7 @@ def test_a_chat_puts_each_question_to_both_models_and_streams_what_they_say(rehe
     read = prompt(trained.chat, trained.tokenizer, "And then?", [(question, parts[-1][1])])
     assert read.index(question) < read.index(parts[-1][1]) < read.index("And then?")
     # Whoever wants no more of an answer can ask the next question.
-    begun = trained.stream(question)
+    begun = chat.stream(trained, question)
     next(begun)
     begun.close()
     assert trained.answer(question) == known[0]["after"]

@@ -15,7 +15,7 @@ import yaml
 
 from runner.plan import Plan
 from runner.run.launch import ENGINES, environment
-from runner.trainer import child_process
+from runner.tools import child_process
 from runner.trainer.records import EarlyStop, Summary
 from tests.conftest import ROOT
 

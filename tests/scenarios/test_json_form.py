@@ -14,8 +14,8 @@ from pydantic import TypeAdapter
 from runner import data, parts
 from runner.check.validate import load
 from runner.parts.pretrain import work
-from runner.render import place
 from runner.scenarios import translate
+from runner.scenarios.targets import place
 from tests.conftest import STARTERS
 
 MODULES = data.PREPARERS | parts.table("preparers")
@@ -40,5 +40,5 @@ def test_settings_are_read_back_as_they_were_made(path):
     for function, settings in found:
         kind = get_type_hints(function)[next(iter(inspect.signature(function).parameters))]
         read = TypeAdapter(kind).validate_json(json.dumps(settings))
-        assert isinstance(read, kind) and kind.__dataclass_params__.frozen
+        assert isinstance(read, kind) and type(read).__dataclass_params__.frozen
         assert asdict(read) == settings

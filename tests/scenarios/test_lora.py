@@ -18,10 +18,11 @@ import torch
 from runner import catalog
 from runner.check.validate import load
 from runner.parts.evaluate import gates
+from runner.parts.export.commands import merge
+from runner.parts.jobs import kubernetes
 from runner.parts.serve import chat, openai_api
 from runner.plan import Place
 from runner.recipe.overrides import from_options
-from runner.render import kubernetes, render
 from runner.run import inference, pipeline
 from runner.run.run_folder import RunFolder
 from runner.run.stage_folder import StageFolder
@@ -37,6 +38,7 @@ from tests.catalog.axolotls_own import unknown_keys, validated
 from tests.catalog.test_axolotl_settings import emitted, stages
 from tests.conftest import ROOT
 from tests.listening import Listener, as_prometheus_reads, as_the_trainer_reads
+from tests.rendering import render
 from tests.stages import finish, plan_in
 
 pytestmark = pytest.mark.heavy
@@ -426,10 +428,10 @@ def test_a_merge_into_the_run_is_put_on_record_and_waits_for_nobody_at_work_ther
 
     monkeypatch.setattr(merging, "merge", merged)
     with run.lock(), pytest.raises(Stop, match="Another command is at work"):
-        inference.merge_run(recipe, str(tmp_path), None)
+        merge.merge_run(recipe, str(tmp_path), None)
     train = StageFolder(plan, plan.stage("train"))
     (tmp_path / "best_model" / "config.json").write_text("{}")
-    assert inference.merge_run(recipe, str(tmp_path), None) == tmp_path / "best_model"
+    assert merge.merge_run(recipe, str(tmp_path), None) == tmp_path / "best_model"
     assert train.finished and not train.changed_outputs()
 
 
@@ -457,7 +459,7 @@ def test_merging_writes_over_neither_the_adapter_nor_its_base(tmp_path, golden_m
     (adapter / "adapter_config.json").write_text(facts, encoding="utf-8")
     for out in (adapter, base):
         with pytest.raises(Stop, match="`--out`") as stop:
-            inference.merge_adapter(adapter, out)
+            merge.merge_adapter(adapter, out)
         golden_message(stop.value, out.name)
     assert (adapter / "adapter_model.safetensors").read_bytes() == b"weights"
 

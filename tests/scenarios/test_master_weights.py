@@ -7,11 +7,12 @@ import yaml
 
 from runner import catalog
 from runner.check.validate import load
+from runner.parts.jobs import kubernetes
 from runner.parts.planner import forecast
 from runner.recipe.overrides import from_options
-from runner.render import kubernetes, place
 from runner.scenarios import translate
 from runner.scenarios.shared import twin
+from runner.scenarios.targets import place
 from tests.conftest import ROOT
 
 SEVEN_B = ROOT / "recipes" / "seven-b.yaml"

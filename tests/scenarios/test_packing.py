@@ -11,8 +11,8 @@ from runner.check.validate import load
 from runner.parts.planner import forecast
 from runner.plan import Place
 from runner.recipe.overrides import from_options
-from runner.render import place
 from runner.scenarios import rehearsal, translate
+from runner.scenarios.targets import place
 from runner.tools.problem import Stop
 from tests.catalog.axolotls_own import unknown_keys, validated
 from tests.catalog.test_axolotl_settings import emitted
@@ -73,8 +73,8 @@ def test_a_pipeline_packs_its_sft_and_joins_nothing_that_is_compiled():
 
 
 def test_a_packed_batch_is_said_in_tokens(capsys):
+    from runner.parts.planner import text
     from runner.parts.planner.planned import Planned
-    from runner.parts.planner.show import text
 
     recipe, _, _ = load(SURVIVAL, from_options(("train.packing=pack",)))
     planned = Planned.of(recipe)
@@ -83,7 +83,7 @@ def test_a_packed_batch_is_said_in_tokens(capsys):
     rows = only.workload.batch_rows
     # Five of 181 tokens go into one of 1,024 where no shorter one fills the rest.
     assert 64 * 5 <= rows < 64 * 1024 / only.workload.lengths.mean
-    text.show(planned, [], {})
+    text.details(planned, [], {})
     assert f"65,536 tokens: 8 × 2 × 4 GPUs packed rows of 1,024, about {rows} rows" in capsys.readouterr().out
 
 

@@ -13,12 +13,12 @@ import pytest
 
 from runner import catalog
 from runner.check.validate import examine, load
-from runner.parts.planner import duration, forecast, memory, offload, storage
+from runner.parts.planner import duration, forecast, memory, state, storage
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.workload import Offload
 from runner.recipe.overrides import from_options
-from runner.render import place
 from runner.scenarios import translate
+from runner.scenarios.targets import place
 from runner.tools.problem import Stop
 from tests.conftest import ROOT
 
@@ -177,17 +177,17 @@ def test_the_plan_moves_what_is_offloaded_from_the_gpu_to_main_memory_and_time()
     assert less >= sum(held) > 0
     more = sum(storage.host(beside).values()) - sum(storage.host(plain).values())
     assert more >= 16 * plain.counts.trainable / 4
-    assert beside.time.step_seconds > plain.time.step_seconds + offload.stepping(beside.workload, beside.gpu) / 2
+    assert beside.time.step_seconds > plain.time.step_seconds + state.stepping(beside.workload, beside.gpu) / 2
 
 
 def test_a_disk_holds_what_main_memory_would_and_is_slower():
     cpu, disk = (planned(*BESIDE[name]).forecasts[0] for name in ("zero3", "disk"))
-    assert offload.on_disk(disk.workload) > 0 == offload.on_disk(cpu.workload)
+    assert state.on_disk(disk.workload) > 0 == state.on_disk(cpu.workload)
     assert disk.time.step_seconds > cpu.time.step_seconds
     faster = planned(*BESIDE["disk"], "sharding.nvme_mb_s=20000").forecasts[0]
     assert faster.time.step_seconds < disk.time.step_seconds
-    (entry,) = [entry for entry in storage.disk(disk, planned(*BESIDE["disk"]).plan) if entry.what == offload.ON_DISK]
-    assert (entry.folder, entry.size) == ("/tmp/offload", offload.on_disk(disk.workload))
+    (entry,) = [entry for entry in storage.disk(disk, planned(*BESIDE["disk"]).plan) if entry.what == state.ON_DISK]
+    assert (entry.folder, entry.size) == ("/tmp/offload", state.on_disk(disk.workload))
 
 
 def test_buffers_count_as_memory():
@@ -208,10 +208,10 @@ def test_a_step_on_the_processors_is_as_slow_as_published():
         offload=Offload("cpu"),
         machines=replace(planned().forecasts[0].stage.machines, nodes=1, gpus_per_node=2, cpus=128),
     )
-    assert 0.8 < offload.stepping(work, catalog.gpu("NVIDIA-A100-SXM4-40GB")) < 2.4
+    assert 0.8 < state.stepping(work, catalog.gpu("NVIDIA-A100-SXM4-40GB")) < 2.4
     plain = replace(work, optimizer="adamw_torch")
-    assert offload.stepping(plain, catalog.gpu("NVIDIA-A100-SXM4-40GB")) > 3
-    assert duration.updating(work, catalog.gpu("NVIDIA-A100-SXM4-40GB")) == offload.stepping(
+    assert state.stepping(plain, catalog.gpu("NVIDIA-A100-SXM4-40GB")) > 3
+    assert duration.updating(work, catalog.gpu("NVIDIA-A100-SXM4-40GB")) == state.stepping(
         work, catalog.gpu("NVIDIA-A100-SXM4-40GB")
     )
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
-from runner.trainer import checkpoints, child_process, records
+from runner.tools import child_process
+from runner.trainer import checkpoints, records
 from runner.trainer.checkpoints import Saving
 from runner.trainer.records import ACCURACY, EarlyStop, early_stop, fruitless
 from runner.trainer.settings import EarlyStopping

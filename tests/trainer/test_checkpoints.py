@@ -8,32 +8,12 @@ import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from transformers import TrainerState
 
 from runner.trainer import checkpoints, telemetry
-from runner.trainer.plugin import TrainBlocks
-from runner.trainer.settings import BlocksSettings
 from tests.conftest import own_time
-
-
-def blocks(first: int, last: int, steps: int = 10):
-    return BlocksSettings(folder="", sequence_len=4, first_step=first, last_step=last, steps=steps, seed=1)
-
-
-def test_a_resumed_length_sees_exactly_the_rows_that_are_left():
-    rows = np.arange(24, dtype=np.uint16).reshape(6, 4)
-    whole = TrainBlocks(rows, blocks(4, 10), batch=2, steps=10)
-    assert len(whole) == 20
-    in_order = [whole[index]["input_ids"][0] for index in range(8, 20)]
-    assert sorted(in_order[:6]) == sorted(in_order[6:]) == [0, 4, 8, 12, 16, 20]
-    assert in_order[:6] != in_order[6:], "each pass has an order of its own"
-    again = TrainBlocks(rows, blocks(4, 10), batch=2, steps=10)
-    assert [again[index]["input_ids"][0] for index in range(14, 20)] == in_order[6:]
-    with pytest.raises(IndexError):
-        whole[7]
 
 
 def test_a_checkpoint_that_a_kill_left_half_written_is_never_resumed_from(tmp_path):

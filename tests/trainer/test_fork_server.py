@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from runner.tools.child_process import alive
 from runner.trainer import fork_server
-from runner.trainer.child_process import alive
 from runner.trainer.fork_server import fork, forking
 from tests.conftest import ROOT
 
@@ -155,8 +155,8 @@ def test_nothing_is_forked_on_gpus_of_several_processes_or_unasked(started):
 def test_a_program_ends_when_whoever_asked_for_it_is_gone(started, tmp_path):
     """The launcher is killed, and can end nothing any more."""
     code = (
-        "import os, sys; from runner.trainer import fork_server as server; from runner.trainer.child_process import PARENT\n"
-        f"server.PROGRAMS[{NAME!r}] = ('runner.trainer.child_process',)\n"
+        "import os, sys; from runner.trainer import fork_server as server; from runner.tools.child_process import PARENT\n"
+        f"server.PROGRAMS[{NAME!r}] = ('runner.tools.child_process',)\n"
         "with server.forking():\n"
         f"    env = os.environ | {{'CUDA_VISIBLE_DEVICES': '', PARENT: str(os.getpid())}}\n"
         f"    program = server.fork([sys.executable, '-m', {NAME!r}, 'wait'], env)\n"

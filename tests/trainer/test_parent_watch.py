@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.trainer import child_process
+from runner.tools import child_process
 from tests.conftest import ROOT
 
 # The first processes of a pod or a terminal: nobody else's child.

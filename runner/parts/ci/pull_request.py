@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.check.batch import ENDINGS, FORMATS, CheckReport, find, is_meant, judged
+from runner.check.batch import ENDINGS, CheckReport, find, is_meant, judged
 from runner.check.validate import valid
-from runner.parts.start import differences
+from runner.parts.ci import formats
+from runner.parts.start.commands import diff
 from runner.recipe import lock, reading
 from runner.recipe.document import Document
 from runner.tools.problem import Stop
@@ -136,8 +137,8 @@ def _told(one: Changed, base: str) -> str:
     try:
         after = reading.read(one.file)
         before = _before(one, base)
-        settings = differences.in_settings(before, after) if before else []
-        tables = differences.markdown(settings, differences.in_plans(before, after))
+        settings = diff.in_settings(before, after) if before else []
+        tables = diff.markdown(settings, diff.in_plans(before, after))
     except Stop:
         return "It has errors, so nothing is planned; they stand beside its lines."
     kind = "A new recipe." if one.before is None else "Before, it had errors." if before is None else ""
@@ -181,9 +182,9 @@ def _show(forge: str, files: Sequence[str], verdict: CheckReport, environment: M
         print(f"{problem}\n")
     print(f"Recipes checked: {len(files)}, errors: {len(verdict.errors)}.")
     if forge == "github":
-        print(FORMATS["github"](files, verdict))
+        print(formats.github(files, verdict))
     else:
-        Path(REPORT).write_text(FORMATS["gitlab"](files, verdict), encoding="utf-8")
+        Path(REPORT).write_text(formats.gitlab(files, verdict), encoding="utf-8")
 
 
 def _remedy(error: OSError) -> str:

@@ -4,6 +4,6 @@ from runner.parts import Part
 
 PART = Part(
     package=__name__,
-    needs=("planner", "report"),
+    needs=("planner",),
     commands={"edit": "Edit a recipe in the browser, with its plan as you type."},
 )

@@ -1,4 +1,5 @@
-"""Form: the settings of a recipe as fields, made from its scenario's schema, and what is written in one as a change of the text."""
+"""Form: the settings of a recipe as fields, built from its scenario's schema; a field's change becomes a change of the
+text."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +8,7 @@ from typing import Any
 from nicegui import ui
 
 from runner.check import by_schema
-from runner.parts.editor.hints import says
+from runner.parts.editor.judging import says
 from runner.recipe import copying, reading
 from runner.recipe.document import Document, Path_
 from runner.recipe.overrides import Override, apply
@@ -20,9 +21,10 @@ BY = "the form"
 
 @dataclass(frozen=True)
 class Field:
-    """A setting that a form can change. kind: `text`, `whole`, `number`, `choice`, `yes` or `lines` (a list of texts);
-    choices: what it can be, or what the catalog proposes, with what is said of each; free: whether it can be something else.
-    value: what the recipe says, None where it leaves the setting out; default: what then holds, as a recipe has it."""
+    """A setting that the form can change. kind: `text`, `whole`, `number`, `choice`, `yes` or `lines` (a list of
+    texts); choices: the values, or the catalog's proposals, each with its description; free: whether other values are
+    allowed. value: the recipe's, None where it leaves the setting out; default: what then holds, as a recipe writes
+    it."""
 
     path: Path_
     title: str
@@ -40,8 +42,8 @@ class Field:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a recipe: its own fields, in the schema's order, and the number of settings that lists of sections hold, which
-    are edited in the text."""
+    """A section of a recipe: its fields in the schema's order. in_text: settings that hold lists of sections, which are
+    edited in the text alone."""
 
     name: str
     title: str
@@ -54,24 +56,36 @@ def sections(document: Document) -> list[Section]:
     """The sections of a recipe whose scenario is known; its own settings first."""
     schema = by_schema.schema(document.data["scenario"])
     plain = {name: part for name, part in schema["properties"].items() if "properties" not in part}
-    own = {"title": "The recipe", "markdownDescription": schema["description"], "properties": plain}
-    whole = [_section(document, (), own)]
-    whole += [
-        _section(document, (name,), part) for name, part in schema["properties"].items() if part.get("properties")
+    parts: dict[Path_, Mapping[str, Any]] = {
+        (): {"title": "The recipe", "markdownDescription": schema["description"], "properties": plain}
+    }
+    parts |= {(name,): part for name, part in schema["properties"].items() if part.get("properties")}
+    return [
+        Section(
+            name=setting(path),
+            title=part["title"],
+            says=says(part),
+            fields=tuple(_fields(document, path, part)),
+            in_text=tuple(
+                setting((*path, name))
+                for name, one in part["properties"].items()
+                if _kind(one) is None and not one.get("properties")
+            ),
+        )
+        for path, part in parts.items()
     ]
-    return whole
 
 
 def changed(document: Document, path: Path_, value: Any) -> str:
-    """The text with a setting as it is in the form; None takes it away. Comments stay where they are.
+    """The text with one setting changed; None removes it. Comments stay where they are.
 
-    Raises Stop where the form of the text keeps the change from being made in it."""
+    Raises Stop where the layout of the text does not allow the change."""
     if value is None and document.lookup(path) is None and path not in document.keys:
         return document.text
-    # A section that is not there yet is written with what is in it.
+    # A missing section is written together with the setting.
     while len(path) > 2 and value is not None and document.lookup(path[:-1]) is None:
         path, value = path[:-1], {path[-1]: value}
-    # And one that holds nothing else goes with what is taken away, because a section without settings has no value.
+    # A section goes with its last setting, because a section without settings has no value.
     while len(path) > 1 and value is None and len(document.lookup(path[:-1])) == 1:
         path = path[:-1]
     change = Override(setting(path), None, value, BY)
@@ -84,37 +98,28 @@ def changed(document: Document, path: Path_, value: Any) -> str:
     return text
 
 
-def _section(document: Document, path: Path_, part: Mapping[str, Any]) -> Section:
-    fields = tuple(_fields(document, path, part))
-    in_text = tuple(
-        setting((*path, name))
-        for name, one in part["properties"].items()
-        if _kind(one) is None and not one.get("properties")
-    )
-    return Section(setting(path), part["title"], says(dict(part)), fields, in_text)
-
-
 def _fields(document: Document, path: Path_, part: Mapping[str, Any], title: str = "") -> Iterator[Field]:
     for name, one in part["properties"].items():
-        here = (*path, name)
-        said = f"{title}{one['title']}"
+        here, full_title = (*path, name), f"{title}{one['title']}"
         if one.get("properties"):
-            yield from _fields(document, here, one, f"{said} · ")
+            yield from _fields(document, here, one, f"{full_title} · ")
         elif (kind := _kind(one)) and here != ("scenario",):
+            proposed = {snippet["body"]: snippet["description"] for snippet in one.get("defaultSnippets", ())}
+            default = copying.written(one["default"]) if "default" in one else ""
             yield Field(
-                here,
-                said,
-                says(one),
-                kind,
-                _choices(one),
-                "enum" not in one,
-                document.lookup(here),
-                _default(one),
+                path=here,
+                title=full_title,
+                says=says(one),
+                kind=kind,
+                choices=dict.fromkeys(map(str, one.get("enum", ())), "") | proposed,
+                free="enum" not in one,
+                value=document.lookup(here),
+                default=f"twice {one['x-default-twice']}" if one.get("x-default-twice") else default,
             )
 
 
 def _kind(part: Mapping[str, Any]) -> str | None:
-    """The kind of field that a setting takes; None of a section, and of lists that hold more than texts."""
+    """The kind of field for a setting; None for a section, and for lists that hold more than texts."""
     if part.get("items", {}).get("type") == "string":
         return "lines"
     if "enum" in part or "defaultSnippets" in part:
@@ -122,19 +127,8 @@ def _kind(part: Mapping[str, Any]) -> str | None:
     return {"string": "text", "integer": "whole", "number": "number", "boolean": "yes"}.get(part.get("type", "string"))
 
 
-def _choices(part: Mapping[str, Any]) -> dict[str, str]:
-    offered = {one["body"]: one["description"] for one in part.get("defaultSnippets", ())}
-    return dict.fromkeys(map(str, part.get("enum", ())), "") | offered
-
-
-def _default(part: Mapping[str, Any]) -> str:
-    if other := part.get("x-default-twice"):
-        return f"twice {other}"
-    return copying.written(part["default"]) if "default" in part else ""
-
-
 class Form:
-    """Shows one section at a time. write: is told of a setting and its new value, None where the field was emptied."""
+    """Shows one section at a time. write: called with a setting and its new value, None where the field was emptied."""
 
     def __init__(self, write: Callable[[Path_, Any], Awaitable[None]]) -> None:
         self.write = write
@@ -142,7 +136,7 @@ class Form:
         self.sections: list[Section] = []
         self.wrong: dict[Path_, str] = {}
         self.names: dict[str, Any] = {}
-        # What is on the page: of which section, its fields with what they show.
+        # What the page shows: the section's name, and its fields with their elements.
         self.shown = ""
         self.fields: dict[Path_, tuple[Field, Any]] = {}
         self.unread = ui.label("The form is back when the text can be read.").classes("recipe-says")
@@ -152,7 +146,7 @@ class Form:
         self.chosen = ""
 
     def show(self, document: Document | None, problems: Sequence[Problem]) -> None:
-        """The form of a document; of a text that cannot be read what was there stays, and cannot be changed."""
+        """Shows a document. For a text that cannot be read, the last form stays, hidden."""
         self.panel.set_visibility(document is not None)
         self.unread.set_visibility(document is None)
         if document is None:
@@ -183,7 +177,7 @@ class Form:
             }
 
     def mark_names(self) -> None:
-        """Which section is shown, which are left out, and in which something is wrong."""
+        """Marks the section that is shown, those that are left out, and those with an error."""
         for one in self.sections:
             wrong = any(path[: len(field.path)] == field.path for field in one.fields for path in self.wrong)
             looks = {
@@ -211,7 +205,7 @@ class Form:
         self.refresh()
 
     def refresh(self) -> None:
-        """What each field shows, from the document; a field that shows it already is left alone, with what is typed there."""
+        """Sets each field to the document's value; an unchanged field is left alone, with what is being typed there."""
         for field in self.section.fields:
             known, element = self.fields[field.path]
             self.fields[field.path] = (field, element)
@@ -256,7 +250,7 @@ class Form:
         ).props("options-dense")
 
     async def _typed(self, path: Path_) -> None:
-        """What was typed in a field, as the kind of value that it takes, where it is one; check says where it is none."""
+        """Writes what was typed, as the field's kind of value where it is one; `check` reports where it is not."""
         field, element = self.fields[path]
         text = str(element.value or "")
         if text == _shown(field):
@@ -272,7 +266,7 @@ class Form:
 
 
 def _shown(field: Field) -> Any:
-    """A value as its field holds it."""
+    """A value as its field shows it."""
     if field.kind in ("choice", "yes"):
         return field.value
     if field.value is None:

@@ -1,30 +1,35 @@
-"""Judging: what a text says as a recipe while somebody types it: what is wrong at which line, what it will need, what it will see."""
+"""Judging: a recipe's text while somebody types it: its problems by line, its plan, its first rows, and proposals for a
+place."""
 
-from collections.abc import Sequence
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from runner import scenarios
-from runner.check.by_schema import scenario_problem
+from runner.check import by_schema
 from runner.check.validate import changed, examined
 from runner.data import RenderedExample
 from runner.parts.planner import forecast
+from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
-from runner.parts.planner.show import screen
+from runner.parts.planner.text import verdict
 from runner.recipe import copying, reading
-from runner.recipe.document import Document
+from runner.recipe.document import Document, Path_
 from runner.recipe.recipe import Recipe
-from runner.render import place
 from runner.run.run_folder import folder
 from runner.scenarios import translate
+from runner.scenarios.targets import place
 from runner.tools.problem import Problem, Stop, report_bug
 
 
 class ChangedElsewhere(Exception):
-    """The file is not as it was read: another program has written it meanwhile, or taken it away. text: its own by now, None
-    where it is gone."""
+    """Another program has changed or removed the file since it was read. text: the file's text now, None where it is
+    gone."""
 
     def __init__(self, text: str | None) -> None:
         super().__init__()
@@ -33,7 +38,7 @@ class ChangedElsewhere(Exception):
 
 @dataclass
 class Opened:
-    """path: of the file. known: its text as it was read or written last, with the line ends of an editor."""
+    """A file that is edited. known: its text when it was last read or written, with the line ends of an editor."""
 
     path: Path
     known: str = field(init=False)
@@ -47,9 +52,9 @@ class Opened:
         return self.known
 
     def save(self, text: str, over: bool = False) -> None:
-        """Writes the text. over: whether also over what another program has written.
+        """Writes the text. over: also over the changes of another program.
 
-        Raises ChangedElsewhere where one has, and Stop where the file cannot be written."""
+        Raises ChangedElsewhere where another program has changed the file, and Stop where it cannot be written."""
         now = reading.text(self.path) if self.path.is_file() else None
         if not over and (now is None or _unix(now) != self.known):
             raise ChangedElsewhere(None if now is None else _unix(now))
@@ -66,14 +71,14 @@ def _unix(text: str) -> str:
     return text.replace("\r\n", "\n")
 
 
-# Characters that are shown of a row, and rows of each kind.
+# How many characters of a row are shown, and how many rows of each kind.
 SHOWN, ROWS = 1500, 3
 
 
 @dataclass(frozen=True)
 class Judged:
-    """document: None where the text is no YAML, or names no scenario; recipe: None where it makes no plan. problems: with the
-    notes, in the order of their lines."""
+    """document: None where the text is not YAML, or names no scenario; recipe: None where it has errors. problems:
+    errors and notes, in the order of their lines."""
 
     document: Document | None
     recipe: Recipe | None
@@ -85,58 +90,41 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Bar:
-    """Memory that a stage takes of each GPU, in bytes. least, most: between which that lies in nine of ten cases; card: what
-    training can have of one, None where nobody knows it."""
-
-    stage: str
-    gpu: str
-    needed: int
-    least: int
-    most: int
-    card: int | None
-
-    @property
-    def fits(self) -> bool:
-        return self.card is None or self.needed <= self.card
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What the plan says, a sentence each, and the memory of each stage; without bars, why nothing can be said."""
+class PlanSummary:
+    """The plan in sentences, and the forecast of each stage; without forecasts, why there is no plan."""
 
     sentences: Sequence[str]
-    bars: Sequence[Bar] = ()
+    stages: Sequence[Forecast] = ()
 
 
-WAITING = Verdict(("The plan is made when nothing is wrong any more.",))
+WAITING = PlanSummary(("The plan is made when nothing is wrong any more.",))
 
 
-def whole(text: str, file: Path, price: float | None) -> tuple[Judged, Verdict]:
-    """What is wrong with a text as if it stood in a file, and what it will need, a fault of the runner's own included. price: of
-    a GPU hour."""
+def whole(text: str, file: Path, price: float | None) -> tuple[Judged, PlanSummary]:
+    """The problems of a text as if it were in a file, and its plan; a fault of the runner itself is a problem too.
+    price: of a GPU hour."""
     try:
         found = judge(text, file)
         return found, plan(found.recipe, price) if found.recipe else WAITING
     except Stop as stop:
-        return found, Verdict((stop.text,))
+        return found, PlanSummary((stop.text,))
     except Exception:
         return Judged(None, None, [Problem(str(file), 0, 0, report_bug())]), WAITING
 
 
 def judge(text: str, file: Path, online: bool = False) -> Judged:
-    """A text as if it stood in a file. online: whether the hub is asked, too."""
+    """The problems of a text as if it were in a file. online: whether the hub is asked too."""
     try:
         document = reading.parse(str(file), text)
     except Stop as stop:
         return Judged(None, None, stop.problems)
-    if problem := scenario_problem(document):
+    if problem := by_schema.scenario_problem(document):
         return Judged(None, None, [problem])
     return Judged(document, *examined(document, online))
 
 
-def plan(recipe: Recipe, price: float | None) -> Verdict:
-    """What a recipe will need. price: of a GPU hour. Raises Stop where nothing can be said."""
+def plan(recipe: Recipe, price: float | None) -> PlanSummary:
+    """What a recipe will need. price: of a GPU hour. Raises Stop where that is unknown."""
     try:
         made = translate(recipe, replace(place(recipe), checkpoint_keys=None))
         planned = Planned(recipe, made, forecast.of(recipe, made, price), price)
@@ -145,21 +133,11 @@ def plan(recipe: Recipe, price: float | None) -> Verdict:
             "Of this model's architecture nothing is known here.",
             f"`recipe plan {recipe.document.file} --exact` counts it.",
         ) from None
-    bars = [
-        Bar(
-            each.stage.name,
-            each.gpu.title if each.gpu else each.stage.machines.gpu,
-            each.memory.total,
-            *each.memory_range,
-            each.usable,
-        )
-        for each in planned.forecasts
-    ]
-    return Verdict(screen.verdict(planned, "the price of one"), bars)
+    return PlanSummary(verdict(planned, "the price of one"), planned.forecasts)
 
 
 def rows(recipe: Recipe) -> dict[str, list[RenderedExample]]:
-    """The first rows that a rehearsal trains on, as the model is to see each, by what they are for.
+    """The first rows that a rehearsal trains on, as the model will see them, by their purpose.
 
     Raises Stop where there are none on this machine."""
     instead, _ = changed(recipe, scenarios.rehearsal(recipe.scenario).before_data(recipe, None))
@@ -170,3 +148,129 @@ def rows(recipe: Recipe) -> dict[str, list[RenderedExample]]:
 
 def _cut(row: RenderedExample) -> RenderedExample:
     return replace(row, text=f"{row.text[:SHOWN]} …") if len(row.text) > SHOWN else row
+
+
+# What may be written at a place, and what the setting there means; from the scenario's schema, as editors read it. The
+# text may be broken: its lines are read by their indentation.
+
+_KEY = re.compile(r"( *)(- +)?([\w-]+):(?: |$)")
+_SCENARIO = re.compile(r"^scenario:\s*([\w-]+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A proposal for a place in the text. label: as a list shows it; text: what is inserted; kind: `section`, `setting`
+    or `value`; says: its meaning, Markdown of `code` and paragraphs."""
+
+    label: str
+    text: str
+    kind: str
+    says: str = ""
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """The meaning of a setting. says: Markdown of `code` and paragraphs."""
+
+    title: str
+    says: str
+
+
+def proposals(text: str, line: int, column: int) -> list[Proposal]:
+    """Proposals for a place, line and column counted from 0; empty within comments and where the setting is unknown."""
+    lines = text.split("\n")
+    before = lines[line][:column]
+    if " #" in before or before.startswith("#"):
+        return []
+    if value := re.fullmatch(r"( *(?:- +)?)([\w-]+): +[^\s'\"\[{]*", before):
+        section, _ = _around(lines, line, len(value[1]))
+        return list(_values(_part(text, (*section, value[2]))))
+    if not (key := re.fullmatch(r"( *(- +)?)([\w./-]*)", before)):
+        return []
+    indent = len(key[1])
+    section, there = _around(lines, line, indent)
+    part = _part(text, section)
+    if not part.get("properties"):
+        return list(_values(part)) if key[2] else []
+    return [_setting(name, one, indent) for name, one in part["properties"].items() if name not in there]
+
+
+def meaning(text: str, line: int) -> Meaning | None:
+    """The meaning of the setting in a line, counted from 0."""
+    lines = text.split("\n")
+    found = _KEY.match(lines[line])
+    if not found:
+        return None
+    section, _ = _around(lines, line, found.start(3))
+    part = _part(text, (*section, found[3]))
+    return Meaning(part["title"], says(part)) if part else None
+
+
+def says(part: Mapping[str, Any]) -> str:
+    """The schema's description of a setting, with its allowed values."""
+    choices = f"It can be {', '.join(f'`{choice}`' for choice in part['enum'])}." if "enum" in part else ""
+    return "\n\n".join(filter(None, (part.get("markdownDescription", ""), choices)))
+
+
+def _part(text: str, path: Path_) -> Mapping[str, Any]:
+    """The schema of a setting; empty where it has none. A text without a scenario has that setting alone."""
+    named, names = _SCENARIO.search(text), scenarios.names()
+    part: Mapping[str, Any] = {"properties": {"scenario": {"title": "Scenario", "type": "string", "enum": names}}}
+    if named and named[1] in names:
+        part = by_schema.schema(named[1])
+    if path == ("scenario",):
+        return {**part["properties"]["scenario"], "enum": names}
+    for key in path:
+        part = part.get("items", {}) if isinstance(key, int) else part.get("properties", {}).get(key, {})
+    return part
+
+
+def _around(lines: Sequence[str], line: int, indent: int) -> tuple[Path_, set[str]]:
+    """The section around column `indent` of a line, and the settings that the section has in other lines."""
+    section: Path_ = ()
+    settings: dict[Path_, set[str]] = defaultdict(set)
+    items: Counter[Path_] = Counter()
+    # The settings and items around a line: the column of each, with its name or number.
+    outer: list[tuple[int, str | int]] = []
+    for number, text in enumerate(lines):
+        key, dash = _KEY.match(text), re.match(r" *- ", f"{text} ")
+        if dash:
+            column = dash.end() - 2
+            # A list may begin in the column of its setting; an item ends where the next one begins.
+            while outer and (outer[-1][0], isinstance(outer[-1][1], int)) >= (column, True):
+                outer.pop()
+            path = tuple(name for _, name in outer)
+            outer.append((column, items[path]))
+            items[path] += 1
+        start = indent if number == line else key.start(3) if key else None
+        if start is None:
+            continue
+        while outer and outer[-1][0] >= start:
+            outer.pop()
+        path = tuple(name for _, name in outer)
+        if number == line:
+            section = path
+            outer.append((start, ""))
+        elif key:
+            settings[path].add(key[3])
+            outer.append((start, key[3]))
+    return section, settings[section]
+
+
+def _setting(name: str, part: Mapping[str, Any], indent: int) -> Proposal:
+    section = bool(part.get("properties"))
+    rest = f"\n{' ' * (indent + 2)}" if section else " "
+    return Proposal(name, f"{name}:{rest}", "section" if section else "setting", says(part))
+
+
+def _values(part: Mapping[str, Any]) -> Iterator[Proposal]:
+    """Values of a setting that the schema knows: choices, the catalog's entries, the default, an example."""
+    offered = [(snippet["body"], snippet["description"]) for snippet in part.get("defaultSnippets", ())]
+    choices = [(value, "") for value in part.get("enum", [True, False] if part.get("type") == "boolean" else [])]
+    others = [(part["default"], "The default.")] if "default" in part else []
+    others += [(example, "An example.") for example in part.get("examples", ())]
+    seen = set()
+    for value, why in (*offered, *choices, *others):
+        if (text := copying.written(value)) not in seen:
+            seen.add(text)
+            yield Proposal(text, text, "value", why)

@@ -1,31 +1,45 @@
-"""Page: a recipe as text and as a form, with what is wrong, what it will need and what it will see. It shows; others judge."""
+"""Page: a recipe as text and as a form, with its problems, its plan and its rows. The page shows; other modules
+judge."""
 
+import json
+from base64 import b64encode
+from collections.abc import Awaitable, Callable, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from nicegui import background_tasks, run, ui
+from nicegui.awaitable_response import AwaitableResponse
 
 from runner.check import batch
+from runner.data import RenderedExample
 from runner.parts.editor import judging
 from runner.parts.editor.form import Form, changed
-from runner.parts.editor.judging import ChangedElsewhere, Judged, Opened
-from runner.parts.editor.panes import BLUE, RehearsalPane, RowsPane, Text, VerdictPane
-from runner.parts.editor.rehearsing import Rehearsal
+from runner.parts.editor.judging import ChangedElsewhere, Judged, Opened, PlanSummary
+from runner.parts.editor.rehearsing import RehearsalProcess
+from runner.parts.planner.forecast import Forecast
 from runner.recipe import reading
 from runner.recipe.document import Path_
+from runner.recipe.overrides import Override
 from runner.recipe.reading import START
-from runner.tools.problem import Stop
+from runner.recipe.recipe import Recipe
+from runner.tools.problem import Problem, Stop
 
 HERE = Path(__file__).parent
 # Seconds between two looks at a rehearsal.
 LOOK = 0.3
-# How often a form's change is made anew where somebody types at the same time.
+# How often a form's change is repeated while somebody types.
 TRIES = 20
 TYPED = "The text has changed meanwhile, and nothing is written over it. Do it again."
+BLUE, ORANGE, GREY = "#2f76e0", "#d97706", "#8b949e"
+# Lines of the log that are kept.
+MOST = 500
+# Seconds that a browser may take to answer.
+ANSWER = 30.0
 
 
 def opened(path: Path) -> tuple[Path, Path]:
-    """The folder whose recipes are edited, and the one that is shown first. Raises Stop where there is none."""
+    """The folder whose recipes are edited, and the recipe that is shown first. Raises Stop where there is none."""
     if not path.is_dir():
         Opened(path)
         return path.parent, path
@@ -34,14 +48,236 @@ def opened(path: Path) -> tuple[Path, Path]:
     return path, known[0]
 
 
+class Text:
+    """The recipe's text with its problems. changed: called when somebody has typed. write: called with a setting and
+    the value that fixes it."""
+
+    def __init__(self, text: str, changed: Callable[[], Any], write: Callable[[Path_, Any], Awaitable[None]]) -> None:
+        self.write = write
+        # editor.js sets the theme that the browser prefers.
+        self.editor = ui.codemirror(text, language="YAML", theme="githubLight", indent="  ", on_change=changed)
+        self.editor.classes("recipe-text")
+        self.below = ui.column().classes("recipe-problems")
+        self.shown: Sequence[Problem] | None = None
+        self.call("attach")
+
+    @property
+    def value(self) -> str:
+        return str(self.editor.value)
+
+    async def put(self, text: str) -> bool:
+        """Asks the browser to write this text; returns whether it did. It does not where somebody has typed meanwhile.
+
+        Only the browser changes the text, because it reports typing by places in the text that it has."""
+        return bool(await self.call("put", self.value, text))
+
+    def call(self, function: str, *values: Any) -> AwaitableResponse:
+        """Calls a function of editor.js; the answer can be awaited."""
+        told = "".join(f", {json.dumps(value)}" for value in values)
+        code = f"import('/editor.js').then((m) => m.{function}(getElement({self.editor.id}){told}))"
+        return ui.run_javascript(f"return {code}", timeout=ANSWER)
+
+    def show(self, problems: Sequence[Problem]) -> None:
+        """Shows the problems of the text. Unchanged problems are not drawn again, because drawing takes time."""
+        if problems == self.shown:
+            return
+        self.shown = problems
+        self.call("show", [problem.as_json() | {"width": problem.width} for problem in problems])
+        errors = sum(problem.severity == "error" for problem in problems)
+        said = f"{_counted(errors, 'error')}, {_counted(len(problems) - errors, 'note')}"
+        self.below.clear()
+        with self.below:
+            ui.label(said).classes(f"recipe-summary {'recipe-bad' if errors else 'recipe-good'}")
+            for problem in problems:
+                self._show(problem)
+
+    def _show(self, problem: Problem) -> None:
+        with ui.row().classes(f"recipe-problem recipe-is-{problem.severity}") as row:
+            row.on("click", lambda: self.call("reveal", problem.line, problem.column) if problem.line else None)
+            ui.label(f"line {problem.line}" if problem.line else "").classes("recipe-where")
+            with ui.column().classes("recipe-what"):
+                ui.label(problem.message)
+                ui.label(problem.hint).classes("recipe-hint")
+            if problem.mends:
+                setting, value = problem.mends
+                ui.button(f"Write {value}", on_click=lambda: self.write(Override(setting).path, value)).props(
+                    "outline dense no-caps size=sm"
+                )
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count or 'no'} {what}{'' if count == 1 else 's'}"
+
+
+class VerdictPane:
+    """The plan in short. changed: called when another price was entered. price: of a GPU hour, None where none is
+    given."""
+
+    def __init__(self, changed: Callable[[], Awaitable[None]]) -> None:
+        self.changed = changed
+        self.price: float | None = None
+        with ui.row().classes("recipe-verdict"):
+            # One element, because every element delays the verdict after a key press.
+            self.drawn = ui.html("", sanitize=False).classes("recipe-said-of-plan")
+            self.written = ui.input("price of a GPU hour").props("dense outlined").classes("recipe-price")
+        for event in ("blur", "keydown.enter"):
+            self.written.on(event, self.take_price)
+
+    def show(self, verdict: PlanSummary) -> None:
+        self.drawn.content = drawn(verdict)
+        self.written.set_visibility(bool(verdict.stages))
+
+    async def take_price(self) -> None:
+        try:
+            price = float(self.written.value) if self.written.value.strip() else None
+        except ValueError:
+            ui.notify("A price is a number, such as 2.50.", type="warning")
+            return
+        if price != self.price:
+            self.price = price
+            await self.changed()
+
+
+def drawn(verdict: PlanSummary) -> str:
+    """A verdict as HTML."""
+    look = "" if verdict.stages else ' class="recipe-waiting"'
+    return "".join(map(_memory, verdict.stages)) + "".join(f"<p{look}>{escape(one)}</p>" for one in verdict.sentences)
+
+
+def _memory(stage: Forecast) -> str:
+    """A GPU's memory as a bar: what is needed, its range in nine of ten cases, and the card's size."""
+    needed, (least, most), card = stage.memory.total, stage.memory_range, stage.usable
+    whole = max(card or 0, most) * 1.05
+    of = f" of {card / 2**30:.1f} GiB" if card else "; nobody knows the card"
+    stretches = [
+        (0, needed, f"recipe-needed {'recipe-too-large' if stage.fits is False else 'recipe-fits'}"),
+        (least, most, "recipe-range"),
+        *([(card, card, "recipe-card")] if card else []),
+    ]
+    parts = "".join(
+        f'<div class="{look}" style="left: {start / whole:.2%}; width: {(end - start) / whole:.2%}"></div>'
+        for start, end, look in stretches
+    )
+    gpu = stage.gpu.title if stage.gpu else stage.stage.machines.gpu
+    said = escape(f"{stage.stage.name}: {needed / 2**30:.1f} GiB{of}, {gpu}")
+    return f'<div class="recipe-memory">{said}<div class="recipe-bar">{parts}</div></div>'
+
+
+NONE = "Nothing in these data is a row that can be trained on; a rehearsal says why."
+UNKNOWN = "Rows of this kind cannot be shown; a rehearsal looks at them."
+
+
+class RowsPane:
+    """The first rows. recipe: gives the recipe that is edited, None where the text has errors."""
+
+    def __init__(self, recipe: Callable[[], Recipe | None]) -> None:
+        self.recipe = recipe
+        ui.button("Show three rows", on_click=self.show).props("outline no-caps dense").classes("recipe-show-rows")
+        self.below = ui.column().classes("recipe-rows")
+
+    async def show(self) -> None:
+        recipe = self.recipe()
+        found: dict[str, list[RenderedExample]] = {}
+        said = "Rows are shown when nothing is wrong any more."
+        if recipe:
+            try:
+                found = await run.io_bound(judging.rows, recipe)
+                said = NONE if found else UNKNOWN
+            except Stop as stop:
+                said = stop.text
+        self.below.clear()
+        with self.below:
+            for name, rows in found.items():
+                if len(found) > 1:
+                    ui.label(name).classes("recipe-kind")
+                for row in rows:
+                    _show(row)
+            if not any(found.values()):
+                ui.label(said)
+
+
+def _show(row: RenderedExample) -> None:
+    if not row.picture:
+        ui.label(row.text).classes("recipe-row")
+        return
+    with ui.row().classes("recipe-row recipe-pictured"):
+        ui.element("img").props(f'src="data:image/png;base64,{b64encode(row.picture).decode()}" alt=""')
+        ui.label(row.text)
+
+
+class RehearsalPane:
+    """Shows a rehearsal; several tabs of a browser may show the same one."""
+
+    def __init__(self, rehearsal: RehearsalProcess) -> None:
+        self.rehearsal = rehearsal
+        # What this pane has shown: the news, the number of the rehearsal, and the count of lines.
+        self.seen, self.number, self.lines = -1, -1, 0
+        self.said = ui.label("A rehearsal trains a tiny twin of the model on this machine, in a minute or a few.")
+        self.said.classes("recipe-said")
+        self.curve = ui.echart(_curve(rehearsal)).classes("recipe-curve")
+        self.log = ui.log(max_lines=MOST).classes("recipe-log")
+
+    def look(self) -> None:
+        """Shows what is new since the last look."""
+        now = self.rehearsal
+        if now.news == self.seen:
+            return
+        self.seen = now.news
+        if now.number != self.number:
+            self.number, self.lines = now.number, 0
+            self.log.clear()
+        for line in now.lines[self.lines :][-MOST:]:
+            # An empty one would have no height.
+            self.log.push(line or " ")
+        self.lines = len(now.lines)
+        self.curve.options.clear()
+        self.curve.options.update(_curve(now))
+        self.curve.update()
+        if now.number:
+            self.said.text = now.state
+
+
+def _curve(rehearsal: RehearsalProcess) -> dict[str, Any]:
+    """The losses over steps, as a chart of ECharts."""
+    grey = {"color": GREY}
+    axis = {
+        "type": "value",
+        "nameTextStyle": grey,
+        "axisLabel": grey,
+        "splitLine": {"lineStyle": {"color": f"{GREY}40"}},
+    }
+    steps = {"name": "step", "nameLocation": "middle", "nameGap": 22, "max": rehearsal.steps or None}
+    lines = (("training", rehearsal.losses, BLUE, False), ("validation", rehearsal.measured, ORANGE, True))
+    return {
+        "animation": False,
+        "grid": {"left": 48, "right": 16, "top": 32, "bottom": 36},
+        "legend": {"top": 0, "textStyle": grey},
+        "tooltip": {"trigger": "axis"},
+        "xAxis": axis | steps,
+        "yAxis": axis | {"scale": True, "name": "loss"},
+        "series": [
+            {
+                "name": name,
+                "type": "line",
+                "data": [list(point) for point in points],
+                "lineStyle": {"color": colour},
+                "itemStyle": {"color": colour},
+                "showSymbol": symbol,
+                "symbolSize": 7,
+            }
+            for name, points, colour, symbol in lines
+        ],
+    }
+
+
 class Page:
     """One tab of a browser."""
 
-    def __init__(self, folder: Path, file: Path, rehearsal: Rehearsal) -> None:
+    def __init__(self, folder: Path, file: Path, rehearsal: RehearsalProcess) -> None:
         self.folder, self.rehearsal = folder, rehearsal
         self.file = Opened(file)
         self.judged = Judged(None, None, [])
-        # A text that is typed while another is judged is judged next, and none between.
+        # Only the latest text is judged next, none of those between.
         self.typed = self.done = 0
         self.judging = False
 
@@ -98,10 +334,10 @@ class Page:
             with ui.tab_panel(rehearsal):
                 self.live = RehearsalPane(self.rehearsal)
 
-    # What is typed, and what follows from it.
+    # Typing, and what follows from it.
 
     async def changed(self) -> None:
-        """Judges the text as it stands, and once more where it changes meanwhile."""
+        """Judges the text, and again where it has changed meanwhile."""
         self.typed += 1
         if self.judging:
             return
@@ -121,14 +357,14 @@ class Page:
             self.judging = False
 
     def show_state(self) -> None:
-        """What is not saved is said, and asked about before the tab closes."""
+        """Shows whether the text is saved; the browser asks before a tab with unsaved text closes."""
         said = "unsaved changes" if self.unsaved else "saved"
         if said != self.state.text:
             self.state.text = said
             self.text.call("ask_before_leaving", self.unsaved)
 
     async def write(self, path: Path_, value: Any) -> None:
-        """Changes a setting in the text as it stands, whatever is typed meanwhile; None takes it away."""
+        """Changes a setting in the text, whatever is typed meanwhile; None removes it."""
         try:
             for _ in range(TRIES):
                 document = reading.parse(str(self.file.path), self.text.value)
@@ -154,11 +390,8 @@ class Page:
             _tell(stop)
             event.sender.set_value(str(self.file.path))
 
-    def save(self) -> bool:
-        """Writes the text into the file, where nobody else has; whether that was done."""
-        return self._save(over=False)
-
-    def _save(self, over: bool) -> bool:
+    def save(self, over: bool = False) -> bool:
+        """Writes the text into the file; returns whether it did. over: also over the changes of another program."""
         try:
             self.file.save(self.text.value, over)
         except ChangedElsewhere as changed:
@@ -172,11 +405,11 @@ class Page:
         return True
 
     def offer_both(self, theirs: str | None) -> None:
-        """Asks which of two texts is to stay: nothing is written before the answer."""
+        """Asks which of two texts to keep; nothing is written before the answer."""
 
         def mine() -> None:
             dialog.close()
-            self._save(over=True)
+            self.save(over=True)
 
         async def other() -> None:
             dialog.close()
@@ -198,7 +431,7 @@ class Page:
         dialog.open()
 
     async def check(self) -> None:
-        """Asks the hub, too; what it says stays until the text changes."""
+        """Asks the hub too; its answer stays until the text changes."""
         number = self.typed
         judged = await run.io_bound(judging.judge, self.text.value, self.file.path, True)
         if number != self.typed:
@@ -218,7 +451,7 @@ class Page:
         ui.navigate.to(f"/report?name={name}", new_tab=True)
 
     def rehearse(self) -> None:
-        """Begins a rehearsal of what is saved, or stops the one that runs."""
+        """Starts a rehearsal of the saved recipe, or stops the running one."""
         if self.rehearsal.running:
             self.rehearsal.stop()
             return

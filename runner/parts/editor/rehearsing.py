@@ -1,4 +1,4 @@
-"""Rehearsing: `recipe rehearse` as a process beside the page, and what it has said so far."""
+"""Rehearsing: `recipe rehearse` as a process beside the page, and its output so far."""
 
 import asyncio
 import os
@@ -9,20 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from runner.commands.run import EVENTS
-from runner.trainer import child_process
+from runner.tools import child_process
 
 # Bytes of a line at most.
 LONGEST = 2**22
-# What the command ends with after ^C.
+# The command's exit code after ^C.
 INTERRUPTED = 130
 
 
-class Rehearsal:
-    """One at a time. What it trains stays in its run folder, and the next one goes on from there.
+class RehearsalProcess:
+    """A rehearsal, one at a time. Its results stay in its run folder, and the next one continues from there.
 
-    lines: what the command has printed. losses, measured: of the stage that trains, or has trained last, (step, loss) of
-    training and of validation. steps: it will make so many, a count. code: how it ended, None before that. number: of the
-    rehearsals so far. news: grows with all of these."""
+    lines: the output of the command. losses, measured: (step, loss) of training and of validation, for the stage that
+    trains or trained last. steps: the number that it will make. code: its exit code, None before it ends. number: of
+    the rehearsals so far. news: grows with each of these."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -36,7 +36,7 @@ class Rehearsal:
 
     @property
     def state(self) -> str:
-        """How far it is, as a sentence."""
+        """Its progress as a sentence."""
         if self.running:
             return f"Rehearsing: {f'step {self.losses[-1][0]} of {self.steps}' if self.losses else 'preparing'}."
         if self.code == INTERRUPTED:
@@ -44,7 +44,7 @@ class Rehearsal:
         return "The rehearsal is done." if self.code == 0 else "The rehearsal has failed; the last lines say why."
 
     async def run(self, file: Path) -> None:
-        """Rehearses the recipe in a file, as it is saved, to the end; where one runs already, nothing."""
+        """Rehearses the recipe in a file, as it is saved, to the end; does nothing while another rehearsal runs."""
         if self.running:
             return
         self.lines, self.losses, self.measured, self.steps, self.code = [], [], [], 0, None
@@ -65,7 +65,7 @@ class Rehearsal:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             limit=LONGEST,
-            # ^C in the terminal is for the page, which then stops this process.
+            # ^C in the terminal goes to the page, which then stops this process.
             start_new_session=True,
             preexec_fn=_heeds,
         )
@@ -89,21 +89,21 @@ class Rehearsal:
             self.measured.append((event["step"], event["validation_loss"]))
 
     def stop(self) -> None:
-        """As ^C does."""
+        """Stops it as ^C does."""
         if self.running and self._process and self._process.returncode is None:
             self._process.send_signal(signal.SIGINT)
 
     def watch(self) -> None:
-        """A tab shows it from now on."""
+        """Counts a tab that shows it."""
         self._watching += 1
 
     def leave(self) -> None:
-        """A tab is closed; with the last one the rehearsal ends, because nobody could stop it any more."""
+        """Counts a closed tab; with the last one the rehearsal ends, because nobody could stop it any more."""
         self._watching -= 1
         if not self._watching:
             self.stop()
 
 
 def _heeds() -> None:
-    """What a shell starts in the background ignores ^C, and so would this process, which is stopped by it."""
+    """Restores ^C, which stops this process; a process that a shell starts in the background ignores it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)

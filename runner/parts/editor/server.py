@@ -1,4 +1,4 @@
-"""Server: the page for this machine's own browser, and nobody else: a local address, a token in it, and one folder."""
+"""Server: the page for this machine's own browser and nobody else: a local address with a token, and one folder."""
 
 import json
 import secrets
@@ -9,20 +9,22 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
-from runner.parts.editor import hints
-from runner.parts.editor.rehearsing import Rehearsal
+from runner import parts
+from runner.parts.editor import judging
+from runner.parts.editor.rehearsing import RehearsalProcess
+from runner.run.run_folder import find
 from runner.tools.problem import Stop
 from runner.tools.process import HOST, bound_port
 
 HERE = Path(__file__).parent
-# Seconds without a word from a tab until it counts as closed; one that is only busy comes back sooner.
+# Seconds of silence until a tab counts as closed; a busy one answers sooner.
 GONE_AFTER = 15
 Scope = MutableMapping[str, Any]
 
 
 class Guarded:
-    """An ASGI application behind a token: who opens the address with it gets a cookie, and nobody gets in without. Other pages of
-    the same browser send that cookie, too, where they are of this machine, and are told from the page by their origin."""
+    """An ASGI application behind a token: opening the address with it sets a cookie, and nothing is served without.
+    Other pages on this machine would send that cookie too; their origin gives them away."""
 
     def __init__(self, inner: Callable[..., Awaitable[None]], token: str, port: int) -> None:
         self.inner, self.token, self.cookie = inner, token, f"recipe-edit-{port}"
@@ -60,19 +62,18 @@ async def _answer(send: Any, status: int, headers: list[tuple[bytes, bytes]], bo
 
 def _report(name: str) -> str:
     """The page of the latest run of a recipe of that name."""
-    from runner.parts.report import facts, page
-    from runner.run.run_folder import find
-
     try:
         if Path(name).name != name:
             raise Stop(f"`{name}` is not the name of a recipe.")
-        return page.render([facts.of(find(name, None))])
+        page: str = parts.hook("page_of_run")(find(name, None))
+        return page
     except Stop as stop:
         return f"<!doctype html><meta charset=utf-8><title>No report</title><p>{escape(stop.text.replace('`', ''))}"
 
 
 def serve(file: Path, port: int, ready: Callable[[str], None]) -> None:
-    """Shows the page of a recipe, or of the recipes of a folder, until ^C. port: 0 for any that is free; ready: is told the address.
+    """Serves the page of a recipe, or of the recipes of a folder, until ^C. port: 0 for any free one; ready: called
+    with the address.
 
     Raises Stop where the port is taken, or there is nothing to edit."""
     import uvicorn
@@ -84,16 +85,7 @@ def serve(file: Path, port: int, ready: Callable[[str], None]) -> None:
     from runner.parts.editor import page
 
     folder, first = page.opened(file)
-    rehearsal = Rehearsal()
-
-    async def proposals(request: Request) -> JSONResponse:
-        place = json.loads(await request.body())
-        return JSONResponse([asdict(one) for one in hints.proposals(place["text"], place["line"], place["column"])])
-
-    async def meaning(request: Request) -> JSONResponse:
-        place = json.loads(await request.body())
-        found = hints.meaning(place["text"], place["line"])
-        return JSONResponse(asdict(found) if found else None)
+    rehearsal = RehearsalProcess()
 
     def shown() -> None:
         try:
@@ -102,15 +94,23 @@ def serve(file: Path, port: int, ready: Callable[[str], None]) -> None:
             ui.label(stop.text)
 
     application = FastAPI(openapi_url=None)
-    # Annotations are text here, which FastAPI cannot look up: these names are local.
-    for answers in (proposals, meaning):
-        answers.__annotations__ = {"request": Request}
-        application.post(f"/{answers.__name__}", response_model=None)(answers)
+
+    async def proposals(request: Request) -> JSONResponse:
+        place = json.loads(await request.body())
+        return JSONResponse([asdict(one) for one in judging.proposals(place["text"], place["line"], place["column"])])
+
+    async def meaning(request: Request) -> JSONResponse:
+        place = json.loads(await request.body())
+        found = judging.meaning(place["text"], place["line"])
+        return JSONResponse(asdict(found) if found else None)
+
+    for answer in (proposals, meaning):
+        application.post(f"/{answer.__name__}")(answer)
     application.get("/report", response_class=HTMLResponse)(_report)
     pages.add_static_file(local_file=HERE / "editor.js", url_path="/editor.js")
     pages.on_shutdown(rehearsal.stop)
     ui.page("/", title="recipe edit")(shown)
-    # Its stylesheet is the page's own: Tailwind's would be made anew in the browser at every change.
+    # The page has its own stylesheet, because Tailwind rebuilds its own in the browser at every change.
     ui.run_with(
         application,
         show_welcome_message=False,

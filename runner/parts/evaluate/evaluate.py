@@ -1,7 +1,7 @@
-"""`python -m runner.parts.evaluate.evaluate FILE`: measures what a stage has left, and what it began with, in a process of its own.
+"""`python -m runner.parts.evaluate.evaluate FILE`: measures the model that a stage has left, and the one that it began
+with, in its own process.
 
-A metric that cannot be measured is left out, with the reason under `missing`; nothing is ever filled in.
-"""
+A metric that cannot be measured is left out, with the reason under `missing`; nothing is ever filled in."""
 
 import importlib
 import itertools
@@ -18,12 +18,13 @@ from runner.parts.evaluate import language
 from runner.parts.evaluate.gates import Found, Task
 from runner.parts.evaluate.language import Cannot
 from runner.parts.evaluate.metrics import ACCURACY, GENERATED, PREFERRED, SCORE, rise_window
+from runner.tools import child_process
 from runner.tools.files import read_json, write_json
 from runner.tools.names import listed
 from runner.tools.process import hush
 from runner.tools.run_files import HISTORY
 from runner.tools.text import yaml_text
-from runner.trainer import child_process, records
+from runner.trainer import records
 from runner.trainer.records import Summary
 
 
@@ -42,7 +43,7 @@ class Measures:
     higher: dict[str, Any] = field(default_factory=dict)
 
     def take(self, names: Iterable[str], measure: Callable[[], Mapping[str, Any]], before: bool = False) -> None:
-        """Adds what `measure` gives; where it fails, every one of `names` is missing for that reason. before: of the model that
+        """Adds the result of `measure`; if it fails, all `names` are missing for that reason. before: of the model that
         the stage began with."""
         try:
             (self.before if before else self.metrics).update(measure())
@@ -94,8 +95,8 @@ def read(task: Task, measures: Measures) -> None:
 
 
 def of_one_model(task: Task, measures: Measures, folder: str, before: bool) -> None:
-    """Everything that is measured by loading a model. before: whether it is the one that the stage began with, of which only
-    that is measured which is compared."""
+    """Everything that needs a loaded model. before: whether it is the model that the stage began with, of which only
+    what is compared is measured."""
     names = ["validation_loss", "perplexity", "general_loss", ACCURACY]
     # Of a stage after another the scores before it are on record.
     scored = bool(task.tasks) and not (before and task.metrics_before is not None)
@@ -251,8 +252,8 @@ def lm_eval_scores(model: Any, tokenizer: Any, task: Task, measures: Measures) -
 
 
 def scores(results: Mapping[str, Any], measures: Measures) -> dict[str, float]:
-    """The scores in lm-eval's results, by `METRIC` or, where the task counts it in several ways, `METRIC,WAY` alone: the
-    more lenient way must not stand for the strict one. Notes in `measures` which of them are better when they are more."""
+    """The scores in lm-eval's results, by `METRIC` or, where the task counts it in several ways, only by `METRIC,WAY`,
+    because a lenient way must not pass for the strict one. Notes in `measures` for which of them more is better."""
     values: dict[str, float] = {}
     for name, metrics in results["results"].items():
         counted = {key: value for key, value in metrics.items() if isinstance(value, float) and "stderr" not in key}

@@ -1,4 +1,4 @@
-"""What was measured of a stage, for people, for pull requests and for programs; and runs, stage by stage, beside each other."""
+"""What was measured of a stage, as text, Markdown or JSON; and runs side by side, stage by stage."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from runner.parts.evaluate import gates
-from runner.parts.evaluate.gates import Measurement, Verdict
+from runner.parts.evaluate.gates import GateVerdict, Measurement
 from runner.plan import Plan
 from runner.recipe.recipe import Recipe
 from runner.run import inference
@@ -17,7 +17,7 @@ from runner.trainer.records import Summary
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparedLine:
     """One line of the table: a stage, what is compared, and the text of each run, empty where it has none."""
 
     stage: str
@@ -25,7 +25,7 @@ class Row:
     texts: tuple[str, ...]
 
 
-def compare(recipe: Recipe, runs: Sequence[RunFolder], questions: Iterable[str] = ()) -> list[Row]:
+def compare(recipe: Recipe, runs: Sequence[RunFolder], questions: Iterable[str] = ()) -> list[ComparedLine]:
     """Rows for every stage that trains something, in the order of the plan.
 
     questions: put to each stage of each run that has learned to answer.
@@ -36,7 +36,7 @@ def compare(recipe: Recipe, runs: Sequence[RunFolder], questions: Iterable[str] 
     for column in columns:
         places |= dict.fromkeys(column)
     order = [stage.name for stage in inference.plan_of(recipe, runs[0]).stages]
-    rows = [Row(*place, tuple(column.get(place, "") for column in columns)) for place in places]
+    rows = [ComparedLine(*place, tuple(column.get(place, "") for column in columns)) for place in places]
     return sorted(rows, key=lambda row: order.index(row.stage))
 
 
@@ -89,8 +89,8 @@ FORMATS = ("text", "json", "markdown")
 
 
 def shown(folder: StageFolder, measured: Measurement, form: str, judge: bool = True) -> Iterator[str]:
-    """A measurement in one of FORMATS, with the verdicts of the stage's gates where it has some. judge: whether it is about what
-    the gates are about."""
+    """A measurement in one of FORMATS, with the verdicts of the stage's gates. judge: whether the gates are about this
+    measurement."""
     verdicts = gates.verdicts(folder) if folder.stage.gates and judge else []
     is_open, override = gates.opened(folder) if verdicts else (True, [])
     if form == "json":
@@ -136,13 +136,12 @@ def _counted(measured: Measurement) -> Iterator[str]:
 
 
 def _markdown(
-    folder: StageFolder, measured: Measurement, verdicts: list[Verdict], is_open: bool, override: list[str]
+    folder: StageFolder, measured: Measurement, verdicts: list[GateVerdict], is_open: bool, override: list[str]
 ) -> Iterator[str]:
     yield from (f"## {folder.plan.name}: `{folder.stage.name}`", "")
     if verdicts:
         yield from (f"The gate is **{'open' if is_open else 'closed'}**.", "")
-        said = [(one, "holds" if one.holds else f"missed: {one.why}") for one in verdicts]
-        rows = [(f"`{one.metric} {one.threshold}`", one.got, verdict) for one, verdict in said]
+        rows = [(f"`{one.metric} {one.threshold}`", one.got, one.said) for one in verdicts]
         yield from _grid(("gate", "got", "verdict"), rows)
         yield from (*(line.strip() for line in override), *([""] if override else []))
     yield from _grid(("metric", "before", "after"), [(f"`{row[0]}`", *row[1:]) for row in _rows(measured)])

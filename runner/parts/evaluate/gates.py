@@ -1,12 +1,11 @@
-"""Gates: whether what a stage has measured lets the next one start, by what is on record. Whatever is not plainly good is a no.
+"""Gates: whether a stage's measurements let the next stage start. Whatever is not plainly good is a no.
 
-Beside a stage's results lie its evaluation, and a person's override of its gate, each with what it is about.
-"""
+Beside a stage's results are its evaluation and a person's override of its gate, each with its subject."""
 
 import datetime
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib.util import find_spec
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from runner import parts
-from runner.data import plain_text
+from runner.data import GENERAL_TEXT
 from runner.parts.evaluate import seal
 from runner.parts.evaluate.metrics import HOLDS, bounds, in_words
 from runner.plan import Evaluation, Gate, Plan
@@ -26,15 +25,16 @@ from runner.tools.problem import Stop
 from runner.tools.run_files import BEST_IMAGES, EVALUATION, EVALUATION_TASK, HELD_OUT, LOG, MEASURED, PROMOTION
 from runner.trainer.records import versions
 
+Tell = Callable[[str], None]
+
 
 @dataclass(frozen=True)
 class Subject:
-    """What an evaluation must be about to count.
+    """The subject of an evaluation. An empty field never counts.
 
-    run: the run folder's own number; stage: its name; inputs: hash of what the stage was made from;
-    model: hash of the whole model that it has left; rows: hash of the held-out rows; code: hash of what measures; settings: hash
-    of how it is to be evaluated. An empty part never counts.
-    """
+    run: the run folder's own number; stage: its name; inputs: hash of what the stage was made from; model: hash of the
+    whole model; rows: hash of the held-out rows; code: hash of what measures; settings: hash of the evaluation's
+    settings."""
 
     run: str = ""
     stage: str = ""
@@ -49,10 +49,9 @@ class Subject:
 class Found(Record):
     """What one process has measured.
 
-    metrics: of what the stage has left; before: of what it began with; numbers, unless a hand wrote them. missing: why others
-    were not measured. counts: of rows and tokens that were read. confusion: of images, for each class how often each was seen in
-    its place.
-    """
+    metrics: of the stage's model; before: of the model that it began with; numbers, unless somebody edited them.
+    missing: reasons by metric. counts: rows and tokens that were read. confusion: of images, for each class how often
+    each class was predicted."""
 
     FILE = MEASURED
     metrics: Mapping[str, Any] = field(default_factory=dict)
@@ -64,7 +63,8 @@ class Found(Record):
 
 @dataclass(frozen=True)
 class Measurement(Found, Subject):
-    """What was measured, and of what. checkpoint: the folder of the model. seed: of draws among the rows. versions: of packages."""
+    """What was measured, and of what. checkpoint: the model's folder. seed: of draws among the rows. versions: of
+    packages."""
 
     FILE = EVALUATION
     checkpoint: str = ""
@@ -76,11 +76,10 @@ class Measurement(Found, Subject):
 class Task(Evaluation):
     """How and what one process measures.
 
-    model: the folder with it; checkpoint_step: its step, None for the stage's result; stage_dir: the stage's folder.
-    base: the model that the stage began with, empty where it began with nothing; revision: of it on the hub. trust_remote_code:
-    whether its own code may run. turn_end: the token that ends an answer, beside end-of-text.
-    out: the file for what is found. metrics_before: of the stage `before`, None where none still holds.
-    """
+    model: its folder; checkpoint_step: its step, None for the stage's result; stage_dir: the stage's folder. base: the
+    model that the stage began with, empty for none; revision: on the hub. trust_remote_code: whether its own code may
+    run. turn_end: the token that ends an answer, beside end-of-text. out: the file for the result. metrics_before: of
+    the stage `before`, None where none is still valid."""
 
     model: str
     base: str
@@ -94,7 +93,7 @@ class Task(Evaluation):
 
 
 @dataclass(frozen=True)
-class Verdict(Record):
+class GateVerdict(Record):
     """One line of the table: metric, the threshold, what was got, whether it holds, and if not, why."""
 
     metric: str = ""
@@ -102,6 +101,10 @@ class Verdict(Record):
     got: str = ""
     holds: bool = False
     why: str = ""
+
+    @property
+    def said(self) -> str:
+        return "holds" if self.holds else f"missed: {self.why}"
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Self:
@@ -113,15 +116,14 @@ class Verdict(Record):
 class Promotion(Record):
     """A person's override of a stage's gate.
 
-    by, reason, at: who, why, and when (ISO 8601, UTC); missed: the verdicts that it overruled; gates: all that were asked for.
-    run, stage, inputs, model: what it is about, as of a Subject.
-    """
+    by, reason, at: who, why, and when (ISO 8601, UTC); missed: the verdicts that it overruled; gates: all of the
+    stage's. run, stage, inputs, model: its subject."""
 
     FILE = PROMOTION
     by: str = ""
     reason: str = ""
     at: str = ""
-    missed: tuple[Verdict, ...] = ()
+    missed: tuple[GateVerdict, ...] = ()
     run: str = ""
     stage: str = ""
     inputs: str = ""
@@ -155,21 +157,20 @@ _STALE = {
 }
 
 
-def judge(gates: Iterable[Gate], record: Measurement | str, subject: Subject | None) -> list[Verdict]:
-    """A Verdict a gate; never empty, because no gate at all is a no.
+def judge(gates: Iterable[Gate], record: Measurement | str, subject: Subject | None) -> list[GateVerdict]:
+    """One verdict for each gate; never empty, because no gate at all is a no.
 
-    record: what was measured, or why that is nothing. subject: what lies in the run folder now, None for nothing.
-    """
+    record: what was measured, or why nothing was. subject: what is in the run folder now, None for nothing."""
     gates = list(gates)
     if not gates:
-        return [Verdict("(no gate)", "at least one gate", "none", False, "a stage without a gate proves nothing")]
+        return [GateVerdict("(no gate)", "at least one gate", "none", False, "a stage without a gate proves nothing")]
     usable = _about(subject, record)
     if isinstance(usable, str):
-        return [Verdict(gate.metric, _threshold(gate), "nothing", False, usable) for gate in gates]
+        return [GateVerdict(gate.metric, _threshold(gate), "nothing", False, usable) for gate in gates]
     return [_verdict(gate, usable.metrics, usable.missing) for gate in gates]
 
 
-def passed(verdicts: Iterable[Verdict]) -> bool:
+def passed(verdicts: Iterable[GateVerdict]) -> bool:
     """Whether there are verdicts and all of them hold."""
     verdicts = list(verdicts)
     return bool(verdicts) and all(verdict.holds for verdict in verdicts)
@@ -187,27 +188,23 @@ def _about(subject: Subject | None, record: Measurement | str) -> Measurement | 
     return record
 
 
-def _verdict(gate: Gate, metrics: Mapping[str, Any], missing: Mapping[str, str]) -> Verdict:
+def _verdict(gate: Gate, metrics: Mapping[str, Any], missing: Mapping[str, str]) -> GateVerdict:
     value = metrics.get(gate.metric)
-    if value is None:
-        why = missing.get(gate.metric, "it was not measured")
-        return Verdict(gate.metric, _threshold(gate), "nothing", False, str(why))
-    why = _against(gate, value)
-    return Verdict(gate.metric, _threshold(gate), shown(value), not why, why)
-
-
-def _against(gate: Gate, value: Any) -> str:
-    """Why a value does not open a gate; empty where it does."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return "it is not a number"
-    if not _finite(value):
-        return "it is not a finite number"
+    got, why = shown(value), ""
     lowest, highest = bounds(gate.metric)
-    if not lowest <= value <= highest:
-        return f"no such value is possible, only {in_words(gate.metric)}"
-    if not math.isfinite(gate.threshold) or gate.comparison not in HOLDS:
-        return "the gate itself cannot be read"
-    return "" if HOLDS[gate.comparison](value, gate.threshold) else "it misses the threshold"
+    if value is None:
+        got, why = "nothing", str(missing.get(gate.metric, "it was not measured"))
+    elif isinstance(value, bool) or not isinstance(value, int | float):
+        why = "it is not a number"
+    elif not _finite(value):
+        why = "it is not a finite number"
+    elif not lowest <= value <= highest:
+        why = f"no such value is possible, only {in_words(gate.metric)}"
+    elif not math.isfinite(gate.threshold) or gate.comparison not in HOLDS:
+        why = "the gate itself cannot be read"
+    elif not HOLDS[gate.comparison](value, gate.threshold):
+        why = "it misses the threshold"
+    return GateVerdict(gate.metric, _threshold(gate), got, not why, why)
 
 
 def _finite(value: int | float) -> bool:
@@ -227,7 +224,7 @@ def shown(value: Any) -> str:
     return shortened(str(value), 40)
 
 
-def table(verdicts: Iterable[Verdict]) -> list[str]:
+def table(verdicts: Iterable[GateVerdict]) -> list[str]:
     """The verdicts as lines of text: metric, wanted, got, verdict."""
     cells = [(one.metric, one.threshold, one.got, "holds" if one.holds else f"MISSED: {one.why}") for one in verdicts]
     rows = [("metric", "wanted", "got", "verdict"), *cells]
@@ -237,11 +234,10 @@ def table(verdicts: Iterable[Verdict]) -> list[str]:
 
 
 def subject(folder: StageFolder, look: bool = False) -> Subject | None:
-    """What an evaluation of this stage must be about; None where the stage is not finished.
+    """The subject that a valid evaluation of this stage has; None where the stage is not finished.
 
-    look: whether the model itself is hashed, which takes minutes where nobody has just done so; else what is on record of it
-    counts.
-    """
+    look: whether to hash the model itself, which takes minutes unless that was just done; else the recorded hash
+    counts."""
     run, model = folder.run.state.id, folder.model_hash(look)
     if not folder.finished or not folder.model_hash() or not run:
         return None
@@ -271,7 +267,7 @@ def _rows(folder: StageFolder) -> str:
 def _code() -> str:
     """A hash of what measures, the general text included."""
     own = Path(__file__).parent
-    modules = (own / "evaluate.py", own / "language.py", plain_text.GENERAL_TEXT)
+    modules = (own / "evaluate.py", own / "language.py", GENERAL_TEXT)
     brought = (Path(str(spec.origin)) for name in parts.table("measures").values() if (spec := find_spec(name)))
     return content_hash([sha256(file) for file in (*modules, *brought)], 32)
 
@@ -295,8 +291,8 @@ def record(folder: StageFolder) -> Measurement | str:
     return seal.broken(facts) or Measurement.of(facts)
 
 
-def verdicts(folder: StageFolder, look: bool = False) -> list[Verdict]:
-    """The verdicts on what is recorded now; with nothing recorded, every one of them is a no. look: as for `subject`."""
+def verdicts(folder: StageFolder, look: bool = False) -> list[GateVerdict]:
+    """The verdicts on what is recorded now; without a record, all are a no. look: as for `subject`."""
     return judge(folder.stage.gates, record(folder), subject(folder, look))
 
 
@@ -322,6 +318,10 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
     model = checkpoint or next(iter(folder.path.glob(BEST_IMAGES)), folder.model)
     demo = stage.config["recipe_runner"].get("demo", {})
     out = folder.path / MEASURED
+    step = checkpoint.name.removeprefix("checkpoint-") if checkpoint else ""
+    gated = stage.evaluation.before
+    # What the gated stage before this one has measured, where that still holds.
+    before = current(folder.other(gated)) if gated is not None else None
     task = Task(
         **asdict(stage.evaluation) | {"rows": str(stage.evaluation.rows or folder.path / HELD_OUT)},
         model=str(model),
@@ -330,9 +330,9 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
         trust_remote_code=demo.get("trust_remote_code", False),
         turn_end=demo.get("turn_end"),
         stage_dir=str(folder.path),
-        checkpoint_step=_checkpoint_step(checkpoint),
+        checkpoint_step=int(step) if step.isdigit() else None,
         out=str(out),
-        metrics_before=_metrics_before(folder, stage.evaluation),
+        metrics_before=before.metrics if before else None,
     )
     file = folder.path / EVALUATION_TASK
     write_json(file, asdict(task))
@@ -355,17 +355,6 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
     write_json(folder.path / EVALUATION, seal.sealed(asdict(result), make_key))
     out.unlink(missing_ok=True)
     return result
-
-
-def _checkpoint_step(checkpoint: Path | None) -> int | None:
-    number = checkpoint.name.removeprefix("checkpoint-") if checkpoint else ""
-    return int(number) if number.isdigit() else None
-
-
-def _metrics_before(folder: StageFolder, evaluation: Evaluation) -> Mapping[str, Any] | None:
-    """What the gated stage before this one has measured, where that still holds."""
-    known = current(folder.other(evaluation.before)) if evaluation.before is not None else None
-    return known.metrics if known else None
 
 
 def promote(folder: StageFolder, by: str, reason: str) -> Promotion:
@@ -396,8 +385,7 @@ def promote(folder: StageFolder, by: str, reason: str) -> Promotion:
 
 
 def promotion(folder: StageFolder, look: bool = False) -> Promotion | None:
-    """The override on record, where it is about what lies there now, the gates are those that it overruled, and it says
-    who, when, why and against which figures. look: as for `subject`."""
+    """The override on record, if it is complete and its subject and gates are those of now. look: as for `subject`."""
     known, about = Promotion.read(folder.path), subject(folder, look)
     if about is None or not about.model:
         return None
@@ -415,8 +403,7 @@ def promotions(plan: Plan) -> Iterator[str]:
 
 
 def opened(folder: StageFolder, look: bool = False) -> tuple[bool, list[str]]:
-    """Whether the gate after a stage is open, by what is on record or by a person's override, which is told. look: as for
-    `subject`."""
+    """Whether the gate after a stage is open, and the lines of a person's override. look: as for `subject`."""
     if passed(verdicts(folder, look)):
         return True, []
     override = promotion(folder, look)
@@ -424,8 +411,7 @@ def opened(folder: StageFolder, look: bool = False) -> tuple[bool, list[str]]:
 
 
 def described(folder: StageFolder, look: bool = False) -> tuple[bool, list[str]]:
-    """Whether the gate after a stage is open, and that as lines: its verdicts, an override, and a sentence. look: as for
-    `subject`."""
+    """Whether the gate after a stage is open, with its verdicts, an override and a sentence. look: as for `subject`."""
     is_open, override = opened(folder, look)
     said = f"The gate after `{folder.stage.name}` is {'open' if is_open else 'closed'}."
     return is_open, [*table(verdicts(folder, look)), *override, said]
@@ -444,3 +430,54 @@ def closed(folder: StageFolder, consequence: str, where: str = "") -> str:
         f"Look at the stage's log and curves. A person may overrule: "
         f"recipe promote RECIPE {name}{where} --by NAME --reason TEXT"
     )
+
+
+def after_stage(folder: StageFolder, tell: Tell) -> None:
+    """Measures the stage where that is not done for what lies there now, and opens or closes its gate.
+
+    Raises Stop where it stays closed.
+    """
+    stage = folder.stage
+    if not stage.gates:
+        return
+    if not current(folder):
+        tell(f"{stage.name}: measuring")
+        measure(folder)
+    tell(f"{stage.name}: gate")
+    is_open, lines = described(folder)
+    for line in lines[:-1]:
+        tell(f"  {line}")
+    if not is_open:
+        later = any(stage.name in other.reads for other in folder.plan.stages)
+        raise Stop(closed(folder, "nothing after it starts" if later else "its model does not count as good"))
+
+
+def before_stage(folder: StageFolder, tell: Tell, where: str) -> None:
+    """Raises Stop with the first gate before a stage that is closed; where: the option of `recipe promote` that names
+    where the run lives."""
+    for stage in folder.plan.guards(folder.stage):
+        guard = StageFolder(folder.plan, stage)
+        is_open, lines = opened(guard)
+        for line in lines:
+            tell(line)
+        if not is_open:
+            raise Stop(closed(guard, f"`{folder.stage.name}` does not start", where))
+
+
+def gate_in_pod(folder: StageFolder, tell: Tell) -> tuple[bool, list[str]]:
+    """Whether the gate after the stage is open, and why. A closed gate is measured again, because somebody has sent it
+    again.
+
+    Raises Stop where the stage has no result that could be measured."""
+    if not (current(folder) and opened(folder)[0]):
+        tell(f"{folder.stage.name}: measuring")
+        measure(folder)
+    is_open, said = described(folder)
+    for line in said:
+        tell(line)
+    return is_open, said
+
+
+def promote_in_pod(folder: StageFolder, by: str, reason: str, tell: Tell) -> None:
+    for line in promote(folder, by, reason).lines:
+        tell(line)

@@ -1,4 +1,4 @@
-"""Measures of a language model on disk: its loss on rows and on general text, and how often its short answers are right."""
+"""Measures of a language model on disk: its loss on rows and on general text, and how many short answers are right."""
 
 import math
 import random
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.data.plain_text import general_documents
+from runner.data import general_documents
 from runner.parts.evaluate.metrics import ACCURACY, NEW_TOKENS
 from runner.tools.names import same
 from runner.trainer.generation import end_tokens
@@ -27,7 +27,7 @@ class Cannot(Exception):
 
 
 @dataclass(frozen=True)
-class Question:
+class ShortAnswer:
     """A row whose answer is short. asked: the kinds of questions that it is one of."""
 
     prompt: tuple[int, ...]
@@ -119,14 +119,14 @@ def generated(model: Any, tokenizer: Any, prompt: str) -> int:
     return len([token for token in new if token not in tokenizer.all_special_ids])
 
 
-def questions(rows: Sequence[Row], tokenizer: Any, asked: Mapping[str, str], seed: int) -> list[Question]:
-    """The rows with one answer at their end, of a few words; a seeded draw where there are too many. asked: kinds of questions,
-    each by words that are in it."""
+def questions(rows: Sequence[Row], tokenizer: Any, asked: Mapping[str, str], seed: int) -> list[ShortAnswer]:
+    """The rows that end with one short answer; a seeded draw where there are too many. asked: kinds of questions, each
+    by words that are in it."""
     short = [question for row in rows if (question := _question(row, tokenizer, asked))]
     return short if len(short) <= MOST_ANSWERS else random.Random(seed).sample(short, MOST_ANSWERS)
 
 
-def _question(row: Row, tokenizer: Any, asked: Mapping[str, str]) -> Question | None:
+def _question(row: Row, tokenizer: Any, asked: Mapping[str, str]) -> ShortAnswer | None:
     numbers, labels = row
     counted = [index for index, label in enumerate(labels) if label != -100]
     if not counted or not counted[0] or counted != list(range(counted[0], counted[-1] + 1)):
@@ -136,17 +136,16 @@ def _question(row: Row, tokenizer: Any, asked: Mapping[str, str]) -> Question | 
         return None
     prompt = tokenizer.decode(numbers[: counted[0]])
     kinds = tuple(name for name, words in asked.items() if words in prompt)
-    return Question(tuple(numbers[: counted[0]]), answer, kinds)
+    return ShortAnswer(tuple(numbers[: counted[0]]), answer, kinds)
 
 
 def accuracy(
-    model: Any, tokenizer: Any, chosen: Sequence[Question], batch_size: int, turn_end: str | None
+    model: Any, tokenizer: Any, chosen: Sequence[ShortAnswer], batch_size: int, turn_end: str | None
 ) -> dict[str, float]:
-    """The share of short answers that the model gives as the rows have them, 0 to 1, in all and of each kind of question;
-    space, case and a full stop at the end do not count. Without sampling.
+    """The share of short answers that the model gives as in the rows, 0 to 1, in all and by kind of question; space,
+    case and a final full stop do not count. Without sampling.
 
-    Raises Cannot where no row has a short answer.
-    """
+    Raises Cannot where no row has a short answer."""
     longest = answer_length(chosen, tokenizer)
     # Prompts of like length pad each other least.
     ordered = sorted(chosen, key=lambda question: len(question.prompt))
@@ -160,14 +159,14 @@ def accuracy(
     return right(ordered, said())
 
 
-def answer_length(chosen: Sequence[Question], tokenizer: Any) -> int:
+def answer_length(chosen: Sequence[ShortAnswer], tokenizer: Any) -> int:
     """Tokens that the longest of the short answers takes, and a few. Raises Cannot where no row has a short answer."""
     if not chosen:
         raise Cannot(f"no held-out row has an answer of at most {SHORT_WORDS} words")
     return max(len(tokenizer(question.answer)["input_ids"]) for question in chosen) + 4
 
 
-def right(chosen: Sequence[Question], said: Iterable[str]) -> dict[str, float]:
+def right(chosen: Sequence[ShortAnswer], said: Iterable[str]) -> dict[str, float]:
     """The share of questions that are answered as the rows have it, in all and of each kind."""
     found: dict[str, list[bool]] = {ACCURACY: []}
     for question, text in zip(chosen, said, strict=True):

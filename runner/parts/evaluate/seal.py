@@ -27,10 +27,9 @@ def key_file() -> Path:
 
 
 def key(make: bool) -> str:
-    """The key: of the environment, as a Secret gives it, else of this person's file. make: write one where there is none yet.
+    """The key, from the environment (a Secret) or this person's file. make: write one where there is none yet.
 
-    Raises Stop where there is none, or the file cannot be read or written.
-    """
+    Raises Stop where there is none, or the file cannot be read or written."""
     file = key_file()
     try:
         known = os.environ.get(SEAL_KEY, "").strip()

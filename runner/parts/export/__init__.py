@@ -7,6 +7,7 @@ PART = Part(
     needs=("evaluate", "report"),
     commands={
         "export": "Write a model for others, proven to be the trained one.",
+        "merge": "Make an adapter part of its base model.",
         "push": "Send an exported model to the hub.",
         "register": "Enter a model in a Model Registry.",
     },

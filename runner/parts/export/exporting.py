@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from runner import __version__
-from runner.data import plain_text
+from runner.data import GENERAL_TEXT
 from runner.parts.evaluate import language
 from runner.parts.export import card, gguf, llama_cpp, trained_model
 from runner.parts.export.trained_model import Proof, TrainedModel, unproven, words_of
@@ -225,7 +225,7 @@ def _gguf(source: TrainedModel, kind: str | None) -> Writer:
             made = gguf.write(model, unnamed, kind, end, converter)
         file = unnamed.rename(folder / f"{label(source.run.name)}-{made}.gguf")
         texts, chat = _texts(source)
-        said = gguf.prove(file, made, chat, texts, plain_text.GENERAL_TEXT.read_text(encoding="utf-8"))
+        said = gguf.prove(file, made, chat, texts, GENERAL_TEXT.read_text(encoding="utf-8"))
         tell(
             f"llama.cpp reads text in the same tokens, and says {said['same_tokens']} of {said['tokens']} tokens as transformers "
             f"does, to {said['prompts']} prompts (at most {said['largest_difference_nats']:.1e} nats apart)."

@@ -21,10 +21,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from runner.tools import child_process
 from runner.tools.files import cache_folder, read_record, replacing_folder, write_json
 from runner.tools.problem import Stop
 from runner.tools.process import hush
-from runner.trainer import child_process
 
 VERSION = "0.3.36"
 SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"

@@ -7,6 +7,7 @@ PART = Part(
     needs=("proof",),
     scenarios={"image-classification": ""},
     engines={"images": "trainer"},
+    formulas={"images": "formulas"},
     preparers={"images": "data"},
     measures={"images": "predict"},
     asked={"images": "predict"},

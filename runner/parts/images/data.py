@@ -1,28 +1,327 @@
-"""Images become Parquet files of plain pixels: opened once, without duplicates, every class in training and validation."""
+"""Images from the hub, Parquet, CIFAR's binary files or a folder for each class become Parquet files of plain pixels,
+without duplicates, with every class in training and validation.
+
+Nothing here runs code from data: Python pickles are refused, and only common image formats are opened."""
+
+from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from runner.data import RenderedExample
+from runner.data.data_sets import DataSource, no_dataset
 from runner.data.report import REPORT_FILE, SHOWN_BAD_LINES, Report
 from runner.data.row_files import Bad
-from runner.parts.images.pictures import Images, Picture, PictureReader
-from runner.tools.files import content_of, replacing
+from runner.tools.files import replacing
 from runner.tools.names import content_hash
 from runner.tools.problem import Stop
 
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow
+
 SPLITS = ("train", "validation", "test")
-# The part of the test images, and one in any case, that may stand in training too: well-kept sets have a handful in 10,000, and
-# a folder copied to both has all.
+# The share of the test images that may be in training too (and one always may): good sets have a handful in 10,000.
 MOST_SHARED = 0.01
 # So many of them are named at most, in the file too.
 MOST_NAMED = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSet(DataSource):
+    """Images with a class each. They are scaled to `image_size` pixels a side.
+
+    test_split: of a dataset, measured once at the end. image_column, label_column: of Parquet and of a dataset.
+    validation_share: part of each class, 0 to 1, that a draw by `seed` keeps for validation.
+    """
+
+    kind: Literal["images"] = "images"
+    test_split: str | None
+    image_column: str
+    label_column: str
+    image_size: int
+    classes: int
+    validation_share: float
+    seed: int
+
+
+def class_folders(path: Path) -> bool:
+    """Whether a folder is read as one of images for each class, and not as CIFAR's or Parquet files."""
+    return not any(
+        file.suffix in (".bin", ".parquet") or file.name.startswith(("batches.meta", "data_batch_"))
+        for file in entries(path)
+    )
+
+
+def class_names(path: Path) -> list[str]:
+    """The names of the classes, in the order of their labels. Raises Stop where there are none to tell apart."""
+    train = path / "train"
+    names = [folder.name for folder in folders(train if train.is_dir() else path)]
+    if len(names) < 2:
+        inner = (
+            f"Its only folder is `{names[0]}`; where the images lie below that, name `{path / names[0]}`. "
+            if names
+            else ""
+        )
+        raise Stop(
+            f"`{path}` holds no images that can be read.",
+            f"{inner}It may hold CIFAR-10's binary version (*.bin), Parquet files, or one folder of images for each class.",
+        )
+    return names
+
+
+def folders(path: Path) -> list[Path]:
+    return [entry for entry in entries(path) if entry.is_dir()]
+
+
+def entries(path: Path) -> list[Path]:
+    return sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
+
+
+# The names and the formats of images that are opened.
+ENDINGS = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif"}
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
+MAX_PIXELS = 50_000_000
+
+# One record of the binary version: a byte with the label, then red, green and blue, 32 × 32 bytes each
+# (cs.toronto.edu/~kriz/cifar.html).
+CIFAR_SIDE = 32
+CIFAR_RECORD = 1 + 3 * CIFAR_SIDE**2
+
+
+@dataclass(frozen=True)
+class Picture:
+    """pixels: height × width × 3 bytes (RGB). resized: whether it had another size. named: as a person finds it."""
+
+    pixels: bytes
+    label: int
+    resized: bool = False
+    named: str = ""
+
+
+def named_classes(schema: pyarrow.Schema, label_column: str) -> list[str]:
+    """The names of the classes that the library `datasets` leaves in a Parquet file; none where it did not write it."""
+    known = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+    names: list[str] = known.get("info", {}).get("features", {}).get(label_column, {}).get("names") or []
+    return names
+
+
+class SourceImage(NamedTuple):
+    """An image of a source, not opened yet."""
+
+    # `train` or `test`.
+    split: str
+    # Of the row, from 1.
+    number: int
+    # Its bytes encoded, the hub's struct with them, or its pixels.
+    image: Any
+    # The number of its class, or why it is no image.
+    label: Any
+    # Its file, as a message about a bad image names it; empty where the number says enough.
+    file: str = ""
+    # As a person finds it.
+    named: str = ""
+
+
+@dataclass
+class PictureReader:
+    """Where pictures come from, and what is known of their classes.
+
+    classes: the names of the classes, in the order of their labels; empty where the source names none.
+    """
+
+    images: ImageSet
+    classes: list[str] = field(default_factory=list)
+
+    def read(self) -> Iterator[tuple[str, int, Picture | Bad]]:
+        """`train` or `test`, the number of the row from 1, and the picture or why it is none.
+
+        Raises Stop where the source cannot be read at all.
+        """
+        path = self.images.file
+        if path and not path.exists():
+            raise Stop(f"There is no file or folder `{path}`.")
+        try:
+            for found in self._path(path) if path else self._hub():
+                picture = self._picture(found)
+                if isinstance(picture, Bad) and found.file:
+                    picture = Bad(f"{found.file}: {picture.reason}")
+                yield found.split, found.number, picture
+        except OSError as error:
+            if path is None:
+                raise
+            raise Stop(f"`{error.filename or path}` cannot be read: {error.strerror or error}.") from None
+
+    def _path(self, path: Path) -> Iterator[SourceImage]:
+        if path.is_file():
+            yield from self._parquet(path)
+            return
+        files = entries(path)
+        if binary := [file for file in files if file.suffix == ".bin"]:
+            names = path / "batches.meta.txt"
+            self.classes = names.read_text(encoding="utf-8").split() if names.is_file() else []
+            read, chosen = self._binary, binary
+        elif parquet := [file for file in files if file.suffix == ".parquet"]:
+            read, chosen = self._parquet, parquet
+        elif any(file.name == "batches.meta" or file.name.startswith("data_batch_") for file in files):
+            raise Stop(
+                f"`{path}` holds the Python version of CIFAR-10. It is made of pickles, which can run any code on this "
+                "machine when they are opened, so they are not.",
+                "Take the binary version (cifar-10-binary.tar.gz) from the same page, or `hub: uoft-cs/cifar10`.",
+            )
+        else:
+            yield from self._folders(path)
+            return
+        for file in chosen:
+            for found in read(file):
+                named = f"{file.name}, image {found.number}"
+                yield found._replace(split=split_of(file.name), file=file.name, named=named)
+
+    def _binary(self, file: Path) -> Iterator[SourceImage]:
+        import numpy as np
+
+        data = np.fromfile(file, np.uint8)
+        if len(data) == 0 or len(data) % CIFAR_RECORD:
+            raise Stop(
+                f"`{file}` is not one of CIFAR-10's binary files: its {len(data):,} bytes are no whole number of images.",
+                f"An image takes {CIFAR_RECORD:,} bytes there; load the file again.",
+            )
+        for number, record in enumerate(data.reshape(-1, CIFAR_RECORD), 1):
+            pixels = record[1:].reshape(3, CIFAR_SIDE, CIFAR_SIDE).transpose(1, 2, 0)
+            yield SourceImage("train", number, np.ascontiguousarray(pixels), int(record[0]))
+
+    def _parquet(self, file: Path) -> Iterator[SourceImage]:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        columns = [self.images.image_column, self.images.label_column]
+        try:
+            table = pq.ParquetFile(file)
+        except pa.ArrowInvalid:
+            raise Stop(f"`{file}` is not Parquet.", "Save it again with the program that wrote it.") from None
+        if lacking := [column for column in columns if column not in table.schema_arrow.names]:
+            raise Stop(
+                f"`{file}` has no column `{lacking[0]}`.",
+                f"Its columns are {', '.join(table.schema_arrow.names)}; name them under `data`.",
+            )
+        self.classes = named_classes(table.schema_arrow, columns[1]) or self.classes
+        number = 0
+        for batch in table.iter_batches(1024, columns=columns):
+            for row in batch.to_pylist():
+                number += 1
+                yield SourceImage("train", number, row[columns[0]], row[columns[1]])
+
+    def _hub(self) -> Iterator[SourceImage]:
+        from datasets import Image, load_dataset
+
+        images = self.images
+        image, label = images.image_column, images.label_column
+        for split, name in (("train", images.split), ("test", images.test_split)):
+            if not name:
+                continue
+            try:
+                dataset = load_dataset(images.hub, images.subset, split=name, revision=images.revision)
+            except Exception as error:
+                raise no_dataset(images, error) from None
+            if lacking := [column for column in (image, label) if column not in dataset.column_names]:
+                raise Stop(
+                    f"The dataset `{images.hub}` has no column `{lacking[0]}`.",
+                    f"Its columns are {', '.join(dataset.column_names)}; name them under `data`.",
+                )
+            self.classes = getattr(dataset.features[label], "names", None) or self.classes
+            # Undecoded, so that an image that is broken is one bad row and not the end.
+            for number, row in enumerate(dataset.cast_column(image, Image(decode=False)), 1):
+                yield SourceImage(split, number, row[image], row[label], named=f"{name}, image {number}")
+
+    def _folders(self, path: Path) -> Iterator[SourceImage]:
+        self.classes = class_names(path)
+        for number, (split, file, label) in enumerate(class_files(path, self.classes), 1):
+            name = str(file.relative_to(path))
+            yield SourceImage(split, number, b"" if isinstance(label, Bad) else file.read_bytes(), label, name, name)
+
+    def _picture(self, found: SourceImage) -> Picture | Bad:
+        image, label, size, classes = found.image, found.label, self.images.image_size, self.images.classes
+        if isinstance(label, Bad):
+            return label
+        if isinstance(image, Mapping):
+            image = image.get("bytes")
+        if not isinstance(image, bytes) and not hasattr(image, "shape"):
+            return Bad("no image in its column")
+        pixels = decoded(image) if isinstance(image, bytes) else image
+        if isinstance(pixels, Bad):
+            return pixels
+        if label is None:
+            return Bad("it has no class")
+        if isinstance(label, bool) or not isinstance(label, int) or not 0 <= label < classes:
+            return Bad(f"its class is {label!r}, and {classes} classes are numbered 0 to {classes - 1}")
+        resized = pixels.shape[:2] != (size, size)
+        return Picture(scaled(pixels, size).tobytes(), label, resized=resized, named=found.named)
+
+
+def decoded(data: bytes) -> np.ndarray | Bad:
+    """The pixels of an encoded image, height × width × 3 bytes. Raises Stop where Pillow is missing."""
+    import numpy as np
+
+    try:
+        from PIL import Image
+    except ImportError:
+        raise Stop(
+            "Opening images needs Pillow, which is not installed here.",
+            "Prepare them elsewhere with `recipe prepare`, or choose an image that has it: pip install pillow.",
+        ) from None
+
+    try:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as opened:
+            if opened.width * opened.height > MAX_PIXELS:
+                return Bad(f"{opened.width} × {opened.height} pixels, which is no image to train on")
+            return np.asarray(opened.convert("RGB"))
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return Bad("not an image that can be opened")
+
+
+def scaled(pixels: np.ndarray, size: int) -> np.ndarray:
+    """The image with `size` pixels a side."""
+    if pixels.shape[:2] == (size, size):
+        return pixels
+    import numpy as np
+    from PIL import Image
+
+    return np.asarray(Image.fromarray(pixels).resize((size, size), Image.Resampling.BILINEAR))
+
+
+# Images in folders: one folder a class, below `train`, `test` and the like if there are any.
+
+
+def split_of(name: str) -> str:
+    """Which split a file or folder of that name is of; all that is not `test` is trained and validated on."""
+    return "test" if name.startswith("test") else "train"
+
+
+def class_files(path: Path, known: list[str]) -> Iterator[tuple[str, Path, int | Bad]]:
+    """Split, file, and the number of its class or why it is no image. known: the classes."""
+    homes = [("train", path)]
+    if (path / "train").is_dir():
+        # Of equal images the first one counts, so the test ones come last.
+        homes = sorted(((split_of(home.name), home) for home in folders(path)), key=lambda home: home[0] == "test")
+    for home in dict.fromkeys([path, *(home for _, home in homes)]):
+        for file in entries(home):
+            if file.suffix.lower() in ENDINGS:
+                yield "train", file, Bad("in no folder of a class")
+    for name, home in homes:
+        for folder in folders(home):
+            number = known.index(folder.name) if folder.name in known else Bad("its class has no folder in `train`")
+            for file in entries(folder):
+                if file.is_dir():
+                    yield name, file, Bad("a folder, and images lie in the folder of their class itself")
+                elif file.suffix.lower() not in ENDINGS:
+                    yield name, file, Bad(f"its name does not end in {', '.join(sorted(ENDINGS))}")
+                else:
+                    yield name, file, number
 
 
 @dataclass
@@ -72,7 +371,7 @@ class ImageReport(Report):
 
 
 def prepare(
-    images: Images,
+    images: ImageSet,
     out: Path,
     *,
     sample_rows: int | None = None,
@@ -84,7 +383,9 @@ def prepare(
     sample_rows: keep at most so many images, drawn by the seed, the same number of each class.
     Raises Stop where a class has too few images to train and to validate on.
     """
-    key = _key(images, sample_rows)
+    # Changes with all that the result depends on, of a folder of images with the folder of each, which is its
+    # class, too.
+    key = content_hash([asdict(images), images.content, sample_rows], 32)
     known = ImageReport.read(out)
     if known and all((out / f"{split}.parquet").is_file() for split in SPLITS):
         # On a cluster the images may have been brought there prepared; their source then is elsewhere.
@@ -106,8 +407,8 @@ def prepare(
     return report
 
 
-def first(images: Images) -> Iterator[RenderedExample]:
-    """The images that are trained and validated on, one after the other, in the size that the network reads, with their class."""
+def first(images: ImageSet) -> Iterator[RenderedExample]:
+    """The images that are trained and validated on, one by one, scaled, with their class."""
     from PIL import Image
 
     source, side = PictureReader(images), images.image_size
@@ -119,13 +420,7 @@ def first(images: Images) -> Iterator[RenderedExample]:
             yield RenderedExample("", f"{name} ({picture.named})" if picture.named else name, drawn.getvalue())
 
 
-def _key(images: Images, sample_rows: int | None) -> str:
-    """Changes with everything that the result depends on, of a folder of images the folder of each too: it is its class."""
-    content = content_of(images.file) if images.file and images.file.exists() else ""
-    return content_hash([asdict(images), content, sample_rows], 32)
-
-
-def _read(images: Images, report: ImageReport) -> dict[str, list[Picture]]:
+def _read(images: ImageSet, report: ImageReport) -> dict[str, list[Picture]]:
     """Every picture once, by split. The same picture with two classes would teach nothing, so the first one counts."""
     source = PictureReader(images)
     splits: dict[str, dict[bytes, Picture]] = {"train": {}, "test": {}}
@@ -146,16 +441,13 @@ def _read(images: Images, report: ImageReport) -> dict[str, list[Picture]]:
             f"Write `model.classes: {len(source.classes)}`.",
         )
     report.classes = source.classes or [str(label) for label in range(images.classes)]
-    _take_apart(splits["train"], splits["test"], report)
+    # An image of both stays in the test, which is to be that of everybody else.
+    train, test = splits["train"], splits["test"]
+    both = [(train.pop(digest).named, test[digest].named) for digest in test if digest in train]
+    report.shared, report.shared_named = len(both), both[:MOST_NAMED]
     pictures = {split: list(kept.values()) for split, kept in splits.items()}
     report.resized = sum(picture.resized for kept in pictures.values() for picture in kept)
     return pictures
-
-
-def _take_apart(train: dict[bytes, Picture], test: dict[bytes, Picture], report: ImageReport) -> None:
-    """An image of both stays in the test, which is to be that of everybody else. Pictures by the hash of their pixels."""
-    both = [(train.pop(digest).named, test[digest].named) for digest in test if digest in train]
-    report.shared, report.shared_named = len(both), both[:MOST_NAMED]
 
 
 def _require_few_shared(report: ImageReport, of: int, out: Path) -> None:
@@ -182,7 +474,7 @@ def sample(pictures: list[Picture], count: int, seed: int) -> list[Picture]:
 
 
 def train_and_validation(pictures: list[Picture], share: float, seed: int) -> tuple[list[Picture], list[Picture]]:
-    """Training and validation pictures; from each class about `share` of its pictures, at least one, go to validation."""
+    """Training and validation pictures; about `share` of each class, at least one, go to validation."""
     train: list[Picture] = []
     validation: list[Picture] = []
     for group in _by_class(pictures, seed).values():
@@ -233,6 +525,8 @@ def _write(out: Path, splits: dict[str, list[Picture]], size: int, report: Image
 
 def _colours(pictures: list[Picture]) -> tuple[list[float], list[float]]:
     """Mean and standard deviation of red, green and blue, 0 to 1, from counts of the 256 values each may have."""
+    import numpy as np
+
     counts = np.zeros((3, 256))
     for picture in pictures:
         pixels = np.frombuffer(picture.pixels, np.uint8).reshape(-1, 3)
@@ -242,6 +536,6 @@ def _colours(pictures: list[Picture]) -> tuple[list[float], list[float]]:
     values = np.arange(256) / 255
     mean = share @ values
     std = np.sqrt(np.maximum((share @ values**2) - mean**2, 0))
-    # A colour that is the same everywhere has nothing to be scaled by, and the borders of cropped images would become enormous.
+    # A colour that is the same everywhere is not scaled, or the borders of cropped images would become enormous.
     std[std < 1 / 255] = 1.0
     return [round(float(value), 6) for value in mean], [round(float(value), 6) for value in std]

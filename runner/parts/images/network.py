@@ -1,4 +1,4 @@
-"""The ResNet for small images, and the files of weights that a run of it leaves: the latest, the best and the final ones."""
+"""The ResNet for small images, and a run's files of weights: latest, best and final."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -89,30 +89,19 @@ class Weights(TrainerCallback):
         if state.global_step and (self.run_dir / BEST_IMAGES).is_file():
             self.best_accuracy = read(self.run_dir / BEST_IMAGES)["accuracy"]
 
-    def on_evaluate(
-        self, args: Any, state: Any, control: Any, model: Any = None, metrics: Any = None, **kwargs: Any
-    ) -> None:
-        self.accuracy = (metrics or {}).get("eval_accuracy")
+    def on_evaluate(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        self.accuracy = (more.get("metrics") or {}).get("eval_accuracy")
         # Before the first step there is nothing that training has made.
         if self.accuracy is None or not state.global_step or self.accuracy <= self.best_accuracy:
             return
         self.best_accuracy = self.accuracy
         if state.is_world_process_zero:
-            save(self.run_dir / BEST_IMAGES, self.content(model, state))
+            save(self.run_dir / BEST_IMAGES, self.content(more["model"], state))
 
-    def on_save(
-        self,
-        args: Any,
-        state: Any,
-        control: Any,
-        model: Any = None,
-        optimizer: Any = None,
-        lr_scheduler: Any = None,
-        **kwargs: Any,
-    ) -> None:
+    def on_save(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         if state.is_world_process_zero:
-            more = {"optimizer": optimizer.state_dict(), "lr_scheduler": lr_scheduler.state_dict()}
-            save(self.run_dir / LATEST_IMAGES, self.content(model, state) | more)
+            resumed = {name: more[name].state_dict() for name in ("optimizer", "lr_scheduler")}
+            save(self.run_dir / LATEST_IMAGES, self.content(more["model"], state) | resumed)
 
     def content(self, model: Any, state: Any) -> dict[str, Any]:
         """accuracy: share of the validation images, 0 to 1, at the last evaluation."""

@@ -1,5 +1,5 @@
-"""What a trained network for images says: of one picture, and of held-out ones, how many it tells right, of each class, and what
-it takes the others for."""
+"""What a trained network for images predicts: for one picture, and for held-out ones, with accuracy and confusion by
+class."""
 
 import re
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from runner.data.row_files import Bad
-from runner.parts.images.pictures import decoded, scaled
+from runner.parts.images.data import decoded, scaled
 from runner.tools.problem import Stop
 from runner.trainer.records import ACCURACY
 
@@ -62,8 +62,8 @@ def measure(task: Any, measures: Any) -> None:
 
 
 def on_images(model: Path, folder: Path, measures: Any) -> dict[str, float]:
-    """Loss and accuracies on the test images, on those for validation where there are none of them: in all, and of each class
-    by its name as a gate can write it. Notes the confusion matrix: for each class how often each was seen in its place."""
+    """Loss and accuracies on the test images, or on those for validation where there is no test: in all, and of each
+    class by its name as a gate can write it. Notes the confusion matrix."""
     from runner.parts.images import network
     from runner.parts.images.training import ImageDataset
 

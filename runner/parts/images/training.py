@@ -1,5 +1,5 @@
-"""Training of images with transformers' Trainer: from the settings in `images.yaml` to the results of the run, and what is
-done to each image on its way: crop, flip, normalise, a whole batch at a time."""
+"""Training of images with transformers' Trainer, from `images.yaml` to the results of the run; images are cropped,
+flipped and normalised a batch at a time."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from runner.parts.images import network
 from runner.parts.images.data import SPLITS, ImageReport
 from runner.parts.images.network import Weights
 from runner.parts.proof import judging
+from runner.tools import child_process
 from runner.tools.problem import Stop
 from runner.tools.run_files import BEST_IMAGES, FINAL_IMAGES, TENSORBOARD
-from runner.trainer import checkpoints, child_process, results, stopping
+from runner.trainer import checkpoints, results, stopping
 from runner.trainer.records import ACCURACY
 from runner.trainer.settings import RunSettings
 from runner.trainer.stopping import Watchdog, no_step_more
@@ -52,7 +53,10 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
     shape = config["model"]
     model = network.build(shape["architecture"], shape["width"], shape["classes"])
     look = {"mean": config["data"]["mean"] or report.mean, "std": config["data"]["std"] or report.std}
-    data = datasets(folder, config, look)
+    pixels = (shape["image_size"], look["mean"], look["std"])
+    drawn = {"padding": config["data"]["random_crop_padding"], "flip": config["data"]["random_flip"], "seed": args.seed}
+    training = ImageDataset(folder / "train.parquet", *pixels, **drawn)
+    validation, test = (ImageDataset(folder / f"{split}.parquet", *pixels) for split in SPLITS[1:])
     history = History(settings)
     facts = {"shape": shape, "image_size": shape["image_size"], "classes": report.classes, **look}
     weights = Weights(Path(settings.run_dir), facts | {"fingerprint": settings.fingerprint})
@@ -65,15 +69,15 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
         model=model,
         args=args,
         data_collator=as_it_is,
-        train_dataset=data["train"],
-        eval_dataset=data["validation"],
+        train_dataset=training,
+        eval_dataset=validation,
         compute_metrics=lambda seen: {"accuracy": float((seen.predictions == seen.label_ids).mean())},
         preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1),
         callbacks=callbacks,
     )
     no_step_more(trainer)
     trainer.train(resume_from_checkpoint=str(resume) if resume else None)
-    finish(trainer, settings, history, weights, data["test"], shape)
+    finish(trainer, settings, history, weights, test, shape)
     # A process that leaves while its group is open can end the others with it, after all is done.
     trainer.accelerator.wait_for_everyone()
     trainer.accelerator.end_training()
@@ -84,7 +88,7 @@ def _prove(folder: Path, report: ImageReport, settings: RunSettings, tell: bool)
     seen = judging.images({split: folder / f"{split}.parquet" for split in SPLITS}, report.shared)
     if tell:
         seen.write(Path(settings.run_dir))
-        print(child_process.event_line({"event": "proof", "folder": settings.run_dir}), flush=True)
+        child_process.tell("proof", folder=settings.run_dir)
     if seen.faults:
         Watchdog(settings).stop(seen.complaint)
 
@@ -115,25 +119,12 @@ def arguments(trainer: dict[str, Any], settings: RunSettings) -> TrainingArgumen
     )
 
 
-def datasets(folder: Path, config: dict[str, Any], look: dict[str, list[float]]) -> dict[str, ImageDataset | None]:
-    """Training, validation and test images; `test` is None where there are none."""
-    size, data = config["model"]["image_size"], config["data"]
-    augmented = {"padding": data["random_crop_padding"], "flip": data["random_flip"], "seed": config["trainer"]["seed"]}
-    images = {
-        split: ImageDataset(
-            folder / f"{split}.parquet", size, look["mean"], look["std"], **(augmented if split == "train" else {})
-        )
-        for split in SPLITS
-    }
-    return images | {"test": images["test"] if len(images["test"]) else None}
-
-
 def finish(
     trainer: Trainer,
     settings: RunSettings,
     history: History,
     weights: Weights,
-    test: ImageDataset | None,
+    test: ImageDataset,
     shape: dict[str, Any],
 ) -> None:
     """Writes the final weights, measures the best ones on the test images once, and writes the summary."""
@@ -145,7 +136,7 @@ def finish(
     trainer.accelerator.wait_for_everyone()
     best = network.read(run_dir / BEST_IMAGES)
     measured: dict[str, float] = {}
-    if test is not None:
+    if len(test):
         trainer.model.load_state_dict(best["model"])
         measured = trainer.predict(test, metric_key_prefix="test").metrics
     if not main:
@@ -164,12 +155,11 @@ def finish(
 
 
 class ImageDataset(Dataset):
-    """ImageDataset of one Parquet file, whole in memory as bytes: 50,000 of 32×32 take 154 MB.
+    """The images of one Parquet file, in memory as bytes: 50,000 of 32×32 take 154 MB.
 
-    mean, std: of red, green and blue, 0 to 1. padding, flip: for training images alone, drawn from the seed and from which images
-    are in a batch, in which order: another draw each time, and the same one for a batch that a resumed run makes again. The
-    process's own random state would not do, because batches are made ahead of the step that is saved.
-    """
+    mean, std: of red, green and blue, 0 to 1. padding, flip: for training only, drawn from the seed and the images of a
+    batch in their order, so that a resumed run draws the same for the same batch. The process's random state would not
+    do, because batches are made ahead of the step that is saved."""
 
     def __init__(
         self,
@@ -192,7 +182,9 @@ class ImageDataset(Dataset):
     def __getitems__(self, indices: list[int]) -> dict[str, torch.Tensor]:
         """A batch at once: `pixel_values` (batch, 3, size, size) as floats, `labels` (batch,)."""
         pixels = self.pixels[indices]
-        draw = torch.Generator().manual_seed(_number(self.seed, indices))
+        # 63 bits that stand for these indices in their order.
+        told = hashlib.sha256(np.asarray([self.seed, *indices], np.int64).tobytes()).digest()
+        draw = torch.Generator().manual_seed(int.from_bytes(told[:8], "little") >> 1)
         if self.padding:
             pixels = random_crop(pixels, self.padding, draw)
         if self.flip:
@@ -201,12 +193,6 @@ class ImageDataset(Dataset):
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         return {name: values[0] for name, values in self.__getitems__([index]).items()}
-
-
-def _number(seed: int, indices: list[int]) -> int:
-    """A number of 63 bits that stands for these indices in their order."""
-    told = hashlib.sha256(np.asarray([seed, *indices], np.int64).tobytes())
-    return int.from_bytes(told.digest()[:8], "little") >> 1
 
 
 def as_it_is(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -223,7 +209,7 @@ def read(file: Path, size: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def random_crop(pixels: torch.Tensor, padding: int, draw: torch.Generator | None = None) -> torch.Tensor:
-    """Each image (batch, 3, height, width) with `padding` black pixels around it, cut back to its size at a random place."""
+    """Each image (batch, 3, height, width) with `padding` black pixels around it, cut back to its size at random."""
     count, _, height, width = pixels.shape
     padded = torch.nn.functional.pad(pixels, (padding,) * 4)
     top, left = torch.randint(0, 2 * padding + 1, (2, count, 1), generator=draw)

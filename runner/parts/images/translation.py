@@ -5,20 +5,33 @@ Axolotl trains no images, so the engine is the runner's own `images`: transforme
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from runner import catalog
-from runner.parts.images.pictures import Images, class_folders, class_names
+from runner.data.report import PreparedRows
+from runner.parts.images.data import ImageSet, class_folders, class_names
 from runner.plan import Evaluation, Place, Plan, Stage
+from runner.recipe import overrides
+from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.scenarios.contract import Measurable
-from runner.scenarios.shared import cadence, common
+from runner.scenarios.shared import common, rehearsal
 from runner.tools.problem import Problem, Stop
+from runner.trainer.records import Summary
 
 # The name that images of 0.1 know it by, too.
 TRAINER = "runner.scenarios.image_classification.trainer"
 CONFIG_FILE = "images.yaml"
+
+# Of a rehearsal.
+MAX_IMAGES = 1000
+WIDTH = 16
+# So many looks at images are enough for the narrow twin, and take half a minute on two cores.
+LOOKS = 5000
+MIN_ACCURACY = 0.60
 
 
 def translate(recipe: Recipe, place: Place) -> Plan:
@@ -34,50 +47,44 @@ def measurable(recipe: Recipe) -> dict[str, Measurable]:
 
 def train(recipe: Recipe, place: Place) -> Stage:
     """The stage that trains, in the plan's own folders."""
-    runs_on, data = common.machines(recipe, place), asdict(preparation(recipe, place))
+    runs_on, data = common.machines(recipe, place), recipe.data
+    prepare = common.made(
+        ImageSet,
+        data,
+        path=common.data_file(recipe, place, data.path),
+        image_size=recipe.model.image_size,
+        classes=recipe.model.classes,
+    )
+    # W&B and MLflow put the curves under the recipe's name.
+    project = {"wandb": "WANDB_PROJECT", "mlflow": "MLFLOW_EXPERIMENT_NAME"}.get(recipe.train.report_to)
     conditions, evaluation = common.measured(recipe, Evaluation("images", rows=place.data_dir))
     return Stage(
         name="train",
         engine="images",
         config={
             "model": {key: recipe.model[key] for key in ("architecture", "width", "image_size", "classes")},
-            "data": images(recipe, place),
-            "prepare": data,
+            # The prepared images, and what training does to each as it reads it.
+            "data": {
+                "folder": place.data_dir,
+                "random_crop_padding": data.random_crop_padding,
+                "random_flip": data.random_flip,
+                "mean": list(data.mean) if data.mean else None,
+                "std": list(data.std) if data.std else None,
+            },
+            "prepare": asdict(prepare),
             "trainer": trainer(recipe, place),
             "recipe_runner": common.run_facts(recipe, place),
         },
         config_file=CONFIG_FILE,
-        data=data,
+        data=asdict(prepare),
         files=(),
         # torchrun reads the number of machines, their ranks and the master's address from PET_*.
         command=("torchrun", "-m", TRAINER, "--prepare", f"{place.config_dir}/{CONFIG_FILE}"),
-        env=environment(recipe, place),
+        env=common.common_environment(recipe, place) | ({project: recipe.name} if project else {}),
         machines=runs_on,
         shm_gib=common.shared_memory_gib(runs_on),
         gates=conditions,
         evaluation=evaluation,
-    )
-
-
-def images(recipe: Recipe, place: Place) -> dict[str, Any]:
-    """The prepared images, and what training does to each as it reads it."""
-    data = recipe.data
-    return {
-        "folder": place.data_dir,
-        "random_crop_padding": data.random_crop_padding,
-        "random_flip": data.random_flip,
-        "mean": list(data.mean) if data.mean else None,
-        "std": list(data.std) if data.std else None,
-    }
-
-
-def preparation(recipe: Recipe, place: Place) -> Images:
-    return common.made(
-        Images,
-        recipe.data,
-        path=common.data_file(recipe, place, recipe.data.path),
-        image_size=recipe.model.image_size,
-        classes=recipe.model.classes,
     )
 
 
@@ -99,19 +106,13 @@ def trainer(recipe: Recipe, place: Place) -> dict[str, Any]:
         "fp16": recipe.model.precision == "fp16",
         "seed": train.seed,
         "logging_steps": train.logging_steps,
-        **cadence.evaluated(train),
+        **common.evaluated(train),
         "save_total_limit": train.keep_checkpoints,
         "output_dir": place.checkpoints_dir,
         "report_to": train.report_to,
         "ddp_bucket_cap_mb": common.ddp_bucket_mb(recipe),
         "ddp_find_unused_parameters": recipe.communication.ddp_find_unused_parameters,
     }
-
-
-def environment(recipe: Recipe, place: Place) -> dict[str, str]:
-    """Environment of every training process; W&B and MLflow put the curves under the recipe's name."""
-    project = {"wandb": "WANDB_PROJECT", "mlflow": "MLFLOW_EXPERIMENT_NAME"}.get(recipe.train.report_to)
-    return common.common_environment(recipe, place) | ({project: recipe.name} if project else {})
 
 
 def normalising(recipe: Recipe) -> Iterator[Problem]:
@@ -159,4 +160,71 @@ def classes_on_the_hub(recipe: Recipe) -> Iterator[Problem]:
         )
 
 
-RULES = (normalising, crop, classes, classes_on_the_hub, cadence.rule())
+RULES = (normalising, crop, classes, classes_on_the_hub, common.cadence_rule())
+
+
+def before_data(recipe: Recipe, file: str | None) -> list[Override]:
+    made = rehearsal.data(recipe, file)
+    return [*made, *_classes_of_sample(recipe, made), *rehearsal.gates(recipe)]
+
+
+def _classes_of_sample(recipe: Recipe, made: list[Override]) -> Iterator[Override]:
+    """The recipe's classes are those of its own images; a sample that stands in for them may have more or fewer."""
+    sample = recipe.data.sample
+    if not sample or not any(change.setting == "data.path" and change.after == sample for change in made):
+        return
+    import pyarrow
+    from pyarrow import parquet
+
+    from runner.parts.images.data import named_classes
+
+    with suppress(OSError, pyarrow.ArrowInvalid):
+        count = len(named_classes(parquet.read_schema(recipe.folder / sample), recipe.data.label_column))
+        if count and count != recipe.model.classes:
+            yield rehearsal.substitute("model.classes", count, "those of the sample, which is of other images")
+
+
+def stands_in(recipe: Recipe, folder: Path) -> dict[str, Any]:
+    """What the data stage of a rehearsal does besides: a seeded draw of the images."""
+    return {"sample_rows": MAX_IMAGES}
+
+
+def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Override]:
+    """The narrow twin, processes in place of machines, and as many epochs as it takes."""
+    train = recipe.train
+    micro = min(train.micro_batch_size, 32)
+    epochs = -(-LOOKS // rows.train_rows)
+    enough = f"{LOOKS:,} looks or a few more at {rows.train_rows:,} images are enough for it"
+    narrow = min(recipe.model.width, WIDTH)
+    return [
+        rehearsal.substitute("model.width", narrow, "a narrow twin, the same layers; it runs on two cores"),
+        rehearsal.substitute("model.precision", "fp32", "runs on any processor"),
+        rehearsal.substitute("data.mean", None, "measured on these images"),
+        rehearsal.substitute("data.std", None, "measured on these images"),
+        *rehearsal.on_processors(recipe, rehearsal.processes_for(recipe, rows)),
+        rehearsal.substitute("train.micro_batch_size", micro, "small steps"),
+        rehearsal.substitute("train.gradient_accumulation_steps", 1, "small steps"),
+        rehearsal.substitute("train.epochs", epochs, enough),
+        rehearsal.substitute("train.effective_batch_size", None, "computed from the lines above"),
+        rehearsal.substitute("train.learning_rate", 0.003, "a narrow network takes larger steps"),
+        rehearsal.substitute("train.optimizer", "adamw_torch", "runs on any processor"),
+        rehearsal.substitute("train.logging_steps", 5, "few steps"),
+        rehearsal.substitute("train.report_to", "tensorboard", "needs no account"),
+        overrides.without_time_limit(rehearsal.BY),
+    ]
+
+
+def shown(original: Recipe, made: list[Override], rows: PreparedRows) -> Iterator[str]:
+    yield from map(str, made)
+
+
+def judge(plan: Plan, summaries: list[Summary]) -> None:
+    """Raises Stop where fewer than 60 % of the validation images are told right."""
+    for summary in summaries:
+        accuracy = summary.best_accuracy or 0.0
+        if accuracy < MIN_ACCURACY:
+            raise Stop(
+                f"The rehearsal of `{plan.name}` did not learn: it tells {accuracy:.1%} of the validation images right, and "
+                f"{MIN_ACCURACY:.0%} are needed.",
+                "Look at the images and their classes, and at what is done to them under `data`.",
+            )

@@ -4,6 +4,6 @@ from runner.parts import Part
 
 PART = Part(
     package=__name__,
-    needs=("openshift",),
+    needs=("jobs", "openshift"),
     targets={"kfp": "target"},
 )

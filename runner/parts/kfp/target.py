@@ -1,20 +1,24 @@
-"""The pipeline of a plan for Kubeflow Pipelines: a task a stage and a task a gate, in the form that its SDK compiles to (IR YAML, schema 2.1.0).
+"""A plan as a pipeline for Kubeflow Pipelines: a task a stage and a task a gate, in the form that its SDK compiles to
+(IR YAML, schema 2.1.0).
 
-Each task is a small pod that sends what comes next and waits for it, by the code of the driver (`runner.parts.kfp.task`). What
-comes after a gate stands in a condition on its verdict, and a closed one ends the run in a task of its own that fails. The plan
-lies in a config map beside the pipeline. Read in kfp 2.17's own specification, and in what its compiler writes.
+Each task is a small pod that sends what comes next and waits for it, by the driver's code (`runner.parts.kfp.task`).
+The tasks after a gate are in a condition on its verdict; a closed gate ends the run in a task of its own that fails.
+The plan is in a config map beside the pipeline. Sources: kfp 2.17's own specification, and the output of its compiler.
 """
 
 from typing import Any
 
+from runner.parts.jobs import code, kubernetes, podspec
 from runner.parts.openshift import driver_job
 from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
-from runner.render import code, kubernetes, planned, podspec
+from runner.render import planned
 from runner.tools.files import Artifact
 from runner.tools.text import yaml_text
 
-NAME = "kfp"
+# A piece of a pipeline, as Kubeflow Pipelines defines it.
+Spec = dict[str, Any]
+NAME = driver_job.PIPELINE
 FOLDER = "kfp"
 FILE = "pipeline.yaml"
 # The name that images of 0.1 know it by, too.
@@ -22,25 +26,21 @@ MODULE = "runner.cluster.kfp_task"
 OPEN = "open"
 TEXT = {"parameterType": "STRING"}
 # Where a task that has died is tried again; what has decided to end ends again at once.
-RETRIES = {
-    "maxRetryCount": 5,
-    "backoffDuration": "30s",
-    "backoffFactor": 2.0,
-    "backoffMaxDuration": "600s",
-}
+RETRIES = {"maxRetryCount": 5, "backoffDuration": "30s", "backoffFactor": 2.0, "backoffMaxDuration": "600s"}
 GIB = 2.0**30 / 1e9
 # The launcher's places for what a task leaves, by its own placeholders.
 RECORD = ["--executor-input", "{{$}}"]
-
-
 OF_STAGE = {"stage": TEXT, "key": TEXT, "before": {**TEXT, "isOptional": True}}
-# Each kind of task: what it takes, the texts that it gives, the artifacts that it leaves, and whether it builds on a model.
-PARTS: dict[str, tuple[dict[str, Any], tuple[str, ...], tuple[str, ...], bool]] = {
+# Each kind of task: what it takes, the texts that it gives, the artifacts that it leaves, whether it builds on a model.
+PARTS: dict[str, tuple[Spec, tuple[str, ...], tuple[str, ...], bool]] = {
     "prepare": (OF_STAGE, ("made",), (), False),
     "train": (OF_STAGE, ("made",), ("metrics", "model"), True),
     "gate": ({"stage": TEXT, "made": TEXT}, ("verdict", "said"), ("metrics",), True),
     "closed": ({"stage": TEXT, "said": TEXT}, (), (), False),
 }
+
+# Its tasks send what the recipe's pods see.
+place = kubernetes.place
 
 
 def named(recipe: Recipe) -> bool:
@@ -70,12 +70,12 @@ def render(plan: Plan) -> list[Artifact]:
     return [Artifact(f"{FOLDER}/{config.path}", config.text), Artifact(f"{FOLDER}/{FILE}", text)]
 
 
-def _pipeline(plan: Plan, alone: Plan) -> dict[str, Any]:
-    components: dict[str, Any] = {}
-    root = _dag(plan, list(plan.stages), components, None, None)
-    parts = {one["executorLabel"].removeprefix("exec-") for one in components.values() if "executorLabel" in one}
+def _pipeline(plan: Plan, alone: Plan) -> Spec:
+    tasks = _Tasks(plan)
+    root = tasks.up_to_a_gate(list(plan.stages), None, None)
+    parts = {one["executorLabel"].removeprefix("exec-") for one in tasks.components.values() if "executorLabel" in one}
     return {
-        "components": dict(sorted(components.items())),
+        "components": dict(sorted(tasks.components.items())),
         "deploymentSpec": {"executors": {f"exec-{part}": _executor(plan, alone, part) for part in sorted(parts)}},
         "pipelineInfo": {"name": plan.name, "description": f"recipe {plan.name}, {plan.fingerprint}"},
         "root": {"dag": {"tasks": root}},
@@ -84,8 +84,9 @@ def _pipeline(plan: Plan, alone: Plan) -> dict[str, Any]:
     }
 
 
-def _platform(alone: Plan, config: str) -> dict[str, Any]:
-    """What the pod of a task has beside its container: the plan, a folder for cloned code, and today's build of its image."""
+def _platform(alone: Plan, config: str) -> Spec:
+    """What a task's pod has beside its container: the plan, a folder for cloned code, and the current build of its
+    image."""
     place = {"configMapName": config, "mountPath": alone.place.config_dir, "optional": False}
     folders = [{"volumeName": volume["name"], "mountPath": code.MOUNT} for volume in code.volumes(alone)]
     return {
@@ -95,24 +96,29 @@ def _platform(alone: Plan, config: str) -> dict[str, Any]:
     }
 
 
-def _kind(name: str) -> dict[str, Any]:
+def _kind(name: str) -> Spec:
     return {"artifactType": {"schemaTitle": f"system.{name.capitalize()}", "schemaVersion": "0.0.1"}}
 
 
-def _component(part: str) -> dict[str, Any]:
-    """What a task of this kind takes and leaves. The model before it is taken so that the dashboard shows where one comes from."""
+def _component(part: str) -> Spec:
+    """What a task of this kind takes and leaves. It takes the model before it so that the dashboard shows its
+    origin."""
     takes, gives, leaves, built_on = PARTS[part]
-    inputs = {"parameters": takes} | (
-        {"artifacts": {"base": {**_kind("model"), "isOptional": True}}} if built_on else {}
-    )
     outputs = ({"parameters": dict.fromkeys(gives, TEXT)} if gives else {}) | (
         {"artifacts": {name: _kind(name) for name in leaves}} if leaves else {}
     )
-    own = {"executorLabel": f"exec-{part}", "inputDefinitions": inputs}
+    base = {**_kind("model"), "isOptional": True} if built_on else None
+    own = {"executorLabel": f"exec-{part}", "inputDefinitions": _inputs(takes, base=base)}
     return own | ({"outputDefinitions": outputs} if outputs else {})
 
 
-def _executor(plan: Plan, alone: Plan, part: str) -> dict[str, Any]:
+def _inputs(parameters: Spec, **artifacts: Spec | None) -> Spec:
+    """What something takes, or is given: texts, and a model where there is one."""
+    given = {name: artifact for name, artifact in artifacts.items() if artifact}
+    return {"parameters": parameters} | ({"artifacts": given} if given else {})
+
+
+def _executor(plan: Plan, alone: Plan, part: str) -> Spec:
     """The pod of a task. It takes no init container, so that code by git comes with its command."""
     command = code.wrapped(plan, driver_job.command(alone, module=MODULE))
     told = ["--stage", "{{$.inputs.parameters['stage']}}", *RECORD]
@@ -137,68 +143,71 @@ def _executor(plan: Plan, alone: Plan, part: str) -> dict[str, Any]:
     }
 
 
-def _dag(
-    plan: Plan, stages: list[Stage], components: dict[str, Any], made: str | None, model: str | None
-) -> dict[str, Any]:
-    """The tasks up to the first gate, and in a condition all after it. made, model: the names of the inputs by which a
-    condition's first task gets what was made before it; None where nothing was."""
-    tasks: dict[str, Any] = {}
-    before: dict[str, Any] | None = {"componentInputParameter": made} if made else None
-    base: dict[str, Any] | None = {"componentInputArtifact": model} if model else None
-    last: list[str] = []
-    for number, stage in enumerate(stages):
-        part = "train" if stage.trains else "prepare"
-        given = {"stage": _constant(stage.name), "key": _constant(stage.keys.get("", plan.fingerprint))}
-        given |= {"before": before} if before else {}
-        # What trains nothing finds by itself that it is done, and whether files beside the recipe have changed.
-        tasks[stage.name] = _task(
-            components, stage.name, part, last, given, base if stage.trains else None, cached=stage.trains
-        )
-        before = {"taskOutputParameter": {"producerTask": stage.name, "outputParameterKey": "made"}}
-        last = [stage.name]
-        if stage.trains:
-            base = {"taskOutputArtifact": {"producerTask": stage.name, "outputArtifactKey": "model"}}
-        if not stage.gates:
-            continue
-        name = f"gate-{stage.name}"
-        # A verdict may be overruled, and a gate that was closed looks again.
-        tasks[name] = _task(
-            components, name, "gate", last, {"stage": _constant(stage.name), "made": before}, base, cached=False
-        )
-        tasks |= _after(plan, stage, stages[number + 1 :], components, name, before, base)
-        break
-    return tasks
+class _Tasks:
+    """The tasks of a plan. components: what each task takes and leaves, or the tasks in a condition. Each task has its
+    own, as the SDK writes them: its local runner names results by that."""
 
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.components: Spec = {}
 
-def _after(
-    plan: Plan,
-    stage: Stage,
-    later: list[Stage],
-    components: dict[str, Any],
-    gate: str,
-    made: dict[str, Any],
-    model: dict[str, Any] | None,
-) -> dict[str, Any]:
-    """What follows a gate: the stages after it where it is open, and the end of the run where it is closed."""
-    verdict, said = (
-        {"taskOutputParameter": {"producerTask": gate, "outputParameterKey": name}} for name in ("verdict", "said")
-    )
-    shut = f"closed-{stage.name}"
-    end = {"stage": _constant(stage.name), "said": {"componentInputParameter": "said"}}
-    components[f"comp-if-{shut}"] = {
-        "dag": {"tasks": {shut: _task(components, shut, "closed", [], end, None, cached=False, retried=False)}},
-        "inputDefinitions": {"parameters": {_channel(gate): TEXT, "said": TEXT}},
-    }
-    tasks = {f"if-{shut}": _condition(f"if-{shut}", "!=", gate, {_channel(gate): verdict, "said": said}, None)}
-    if later:
-        name = f"if-open-{stage.name}"
-        inputs = {"parameters": {_channel(gate): TEXT, "made": TEXT}} | (
-            {"artifacts": {"model": _kind("model")}} if model else {}
+    def up_to_a_gate(self, stages: list[Stage], before: Spec | None, base: Spec | None) -> Spec:
+        """The tasks up to the first gate, and in a condition all after it. before, base: where the first task finds the
+        previous result, and the model; None where there is none."""
+        tasks: Spec = {}
+        for number, stage in enumerate(stages):
+            part = "train" if stage.trains else "prepare"
+            given = {"stage": _constant(stage.name), "key": _constant(stage.keys.get("", self.plan.fingerprint))}
+            given |= {"before": before} if before else {}
+            tasks[stage.name] = self._task(stage.name, part, given, base if stage.trains else None)
+            before = {"taskOutputParameter": {"producerTask": stage.name, "outputParameterKey": "made"}}
+            if stage.trains:
+                base = {"taskOutputArtifact": {"producerTask": stage.name, "outputArtifactKey": "model"}}
+            if stage.gates:
+                gate = f"gate-{stage.name}"
+                tasks[gate] = self._task(gate, "gate", {"stage": _constant(stage.name), "made": before}, base)
+                return tasks | self._after(stage, stages[number + 1 :], gate, before, base)
+        return tasks
+
+    def _after(self, stage: Stage, later: list[Stage], gate: str, made: Spec, model: Spec | None) -> Spec:
+        """What follows a gate: the stages after it where it is open, and the end of the run where it is closed."""
+        verdict, said = (
+            {"taskOutputParameter": {"producerTask": gate, "outputParameterKey": name}} for name in ("verdict", "said")
         )
-        inner = _dag(plan, later, components, "made", "model" if model else None)
-        components[f"comp-{name}"] = {"dag": {"tasks": inner}, "inputDefinitions": inputs}
-        tasks[name] = _condition(name, "==", gate, {_channel(gate): verdict, "made": made}, model)
-    return tasks
+        shut = f"closed-{stage.name}"
+        end = {"stage": _constant(stage.name), "said": {"componentInputParameter": "said"}}
+        self.components[f"comp-if-{shut}"] = {
+            "dag": {"tasks": {shut: self._task(shut, "closed", end)}},
+            "inputDefinitions": _inputs({_channel(gate): TEXT, "said": TEXT}),
+        }
+        tasks = {f"if-{shut}": _condition(f"if-{shut}", "!=", gate, _inputs({_channel(gate): verdict, "said": said}))}
+        if later:
+            name = f"if-open-{stage.name}"
+            base = {"componentInputArtifact": "model"} if model else None
+            self.components[f"comp-{name}"] = {
+                "dag": {"tasks": self.up_to_a_gate(later, {"componentInputParameter": "made"}, base)},
+                "inputDefinitions": _inputs(
+                    {_channel(gate): TEXT, "made": TEXT}, model=_kind("model") if model else None
+                ),
+            }
+            given = _inputs({_channel(gate): verdict, "made": made}, model=model)
+            tasks[name] = _condition(name, "==", gate, given)
+        return tasks
+
+    def _task(self, name: str, part: str, parameters: Spec, base: Spec | None = None) -> Spec:
+        self.components[f"comp-{name}"] = _component(part)
+        inputs = _inputs(parameters, base=base)
+        waits = _producers(inputs)
+        return {
+            # A stage that trains nothing finds by itself that it is done, and whether files beside the recipe have changed. A
+            # verdict may be overruled, and a closed gate looks again.
+            "cachingOptions": {"enableCache": True} if part == "train" else {},
+            "componentRef": {"name": f"comp-{name}"},
+            **({"dependentTasks": waits} if waits else {}),
+            "inputs": inputs,
+            **({"retryPolicy": RETRIES} if part != "closed" else {}),
+            "taskInfo": {"name": name},
+        }
 
 
 def _channel(gate: str) -> str:
@@ -206,48 +215,22 @@ def _channel(gate: str) -> str:
     return f"pipelinechannel--{gate}--verdict"
 
 
-def _condition(
-    name: str, comparison: str, gate: str, parameters: dict[str, Any], model: dict[str, Any] | None
-) -> dict[str, Any]:
-    inputs = {"parameters": parameters} | ({"artifacts": {"model": model}} if model else {})
+def _condition(name: str, comparison: str, gate: str, inputs: Spec) -> Spec:
     return {
         "componentRef": {"name": f"comp-{name}"},
-        "dependentTasks": sorted({gate, *_producers(inputs)}),
+        "dependentTasks": _producers(inputs),
         "inputs": inputs,
         "taskInfo": {"name": name},
         "triggerPolicy": {"condition": f"inputs.parameter_values['{_channel(gate)}'] {comparison} '{OPEN}'"},
     }
 
 
-def _task(
-    components: dict[str, Any],
-    name: str,
-    part: str,
-    after: list[str],
-    parameters: dict[str, Any],
-    base: dict[str, Any] | None,
-    cached: bool,
-    retried: bool = True,
-) -> dict[str, Any]:
-    """A task with a component of its own, as the SDK writes them: by that its local runner names its results."""
-    components[f"comp-{name}"] = _component(part)
-    inputs = {"parameters": parameters} | ({"artifacts": {"base": base}} if base else {})
-    waits = sorted({*after, *_producers(inputs)})
-    return {
-        "cachingOptions": {"enableCache": True} if cached else {},
-        "componentRef": {"name": f"comp-{name}"},
-        **({"dependentTasks": waits} if waits else {}),
-        "inputs": inputs,
-        **({"retryPolicy": RETRIES} if retried else {}),
-        "taskInfo": {"name": name},
-    }
-
-
-def _producers(inputs: dict[str, Any]) -> list[str]:
-    """The tasks whose outputs a task takes."""
+def _producers(inputs: Spec) -> list[str]:
+    """The tasks whose outputs something takes, and which it waits for."""
     sources = [source for kind in inputs.values() for source in kind.values()]
-    return [how["producerTask"] for source in sources for how in source.values() if "producerTask" in how]
+    producers = {how["producerTask"] for source in sources for how in source.values() if "producerTask" in how}
+    return sorted(producers)
 
 
-def _constant(text: str) -> dict[str, Any]:
+def _constant(text: str) -> Spec:
     return {"runtimeValue": {"constant": text}}

@@ -1,10 +1,11 @@
 """`python -m runner.parts.kfp.task PLAN … VERB --stage NAME …`: one task of the pipeline of target `kfp`.
 
-    prepare, train    sends the stage's job and waits for it; leaves what was made, and of a trained one model and metrics
+    prepare, train    sends the stage's job and waits for it; leaves its uid, and after training model and metrics
     gate              the same of the gate after the stage; leaves its verdict
     closed            ends the run where a gate is closed, with what it says
 
-What a task leaves it writes where the launcher of Kubeflow Pipelines looks for it (`executor_output.json`, of kfp 2.17's specification).
+A task writes its outputs where the launcher of Kubeflow Pipelines looks for them (`executor_output.json`, kfp 2.17's
+specification).
 """
 
 import json
@@ -13,18 +14,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.kfp import target
-from runner.parts.openshift import driver_job, in_pod, pipeline
-from runner.parts.openshift.client import Cluster, Manifest
+from runner.parts.openshift import controller, driver_job, pipeline
+from runner.parts.openshift.client import Cluster
 from runner.parts.openshift.controller import say, walk
 from runner.parts.openshift.errors import patiently, pause
-from runner.parts.openshift.follow import Gone
-from runner.parts.openshift.jobs import container, pods_of
+from runner.parts.openshift.jobs import pods_of
 from runner.parts.openshift.pipeline import Milestone
-from runner.parts.openshift.status import FAILED, TAIL
+from runner.parts.openshift.status import FAILED, first_log
+from runner.parts.openshift.watch import Gone
 from runner.plan import Plan, Stage
+from runner.tools import child_process
 from runner.tools.problem import Stop
-from runner.trainer import child_process
 
 # A row of a gate's table that has measured something (`runner.parts.evaluate.gates.table`).
 ROW = re.compile(r"^(?P<metric>\S+) {2,}\S+ \S+ +(?P<got>[-+.\deE]+) {2,}")
@@ -52,7 +54,7 @@ def verdict(cluster: Cluster, plan: Plan, wanted: Stage) -> tuple[dict[str, str]
         found, refusal = target.OPEN, ""
     except Stop as stop:
         found, refusal = "closed", stop.text
-    milestone = _of(cluster, plan, wanted, of_gate=True)
+    milestone = pipeline.milestone_of(cluster, plan, wanted, of_gate=True)
     if refusal and milestone.state != FAILED:
         # It was not this gate that said no.
         raise Stop(refusal)
@@ -64,21 +66,16 @@ def verdict(cluster: Cluster, plan: Plan, wanted: Stage) -> tuple[dict[str, str]
 
 
 def _walked(cluster: Cluster, plan: Plan, wanted: Stage, of_gate: bool = False) -> Milestone | None:
-    """As `walk`; but where somebody takes a job away, and has not ended the run as `recipe stop` does, the task waits: one that has
-    failed is tried again by the pipeline server, and that would send the job anew."""
+    """As `walk`; but where somebody deletes a job without ending the run (`recipe stop` ends it), the task waits: the
+    pipeline server would try a failed one again, and that would send the job again."""
     while True:
         try:
             return walk(cluster, plan, None, "", say, wanted.name, of_gate)
         except Gone as gone:
             say(f"{gone.text}\nUntil then the run waits; `recipe stop` ends it where it is not to go on.")
-            while patiently(lambda: _of(cluster, plan, wanted, of_gate)).state in (pipeline.MISSING, pipeline.GOING):
+            gone_states = (pipeline.MISSING, pipeline.GOING)
+            while patiently(lambda: pipeline.milestone_of(cluster, plan, wanted, of_gate)).state in gone_states:
                 pause()
-
-
-def _of(cluster: Cluster, plan: Plan, wanted: Stage, of_gate: bool) -> Milestone:
-    """How a stage, or the gate after it, is now."""
-    way = pipeline.milestones(cluster, plan)
-    return next(each for each in way if (each.stage.name, each.of_gate) == (wanted.name, of_gate))
 
 
 def model_uri(plan: Plan, wanted: Stage) -> str:
@@ -91,17 +88,14 @@ def model_uri(plan: Plan, wanted: Stage) -> str:
 def measured(cluster: Cluster, job: Manifest) -> dict[str, float]:
     """The last figures of a training job's own lines in the log of its first machine."""
     values: dict[str, float] = {}
-    for pod in pods_of(cluster, job)[:1]:
-        name, space = pod["metadata"]["name"], job["metadata"]["namespace"]
-        for event in child_process.events(cluster.log(space, name, container(job), tail=TAIL) or ""):
-            numbers = {key: value for key, value in event.items() if type(value) in (int, float)}
-            values |= {key: float(value) for key, value in numbers.items()}
+    for event in child_process.events(first_log(cluster, job, pods_of(cluster, job))):
+        values |= {key: float(value) for key, value in event.items() if type(value) in (int, float)}
     return values
 
 
 def leave(given: str, parameters: dict[str, str], metadata: dict[str, Output], model: Path | None) -> None:
-    """Writes what a task leaves. given: the launcher's own description of the task; model: the file that the dashboard offers
-    for the model, which says where it lies: its weights stay on the claim."""
+    """Writes a task's outputs. given: the launcher's own description of the task; model: the file that the dashboard
+    offers for the model. It names the folder of the weights, which stay on the claim."""
     outputs = json.loads(given).get("outputs", {})
     artifacts = {
         name: {"artifacts": [{**place["artifacts"][0], "metadata": metadata.get(name, {})}]}
@@ -116,7 +110,7 @@ def leave(given: str, parameters: dict[str, str], metadata: dict[str, Output], m
 
 
 def main(arguments: list[str]) -> int:
-    program = in_pod.Program("runner.parts.kfp.task")
+    program = controller.Program("runner.parts.kfp.task")
     parser = program.parser
     parser.add_argument("verb", choices=("prepare", "train", "gate", "closed"))
     parser.add_argument("--stage", required=True)
@@ -127,7 +121,7 @@ def main(arguments: list[str]) -> int:
     try:
         if given.verb == "closed":
             raise Stop(given.said)
-        cluster, plan = in_pod.opened(given)
+        cluster, plan = controller.opened(given)
         wanted = plan.stage(given.stage)
         leave(given.executor_input, *(verdict if given.verb == "gate" else stage)(cluster, plan, wanted), given.model)
     except Stop as stop:

@@ -4,15 +4,16 @@ from runner.parts import Part
 
 PART = Part(
     package=__name__,
+    needs=("jobs",),
     sections=("openshift", "image"),
-    rules="deployment_rules",
+    rules="rules",
     hooks={
-        "beside_jobs": "upload_instructions.beside_jobs",
-        "why_on_cluster": "hooks.why_on_cluster",
-        "promote_on_cluster": "hooks.promote_on_cluster",
-        "model_on_claim": "claimed_model.copied",
-        "callbacks": "training_metrics.callbacks",
+        "beside_jobs": "site.beside_jobs",
+        "why_on_cluster": "commands.why_on_cluster",
+        "promote_on_cluster": "commands.promote_on_cluster",
+        "model_on_claim": "transfer.copied",
     },
+    command_module="commands",
     commands={
         "site": "Write what its namespace needs, once.",
         "submit": "Send a recipe to the cluster.",

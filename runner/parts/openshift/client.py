@@ -2,18 +2,88 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import os
+import pkgutil
 import re
+import socket
+import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import ModuleType
 from typing import Any, Protocol
 from urllib.parse import urlencode
 
-from runner.parts.openshift.client_parts import client_parts
+from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift.errors import Refused, no_api, passes, recent, unreachable
+from runner.tools import packaged
 from runner.tools.problem import Stop
+from runner.tools.process import bound_port
+
+ROOT = "kubernetes"
+# Packages that are replaced while our parts of the client are imported: each imports these at its top, and uses them only
+# where a kubeconfig names an `auth-provider` (gcp, oidc) or a proxy.
+LATER = {
+    "requests": ("utils",),
+    "requests_oauthlib": (),
+    "oauthlib": ("oauth2",),
+    "google": ("auth", "auth.transport", "auth.transport.requests"),
+}
+
+
+class Later(ModuleType):
+    """A module, or a function or class in one, that is imported when it is used."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        whole = f"{self.__name__}.{name}"
+        # While it stands in for the module, an importer asks for the name alone.
+        return Later(whole) if sys.modules.get(self.__name__) is self else pkgutil.resolve_name(whole)
+
+    def __call__(self, *given: Any, **how: Any) -> Any:
+        return pkgutil.resolve_name(self.__name__)(*given, **how)
+
+
+@cache
+def client_parts() -> tuple[Any, Any, Any]:
+    """The client's kubeconfig reader, its configuration and its connection pool. Importing the client itself still
+    gives all of it. Raises Stop where it is not installed."""
+    found = importlib.util.find_spec(ROOT)
+    if found is None or not found.submodule_search_locations:
+        raise Stop("Talking to a cluster needs a package that is not installed.", packaged.install("cluster"))
+    home = found.submodule_search_locations[0]
+    before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == ROOT}
+    later = [
+        name
+        for package, parts in LATER.items()
+        if package not in sys.modules
+        for name in (package, *(f"{package}.{part}" for part in parts))
+    ]
+    for name in before:
+        del sys.modules[name]
+    sys.modules.update({name: Later(name) for name in later})
+    try:
+        for name in (ROOT, f"{ROOT}.client", f"{ROOT}.config"):
+            bare = sys.modules[name] = ModuleType(name)
+            bare.__path__ = [os.path.join(home, *name.split(".")[1:])]
+        client = importlib.import_module(f"{ROOT}.client.configuration")
+        rest = importlib.import_module(f"{ROOT}.client.rest")
+        # The names that its kubeconfig reader imports; the second one only makes a client that we do not have.
+        vars(sys.modules[f"{ROOT}.client"]).update(Configuration=client.Configuration, ApiClient=None)
+        return importlib.import_module(f"{ROOT}.config.kube_config"), client, rest
+    finally:
+        for name in [*later, *(name for name in sys.modules if name.partition(".")[0] == ROOT)]:
+            del sys.modules[name]
+        sys.modules.update(before)
+
 
 # Every kind that the runner touches: its group and version, and its name in an address.
 KINDS = {
@@ -38,8 +108,6 @@ OLDER = dict.fromkeys(("LocalQueue", "Workload"), "kueue.x-k8s.io/v1beta1")
 MANAGER = "recipe-runner"
 TIMEOUT_SECONDS = (10, 60)
 
-# An object of the cluster, as Kubernetes defines it.
-Manifest = dict[str, Any]
 Manifests = list[Manifest]
 Query = Sequence[tuple[str, Any]]
 
@@ -53,64 +121,7 @@ class Response(Protocol):
     def stream(self, size: int) -> Iterator[bytes]: ...
 
 
-class Cluster(Protocol):
-    """What the commands ask of a cluster. Every method raises Stop in plain words where the cluster refuses, and TryAgain
-    where it does not answer; `request` alone raises Refused instead, with the status and the cluster's own words.
-
-    server: its address; namespace: the one of the kubeconfig's current context.
-    """
-
-    namespace: str
-
-    @property
-    def server(self) -> str: ...
-
-    def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
-        """The object, or None where there is none of that name, or no such kind."""
-
-    def list(
-        self, kind: str, namespace: str, labels: Mapping[str, str] | None = None, forgiving: bool = False
-    ) -> Manifests:
-        """All objects with these labels; none where the cluster does not know the kind.
-
-        forgiving: none, too, where this user may not see them.
-        """
-
-    def apply(self, manifest: Mapping[str, Any], dry_run: bool = False) -> Manifest:
-        """Server-side apply; with `dry_run` the cluster judges and keeps nothing."""
-
-    def create(self, manifest: Mapping[str, Any], dry_run: bool = False) -> Manifest: ...
-
-    def delete(self, kind: str, namespace: str, name: str, grace_seconds: int | None = None) -> bool:
-        """Deletes an object and what belongs to it; False where it was not there."""
-
-    def log(
-        self,
-        namespace: str,
-        pod: str,
-        container: str,
-        *,
-        previous: bool = False,
-        tail: int | None = None,
-        stamped: bool = False,
-    ) -> str | None:
-        """A container's log; None where it has not started, or there was no container before it (`previous`). stamped: whether
-        each line begins with the time at which it was written."""
-
-    def request(
-        self,
-        method: str,
-        path: str,
-        query: Query = (),
-        body: Any = None,
-        content: str = "application/json",
-        headers: Mapping[str, str] | None = None,
-        stream: bool = False,
-    ) -> Response:
-        """One request; its body is read unless `stream`."""
-
-
-def connect() -> Connection:
+def connect() -> Cluster:
     """The cluster of the current context of the user's kubeconfig. Raises Stop where there is none."""
     config, client, rest = client_parts()
     settings = client.Configuration()
@@ -120,7 +131,7 @@ def connect() -> Connection:
         config.load_kube_config(config_file=file, client_configuration=settings)
         _, context = config.list_kube_config_contexts(config_file=file)
         namespace = (context or {}).get("context", {}).get("namespace", "default")
-        return Connection(rest.RESTClientObject(settings).pool_manager, settings, namespace)
+        return Cluster(rest.RESTClientObject(settings).pool_manager, settings, namespace)
     except (config.ConfigException, OSError) as error:
         raise Stop(
             f"No cluster is known on this machine: {str(error).splitlines()[0]}",
@@ -135,10 +146,42 @@ def connect() -> Connection:
         ) from None
 
 
-class Connection(Cluster):
-    """A Cluster through the official Kubernetes client.
+@dataclass(frozen=True)
+class Account:
+    """Who a pod is. host: the cluster's address; keys: the folder that a kubelet keeps the key in."""
 
-    pool: its connections, of urllib3; configuration: its own, with the server and who asks.
+    host: str
+    keys: Path
+
+    def auth_settings(self) -> dict[str, dict[str, str]]:
+        """The token as the official client's configuration has it. It is read each time, because a kubelet replaces it
+        within the hour."""
+        try:
+            token = (self.keys / "token").read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise Stop(
+                f"The pod has no key to the cluster: {error.filename}: {error.strerror}.",
+                "Its service account must be mounted: `automountServiceAccountToken: true`.",
+            ) from None
+        return {"token": {"key": "authorization", "value": f"Bearer {token}"}}
+
+
+def connect_in_pod(server: str, keys: Path, namespace: str) -> Cluster:
+    """The cluster that this pod runs in, trusted by the authority beside the key. A training image need not have the
+    official client."""
+    import urllib3
+
+    authority = keys / "ca.crt"
+    pool = urllib3.PoolManager(ca_certs=str(authority)) if authority.is_file() else urllib3.PoolManager()
+    return Cluster(pool, Account(server, keys), namespace)
+
+
+class Cluster:
+    """What the commands ask of a cluster. Every method raises Stop in plain words where the cluster refuses, and
+    TryAgain where it does not answer; `request` alone raises Refused, with the status and the cluster's own words.
+
+    pool: connections of urllib3; configuration: as the official client has it, with the server and the credentials;
+    namespace: that of the kubeconfig's current context.
     """
 
     def __init__(self, pool: Any, configuration: Any, namespace: str) -> None:
@@ -152,6 +195,7 @@ class Connection(Cluster):
         return str(self.configuration.host)
 
     def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
+        """The object, or None where there is none of that name, or no such kind."""
         try:
             return self._read(kind, namespace, name)
         except Refused as refused:
@@ -162,6 +206,10 @@ class Connection(Cluster):
     def list(
         self, kind: str, namespace: str, labels: Mapping[str, str] | None = None, forgiving: bool = False
     ) -> Manifests:
+        """All objects with these labels; none where the cluster does not know the kind.
+
+        forgiving: none, too, where this user may not see them.
+        """
         query = [("labelSelector", ",".join(f"{key}={value}" for key, value in labels.items()))] if labels else []
         try:
             objects: Manifests = self._read(kind, namespace, None, query).get("items") or []
@@ -180,6 +228,7 @@ class Connection(Cluster):
             return self._json("GET", address(kind, namespace, name, OLDER[kind]), query)
 
     def apply(self, manifest: Mapping[str, Any], dry_run: bool = False) -> Manifest:
+        """Server-side apply; with `dry_run` the cluster judges and keeps nothing."""
         query = [("fieldManager", MANAGER), ("force", "true"), ("fieldValidation", "Strict")]
         query += [("dryRun", "All")] if dry_run else []
         return self._change("PATCH", manifest, query, "application/apply-patch+yaml")
@@ -187,6 +236,13 @@ class Connection(Cluster):
     def create(self, manifest: Mapping[str, Any], dry_run: bool = False) -> Manifest:
         query = [("fieldManager", MANAGER), *([("dryRun", "All")] if dry_run else [])]
         return self._change("POST", manifest, query, "application/json")
+
+    def patch(self, kind: str, namespace: str, name: str, change: Mapping[str, Any]) -> None:
+        """Changes some of an object that is there."""
+        try:
+            self.request("PATCH", address(kind, namespace, name), (), change, "application/merge-patch+json")
+        except Refused as refused:
+            raise refused.stop(kind, namespace, name) from None
 
     def _change(self, method: str, manifest: Mapping[str, Any], query: Query, content: str) -> Manifest:
         kind, meta = manifest["kind"], manifest["metadata"]
@@ -197,6 +253,7 @@ class Connection(Cluster):
             raise refused.stop(kind, meta["namespace"], meta["name"]) from None
 
     def delete(self, kind: str, namespace: str, name: str, grace_seconds: int | None = None) -> bool:
+        """Deletes an object and what belongs to it; False where it was not there."""
         # It stays until all that belongs to it has ended.
         query: list[tuple[str, Any]] = [("propagationPolicy", "Foreground")]
         query += [("gracePeriodSeconds", grace_seconds)] if grace_seconds is not None else []
@@ -217,11 +274,15 @@ class Connection(Cluster):
         previous: bool = False,
         tail: int | None = None,
         stamped: bool = False,
+        since: str = "",
     ) -> str | None:
+        """A container's log; None where it has not started, or there is no previous container (`previous`). stamped:
+        whether each line begins with its time; since: the time from which lines are read."""
         query: list[tuple[str, Any]] = [("container", container)]
         query += [("previous", "true")] if previous else []
         query += [("tailLines", tail)] if tail else []
         query += [("timestamps", "true")] if stamped else []
+        query += [("sinceTime", since)] if since else []
         try:
             response = self.request("GET", f"{address('Pod', namespace, pod)}/log", query)
         except Refused as refused:
@@ -252,6 +313,7 @@ class Connection(Cluster):
         headers: Mapping[str, str] | None = None,
         stream: bool = False,
     ) -> Response:
+        """One request; its body is read unless `stream`."""
         import urllib3
 
         given = {"Accept": "application/json", "Content-Type": content, "User-Agent": MANAGER, **(headers or {})}
@@ -300,8 +362,8 @@ def pieces(cluster: Cluster, response: Response, size: int) -> Iterator[bytes]:
 
 
 def address(kind: str, namespace: str, name: str | None = None, older: str = "") -> str:
-    """Where the API has an object, or all of its kind. namespace: empty for a kind that lies in none; older: the group and
-    version to go by in place of the kind's own."""
+    """The API path of an object, or of all objects of its kind. namespace: empty for a kind without one; older: a group
+    and version in place of the kind's own."""
     version, plural = KINDS[kind]
     version = older or version
     root = f"/api/{version}" if "/" not in version else f"/apis/{version}"
@@ -322,3 +384,72 @@ def _message(body: bytes) -> str:
         return str(json.loads(text).get("message", ""))
     except (ValueError, AttributeError):
         return " ".join(re.sub("<[^>]*>", " ", text).split())
+
+
+TENSORBOARD = {"app.kubernetes.io/name": "tensorboard"}
+# The claim that it is over: a label in runner/parts/openshift/site/tensorboard.yaml.
+INSTANCE = "app.kubernetes.io/instance"
+TENSORBOARD_PORT = 6006
+
+
+def tensorboard(cluster: Cluster, namespace: str, claim: str | None) -> str:
+    """The name of the pod of the TensorBoard over a claim, or of one that does not say over which. Raises Stop where
+    none runs."""
+    for pod in cluster.list("Pod", namespace, TENSORBOARD):
+        meta = pod["metadata"]
+        if pod.get("status", {}).get("phase") == "Running" and meta["labels"].get(INSTANCE, claim) == claim:
+            return str(meta["name"])
+    over = f" over the claim `{claim}`" if claim else ""
+    raise Stop(f"No TensorBoard{over} runs in `{namespace}`.", "`recipe site RECIPE` writes one, for `oc apply -k`.")
+
+
+def forward(
+    cluster: Cluster,
+    namespace: str,
+    pod: str | Callable[[], str],
+    port: int,
+    local_port: int,
+    ready: Callable[[int], None],
+) -> None:
+    """Passes connections to `local_port` (0: any free one) on to the pod's port, until it is interrupted.
+
+    pod: its name, or a function that gives the name for each connection. ready: called with the local port once it
+    listens. Raises Stop where the local port is in use.
+    """
+    with bound_port(local_port) as listener:
+        listener.listen()
+        ready(listener.getsockname()[1])
+        while True:
+            here, _ = listener.accept()
+            threading.Thread(target=_join, args=(cluster, namespace, pod, port, here), daemon=True).start()
+
+
+def _join(cluster: Cluster, namespace: str, pod: str | Callable[[], str], port: int, here: socket.socket) -> None:
+    """Passes bytes both ways until one side closes."""
+    from kubernetes.client import ApiClient, CoreV1Api
+    from kubernetes.stream import portforward
+
+    # A client of its own: the library changes the client while it opens the stream.
+    core = CoreV1Api(ApiClient(cluster.configuration))
+    with here:
+        try:
+            name = pod if isinstance(pod, str) else pod()
+            channel = portforward(core.connect_get_namespaced_pod_portforward, name, namespace, ports=str(port))
+        except Exception:
+            # The browser shows the failure, and can try again. Without an answer the client ends in an AttributeError
+            # (36.0.3).
+            return
+        there = channel.socket(port)
+        back = threading.Thread(target=_pump, args=(there, here), daemon=True)
+        back.start()
+        _pump(here, there)
+        back.join()
+        channel.close()
+
+
+def _pump(source: Any, sink: Any) -> None:
+    with suppress(OSError):
+        while data := source.recv(65536):
+            sink.sendall(data)
+    with suppress(OSError):
+        sink.shutdown(socket.SHUT_WR)

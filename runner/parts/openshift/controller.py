@@ -1,21 +1,147 @@
-"""`python -m runner.parts.openshift.controller PLAN …`: stage after stage and gate after gate without a person, in a pod of the cluster.
+"""`python -m runner.parts.openshift.controller PLAN …`: the driver's program, which sends every stage and gate.
 
-Each step is that of `recipe submit`, which finds on the cluster how far all is: so a pod that has died goes on where the
-one before it stood, and what somebody else has sent meanwhile is found there.
+Each step is that of `recipe submit`, which finds the state of everything on the cluster. So a new driver pod continues
+where the last one stopped, and finds what somebody else has sent meanwhile.
 """
 
+import argparse
+import signal
 import sys
+from pathlib import Path
 
 from runner.entrypoints import stage as entry
-from runner.parts.openshift import driver_job, in_pod, pipeline, submit
-from runner.parts.openshift.client import Cluster
-from runner.parts.openshift.errors import TryAgain, pause
-from runner.parts.openshift.follow import Failed
+from runner.parts.jobs import batch, kubernetes, podspec
+from runner.parts.jobs.kubernetes import Manifest
+from runner.parts.openshift import driver_job, pipeline, submit
+from runner.parts.openshift.client import Cluster, connect_in_pod
+from runner.parts.openshift.driver_job import ACCOUNT
+from runner.parts.openshift.errors import TryAgain, patient, patiently, pause
+from runner.parts.openshift.helper_pod import finished
+from runner.parts.openshift.jobs import PROMOTE, Sent, sent
 from runner.parts.openshift.pipeline import Milestone
-from runner.parts.openshift.submit import Tell
-from runner.parts.openshift.upload import Files
-from runner.plan import Plan
+from runner.parts.openshift.status import FAILED
+from runner.parts.openshift.submit import Sending, Tell, make_room, post, seal, step
+from runner.parts.openshift.transfer import Files
+from runner.parts.openshift.watch import Failed
+from runner.plan import PLAN_FILE, Plan, Stage
 from runner.tools.problem import Stop
+
+# Between two looks, seconds: a pod asks for weeks, and nobody waits for its word.
+PAUSE_SECONDS = 10.0
+
+
+class Program:
+    """What every program in a pod that asks the cluster is told and does first. name: of its module."""
+
+    def __init__(self, name: str) -> None:
+        self.parser = argparse.ArgumentParser(prog=f"python -m {name}")
+        self.parser.add_argument("file", type=Path)
+        self.parser.add_argument("--server", required=True)
+        self.parser.add_argument("--keys", required=True, type=Path)
+        self.parser.add_argument("--pause", type=float, default=PAUSE_SECONDS)
+
+    def begin(self, arguments: list[str]) -> argparse.Namespace:
+        """What it is told; from now on it ends when it is asked to."""
+        given = self.parser.parse_args(arguments)
+        # The first process of a pod gets no default reaction to signals.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+        patient(given.pause)
+        return given
+
+
+def opened(given: argparse.Namespace) -> tuple[Cluster, Plan]:
+    """The cluster, and the plan that lies in the pod. Raises Stop where either cannot be had."""
+    plan = entry.read(given.file)
+    return connect_in_pod(given.server, given.keys, plan.site["namespace"]), plan
+
+
+def submit_all(cluster: Cluster, plan: Plan, how: Sending) -> Sent | None:
+    """Sends the first milestone that is not done, with everything that only this machine has, and then the driver.
+    Returns the driver, None where all is done. Sent twice it changes nothing. The rest is as in `submit`.
+
+    Raises Stop where the cluster refuses anything, and then nothing has been sent, and where the next gate is closed.
+    """
+    space = plan.site["namespace"]
+    if cluster.get("ServiceAccount", space, ACCOUNT) is None:
+        raise Stop(
+            f"There is no service account `{ACCOUNT}` in the namespace `{space}`, by which a pipeline walks by itself.",
+            "`recipe site RECIPE` writes it and its rights, for `oc apply -k`; without --all you send each stage yourself.",
+        )
+    what = pipeline.driver_sent(plan, how.target, how.files_key)
+    there = pipeline.driver_of(cluster, plan)
+    for manifest in what.support:
+        cluster.apply(manifest, dry_run=True)
+    if there is None:
+        cluster.apply(what.job, dry_run=True)
+    if step(cluster, plan, None, how) is None:
+        return None
+    if how.dry_run:
+        how.tell(f"The cluster would accept {what.kind} `{what.name}`, which takes everything after it.")
+    else:
+        _send(cluster, plan, what, how.tell)
+    return what
+
+
+def wake(cluster: Cluster, plan: Plan, tell: Tell) -> None:
+    """Starts the driver again after a promotion, with its former options, where it was made from this very recipe."""
+    job = pipeline.driver_of(cluster, plan)
+    if job is None or pipeline.walks(job):
+        return
+    command = job["spec"]["template"]["spec"]["containers"][0]["command"]
+    options = {name: command[command.index(name) + 1] for name in ("--target", "--files") if name in command}
+    what = pipeline.driver_sent(plan, options.get("--target"), options.get("--files", ""))
+    if pipeline.same_driver(job, what):
+        _send(cluster, plan, what, tell)
+    else:
+        tell("`recipe submit RECIPE --all` goes on by itself, with the recipe as it is now.")
+
+
+def _send(cluster: Cluster, plan: Plan, what: Sent, tell: Tell) -> None:
+    there = pipeline.driver_of(cluster, plan)
+    if there and pipeline.walks(there) and pipeline.same_driver(there, what):
+        tell(f"{what.kind} `{what.name}` is there already, and goes on by itself; nothing changes.")
+        return
+    if there:
+        make_room(cluster, there, tell)
+    seal(cluster, what, tell)
+    for manifest in what.support:
+        cluster.apply(manifest)
+    post(cluster, what, tell)
+    tell("It takes stage after stage and gate after gate; this machine may sleep. A closed gate ends it.")
+
+
+def promote(cluster: Cluster, plan: Plan, stage: Stage, by: str, reason: str, tell: Tell) -> None:
+    """Lets a stage pass in spite of its closed gate. Raises Stop where there is nothing to overrule."""
+    if not stage.gates:
+        raise Stop(f"The stage `{stage.name}` has no gate to overrule.")
+    verdict = pipeline.milestone_of(cluster, plan, stage, of_gate=True)
+    if verdict.state == pipeline.UNDER_WAY:
+        raise Stop(f"The gate after `{stage.name}` is being measured.", "`recipe status` says when it is done.")
+    what = sent(plan, stage, of_gate=True)
+    # Without it the pod would take no measurement for one.
+    submit.require_seal_key(cluster, what.namespace)
+    for manifest in what.support:
+        if manifest["kind"] == "ConfigMap":
+            cluster.apply(manifest)
+    said = finished(cluster, promotion_pod(what.plan, stage, by, reason), PROMOTE, tell)
+    for line in said:
+        tell(line)
+    if verdict.job is not None and verdict.state == FAILED:
+        job = verdict.job
+        # The gate's Job shows the override, because `recipe status` and `recipe submit` do not look on the claim.
+        change = {"metadata": {"annotations": {pipeline.PROMOTION: "\n".join(said)}}}
+        patiently(lambda: cluster.patch("Job", what.namespace, job["metadata"]["name"], change))
+
+
+def promotion_pod(plan: Plan, stage: Stage, by: str, reason: str) -> Manifest:
+    """The pod: no GPU, the claims, and half an hour, because a large model's weights are hashed first."""
+    file = f"{plan.place.config_dir}/{PLAN_FILE}"
+    command = ["python", "-m", "runner.entrypoints.stage", PROMOTE, file, "--by", by, "--reason", reason]
+    mounts = [mount for mount in podspec.mounts(plan) if mount["name"] != "shm"]
+    volumes = podspec.volumes(plan, stage, kubernetes.config_map_name(plan, stage))
+    volumes = [volume for volume in volumes if volume["name"] != "shm"]
+    container = batch.small(plan, PROMOTE, command, mounts, secrets=podspec.seal_key(plan), memory="4Gi")
+    return batch.alone(plan, stage, PROMOTE, container, volumes, seconds=1800)
 
 
 def walk(
@@ -27,10 +153,10 @@ def walk(
     stage: str | None = None,
     of_gate: bool = False,
 ) -> Milestone | None:
-    """Sends what comes next and waits for it, until all is done, or the stage of that name, or the gate after it; gives that
-    milestone, None for all. files_key: of the data files that lie on the claim.
+    """Sends what comes next and waits for it, until all is done, or the stage of that name, or the gate after it.
+    Returns that milestone, None for all. files_key: of the data files on the claim.
 
-    Raises Stop with why it goes no further: a gate is closed, a stage has failed, the cluster refuses something.
+    Raises Stop with the reason where it cannot continue: a closed gate, a failed stage, or a refusal of the cluster.
     """
     alone = submit.Sending(tell, _nobody, target, files=Files("", {}, {}, sent=files_key), alone=True)
     while True:
@@ -59,12 +185,12 @@ def _nobody(question: str) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    program = in_pod.Program("runner.parts.openshift.controller")
+    program = Program("runner.parts.openshift.controller")
     program.parser.add_argument("--target")
     program.parser.add_argument("--files", default="")
     given = program.begin(arguments)
     try:
-        cluster, plan = in_pod.opened(given)
+        cluster, plan = opened(given)
         walk(cluster, plan, given.target, given.files, say)
     except Stop as stop:
         print(stop.text, file=sys.stderr, flush=True)

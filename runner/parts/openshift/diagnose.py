@@ -1,55 +1,152 @@
-"""Why a job does not start, or ended: read from events, pod status and logs, said in words."""
+"""Why a job or a server does not start, or ended: read from events, pod status and logs, said in words."""
 
-from collections.abc import Iterator
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator
 from functools import cache
-from typing import Any
 
 from runner.catalog import troubles
-from runner.parts.openshift.client import Cluster
-from runner.parts.openshift.events import TAKEN, when
-from runner.parts.openshift.jobs import (
-    WORKING,
-    container,
-    foreseen,
-    gpus,
-    machines,
-    node_number,
-    queue_of,
-)
-from runner.parts.openshift.pod_trouble import (
-    NO_IMAGE,
-    LogOf,
-    again,
-    ends,
-    limit_of,
-    log_reader,
-    placing,
-    queued,
-    refusal,
-    refused,
-    taken_off,
-    times,
-    unfetched,
-    unmade,
-)
-from runner.parts.openshift.status import FAILED, FINISHED, QUEUED, State
+from runner.parts.jobs import code
+from runner.parts.jobs.kubernetes import Manifest
+from runner.parts.openshift import jobs
+from runner.parts.openshift.client import Cluster, Manifests
+from runner.parts.openshift.errors import TryAgain
+from runner.parts.openshift.status import FAILED, FINISHED, QUEUED, TAKEN, JobState, seconds, when
 from runner.recipe import units
-from runner.render import code
 
+# Given a pod's name, the end of its container's log, of the previous container's where it has been restarted.
+LogOf = Callable[[str], str]
+
+# What a pod waits with whose image is not to be had.
+NO_IMAGE = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName")
+# How operators and ReplicaSets say that a pod was refused.
+NOT_MADE = ("FailedCreatePod", "FailedCreate")
+NOT_MOUNTED = ("FailedMount", "FailedAttachVolume")
+# Lines of a log's end in which a reason is looked for: each of eight processes may leave a trace of its own.
+TAIL = 2000
 LESS = "`machines`"
 BUILD = "Build it with `oc start-build recipe-runner --from-dir=. --follow`, or correct `openshift.image`."
 MORE_MEMORY = troubles.remedy("main memory")
-
 # Where a failed job's last words are, once its pods are away.
 GONE = "Its pods are gone, and their logs with them; `recipe fetch RECIPE` brings what it had left on its claim."
 
 
-def reasons(state: State, log_of: LogOf) -> list[str]:
+def log_reader(cluster: Cluster, space: str, container: str) -> LogOf:
+    """Reads the log of a container of that name; the previous one's where it has been restarted."""
+
+    def read(pod: str) -> str:
+        try:
+            before = cluster.log(space, pod, container, previous=True, tail=TAIL)
+            return before or cluster.log(space, pod, container, tail=TAIL) or ""
+        except TryAgain:
+            return ""  # of a machine that does not answer
+
+    return read
+
+
+def _told(said: str, place: str, otherwise: str, **words: str) -> str:
+    """What a message of the cluster means by the table of troubles, else `otherwise`."""
+    return str(troubles.find(said, place, said=said, **words) or otherwise)
+
+
+def unmade_pod(events: Manifests, less: str, otherwise: str) -> str:
+    """Why a pod was not made, by the latest event that says so; empty where none does. less: the settings that ask for
+    less; otherwise: the remedy where the reason is unknown."""
+    said = next((event["message"] for event in reversed(events) if event.get("reason") in NOT_MADE), "")
+    return said and _told(said, troubles.UNMADE, f"{said}. {otherwise}", less=less)
+
+
+def queued(queue: str, workload: Manifest | None) -> Iterator[str]:
+    """What Kueue says of an entry that waits."""
+    for condition in jobs.conditions_of(workload or {}):
+        if condition["type"] == "QuotaReserved" and condition["status"] == "False":
+            said = condition.get("message", "")
+            yield _told(said, troubles.QUEUE, f"It waits in the queue `{queue}`: {said}", queue=queue)
+
+
+def placing(pod: Manifest, events: Manifests, where: str, less: str) -> Iterator[str]:
+    """Why no machine takes a pod, or one has put it out again. less: the settings that ask for less."""
+    for condition in jobs.conditions_of(pod):
+        said = condition.get("message", "")
+        if condition["type"] == "PodScheduled" and condition["status"] == "False" and said:
+            gpu = pod["spec"].get("nodeSelector", {}).get("nvidia.com/gpu.product", "")
+            busy = " Those that have one are all in use." if "Insufficient nvidia.com/gpu" in said else ""
+            words = {"gpu": gpu, "less": less, "busy": busy, "claims": _claims(events, said)}
+            yield f"{where}: {_told(said, troubles.PLACING, f'it finds no machine: {said}', **words)}"
+    status = pod.get("status", {})
+    if (reason := status.get("reason")) in ("Evicted", "Preempting", "NodeLost"):
+        yield taken_off(where, reason, status.get("message", reason))
+
+
+def taken_off(where: str, reason: str, said: str, at: str = "") -> str:
+    """Why a pod was taken off its machine, and when, where that is known."""
+    found = troubles.find(f"{reason}: {said}", troubles.TAKEN, said=said)
+    return f"{where} was taken off its machine{at}: {found or said}"
+
+
+def _claims(events: Manifests, said: str) -> str:
+    """Why claims are not bound: their own last word, else the scheduler's."""
+    told = [
+        f"Claim `{event['involvedObject']['name']}`: {event['message']}"
+        for event in events
+        if event["involvedObject"].get("kind") == "PersistentVolumeClaim"
+    ]
+    return (told[-1] if told else f"They are not bound to storage yet: {said}").rstrip(".")
+
+
+def unfetched(pod: Manifest, entry: Manifest, where: str, remedy: str) -> Iterator[str]:
+    """Why the image of a container is not there."""
+    waiting = entry.get("state", {}).get("waiting") or {}
+    if waiting.get("reason") in NO_IMAGE:
+        # Every container of ours has the same image.
+        image = entry.get("image") or pod["spec"]["containers"][0]["image"]
+        said = (waiting.get("message") or waiting["reason"]).rstrip(".")
+        otherwise = f"the image `{image}` cannot be fetched: {said}. {remedy}"
+        yield f"{where}: {_told(said, troubles.IMAGE, otherwise, image=image, advice=remedy)}"
+
+
+def unmade(pod: Manifest, entry: Manifest, events: Manifests, where: str, remedy: str) -> Iterator[str]:
+    """Why a container whose image is there is not made: a Secret, or a volume. remedy: for what else is missing."""
+    waiting = entry.get("state", {}).get("waiting") or {}
+    reason, said = waiting.get("reason", ""), waiting.get("message") or waiting.get("reason", "")
+    if reason == "CreateContainerConfigError":
+        yield f"{where}: {_told(said, troubles.MISSING, f'something that it needs is not there: {said}. {remedy}')}"
+    elif reason == "ContainerCreating":
+        own = [event for event in events if event["involvedObject"].get("uid") == pod["metadata"]["uid"]]
+        for event in [event for event in own if event.get("reason") in NOT_MOUNTED][-1:]:
+            said = event["message"]
+            yield f"{where}: {_told(said, troubles.MOUNT, f'a volume cannot be attached: {said}')}"
+
+
+def ends(entry: Manifest) -> Manifests:
+    """A container's bad ends: the present one, else the last one."""
+    known = [entry.get(part, {}).get("terminated") for part in ("state", "lastState")]
+    return [end for end in known if end and end.get("exitCode")][:1]
+
+
+def times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def again(entry: Manifest) -> str:
+    """How often a container was started again, to go on a sentence; empty where it was not."""
+    return f", and was started again ({times(entry['restartCount'])} so far)" if entry.get("restartCount") else ""
+
+
+def limit_of(pod: Manifest, containers: tuple[str, ...]) -> str:
+    """The limit of main memory of the first container of these names, as the pod says it."""
+    worker = next(entry for entry in pod["spec"]["containers"] if entry["name"] in containers)
+    return str(worker.get("resources", {}).get("limits", {}).get("memory", "?"))
+
+
+def why(cluster: Cluster, state: JobState) -> list[str]:
+    """What stands in a job's way, by the logs of its pods too."""
+    return reasons(state, log_reader(cluster, state.job["metadata"]["namespace"], jobs.container(state.job)))
+
+
+def reasons(state: JobState, log_of: LogOf) -> list[str]:
     """What stands in the way, most telling first; empty while all is well."""
     if state.phase == FINISHED:
         return []
-    said = [*queued(queue_of(state.job), state.workload), *_missing_pods(state), *_taken(state), *_ended(state)]
+    said = [*queued(jobs.queue_of(state.job), state.workload), *_missing_pods(state), *_taken(state), *_ended(state)]
     read = cache(log_of)
     for pod in sorted((*state.replaced, *state.pods), key=lambda pod: _follows(pod, read)):
         said += _pod(state, pod, read)
@@ -67,37 +164,32 @@ def reasons(state: State, log_of: LogOf) -> list[str]:
     return list(dict.fromkeys(said))
 
 
-def _follows(pod: dict[str, Any], log_of: LogOf) -> bool:
+def _follows(pod: Manifest, log_of: LogOf) -> bool:
     """Whether what ended a pod was mostly brought about by another one, whose words are then read first."""
-    entries = [entry for entry in pod.get("status", {}).get("containerStatuses") or [] if entry["name"] in WORKING]
+    entries = [entry for entry in jobs.containers_of(pod) if entry["name"] in jobs.WORKING]
     found = troubles.find(log_of(pod["metadata"]["name"]), troubles.LOG) if any(map(ends, entries)) else None
     return found is not None and found.trouble.follows
 
 
-def _missing_pods(state: State) -> Iterator[str]:
+def _missing_pods(state: JobState) -> Iterator[str]:
     """Why the operator has not made all pods; the job itself then shows nothing at all."""
-    there, wanted = len(state.pods), machines(state.job)
+    there, wanted = len(state.pods), jobs.machines(state.job)
     if there >= wanted or state.ended or state.phase == QUEUED:
         return
-    event = refused(state.events)
-    if event is None:
-        if not there and not state.job.get("status") and (minutes := _age(state.job) // 60):
-            yield (
-                f"Nobody has taken it up in {minutes:.0f} minutes: the operator of {state.job['kind']}s may be down. Ask the "
-                "cluster's admin whether it runs."
-            )
-        return
-    why = refusal(event["message"], LESS, "Render the recipe again with this version, and submit it again.")
-    yield f"{f'Only {there} of {wanted} pods are made' if there else 'No pods are made'}: {why}"
+    if why := unmade_pod(state.events, LESS, "Render the recipe again with this version, and submit it again."):
+        yield f"{f'Only {there} of {wanted} pods are made' if there else 'No pods are made'}: {why}"
+    elif (
+        not there
+        and not state.job.get("status")
+        and (minutes := seconds(state.job["metadata"].get("creationTimestamp")) // 60)
+    ):
+        yield (
+            f"Nobody has taken it up in {minutes:.0f} minutes: the operator of {state.job['kind']}s may be down. Ask the "
+            "cluster's admin whether it runs."
+        )
 
 
-def _age(manifest: dict[str, Any]) -> float:
-    """Seconds since an object was made, by this machine's clock."""
-    at = manifest["metadata"].get("creationTimestamp")
-    return (datetime.now(UTC) - datetime.fromisoformat(at.replace("Z", "+00:00"))).total_seconds() if at else 0.0
-
-
-def _taken(state: State) -> Iterator[str]:
+def _taken(state: JobState) -> Iterator[str]:
     """Pods that are not there any more, because the cluster took them off their machines."""
     here = {pod["metadata"].get("uid") for pod in (*state.pods, *state.replaced)}
     for event in state.events:
@@ -106,7 +198,7 @@ def _taken(state: State) -> Iterator[str]:
             yield taken_off(f"`{of['name']}`", event["reason"], event["message"], f" ({when(event)[:19]}Z)")
 
 
-def _ended(state: State) -> Iterator[str]:
+def _ended(state: JobState) -> Iterator[str]:
     if lost := state.job.get("status", {}).get("failedIndexes"):
         tries = state.job["spec"].get("backoffLimitPerIndex", 0) + 1
         yield (
@@ -114,7 +206,7 @@ def _ended(state: State) -> Iterator[str]:
             "again goes on with what is missing."
         )
         return
-    for condition in state.job.get("status", {}).get("conditions") or []:
+    for condition in jobs.conditions_of(state.job):
         if condition["type"] != "Failed" or condition["status"] != "True":
             continue
         said = condition.get("message", "")
@@ -124,32 +216,34 @@ def _ended(state: State) -> Iterator[str]:
             yield f"The cluster says: {said}"
 
 
-def _pod(state: State, pod: dict[str, Any], log_of: LogOf) -> Iterator[str]:
+def _pod(state: JobState, pod: Manifest, log_of: LogOf) -> Iterator[str]:
     before = ", since replaced" if pod in state.replaced else ""
-    where = f"Machine {node_number(pod)} (`{pod['metadata']['name']}`{before})"
-    status = pod.get("status", {})
+    where = f"Machine {jobs.node_number(pod)} (`{pod['metadata']['name']}`{before})"
     yield from placing(pod, state.events, where, LESS)
-    for entry in status.get("initContainerStatuses") or []:
+    for entry in jobs.containers_of(pod, before=True):
         if (entry.get("state", {}).get("terminated") or {}).get("exitCode") == 0:
             continue  # done, if not at the first try
         yield from _clone(pod, entry, where) if entry["name"] == code.CONTAINER else _wait_for_master(entry, where)
-    for entry in status.get("containerStatuses") or []:
-        if entry["name"] in WORKING:
-            yield from _container(state, pod, entry, where, log_of)
+    for entry in jobs.containers_of(pod):
+        if entry["name"] in jobs.WORKING:
+            yield from unfetched(pod, entry, where, BUILD)
+            yield from unmade(pod, entry, state.events, where, "Submit the recipe again.")
+            yield from (f"{where} {_end(state, pod, entry, ended, log_of)}" for ended in ends(entry))
 
 
-def _clone(pod: dict[str, Any], entry: dict[str, Any], where: str) -> Iterator[str]:
+def _clone(pod: Manifest, entry: Manifest, where: str) -> Iterator[str]:
     """Our own container that fetches the code; it runs in the pod's image, and first."""
     yield from unfetched(pod, entry, where, BUILD)
     for ended in ends(entry):
-        said = f" It said: {_last_line(ended['message'])}." if ended.get("message") else ""
+        lines = [line.strip() for line in ended.get("message", "").splitlines() if line.strip()]
+        said = f" It said: {lines[-1][:300].rstrip('.')}." if lines else ""
         yield (
             f"{where} could not fetch its code.{said} Look at `image.code_from_git`: the address, and whether the commit is "
             "pushed there; and whether the cluster's machines reach that server."
         )
 
 
-def _wait_for_master(entry: dict[str, Any], where: str) -> Iterator[str]:
+def _wait_for_master(entry: Manifest, where: str) -> Iterator[str]:
     """The operator's container that goes before each worker's."""
     waiting = entry.get("state", {}).get("waiting") or {}
     if waiting.get("reason") in NO_IMAGE:
@@ -164,43 +258,32 @@ def _wait_for_master(entry: dict[str, Any], where: str) -> Iterator[str]:
         yield f"{where} gave up waiting for the master; look at machine 0 first."
 
 
-def _container(state: State, pod: dict[str, Any], entry: dict[str, Any], where: str, log_of: LogOf) -> Iterator[str]:
-    yield from unfetched(pod, entry, where, BUILD)
-    yield from unmade(pod, entry, state.events, where, "Submit the recipe again.")
-    for ended in ends(entry):
-        yield from _end(state, pod, entry, ended, where, log_of)
-
-
-def _end(
-    state: State, pod: dict[str, Any], entry: dict[str, Any], ended: dict[str, Any], where: str, log_of: LogOf
-) -> Iterator[str]:
+def _end(state: JobState, pod: Manifest, entry: Manifest, ended: Manifest, log_of: LogOf) -> str:
+    """How a container has ended, and why."""
     if ended.get("reason") == "OOMKilled":
-        yield f"{where} used up its main memory{again(entry)}. {_memory(pod, state.job)} {MORE_MEMORY}"
-        return
+        return f"used up its main memory{again(entry)}. {_memory(pod, state.job)} {MORE_MEMORY}"
     if ended.get("message"):
         # The pod's own last words: a gate's table, or why a stage does not start.
-        yield f"{where} ended{again(entry)}. It said: {ended['message'].strip()}"
-        return
-    why = _of_log(state, pod, log_of)
-    yield f"{where} ended with exit code {ended['exitCode']}{again(entry)}. {why}".strip()
+        return f"ended{again(entry)}. It said: {ended['message'].strip()}"
+    return f"ended with exit code {ended['exitCode']}{again(entry)}. {_of_log(state, pod, log_of)}".strip()
 
 
-def _of_log(state: State, pod: dict[str, Any], log_of: LogOf) -> str:
+def _of_log(state: JobState, pod: Manifest, log_of: LogOf) -> str:
     """What a pod's last words mean. Who came late to what all do together, all logs say together."""
     text = log_of(pod["metadata"]["name"])
-    plan = troubles.planned(foreseen(state.job, "gpu-memory"))
+    plan = troubles.planned(jobs.foreseen(state.job, "gpu-memory"))
     found = troubles.find(text, troubles.LOG, plan=plan)
     if found is None:
         said = troubles.last_error(text, whatever=True)
         return f"It said: {said}" if said else ""
     if found.trouble.reads == "ranks":
         together = "\n".join(log_of(other["metadata"]["name"]) for other in state.pods)
-        world = str(gpus(state.job)) if len(state.pods) == machines(state.job) else ""
+        world = str(jobs.gpus(state.job)) if len(state.pods) == jobs.machines(state.job) else ""
         found = found.trouble.found_in(together, {"world_size": world}) or found
     return found.with_line
 
 
-def _memory(pod: dict[str, Any], job: dict[str, Any]) -> str:
+def _memory(pod: Manifest, job: Manifest) -> str:
     """The pod's limit, by its recipe, and what the plan had said."""
     shared = [
         volume["emptyDir"].get("sizeLimit")
@@ -208,15 +291,6 @@ def _memory(pod: dict[str, Any], job: dict[str, Any]) -> str:
         if volume.get("emptyDir", {}).get("medium") == "Memory"
     ]
     of_it = f", {shared[0]} of it as shared memory" if shared and shared[0] else ""
-    need = foreseen(job, "memory")
+    need = jobs.foreseen(job, "memory")
     estimated = f" `recipe plan` had estimated {need}." if need else ""
-    return f"Its limit was {limit_of(pod, WORKING)}{of_it}.{estimated}"
-
-
-def _last_line(text: str) -> str:
-    return ([line.strip() for line in text.splitlines() if line.strip()] or [""])[-1][:300].rstrip(".")
-
-
-def logs_of(cluster: Cluster, state: State) -> LogOf:
-    """Reads the logs of a job's pods for `reasons`."""
-    return log_reader(cluster, state.job["metadata"]["namespace"], container(state.job))
+    return f"Its limit was {limit_of(pod, jobs.WORKING)}{of_it}.{estimated}"

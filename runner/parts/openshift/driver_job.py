@@ -1,16 +1,17 @@
-"""The driver: a small Job that takes stage after stage and gate after gate of a recipe, and holds nothing but its plan.
+"""The driver: a small Job that sends every stage and gate of a recipe in order, and holds nothing but its plan.
 
-It mounts no claim, because one for a single machine would keep the training pods from theirs: how far all is the cluster
-shows, and each stage's own pod looks at the claim.
+It mounts no claim, because a claim for one machine would block the training pods: the cluster shows the state of
+everything, and each stage's own pod reads the claim.
 """
 
-from typing import Any
-
+from runner.parts.jobs import batch, kubernetes, podspec
+from runner.parts.jobs.kubernetes import Manifest
 from runner.plan import PLAN_FILE, RUNNER, Machines, Plan, Stage
-from runner.render import batch, kubernetes, podspec
 from runner.tools.files import Artifact
 
 PART = "driver"
+# Whoever walks in its place: a run of Kubeflow Pipelines, by the target of that name.
+PIPELINE = "kfp"
 # Who the driver is: an account with the rights of what it does, which `recipe site` writes.
 ACCOUNT = "recipe-driver"
 # Where every pod finds the cluster, and the account's key and the cluster's authority.
@@ -24,7 +25,8 @@ SHARE = {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"cpu": "1", "
 
 
 def stage(plan: Plan, name: str = PART) -> Stage:
-    """Whoever walks through a plan, as one more stage, which reads no other and is read by none: its file is the whole plan."""
+    """The driver as one more stage of a plan, which reads no other stage and which none reads. Its file is the whole
+    plan."""
     return Stage(
         name=name,
         engine=RUNNER,
@@ -46,8 +48,17 @@ def command(plan: Plan, module: str = "runner.cluster.walk") -> list[str]:
     return ["python", "-m", module, file, "--server", SERVER, "--keys", KEYS]
 
 
-def job(plan: Plan, own: Stage, options: list[str]) -> dict[str, Any]:
+def job(plan: Plan, own: Stage, options: list[str]) -> Manifest:
     """The Job. plan: of the driver alone; own: its stage; options: of its command."""
+    kept = ("config", "tmp", "code")
+    mounts = [mount for mount in podspec.mounts(plan) if mount["name"] in kept]
+    volumes = podspec.volumes(plan, own, kubernetes.config_map_name(plan, own))
+    container = batch.small(plan, PART, [*command(plan), *options], mounts) | {
+        "resources": SHARE,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+    pod = batch.pod(plan, own, PART, container, [volume for volume in volumes if volume["name"] in kept])
+    pod["spec"] |= {"serviceAccountName": ACCOUNT, "automountServiceAccountToken": True}
     spec = {
         "backoffLimit": DEATHS,
         "podFailurePolicy": {
@@ -59,21 +70,8 @@ def job(plan: Plan, own: Stage, options: list[str]) -> dict[str, Any]:
                 {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
             ]
         },
-        "template": _template(plan, own, options),
+        "template": pod,
     }
     # Without the folder of a run: it writes none, and is no stage that a recipe has had.
     origin = {name: text for name, text in kubernetes.origin(spec, plan, own).items() if name != kubernetes.RUN_DIR}
     return batch.job(plan, own, kubernetes.job_name(plan), PART, spec, origin)
-
-
-def _template(plan: Plan, own: Stage, options: list[str]) -> dict[str, Any]:
-    kept = ("config", "tmp", "code")
-    mounts = [mount for mount in podspec.mounts(plan) if mount["name"] in kept]
-    volumes = podspec.volumes(plan, own, kubernetes.config_map_name(plan, own))
-    container = batch.small(plan, PART, [*command(plan), *options], mounts) | {
-        "resources": SHARE,
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-    }
-    pod = batch.pod(plan, own, PART, container, [volume for volume in volumes if volume["name"] in kept])
-    pod["spec"] |= {"serviceAccountName": ACCOUNT, "automountServiceAccountToken": True}
-    return pod

@@ -1,7 +1,8 @@
-"""File server: one folder's files over HTTP for whoever knows the word (`python -m runner.entrypoints.file_server DIR [--write]`).
+"""File server: the files of one folder over HTTP (`python -m runner.entrypoints.file_server DIR [--write]`).
 
-It runs in the short-lived pods of `recipe fetch` and `recipe submit`, which reach it through the cluster's own API. Other pods
-may reach its port, too; the word alone keeps them out. Pods name its alias, so that images built before have it too.
+It runs in the short-lived pods of `recipe fetch` and `recipe submit`, which reach it through the cluster's own API.
+Other pods may reach its port too; only the secret word in the address keeps them out. Pods name its alias, so that
+older images have it too.
 """
 
 import hashlib
@@ -74,8 +75,8 @@ def partial(file: Path, expected: str) -> Path:
 
 
 def state(root: Path, files: Mapping[str, tuple[int, str]], sign: Callable[[], None]) -> dict[str, object]:
-    """How much of each wanted file (its size and SHA-256, by path) is there, in bytes, -1 for all; and how many bytes are
-    free. What has come whole takes its name, and what has another hash is deleted."""
+    """How much of each expected file (size and SHA-256, by path) is there, in bytes, -1 for all of it; and how many
+    bytes are free. A complete file gets its name; one with another hash is deleted."""
     there = {name: _there(inside(root, name), size, expected, sign) for name, (size, expected) in files.items()}
     return {"there": there, "free": shutil.disk_usage(root).free}
 
@@ -170,8 +171,8 @@ def handler(root: Path, word: str, writes: bool = False) -> type[BaseHTTPRequest
             self.wfile.write(body)
 
         def _signing(self, answer: Callable[[Callable[[], None]], Mapping[str, object]]) -> None:
-            """An answer behind blanks: hashing a large file takes longer than the gateways between are willing to wait. Its
-            status is sent before, so that an `error` stands in the answer."""
+            """Sends blanks until the answer is ready, because hashing a large file takes longer than gateways wait. The status
+            is sent first, so an error is part of the answer (`error`)."""
             self.send_response(200)
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
@@ -205,7 +206,7 @@ def handler(root: Path, word: str, writes: bool = False) -> type[BaseHTTPRequest
 
 
 class FileServer(ThreadingHTTPServer):
-    """Ends by itself when nobody has asked for anything for a while: a command that was killed does not delete its pod."""
+    """Ends by itself after a while without requests, because a killed command deletes no pod."""
 
     # When somebody was asked or answered last, of `time.monotonic`.
     alive = 0.0

@@ -1,5 +1,7 @@
-"""Helpers: short-lived pods that open a claim, for `fetch`, `submit` and `promote`, or look into an image for `submit`; they
+"""Helpers: short-lived pods that open a claim, for `fetch` and `submit`, or look into an image for `submit`; they
 always go away again."""
+
+from __future__ import annotations
 
 import json
 import secrets
@@ -9,23 +11,28 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from runner.data.report import PreparedRows, asked
+from runner.parts.jobs import batch, code, podspec
+from runner.parts.jobs.kubernetes import Manifest
+from runner.parts.openshift import jobs
 from runner.parts.openshift.client import Cluster, Response, address
 from runner.parts.openshift.diagnose import reasons
 from runner.parts.openshift.errors import Busy, Refused, passes, patiently, pause
-from runner.parts.openshift.events import events_about
 from runner.parts.openshift.file_server import FULL, MISPLACED, PORT, WORD, WRITES
-from runner.parts.openshift.jobs import FETCH, SEND
-from runner.parts.openshift.status import WAITING, State, going
+from runner.parts.openshift.jobs import FETCH, LOOK, SEND
+from runner.parts.openshift.status import WAITING, JobState, events_about, going
 from runner.plan import Plan, Stage
-from runner.render import batch, code, podspec
 from runner.tools.problem import Stop
 
 SHARE_PORT = 8080
 # Seconds until the helper must have started.
 PATIENCE_SECONDS = 600
+# Where an image has no rows.
+REMEDY = "Write `openshift.data_from: claim`, and the cluster prepares them; or build the image with EMBED={name}."
 
 Tell = Callable[[str], None]
 
@@ -76,42 +83,42 @@ def helper(
     plan: of the stage alone; writes: whether files may be sent to it.
     """
     word = secrets.token_hex(16)
-    with _made(cluster, pod(plan, stage, word, folder, writes), tell) as (space, name):
-        _ready(cluster, space, name, SEND if writes else FETCH, tell)
-        yield Share(cluster, f"{address('Pod', space, name)}:{SHARE_PORT}/proxy/{word}", writes)
+    with _made(cluster, pod(plan, stage, word, folder, writes), tell) as made:
+        made.wait_until_ready(SEND if writes else FETCH)
+        yield Share(cluster, f"{address('Pod', made.space, made.name)}:{SHARE_PORT}/proxy/{word}", writes)
 
 
-def finished(cluster: Cluster, manifest: dict[str, Any], container: str, tell: Tell) -> list[str]:
+def finished(cluster: Cluster, manifest: Manifest, container: str, tell: Tell) -> list[str]:
     """Runs a pod to its end and deletes it whatever happens; gives what it has said.
 
     Raises Stop with its words where it ends badly, or does not start.
     """
-    with _made(cluster, manifest, tell) as (space, name):
-        for here in _looks(cluster, space, name, tell):
+    with _made(cluster, manifest, tell) as made:
+        for here in made.looks():
             if here is None:
-                raise Stop(f"Pod `{name}` was deleted before it was done.", "Try again.")
-            phase = here.get("status", {}).get("phase", "Pending")
+                raise Stop(f"Pod `{made.name}` was deleted before it was done.", "Try again.")
+            phase = jobs.phase_of(here)
             if phase in ("Failed", "Succeeded"):
-                said = (_log(cluster, space, name, container) or "").strip()
+                said = made.log(container).strip()
                 if phase == "Succeeded":
                     return said.splitlines()
-                raise Stop(said or " ".join(_why(cluster, here)) or f"Pod `{name}` failed without a word.")
+                raise Stop(said or " ".join(made.why(here)) or f"Pod `{made.name}` failed without a word.")
     raise AssertionError("a pod is looked at until it ends")
 
 
 @contextmanager
-def _made(cluster: Cluster, manifest: dict[str, Any], tell: Tell) -> Iterator[tuple[str, str]]:
-    """A pod, by namespace and name, that is gone when the block ends, and when a signal ends the command in it."""
-    space, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
-    _clear(cluster, manifest)
+def _made(cluster: Cluster, manifest: Manifest, tell: Tell) -> Iterator[_Helper]:
+    """A pod that is gone when the block ends, and when a signal ends the command in it."""
+    made = _Helper(cluster, manifest["metadata"]["namespace"], manifest["metadata"]["name"], tell)
+    claims = [volume.get("persistentVolumeClaim", {}).get("claimName") for volume in manifest["spec"]["volumes"]]
+    made.clear(list(filter(None, claims)))
     with _interrupted_by(signal.SIGTERM, signal.SIGHUP):
         try:
             cluster.create(manifest)
-            opens = any("persistentVolumeClaim" in volume for volume in manifest["spec"]["volumes"])
-            tell(f"Pod `{name}` {'opens the claim' if opens else 'looks into the image'}")
-            yield space, name
+            tell(f"Pod `{made.name}` {'opens the claim' if any(claims) else 'looks into the image'}")
+            yield made
         finally:
-            _delete(cluster, space, name)
+            made.delete()
 
 
 @contextmanager
@@ -128,94 +135,91 @@ def _interrupted_by(*numbers: signal.Signals) -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
-def _look(cluster: Cluster, space: str, name: str) -> dict[str, Any] | None:
-    return patiently(lambda: cluster.get("Pod", space, name))
+@dataclass(frozen=True)
+class _Helper:
+    """A helper on the cluster, by namespace and name. tell: gets what it waits for."""
 
+    cluster: Cluster
+    space: str
+    name: str
+    tell: Tell
 
-def _log(cluster: Cluster, space: str, name: str, container: str, tail: int | None = None) -> str | None:
-    return patiently(lambda: cluster.log(space, name, container, tail=tail))
+    def look(self) -> Manifest | None:
+        return patiently(lambda: self.cluster.get("Pod", self.space, self.name))
 
+    def log(self, container: str, tail: int | None = None) -> str:
+        return patiently(lambda: self.cluster.log(self.space, self.name, container, tail=tail)) or ""
 
-def _delete(cluster: Cluster, space: str, name: str) -> None:
-    patiently(lambda: cluster.delete("Pod", space, name, grace_seconds=0))
+    def delete(self) -> None:
+        patiently(lambda: self.cluster.delete("Pod", self.space, self.name, grace_seconds=0))
 
+    def clear(self, claims: list[str]) -> None:
+        """Deletes a pod of that name that has ended or never started.
 
-def _clear(cluster: Cluster, manifest: dict[str, Any]) -> None:
-    """Deletes a pod of that name that has ended or has never started.
-
-    Raises Stop where one is at work, perhaps for somebody else, and where a claim is not there: the pod would wait for it in
-    vain.
-    """
-    space, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
-    for volume in manifest["spec"]["volumes"]:
-        claim = volume.get("persistentVolumeClaim", {}).get("claimName")
-        if claim and cluster.get("PersistentVolumeClaim", space, claim) is None:
-            raise Stop(
-                f"There is no claim `{claim}` in `{space}`, and so nothing lies on it.",
-                "Send the recipe: `recipe submit`. Or correct `openshift.namespace` or `openshift.claims`.",
-            )
-    here = _look(cluster, space, name)
-    if here and not going(here) and here.get("status", {}).get("phase") == "Running":
-        raise Stop(
-            f"Pod `{name}` in `{space}` is at work: somebody else does the same, or a command that was killed has left it.",
-            f"Wait until it is gone, or, where nobody needs it any more: `oc delete pod {name} -n {space}`.",
-        )
-    _delete(cluster, space, name)
-    for _ in range(60):
-        if _look(cluster, space, name) is None:
-            return
-        pause()
-
-
-def _looks(cluster: Cluster, space: str, name: str, tell: Tell) -> Iterator[dict[str, Any] | None]:
-    """A pod, looked at again and again, and what it waits for as soon as that is known.
-
-    Raises Stop where it does not start for long.
-    """
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    told: set[str] = set()
-    while True:
-        here = _look(cluster, space, name)
-        yield here
-        if here and here.get("status", {}).get("phase", "Pending") == "Pending":
-            why = _why(cluster, here)
-            for reason in why:
-                if reason not in told:
-                    tell(f"  {reason}")
-            told.update(why)
-            if time.monotonic() > deadline:
+        Raises Stop where one is running, perhaps for somebody else, and where a claim is missing: the pod would wait for ever.
+        """
+        for claim in claims:
+            if self.cluster.get("PersistentVolumeClaim", self.space, claim) is None:
                 raise Stop(
-                    f"Pod `{name}` does not start. {' '.join(why)}",
-                    "Try again later; a claim of one machine is free when the job has ended.",
+                    f"There is no claim `{claim}` in `{self.space}`, and so nothing lies on it.",
+                    "Send the recipe: `recipe submit`. Or correct `openshift.namespace` or `openshift.claims`.",
                 )
-        pause()
+        here = self.look()
+        if here and not going(here) and jobs.phase_of(here) == "Running":
+            raise Stop(
+                f"Pod `{self.name}` in `{self.space}` is at work: somebody else does the same, or a command that was killed has left it.",
+                f"Wait until it is gone, or, where nobody needs it any more: `oc delete pod {self.name} -n {self.space}`.",
+            )
+        self.delete()
+        for _ in range(60):
+            if self.look() is None:
+                return
+            pause()
+
+    def looks(self) -> Iterator[Manifest | None]:
+        """The pod, looked at again and again, and what it waits for as soon as that is known.
+
+        Raises Stop where it does not start for long.
+        """
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        told: set[str] = set()
+        while True:
+            here = self.look()
+            yield here
+            if here and jobs.phase_of(here) == "Pending":
+                why = self.why(here)
+                for reason in why:
+                    if reason not in told:
+                        self.tell(f"  {reason}")
+                told.update(why)
+                if time.monotonic() > deadline:
+                    raise Stop(
+                        f"Pod `{self.name}` does not start. {' '.join(why)}",
+                        "Try again later; a claim of one machine is free when the job has ended.",
+                    )
+            pause()
+
+    def wait_until_ready(self, container: str) -> None:
+        for here in self.looks():
+            if here is None:
+                raise Stop(f"Pod `{self.name}` was deleted before it could open the claim.", "Do the same again.")
+            if jobs.holds(here, "Ready"):
+                return
+            if jobs.phase_of(here) in ("Failed", "Succeeded"):
+                said = self.log(container, tail=5).strip()
+                why = said or " ".join(self.why(here)) or "the helper pod ended at once"
+                raise Stop(f"The claim cannot be read: {why}")
+
+    def why(self, pod: Manifest) -> list[str]:
+        """Why it does not start, or ended, as far as its pod and its events tell."""
+        job = {"kind": "Pod", "metadata": {"name": self.name, "namespace": self.space}, "spec": {}}
+        events = patiently(lambda: events_about(self.cluster, [pod], lambda _: False))
+        return reasons(JobState(WAITING, job, [pod], events), lambda _pod: "")
 
 
-def _ready(cluster: Cluster, space: str, name: str, container: str, tell: Tell) -> None:
-    for here in _looks(cluster, space, name, tell):
-        if here is None:
-            raise Stop(f"Pod `{name}` was deleted before it could open the claim.", "Do the same again.")
-        status = here.get("status", {})
-        conditions = status.get("conditions") or []
-        if any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions):
-            return
-        if status.get("phase") in ("Failed", "Succeeded"):
-            said = _log(cluster, space, name, container, tail=5) or ""
-            why = said.strip() or " ".join(_why(cluster, here)) or "the helper pod ended at once"
-            raise Stop(f"The claim cannot be read: {why}")
-
-
-def _why(cluster: Cluster, pod: dict[str, Any]) -> list[str]:
-    """Why a helper does not start, or ended, as far as its pod and its events tell."""
-    meta = pod["metadata"]
-    job = {"kind": "Pod", "metadata": {"name": meta["name"], "namespace": meta["namespace"]}, "spec": {}}
-    events = patiently(lambda: events_about(cluster, [pod], lambda _: False))
-    return reasons(State(WAITING, job, [pod], events), lambda _pod: "")
-
-
-def pod(plan: Plan, stage: Stage, word: str, folder: str, writes: bool = False) -> dict[str, Any]:
-    """The helper: the claims, read-only unless it writes, our own file server on a folder, and an end of its own after four
-    hours. plan: of the stage alone, after which it is named."""
+def pod(plan: Plan, stage: Stage, word: str, folder: str, writes: bool = False) -> Manifest:
+    """The helper: the claims, read-only unless it writes, our file server on a folder, and an end after four hours.
+    plan: of the stage alone, after which the pod is named."""
     part = SEND if writes else FETCH
     command = ["python", "-m", "runner.entrypoints.file_server", folder, *([WRITES] if writes else [])]
     mounts = [{"name": "tmp", "mountPath": "/tmp"}, *code.mounts(plan), *podspec.claim_mounts(plan, not writes)]
@@ -225,3 +229,40 @@ def pod(plan: Plan, stage: Stage, word: str, folder: str, writes: bool = False) 
     }
     volumes = [{"name": "tmp", "emptyDir": {}}, *code.volumes(plan), *podspec.claim_volumes(plan)]
     return batch.alone(plan, stage, part, container, volumes, seconds=4 * 3600)
+
+
+def require_rows(cluster: Cluster, plan: Plan, stage: Stage, contents: str, tell: Tell) -> None:
+    """Raises Stop where the stage's image has no rows for it, or others than the recipe asks for now.
+
+    contents: of its files as they are on this machine; empty where they are not here, and then they are not compared.
+    """
+    for line in finished(cluster, look_pod(plan, stage, contents), LOOK, tell):
+        tell(line)
+
+
+def look_pod(plan: Plan, stage: Stage, contents: str) -> Manifest:
+    """The pod: the image of training, no GPU, no claim, and an hour, because the image may have to be fetched."""
+    what = [plan.place.data_dir, asked(stage.data), contents, plan.name]
+    command = ["python", "-m", "runner.entrypoints.embedded", *what]
+    container = batch.small(plan, LOOK, command, [{"name": "tmp", "mountPath": "/tmp"}, *code.mounts(plan)])
+    volumes = [{"name": "tmp", "emptyDir": {}}, *code.volumes(plan)]
+    said = {"terminationMessagePolicy": "FallbackToLogsOnError"}
+    return batch.alone(plan, stage, LOOK, container | said, volumes, seconds=3600)
+
+
+def look(folder: str, expected: str, contents: str, name: str) -> int:
+    """Checks whether the image of this process has a recipe's rows (`python -m runner.entrypoints.embedded`); 1 where
+    not.
+
+    folder: where the rows should be; expected, contents: the settings and files that they should be made from
+    (`runner.data.report`; empty contents: unknown); name: the recipe's.
+    """
+    rows = PreparedRows.read(Path(folder))
+    as_asked = rows is not None and rows.asked == expected
+    if rows is not None and as_asked and contents in ("", rows.contents):
+        print(f"The image holds {rows.train_rows:,} rows for training and {rows.validation_rows:,} for validation.")
+        return 0
+    other = "from the data file as it was before it changed" if as_asked else "for other settings of `data`"
+    what = "no rows of this recipe" if rows is None else f"rows that were made {other}"
+    print(f"The image holds {what} in `{folder}`.", REMEDY.format(name=name), sep="\n")
+    return 1

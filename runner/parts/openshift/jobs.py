@@ -5,10 +5,13 @@ from typing import Any
 
 import yaml
 
+from runner.parts.jobs import batch, kubernetes
+from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import driver_job
-from runner.parts.openshift.client import Cluster, Manifest, Manifests
+from runner.parts.openshift.client import Cluster, Manifests
+from runner.parts.openshift.errors import in_time, patiently
 from runner.plan import Plan, Stage
-from runner.render import TARGETS, batch, default, kubernetes
+from runner.scenarios.targets import target as target_of
 from runner.tools.problem import Stop
 
 # The training jobs that a target makes, and the labels that its operator gives a job's pods, first the first one's.
@@ -38,8 +41,8 @@ class Sent:
 
     plan: Plan
     stage: Stage
-    support: tuple[dict[str, Any], ...]
-    job: dict[str, Any]
+    support: tuple[Manifest, ...]
+    job: Manifest
 
     @property
     def namespace(self) -> str:
@@ -59,32 +62,24 @@ class Sent:
 
 
 def sent(plan: Plan, stage: Stage, target: str | None = None, of_gate: bool = False, files_key: str = "") -> Sent:
-    """The objects of a stage, or of the gate after it, exactly those that `recipe render` writes; where data files were sent,
-    the job says which."""
-    target = target or default(plan.site)[0]
+    """The objects of a stage, or of the gate after it, exactly as `recipe render` writes them. The job names the data
+    files that were sent."""
+    target = target or kubernetes.default(plan.site)
     stage_plan = plan.only(stage)
-    files = TARGETS[target](stage_plan) if stage.trains else batch.prepare(stage_plan, stage)
-    manifests = {
-        file.path: [document for document in yaml.safe_load_all(file.text) if _is_manifest(document)] for file in files
-    }
-    job = manifests[batch.GATE_FILE if of_gate else f"{target}.yaml" if stage.trains else batch.PREPARE_FILE][0]
+    texts = {file.path: file.text for file in target_of(target).job(stage_plan, stage)}
+    job_file = batch.GATE_FILE if of_gate else f"{target}.yaml" if stage.trains else batch.PREPARE_FILE
+    claims, config, (job, *_) = (
+        [each for each in yaml.safe_load_all(texts.get(file, "")) if each]
+        for file in (kubernetes.CLAIMS_FILE, kubernetes.CONFIG_FILE, job_file)
+    )
     if files_key:
         job["metadata"]["annotations"][FILES] = files_key
-    return Sent(
-        plan=stage_plan,
-        stage=stage,
-        support=(*manifests.get("claims.yaml", []), *manifests[kubernetes.CONFIG_FILE]),
-        job=job,
-    )
-
-
-def _is_manifest(document: Any) -> bool:
-    return isinstance(document, dict) and "kind" in document and "metadata" in document
+    return Sent(stage_plan, stage, (*claims, *config), job)
 
 
 def ours(cluster: Cluster, plan: Plan) -> Manifests:
-    """Every job on the cluster of the plan's scenario that recipe-runner has rendered, under any target: one request a kind.
-    They may be of other recipes."""
+    """Every job of the plan's scenario that recipe-runner has rendered, under any target and perhaps of other recipes:
+    one request a kind."""
     labels = kubernetes.labels(plan, plan.stages[0])
     return everyone(cluster, plan.site["namespace"], {"recipe-runner/scenario": labels["recipe-runner/scenario"]})
 
@@ -96,9 +91,9 @@ def everyone(cluster: Cluster, namespace: str, labels: dict[str, str] | None = N
     return [{"kind": kind, **job} for kind in POD_LABEL for job in cluster.list(kind, namespace, labels)]
 
 
-def existing(cluster: Cluster, plan: Plan, stage: Stage, of_gate: bool = False) -> list[dict[str, Any]]:
-    """What the cluster has by the name of a stage's job, under any target, or of the gate's after it, whoever has made it: asked
-    by name, because what is not of recipe-runner is not among those of `ours`."""
+def existing(cluster: Cluster, plan: Plan, stage: Stage, of_gate: bool = False) -> Manifests:
+    """The jobs that have the name of a stage's job, or of its gate's, under any target and whoever made them. They are
+    read by name, because `ours` has only those of recipe-runner."""
     kinds, name = _called(plan, stage, of_gate)
     return [job for kind in kinds if (job := cluster.get(kind, plan.site["namespace"], name))]
 
@@ -132,15 +127,34 @@ def config_of(manifest: Any) -> str:
     return next(filter(None, map(config_of, manifest)), "") if isinstance(manifest, list) else ""
 
 
-def container(job: dict[str, Any]) -> str:
+def container(job: Manifest) -> str:
     """The name of the container that does a job's work."""
     kind = job["kind"]
     return CONTAINER[kind] if kind in CONTAINER else (job["metadata"].get("labels") or {}).get(PART, batch.PREPARE)
 
 
-def annotation(job: dict[str, Any], name: str) -> str:
+def annotation(job: Manifest, name: str) -> str:
     """An annotation of a job; empty where it has none of that name."""
     return str((job["metadata"].get("annotations") or {}).get(name, ""))
+
+
+def conditions_of(manifest: Manifest) -> Manifests:
+    """What an object's controller says of it."""
+    return list(manifest.get("status", {}).get("conditions") or [])
+
+
+def holds(manifest: Manifest, *types: str) -> bool:
+    """Whether one of these conditions of an object holds."""
+    return any(each["type"] in types and each["status"] == "True" for each in conditions_of(manifest))
+
+
+def containers_of(pod: Manifest, before: bool = False) -> Manifests:
+    """How a pod's containers are. before: those that go before the others."""
+    return list(pod.get("status", {}).get("initContainerStatuses" if before else "containerStatuses") or [])
+
+
+def phase_of(pod: Manifest) -> str:
+    return str(pod.get("status", {}).get("phase", "Pending"))
 
 
 def queue_of(manifest: Manifest) -> str:
@@ -149,11 +163,12 @@ def queue_of(manifest: Manifest) -> str:
 
 
 def foreseen(job: Manifest, what: str) -> str:
-    """What the plan foresaw for a job (`runner.render.kubernetes.foreseen`), memory with its unit; empty where it says nothing."""
+    """A prediction of the plan for a job (`runner.parts.jobs.kubernetes.foreseen`), memory with its unit; empty where
+    there is none."""
     return annotation(job, f"{kubernetes.PLANNED}{what}")
 
 
-def recipe_of(job: dict[str, Any]) -> str:
+def recipe_of(job: Manifest) -> str:
     """The recipe, or the stage of one, that a job was made from; empty where recipe-runner has not made it."""
     return annotation(job, "recipe-runner/recipe")
 
@@ -170,14 +185,14 @@ def require_of(there: Manifest, recipe: str) -> Manifest:
     return there
 
 
-def key(job: dict[str, Any]) -> str:
+def key(job: Manifest) -> str:
     """The key of what a job was made from, where it is of one stage of several; else empty."""
     return annotation(job, kubernetes.KEY)
 
 
 def makers(cluster: Cluster, job: Manifest) -> Manifests:
-    """What makes a job's pods: the job itself, and for a TrainJob the plain Jobs of its JobSet, which is named after it. Those
-    that an earlier TrainJob of that name has left until they have ended are older than this one."""
+    """The objects that make a job's pods: the job itself, and for a TrainJob the plain Jobs of its JobSet, which has
+    its name. Jobs that an earlier TrainJob of that name has left are older than this one."""
     if job["kind"] != "TrainJob":
         return [job]
     meta = job["metadata"]
@@ -186,8 +201,7 @@ def makers(cluster: Cluster, job: Manifest) -> Manifests:
 
 
 def attempts_of(cluster: Cluster, job: Manifest, made_by: Manifests) -> Manifests:
-    """All pods that `made_by` own, the first machine's first, and of each machine the latest last: a plain Job leaves those
-    that failed."""
+    """All pods that `made_by` own, by machine, and for each machine the latest last: a plain Job keeps failed pods."""
     uids, meta = {maker["metadata"]["uid"] for maker in made_by}, job["metadata"]
     pods = cluster.list("Pod", meta["namespace"], {POD_LABEL[job["kind"]]: meta["name"]})
     own = [pod for pod in pods if uids & {owner["uid"] for owner in pod["metadata"].get("ownerReferences") or ()}]
@@ -203,38 +217,61 @@ def latest(attempts: Manifests) -> Manifests:
     return list({node_number(pod): pod for pod in attempts}.values())
 
 
-def machines(job: dict[str, Any]) -> int:
+def machines(job: Manifest) -> int:
     """How many machines a job is for, whether they have pods yet or not."""
-    spec = job["spec"]
-    if job["kind"] == "PyTorchJob":
-        return sum(replica.get("replicas", 1) for replica in spec["pytorchReplicaSpecs"].values())
-    return int(spec.get("trainer", {}).get("numNodes") or spec.get("completions") or 1)
+    return sum(count for count, _ in _pods(job))
 
 
-def gpus(job: dict[str, Any]) -> int:
+def gpus(job: Manifest) -> int:
     """How many GPUs a job holds while it runs, on all its machines."""
+    return sum(count * gpus_of(pod) for count, pod in _pods(job))
+
+
+def gpus_of(pod: Manifest) -> int:
+    """How many GPUs a pod holds, by its specification."""
+    limits = [each.get("resources", {}).get("limits", {}) for each in pod.get("containers", ())]
+    return sum(int(limit.get("nvidia.com/gpu", 0)) for limit in limits)
+
+
+def _pods(job: Manifest) -> list[tuple[int, Manifest]]:
+    """The pods that a job is for: how many of a kind, and their specification."""
     spec = job["spec"]
-    if job["kind"] == "PyTorchJob":
-        parts = [(each.get("replicas", 1), each["template"]["spec"]) for each in spec["pytorchReplicaSpecs"].values()]
-    elif job["kind"] == "TrainJob":
+    if job["kind"] == "TrainJob":
         trainer = spec.get("trainer", {})
-        parts = [
-            (int(trainer.get("numNodes", 1)), {"containers": [{"resources": trainer.get("resourcesPerNode", {})}]})
+        return [
+            (int(trainer.get("numNodes") or 1), {"containers": [{"resources": trainer.get("resourcesPerNode", {})}]})
         ]
-    else:
-        parts = [(1, spec.get("template", {}).get("spec", {}))]
-    asked = [
-        count * int(container.get("resources", {}).get("limits", {}).get("nvidia.com/gpu", 0))
-        for count, pod in parts
-        for container in pod.get("containers", ())
-    ]
-    return sum(asked)
+    if job["kind"] == "PyTorchJob":
+        kinds = spec["pytorchReplicaSpecs"].values()
+        return [(each.get("replicas", 1), each["template"]["spec"]) for each in kinds]
+    return [(int(spec.get("completions") or 1), spec.get("template", {}).get("spec", {}))]
 
 
-def node_number(pod: dict[str, Any]) -> int:
+def node_number(pod: Manifest) -> int:
     """A pod's place in its job: 0 for the master, as the operators number them."""
     labels = pod["metadata"].get("labels", {})
     if labels.get("training.kubeflow.org/replica-type") == "worker":
         return int(labels.get("training.kubeflow.org/replica-index", 0)) + 1
     index = labels.get("batch.kubernetes.io/job-completion-index", "0")
     return int(index) if index.isdigit() else 0
+
+
+def delete(cluster: Cluster, kind: str, namespace: str, name: str) -> None:
+    """Deletes an object and waits until it is gone. Raises Stop where it stays."""
+    patiently(lambda: cluster.delete(kind, namespace, name))
+    gone(cluster, kind, namespace, name)
+
+
+def gone(cluster: Cluster, kind: str, namespace: str, name: str, uid: str = "") -> None:
+    """Waits until an object that is being deleted is gone, or, where `uid` is given, until another has its name. Raises
+    Stop where that takes longer than its pods may take to end."""
+
+    def is_gone() -> bool:
+        there = cluster.get(kind, namespace, name)
+        return there is None or bool(uid and there["metadata"]["uid"] != uid)
+
+    if not in_time(is_gone):
+        raise Stop(
+            f"{kind} `{name}` is being deleted, and does not go away.",
+            "Look at it with `oc describe`, then do the same again.",
+        )

@@ -1,27 +1,22 @@
-"""How far a recipe is on the cluster, stage by stage and gate by gate, and what comes next.
+"""How far a recipe is on the cluster, stage by stage and gate by gate, what comes next, and what walks on by itself.
 
 What the cluster shows is for people; each stage's own pod looks at the records on the claim before it starts.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
+
+import yaml
 
 from runner.entrypoints.stage import ON_CLUSTER
-from runner.parts.openshift.client import Cluster, Manifest
-from runner.parts.openshift.diagnose import MORE_MEMORY, logs_of, reasons
-from runner.parts.openshift.jobs import (
-    FILES,
-    annotation,
-    config_of,
-    found,
-    key,
-    ours,
-    pods_of,
-    runs_in,
-)
+from runner.parts.jobs import batch, kubernetes
+from runner.parts.jobs.kubernetes import Manifest
+from runner.parts.openshift import diagnose, driver_job, jobs
+from runner.parts.openshift.client import Cluster, Manifests
+from runner.parts.openshift.diagnose import MORE_MEMORY
+from runner.parts.openshift.errors import in_time, patiently
+from runner.parts.openshift.jobs import Sent
 from runner.parts.openshift.status import FAILED, FINISHED, ended, going, look
 from runner.plan import Plan, Stage
-from runner.render import batch
 from runner.tools.problem import Stop
 
 MISSING, CHANGED, UNDER_WAY, PROMOTED, GOING = (
@@ -37,6 +32,9 @@ NEVER = "9999"
 # Why somebody has overruled a gate, beside the gate's own Job; the record itself lies on the claim.
 PROMOTION = "recipe-runner/promotion"
 
+# What kfp's compiler gives every pod of a run, and Argo every pod of a Workflow: the Workflow's name.
+OF_RUN, WORKFLOW = {"pipelines.kubeflow.org/v2_component": "true"}, "workflows.argoproj.io/workflow"
+CONTENT = "recipe-runner/content"
 CLAIM = "PersistentVolumeClaim"
 # A recipe's claims by name, as the cluster has them; None for one that it has not.
 Claims = dict[str, Manifest | None]
@@ -44,13 +42,12 @@ Claims = dict[str, Manifest | None]
 
 @dataclass(frozen=True)
 class Milestone:
-    """What a recipe comes past: a stage (of_gate False), or the gate after it. job: what the cluster has of it, or None;
-    state: one of MISSING, CHANGED, LOST, UNDER_WAY, GOING, FINISHED, FAILED and PROMOTED; job is None only of one that is
-    MISSING."""
+    """A stage of a recipe (of_gate False), or the gate after it. job: the cluster's job for it; None only where it is
+    MISSING; state: one of MISSING, CHANGED, LOST, UNDER_WAY, GOING, FINISHED, FAILED and PROMOTED."""
 
     stage: Stage
     of_gate: bool
-    job: dict[str, Any] | None
+    job: Manifest | None
     state: str
 
     @property
@@ -80,17 +77,17 @@ def milestones(
     plan: Plan,
     files_key: str = "",
     claims: Claims | None = None,
-    there: list[Manifest] | None = None,
+    there: Manifests | None = None,
 ) -> list[Milestone]:
-    """Every milestone of a recipe, in order. files_key: of the data files as they are on this machine, where that counts;
-    claims, there: as `claims_of` and `ours` have them, where somebody has asked already."""
+    """Every milestone of a recipe, in order. files_key: of the data files on this machine, where that counts; claims,
+    there: results of `claims_of` and `ours`, where the caller has them."""
     way = []
-    there = ours(cluster, plan) if there is None else there
+    there = jobs.ours(cluster, plan) if there is None else there
     for stage in plan.stages:
-        job = found(there, plan, stage)
+        job = jobs.found(there, plan, stage)
         way.append(Milestone(stage, False, job, _state(cluster, job, stage.keys[""], files_key)))
         if stage.gates:
-            verdict = found(there, plan, stage, of_gate=True)
+            verdict = jobs.found(there, plan, stage, of_gate=True)
             state = _state(cluster, verdict, batch.gate_key(stage), files_key)
             if verdict and job and _made(verdict) < _made(job):
                 # Since then the stage was sent again; what it has left may be something else.
@@ -98,46 +95,49 @@ def milestones(
             way.append(Milestone(stage, True, verdict, state))
     if not any(milestone.done for milestone in way):
         return way
-    since = _claims_since(plan, claims_of(cluster, plan) if claims is None else claims)
+    # What was done before the claims were made that stages write to lies there no more.
+    claims = claims_of(cluster, plan) if claims is None else claims
+    folders = (plan.place.run_dir, plan.place.data_dir, plan.place.model_dir)
+    written = [claim["name"] for folder in folders if folder and (claim := plan.claim_of(folder))]
+    since = max((_made(claims[name]) for name in written), default="")
     lost = [milestone.done and _made(milestone.job) < since for milestone in way]
     return [replace(each, state=LOST) if gone else each for each, gone in zip(way, lost, strict=True)]
 
 
-def beside(there: list[Manifest], plan: Plan, way: list[Milestone]) -> list[Manifest]:
-    """What is at work on the run of a plan and is none of its milestones: stages that the recipe has had before it changed."""
+def milestone_of(cluster: Cluster, plan: Plan, stage: Stage, of_gate: bool) -> Milestone:
+    """How a stage, or the gate after it, is now."""
+    way = milestones(cluster, plan)
+    return next(each for each in way if (each.stage.name, each.of_gate) == (stage.name, of_gate))
+
+
+def beside(there: Manifests, plan: Plan, way: list[Milestone]) -> Manifests:
+    """The jobs at work on the run of a plan that are none of its milestones: former stages of the recipe."""
     known = {milestone.job["metadata"]["uid"] for milestone in way if milestone.job}
-    return [job for job in there if not ended(job) and runs_in(plan, job) and job["metadata"]["uid"] not in known]
+    return [job for job in there if not ended(job) and jobs.runs_in(plan, job) and job["metadata"]["uid"] not in known]
 
 
-def _claims_since(plan: Plan, claims: Claims) -> str:
-    """Since when the claims that stages write to are there: what was done before that lies there no more."""
-    folders = (plan.place.run_dir, plan.place.data_dir, plan.place.model_dir)
-    written = [claim["name"] for folder in folders if folder and (claim := plan.claim_of(folder))]
-    return max((_made(claims[name]) for name in written), default="")
-
-
-def _state(cluster: Cluster, job: dict[str, Any] | None, key_now: str, files_key: str) -> str:
+def _state(cluster: Cluster, job: Manifest | None, key_now: str, files_key: str) -> str:
     if job is None:
         return MISSING
     if going(job):
         return GOING
-    if key(job) != key_now or (files_key and annotation(job, FILES) != files_key):
+    if jobs.key(job) != key_now or (files_key and jobs.annotation(job, jobs.FILES) != files_key):
         return CHANGED
     end = ended(job)
-    if end is None and any(config_of(pod) != config_of(job) for pod in pods_of(cluster, job)):
+    if end is None and any(jobs.config_of(pod) != jobs.config_of(job) for pod in jobs.pods_of(cluster, job)):
         # It was changed by hand while its pods were at work, and its operator has left them so.
         return CHANGED
     return PROMOTED if end == FAILED and promotion(job) else end or UNDER_WAY
 
 
-def _made(manifest: dict[str, Any] | None) -> str:
+def _made(manifest: Manifest | None) -> str:
     """When an object was made; of one that is not there, never."""
     return str(manifest["metadata"].get("creationTimestamp", "")) if manifest else NEVER
 
 
-def promotion(job: dict[str, Any]) -> str:
+def promotion(job: Manifest) -> str:
     """Who has overruled the gate of this Job, when and why; empty where nobody has."""
-    return annotation(job, PROMOTION)
+    return jobs.annotation(job, PROMOTION)
 
 
 def current(way: list[Milestone]) -> Milestone | None:
@@ -146,29 +146,32 @@ def current(way: list[Milestone]) -> Milestone | None:
 
 
 def looked_at(way: list[Milestone]) -> Milestone | None:
-    """What a person means who names no stage: the milestone that is at work, else the first that is not done; None where
-    all are."""
+    """The milestone that a person means who names no stage: the one at work, else the first that is not done; None
+    where all are done."""
     return next((milestone for milestone in way if milestone.at_work), None) or current(way)
 
 
 def choose(cluster: Cluster, plan: Plan, way: list[Milestone], name: str | None) -> Milestone | None:
-    """What `recipe submit` sends: the first milestone that is not done, or that of the stage `name`; None where nothing is
-    left.
+    """The milestone that `recipe submit` sends: the first that is not done, or that of the stage `name`; None where all
+    are done.
 
-    Raises Stop where one before it is not done, and where the gate that comes next is closed.
+    Raises Stop where one before it is not done, and where the next gate is closed.
     """
     if name is None:
         milestone = current(way)
-        if milestone is None:
-            return None
     else:
         stage = plan.stage(name)
         own = [milestone for milestone in way if milestone.stage is stage]
         waiting = current(way[: way.index(own[0])])
-        if waiting is not None:
-            raise _refusal(cluster, stage, waiting)
+        if waiting and waiting.of_gate and waiting.state == FAILED:
+            raise Stop(f"`{stage.name}` does not start. {closed(cluster, waiting)}")
+        if waiting:
+            raise Stop(
+                f"`{stage.name}` does not start: {waiting} comes first, and is {waiting.state}.",
+                "`recipe submit RECIPE`, without --stage, sends what comes first; `recipe status RECIPE` shows how far all is.",
+            )
         milestone = current(own) or own[0]
-    if milestone.of_gate and milestone.state == FAILED:
+    if milestone and milestone.of_gate and milestone.state == FAILED:
         raise Stop(closed(cluster, milestone))
     return milestone
 
@@ -176,8 +179,7 @@ def choose(cluster: Cluster, plan: Plan, way: list[Milestone], name: str | None)
 def require_well(cluster: Cluster, milestone: Milestone) -> None:
     """Raises Stop where a stage has failed: a person looks first, and whoever submits again tries again."""
     if milestone.job and milestone.state == FAILED and not milestone.of_gate:
-        state = look(cluster, milestone.job)
-        why = " ".join(reasons(state, logs_of(cluster, state)))
+        why = " ".join(diagnose.why(cluster, look(cluster, milestone.job)))
         raise Stop(
             f"{milestone.title} has failed, and nothing after it starts. {why}".strip(),
             "`recipe submit RECIPE --all` goes on; where it is told to, `recipe stop RECIPE` before it.",
@@ -198,15 +200,6 @@ def outdated(way: list[Milestone], milestone: Milestone) -> list[Milestone]:
                 f"`recipe submit RECIPE --stage {milestone.stage.name}` sends this one beside it.",
             )
     return others
-
-
-def _refusal(cluster: Cluster, stage: Stage, waiting: Milestone) -> Stop:
-    if waiting.of_gate and waiting.state == FAILED:
-        return Stop(f"`{stage.name}` does not start. {closed(cluster, waiting)}")
-    return Stop(
-        f"`{stage.name}` does not start: {waiting} comes first, and is {waiting.state}.",
-        "`recipe submit RECIPE`, without --stage, sends what comes first; `recipe status RECIPE` shows how far all is.",
-    )
 
 
 def closed(cluster: Cluster, milestone: Milestone) -> str:
@@ -230,8 +223,8 @@ def table(cluster: Cluster, milestone: Milestone) -> list[str]:
 def last_words(cluster: Cluster, job: Manifest, part: str) -> list[str]:
     """What the pod of a job has said in the end, in its container `part`; empty where it is gone."""
     meta = job["metadata"]
-    for pod in pods_of(cluster, job):
-        for entry in pod.get("status", {}).get("containerStatuses") or []:
+    for pod in jobs.pods_of(cluster, job):
+        for entry in jobs.containers_of(pod):
             end = entry.get("state", {}).get("terminated") or {}
             if entry["name"] == part and end.get("message"):
                 return str(end["message"]).strip().splitlines()
@@ -240,3 +233,76 @@ def last_words(cluster: Cluster, job: Manifest, part: str) -> list[str]:
         if text := cluster.log(meta["namespace"], pod["metadata"]["name"], part, tail=40):
             return text.strip().splitlines()
     return []
+
+
+def driver_sent(plan: Plan, target: str | None, files_key: str) -> Sent:
+    """What the driver puts on the cluster; files_key: of the data files that lie on the claim."""
+    own = driver_job.stage(plan)
+    alone = plan.only(own)
+    options = [*(["--target", target] if target else []), *(["--files", files_key] if files_key else [])]
+    config = yaml.safe_load(kubernetes.config_map(alone, own).text)
+    return Sent(alone, own, (config,), driver_job.job(alone, own, options))
+
+
+def driver_of(cluster: Cluster, plan: Plan) -> Manifest | None:
+    """The driver that the cluster has. Raises Stop where its name is in use for something else."""
+    alone = plan.only(driver_job.stage(plan))
+    job = cluster.get("Job", plan.site["namespace"], kubernetes.job_name(alone))
+    return jobs.require_of(job, alone.name) if job else None
+
+
+def walks(job: Manifest | None) -> bool:
+    """Whether a driver is at work."""
+    return job is not None and not ended(job) and not going(job)
+
+
+def outdated_driver(cluster: Cluster, plan: Plan, target: str | None, files_key: str) -> Manifests:
+    """The driver that is at work on the recipe as it was before it changed, which would send that again."""
+    job = driver_of(cluster, plan)
+    return [job] if job and walks(job) and not same_driver(job, driver_sent(plan, target, files_key)) else []
+
+
+def same_driver(job: Manifest, wanted: Sent) -> bool:
+    """Whether a driver was made from what it would be made from now."""
+    return jobs.annotation(job, CONTENT) == jobs.annotation(wanted.job, CONTENT)
+
+
+def driver_why(cluster: Cluster, job: Manifest) -> list[str]:
+    """Why a driver has ended, in its own words, or what stands in its way."""
+    if ended(job) == FAILED:
+        return last_words(cluster, job, driver_job.PART)
+    return diagnose.why(cluster, look(cluster, job))
+
+
+def driver_state(job: Manifest) -> str:
+    """A driver's state in a word or two. A failed one has ended before the last stage, by its own decision or not."""
+    return {FAILED: "has ended", FINISHED: "done"}.get(ended(job) or "", "goes on by itself")
+
+
+def runs_of(cluster: Cluster, plan: Plan) -> dict[str, str]:
+    """The active runs of Kubeflow Pipelines of a recipe as it is or was, each with the config map of the plan that its
+    task mounts. A run is a Workflow of Argo, whose name all its pods carry."""
+    own = plan.only(driver_job.stage(plan, driver_job.PIPELINE))
+    runs: dict[str, str] = {}
+    for pod in cluster.list("Pod", plan.site["namespace"], OF_RUN):
+        maps = [volume.get("configMap", {}).get("name", "") for volume in pod["spec"].get("volumes", ())]
+        mounted = [name for name in maps if kubernetes.is_config_map_of(name, own)]
+        if mounted and jobs.phase_of(pod) in ("Pending", "Running"):
+            runs[str(pod["metadata"]["labels"][WORKFLOW])] = mounted[0]
+    return dict(sorted(runs.items()))
+
+
+def outdated_runs(cluster: Cluster, plan: Plan) -> list[str]:
+    """The runs that are at work on the recipe as it was before it changed, which would send that again."""
+    own = driver_job.stage(plan, driver_job.PIPELINE)
+    now = kubernetes.config_map_name(plan.only(own), own)
+    return [name for name, config in runs_of(cluster, plan).items() if config != now]
+
+
+def end_run(cluster: Cluster, plan: Plan, name: str) -> None:
+    """Ends a run as the pipeline server does, by a deadline that is over (`TerminateWorkflow` in kfp's
+    `resource_manager.go`), and waits until none of its tasks can send anything. Raises Stop where the cluster refuses,
+    or the run does not end."""
+    patiently(lambda: cluster.patch("Workflow", plan.site["namespace"], name, {"spec": {"activeDeadlineSeconds": 0}}))
+    if not in_time(lambda: name not in runs_of(cluster, plan)):
+        raise Stop(f"Workflow `{name}` is to end, and does not.", "Look at it with `oc describe`.")

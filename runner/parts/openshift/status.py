@@ -1,29 +1,20 @@
-"""State: where a job on the cluster is, read from the job, its pods and its queue entry."""
+"""Status: where a job on the cluster is, read from the job, its pods, its events and its queue entry."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from runner.parts.openshift import driver_job
-from runner.parts.openshift.client import Cluster, Manifest, Manifests
+from runner.parts.jobs import batch, code
+from runner.parts.jobs.kubernetes import Manifest
+from runner.parts.openshift import driver_job, jobs
+from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.errors import TryAgain
-from runner.parts.openshift.events import TAKEN, events_about
-from runner.parts.openshift.jobs import (
-    attempts_of,
-    container,
-    latest,
-    machines,
-    makers,
-    node_number,
-    queue_of,
-)
-from runner.parts.openshift.pod_trouble import entry_of
-from runner.render import batch, code
-from runner.trainer import child_process, records
+from runner.tools import child_process
+from runner.trainer import records
 from runner.trainer.records import EarlyStop
 
 # A job's phases, in the order in which it goes through them.
@@ -50,17 +41,17 @@ _CONDITION_ENDS = {"Succeeded": FINISHED, "Complete": FINISHED, "Failed": FAILED
 
 
 @dataclass(frozen=True)
-class State:
-    """phase: one of the above; job, pods, events, workload: as the cluster has them; replaced: pods that others have taken
-    the place of; progress: how far training is; unread: why that is not known, where the log could not be read."""
+class JobState:
+    """phase: one of the above; job, pods, events, workload: as the cluster has them; replaced: pods that others have
+    replaced; progress: how far training is; unread: why that is unknown, where the log could not be read."""
 
     phase: str
-    job: dict[str, Any]
-    pods: list[dict[str, Any]]
-    events: list[dict[str, Any]] = field(default_factory=list)
-    workload: dict[str, Any] | None = None
-    progress: Progress = field(default_factory=lambda: Progress())
-    replaced: list[dict[str, Any]] = field(default_factory=list)
+    job: Manifest
+    pods: Manifests
+    events: Manifests = field(default_factory=list)
+    workload: Manifest | None = None
+    progress: JobProgress = field(default_factory=lambda: JobProgress())
+    replaced: Manifests = field(default_factory=list)
     unread: str = ""
 
     @property
@@ -71,18 +62,25 @@ class State:
     def ended(self) -> bool:
         return self.phase in ENDED
 
+    @property
+    def running(self) -> int:
+        """How many of its machines run."""
+        return sum(jobs.phase_of(pod) == "Running" for pod in self.pods)
 
-def look(cluster: Cluster, job: dict[str, Any]) -> State:
+
+def look(cluster: Cluster, job: Manifest) -> JobState:
     """The state of a job that is on the cluster."""
-    made_by = makers(cluster, job)
-    attempts = attempts_of(cluster, job, made_by)
-    pods = latest(attempts)
-    workload = _workload(cluster, job)
+    made_by = jobs.makers(cluster, job)
+    attempts = jobs.attempts_of(cluster, job, made_by)
+    pods = jobs.latest(attempts)
+    # Kueue's entry for the job, where the job waits in a queue.
+    entries = cluster.list("Workload", job["metadata"]["namespace"], forgiving=True) if jobs.queue_of(job) else []
+    workload = entry_of(entries, job)
     phase = _phase(job, pods, workload)
-    known, unread = Progress(), ""
+    known, unread = JobProgress(), ""
     if phase == TRAINING:
         try:
-            known = _progress(cluster, job, pods)
+            known = progress(first_log(cluster, job, pods, stamped=True), _started(pods[0]), datetime.now(UTC))
             # Of a long log without a step in its end nobody knows more than that it is at work.
             phase = STARTING if known.begins else TRAINING
         except TryAgain as silence:
@@ -90,62 +88,49 @@ def look(cluster: Cluster, job: dict[str, Any]) -> State:
             unread = silence.text.splitlines()[0]
     events = [] if phase == FINISHED else events_about(cluster, [*made_by, *attempts], _former(made_by))
     replaced = [pod for pod in attempts if pod not in pods]
-    return State(phase, job, pods, events, workload, known, replaced, unread)
+    return JobState(phase, job, pods, events, workload, known, replaced, unread)
 
 
-def ended(job: dict[str, Any]) -> str | None:
+def ended(job: Manifest) -> str | None:
     """`finished` or `failed`, or None while a job is under way."""
-    for condition in reversed(job.get("status", {}).get("conditions") or []):
+    for condition in reversed(jobs.conditions_of(job)):
         if condition["status"] == "True" and condition["type"] in _CONDITION_ENDS:
             return _CONDITION_ENDS[condition["type"]]
     return None
 
 
-def going(manifest: dict[str, Any]) -> bool:
+def going(manifest: Manifest) -> bool:
     """Whether an object is being deleted, and stays only until what belongs to it has ended."""
     return "deletionTimestamp" in manifest["metadata"]
 
 
-def _phase(job: dict[str, Any], pods: list[dict[str, Any]], workload: dict[str, Any] | None) -> str:
+def _phase(job: Manifest, pods: Manifests, workload: Manifest | None) -> str:
     if end := ended(job):
         return end
-    if _suspended(job) or (workload is not None and not _admitted(workload)):
+    suspended = job["spec"].get("suspend") or job["spec"].get("runPolicy", {}).get("suspend")
+    if suspended or (workload is not None and not jobs.holds(workload, "Admitted")):
         return QUEUED
-    phases = [pod.get("status", {}).get("phase", "Pending") for pod in pods]
-    if len(pods) < machines(job) or "Pending" in phases:
-        return PULLING if any(_waits_in(pod, "ContainerCreating") or _clones(pod) for pod in pods) else WAITING
-    if "Failed" in phases or any(_waits_in(pod, "CrashLoopBackOff") for pod in pods):
+    phases = [jobs.phase_of(pod) for pod in pods]
+    states = [entry.get("state", {}) for pod in pods for entry in jobs.containers_of(pod)]
+    waits_for = {state.get("waiting", {}).get("reason") for state in states}
+    if len(pods) < jobs.machines(job) or "Pending" in phases:
+        before = [entry for pod in pods for entry in jobs.containers_of(pod, before=True)]
+        clones = any(entry["name"] == code.CONTAINER and "running" in entry.get("state", {}) for entry in before)
+        return PULLING if "ContainerCreating" in waits_for or clones else WAITING
+    if "Failed" in phases or "CrashLoopBackOff" in waits_for:
         return AGAIN
     if job["kind"] != "Job":
         return TRAINING
-    return {batch.GATE: MEASURING, driver_job.PART: WALKING}.get(container(job), PREPARING)
+    return {batch.GATE: MEASURING, driver_job.PART: WALKING}.get(jobs.container(job), PREPARING)
 
 
-def _suspended(job: dict[str, Any]) -> bool:
-    spec = job["spec"]
-    return bool(spec.get("suspend") or spec.get("runPolicy", {}).get("suspend"))
-
-
-def _admitted(workload: dict[str, Any]) -> bool:
-    conditions = workload.get("status", {}).get("conditions") or []
-    return any(entry["type"] == "Admitted" and entry["status"] == "True" for entry in conditions)
-
-
-def _waits_in(pod: dict[str, Any], reason: str) -> bool:
-    statuses = pod.get("status", {}).get("containerStatuses") or []
-    return any(entry.get("state", {}).get("waiting", {}).get("reason") == reason for entry in statuses)
-
-
-def _clones(pod: dict[str, Any]) -> bool:
-    statuses = pod.get("status", {}).get("initContainerStatuses") or []
-    return any(entry["name"] == code.CONTAINER and "running" in entry.get("state", {}) for entry in statuses)
-
-
-def _workload(cluster: Cluster, job: dict[str, Any]) -> dict[str, Any] | None:
-    """Kueue's entry for the job, where the job waits in a queue."""
-    if not queue_of(job):
-        return None
-    return entry_of(cluster.list("Workload", job["metadata"]["namespace"], forgiving=True), job)
+def entry_of(workloads: Manifests, owner: Manifest) -> Manifest | None:
+    """Kueue's entry for an object, among those of its namespace."""
+    uid = owner["metadata"]["uid"]
+    for workload in workloads:
+        if any(each["uid"] == uid for each in workload["metadata"].get("ownerReferences") or []):
+            return workload
+    return None
 
 
 def _former(made_by: Manifests) -> Callable[[Manifest], bool]:
@@ -161,12 +146,11 @@ def _former(made_by: Manifests) -> Callable[[Manifest], bool]:
 
 
 @dataclass(frozen=True)
-class Progress:
-    """How far training is. latest: the last line of its own, of a step or of its beginning, None before it has begun;
-    pace: seconds a step takes, silent: since the last one; None where that cannot be told. whole: whether the log is known
-    from its beginning on."""
+class JobProgress:
+    """How far training is. latest: its last line, of a step or of its beginning, None before it begins; pace: seconds a
+    step; silent: seconds since the last step; None where unknown. whole: whether the log is read from its beginning."""
 
-    latest: dict[str, Any] | None = None
+    latest: Mapping[str, Any] | None = None
     pace: float | None = None
     silent: float | None = None
     whole: bool = True
@@ -191,36 +175,32 @@ class Progress:
         return self.silent > max(OVERDUE_SECONDS, OVERDUE_STEPS * self.pace)
 
 
-def _progress(cluster: Cluster, job: dict[str, Any], pods: list[dict[str, Any]]) -> Progress:
-    first = next(pod for pod in pods if node_number(pod) == 0)
-    space, name = job["metadata"]["namespace"], first["metadata"]["name"]
-    text = cluster.log(space, name, container(job), tail=TAIL, stamped=True) or ""
-    return progress(text, _started(first), datetime.now(UTC))
+def first_log(cluster: Cluster, job: Manifest, pods: Manifests, tail: int = TAIL, stamped: bool = False) -> str:
+    """The end of the log of a job's first machine; empty where that is not there."""
+    first = next((pod["metadata"]["name"] for pod in pods if jobs.node_number(pod) == 0), None)
+    space, name = job["metadata"]["namespace"], jobs.container(job)
+    return (cluster.log(space, first, name, tail=tail, stamped=stamped) or "") if first else ""
 
 
-def early_stop(cluster: Cluster, job: dict[str, Any]) -> EarlyStop | None:
-    """What ended a finished job's training before its last step, by the log of its first machine; None where nothing did, or
-    where nobody can tell any more."""
-    pods = latest(attempts_of(cluster, job, makers(cluster, job)))
-    first = next((pod for pod in pods if node_number(pod) == 0), None)
-    if first is None:
-        return None
-    text = cluster.log(job["metadata"]["namespace"], first["metadata"]["name"], container(job), tail=10 * TAIL) or ""
+def early_stop(cluster: Cluster, job: Manifest) -> EarlyStop | None:
+    """What ended a finished job's training before its last step, by the log of its first machine; None where nothing
+    did, or where the log is gone."""
+    text = first_log(cluster, job, jobs.pods_of(cluster, job), tail=10 * TAIL)
     said = [event for event in child_process.events(text) if event.get("event") == records.EARLY_STOP_EVENT]
     return EarlyStop.of(said[-1]) if said else None
 
 
-def progress(text: str, started: datetime | None, now: datetime) -> Progress:
-    """What the end of a log tells, each line of which begins with its time. The pace is that between the first and the last
-    step of it, else since the container has started."""
-    seen: list[tuple[datetime | None, dict[str, Any]]] = []
+def progress(text: str, started: datetime | None, now: datetime) -> JobProgress:
+    """How far training is, by the end of a log whose lines begin with their times. The pace is that between its first
+    and last step, else since the container started."""
+    seen: list[tuple[datetime | None, Mapping[str, Any]]] = []
     for line in text.splitlines():
         seen += [
             (_time(line), event) for event in child_process.events(line) if event.get("event") in ("begin", "step")
         ]
     whole = text.count("\n") < TAIL
     if not seen:
-        return Progress(whole=whole)
+        return JobProgress(whole=whole)
     # What a checkpoint was before counts from the last beginning on.
     begin = max((place for place, (_, event) in enumerate(seen) if event["event"] == "begin"), default=0)
     seen = seen[begin:]
@@ -233,7 +213,7 @@ def progress(text: str, started: datetime | None, now: datetime) -> Progress:
         steps, passed = latest["step"] - seen[0][1]["step"], (now - started).total_seconds() if started else 0.0
     pace = passed / steps if steps > 0 and passed > 0 else None
     silent = max(0.0, (now - at).total_seconds()) if at and latest["event"] == "step" else None
-    return Progress(latest, pace, silent, whole)
+    return JobProgress(latest, pace, silent, whole)
 
 
 def _time(line: str) -> datetime | None:
@@ -245,8 +225,59 @@ def _time(line: str) -> datetime | None:
         return None
 
 
-def _started(pod: dict[str, Any]) -> datetime | None:
-    for entry in pod.get("status", {}).get("containerStatuses") or []:
+def seconds(start: str | None, end: str | None = None, now: datetime | None = None) -> float:
+    """Between two times that the cluster names, to now where there is no end; 0 where there is no start."""
+    last = datetime.fromisoformat(end) if end else now or datetime.now(UTC)
+    return max(0.0, (last - datetime.fromisoformat(start)).total_seconds()) if start else 0.0
+
+
+def _started(pod: Manifest) -> datetime | None:
+    for entry in jobs.containers_of(pod):
         if at := entry.get("state", {}).get("running", {}).get("startedAt"):
-            return datetime.fromisoformat(at.replace("Z", "+00:00"))
+            return datetime.fromisoformat(at)
     return None
+
+
+# How a cluster takes a pod off its machine: the kubelet for want of memory or disk, the scheduler for a pod of higher
+# priority, and the node controller from a machine that is gone.
+TAKEN = ("Evicted", "Preempted", "TaintManagerEviction")
+
+
+def events_about(cluster: Cluster, about: Manifests, by_name: Callable[[Manifest], bool]) -> Manifests:
+    """What went wrong with these objects, and with the unbound claims of their pods, the latest last. A later success
+    ends an event, except for a pod that was taken off its machine. Every event of a claim counts, because the reason
+    why it is not bound may be no warning.
+
+    by_name: whether an event counts that is about an object with an unknown uid; asked for events since the first of
+    these objects was made.
+    """
+    meta = about[0]["metadata"]
+    volumes = [volume for manifest in about for volume in manifest.get("spec", {}).get("volumes") or ()]
+    names = {volume["persistentVolumeClaim"]["claimName"] for volume in volumes if "persistentVolumeClaim" in volume}
+    found = [cluster.get("PersistentVolumeClaim", meta["namespace"], name) for name in sorted(names)]
+    unbound = [claim for claim in found if claim and claim.get("status", {}).get("phase") != "Bound"]
+    uids = {manifest["metadata"]["uid"] for manifest in (*about, *unbound)}
+    events = cluster.list("Event", meta["namespace"], forgiving=True)
+    well: dict[str, str] = {}
+    for event in events:
+        if event.get("type") == "Normal":
+            uid = event["involvedObject"].get("uid", "")
+            well[uid] = max(well.get(uid, ""), when(event))
+
+    def told(event: Manifest) -> bool:
+        of = event["involvedObject"]
+        uid = of.get("uid", "")
+        if uid not in uids and not (when(event) >= meta["creationTimestamp"] and by_name(event)):
+            return False
+        if of.get("kind") == "PersistentVolumeClaim" or (event.get("reason") in TAKEN and uid not in uids):
+            return True
+        return event.get("type") == "Warning" and when(event) >= well.get(uid, "")
+
+    return sorted(filter(told, events), key=when)
+
+
+def when(event: Manifest) -> str:
+    """When an event was seen last; each of the cluster's parts says it in a place of its own."""
+    series = event.get("series") or {}
+    said = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
+    return next((at for at in said if at), event["metadata"].get("creationTimestamp") or "")

@@ -1,56 +1,43 @@
 """Submit: the cluster judges everything first, then gets what it lacks; what is there already stays untouched."""
 
 import copy
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
-from runner.parts.openshift import (
-    driver,
-    helper_pod,
-    image_data_check,
-    kfp_runs,
-    pipeline,
-    seal_key,
-    storage,
-)
-from runner.parts.openshift.client import Cluster, Manifest
-from runner.parts.openshift.errors import ENDING_SECONDS, patiently, pause
-from runner.parts.openshift.follow import follow, line
-from runner.parts.openshift.jobs import (
-    Sent,
-    annotation,
-    config_of,
-    existing,
-    machines,
-    require_of,
-    sent,
-)
+from runner import parts
+from runner.catalog import tables
+from runner.parts.jobs import kubernetes, trainjob
+from runner.parts.jobs.kubernetes import SHARED, Manifest
+from runner.parts.jobs.podspec import KEY, KEY_SECRET
+from runner.parts.openshift import helper_pod, jobs, pipeline
+from runner.parts.openshift.client import MANAGER, Cluster, Manifests, address
+from runner.parts.openshift.errors import Refused, patiently
+from runner.parts.openshift.jobs import Sent
 from runner.parts.openshift.pipeline import CLAIM, Claims
-from runner.parts.openshift.status import FAILED, TRAINING, State, ended, going
-from runner.parts.openshift.upload import Files, upload
+from runner.parts.openshift.status import FAILED, TRAINING, JobState, ended, going
+from runner.parts.openshift.transfer import Files, upload
+from runner.parts.openshift.watch import follow, line
 from runner.plan import Plan, Stage
-from runner.render import kubernetes, training_jobs
-from runner.render.kubernetes import SHARED
-from runner.render.podspec import KEY_SECRET
+from runner.tools.names import listed
 from runner.tools.problem import Stop
 
 Tell = Callable[[str], None]
 # Asks the person a question; True for yes. Raises Stop where nobody can be asked.
 Confirm = Callable[[str], bool]
+DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+SETTING = "`openshift.claims[].storage_class`"
 
 
 @dataclass(frozen=True)
 class Sending:
-    """How a plan is sent. target: the kind of training job, None for that of the recipe's cluster. dry_run: whether the cluster
-    only judges. files: what the first stage finds on the claim, which is sent before it. contents: of the data files of each
-    stage, by its name, as they are here; none where they are not (see `runner.data.report.contents`).
+    """How a plan is sent. target: the kind of training job, None for that of the recipe's cluster; dry_run: whether the
+    cluster only judges; files: what is sent to the claim before the first stage; contents: the hashes of each stage's
+    data files, by its name; none where they are not here (see `runner.data.report.contents`).
 
-    alone: whether the driver sends it, which tries nothing again that has failed, and finds done what a person's machine does once:
-    the key, the files, the look into the image.
+    alone: whether the driver sends it. The driver tries nothing again that has failed, and a person's machine has
+    already done what only it can do: the key, the files, the look into the image.
     """
 
     tell: Tell
@@ -68,8 +55,8 @@ class Sending:
 
 
 def submit(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent | None:
-    """Sends what comes next of a plan, or the stage of that name; gives what is under way then, None where nothing is. What
-    needs no GPU is waited for, and what comes after it is sent too.
+    """Sends what comes next of a plan, or the stage of that name. Returns what is then under way, None where nothing
+    is. It waits for what needs no GPU, and then sends what comes after it.
 
     Raises Stop where the cluster refuses anything, and then nothing has been sent, and where it has failed before.
     """
@@ -84,11 +71,11 @@ def submit(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sen
 
 
 def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent | None:
-    """Sends what comes next, or finds it there; what of it was sent before a lost connection is not sent twice. The rest is
-    as in `submit`."""
-    tell, files, alone, files_key = how.tell, how.files, how.alone, how.files_key
-    claims = pipeline.claims_of(cluster, plan)
-    way = pipeline.milestones(cluster, plan, files_key, claims)
+    """Sends what comes next, or finds it there; after a lost connection nothing is sent twice. The rest is as in
+    `submit`."""
+    tell, alone = how.tell, how.alone
+    sender = _Sender(cluster, plan, how, pipeline.claims_of(cluster, plan))
+    way = pipeline.milestones(cluster, plan, how.files_key, sender.claims)
     milestone = pipeline.choose(cluster, plan, way, stage)
     if milestone is None:
         tell(f"Every stage of `{plan.name}` is finished; `--stage` names one to look at it or run it again.")
@@ -96,28 +83,22 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
     if alone:
         # By this very look: what fails a moment before would else be sent again.
         pipeline.require_well(cluster, milestone)
-    what = sent(plan, milestone.stage, how.target, milestone.of_gate, files_key)
+    what = jobs.sent(plan, milestone.stage, how.target, milestone.of_gate, how.files_key)
     outdated = pipeline.outdated(way, milestone) if stage is None else []
-    later = _followed_by(plan, milestone.stage) if stage is None else []
-    there, holds = _existing(cluster, plan, what), _holds(milestone, what)
+    there, holds = sender.existing(what), _holds(milestone, what)
     first = milestone.stage == plan.stages[0] and not milestone.of_gate
-    sends = files if first and files and files.paths else None
-    judge(cluster, what, claims, there, keeps=holds, alone=alone)
+    files = how.files if first and how.files and how.files.paths else None
+    sender.judge(what, there, files, keeps=holds)
     if not holds:
-        if not alone:
-            _judge_helpers(cluster, what, sends)
-        storage.require(
-            cluster, [one for one in what.support if one["kind"] == CLAIM and not _is_kept(one, claims)], tell
-        )
-    following = [sent(plan, other, how.target) for other in later]
+        require_storage(cluster, [one for one in sender.made(what) if one["kind"] == CLAIM], tell)
+    later = _followed_by(plan, milestone.stage) if stage is None else []
+    following = [jobs.sent(plan, other, how.target) for other in later]
     # What follows says it when it is sent, but for a try, which sends nothing.
     trains = any(one.kind == "TrainJob" for one in (what, *(following if how.dry_run else ())))
-    if trains and not holds and (stuck := training_jobs.stuck(plan.site)):
+    if trains and not holds and (stuck := trainjob.stuck(plan.site)):
         tell(stuck)
     for next_one in following:
-        judge(cluster, next_one, claims, _existing(cluster, plan, next_one), alone=alone)
-        if not alone:
-            _judge_helpers(cluster, next_one, None)
+        sender.judge(next_one, sender.existing(next_one))
     if holds:
         if milestone.state == FAILED:
             raise Stop(
@@ -135,18 +116,18 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
             tell(f"The cluster would accept {each.kind} `{each.name}` and {len(each.support)} objects that it needs.")
     else:
         # Those first that somebody is asked about: after a no everything is as it was.
-        before = [sent(plan, other.stage, how.target, other.of_gate) for other in outdated]
-        at_work = [job for other in before for job in _existing(cluster, plan, other)]
+        before = [jobs.sent(plan, other.stage, how.target, other.of_gate) for other in outdated]
+        at_work = [job for other in before for job in sender.existing(other)]
         for job in (*at_work, *there):
             _ask(job, how.confirm)
         # First of all what would send the recipe as it was again; it is soon sent anew.
-        walking = [] if alone else driver.outdated(cluster, plan, how.target, files_key)
-        for run in () if alone else kfp_runs.outdated(cluster, plan):
-            kfp_runs.end(cluster, plan, run)
+        walking = [] if alone else pipeline.outdated_driver(cluster, plan, how.target, how.files_key)
+        for run in () if alone else pipeline.outdated_runs(cluster, plan):
+            pipeline.end_run(cluster, plan, run)
             tell(f"The run `{run}` of Kubeflow Pipelines, of the recipe as it was: ended")
         for job in (*walking, *at_work, *there):
-            _make_room(cluster, job, tell)
-        _send(cluster, what, claims, sends, how.contents.get(what.stage.name, ""), tell, alone)
+            make_room(cluster, job, tell)
+        sender.send(what, files)
     return what
 
 
@@ -157,9 +138,123 @@ def _followed_by(plan: Plan, stage: Stage) -> list[Stage]:
     return list(later[1 : first + 1])
 
 
+def _holds(milestone: pipeline.Milestone, sent: Sent) -> bool:
+    """Whether the job of a milestone that is there already is what would be sent."""
+    if milestone.job is None or milestone.job["kind"] != sent.kind:
+        return False
+    if milestone.state != FAILED:
+        # Only what concerns its result counts.
+        return milestone.done or milestone.state == pipeline.UNDER_WAY
+    # It may need another machine. What fetches and prepares may have failed for want of a network, and is tried again.
+    contents = {jobs.annotation(job, pipeline.CONTENT) for job in (milestone.job, sent.job)}
+    return milestone.stage.trains and len(contents) == 1
+
+
+@dataclass(frozen=True)
+class _Sender:
+    """Has the cluster judge what a plan sends, and then sends it. claims: as the cluster has them."""
+
+    cluster: Cluster
+    plan: Plan
+    how: Sending
+    claims: Claims
+
+    def existing(self, sent: Sent) -> Manifests:
+        """Jobs of this name, under any target. Raises Stop where one is not of this recipe."""
+        there = jobs.existing(self.cluster, self.plan, sent.stage, sent.of_gate)
+        return [jobs.require_of(job, sent.plan.name) for job in there]
+
+    def made(self, sent: Sent) -> Manifests:
+        """The objects that are made for a job. A claim that exists keeps its size and mode: nobody may change them, and
+        it has somebody's results."""
+        return [
+            manifest
+            for manifest in sent.support
+            if manifest["kind"] != CLAIM or self.claims[manifest["metadata"]["name"]] is None
+        ]
+
+    def judge(self, sent: Sent, there: Manifests, files: Files | None = None, keeps: bool = False) -> None:
+        """Raises Stop where the queue is missing, a claim will not do, or the server's own dry run refuses anything.
+
+        there: the jobs that this one replaces; files: what is sent before it; keeps: whether the existing job stays,
+        with its claims.
+        """
+        cluster, alone = self.cluster, self.how.alone
+        self._queue_is_there(sent)
+        if not keeps:
+            self._claims_will_do(sent)
+        if sent.plan.has_gates and not alone:
+            require_seal_key(cluster, sent.namespace, dry_run=True)
+        for manifest in self.made(sent):
+            cluster.apply(manifest, dry_run=True)
+        job = copy.deepcopy(sent.job)
+        if there:
+            # Under another name, because what is there may not be changed, only replaced.
+            job["metadata"]["name"] = f"{sent.name[:44].rstrip('-')}-dry-run"
+        cluster.apply(job, dry_run=True)
+        if keeps or alone:
+            return
+        # The pods that work before the job: what opens the claim for files, and what looks into the image.
+        helpers = [helper_pod.pod(sent.plan, sent.stage, "word", files.folder, writes=True)] if files else []
+        helpers += [helper_pod.look_pod(sent.plan, sent.stage, "")] if _looks(sent) else []
+        for manifest in helpers:
+            # Under another name: one may be there that an earlier command has left behind.
+            meta = manifest["metadata"]
+            cluster.create(manifest | {"metadata": meta | {"name": f"{meta['name']}-dry-run"}}, dry_run=True)
+
+    def _queue_is_there(self, sent: Sent) -> None:
+        queue = sent.plan.site.get("queue")
+        if queue and self.cluster.get("LocalQueue", sent.namespace, queue) is None:
+            known = [entry["metadata"]["name"] for entry in self.cluster.list("LocalQueue", sent.namespace)]
+            raise Stop(
+                f"There is no queue `{queue}` in the namespace `{sent.namespace}`.",
+                f"Its queues: {', '.join(known)}. Change `openshift.queue`."
+                if known
+                else "`recipe site RECIPE` writes one, for `oc apply -k`; or delete `openshift.queue`.",
+            )
+
+    def _claims_will_do(self, sent: Sent) -> None:
+        """Raises Stop where a claim is being deleted, or where a claim for one machine is used by several: a cluster
+        would attach it to the first machine, and the others' pods would wait for ever."""
+        count = jobs.machines(sent.job)
+        for name, claim in self.claims.items():
+            if claim and going(claim):
+                raise Stop(
+                    f"The claim `{name}` in `{sent.namespace}` is being deleted, and what lies on it with it.",
+                    "It is gone when no pod uses it any more. Submit again then, and it is made anew.",
+                )
+            modes = claim["spec"].get("accessModes") or ["no mode"] if claim else [SHARED]
+            if count > 1 and SHARED not in modes:
+                raise Stop(
+                    f"The claim `{name}` in `{sent.namespace}` is there already, for one machine at a time ({', '.join(modes)}), "
+                    f"and `{sent.name}` has {count}.",
+                    f"A claim keeps its mode. Write a new `openshift.claims[].name` for it, which is then made {SHARED}, and "
+                    "copy to it what lies on the old one; or stay on one machine with `machines.nodes: 1`.",
+                )
+
+    def send(self, sent: Sent, files: Files | None) -> None:
+        cluster, tell, alone = self.cluster, self.how.tell, self.how.alone
+        if not alone:
+            seal(cluster, sent, tell)
+        for manifest in self.made(sent):
+            cluster.apply(manifest)
+            tell(f"{manifest['kind']} `{manifest['metadata']['name']}`")
+        if files:
+            upload(cluster, sent.plan, sent.stage, files, tell)
+        if _looks(sent) and not alone:
+            contents = self.how.contents.get(sent.stage.name, "")
+            helper_pod.require_rows(cluster, sent.plan, sent.stage, contents, tell)
+        post(cluster, sent, tell)
+
+
+def _looks(sent: Sent) -> bool:
+    """Whether a pod looks for the rows in the image before the job is sent."""
+    return bool(sent.stage.data) and not sent.plan.place.prepared
+
+
 def _heal(cluster: Cluster, sent: Sent, job: Manifest | None, tell: Tell) -> None:
     """Makes the config map of a job at work anew where it is gone: its pods could not start again without."""
-    lost = {config_of(job)} - set(_config_maps(cluster, sent))
+    lost = {jobs.config_of(job)} - set(_config_maps(cluster, sent))
     for manifest in sent.support:
         if job and manifest["kind"] == "ConfigMap" and manifest["metadata"]["name"] in lost:
             made = cluster.apply(manifest)["metadata"]
@@ -168,17 +263,19 @@ def _heal(cluster: Cluster, sent: Sent, job: Manifest | None, tell: Tell) -> Non
                 tell(f"ConfigMap `{made['name']}`, which its pods read, was gone; it is there again")
 
 
-def _sweep(cluster: Cluster, sent: Sent) -> None:
-    """Takes away the config maps of earlier jobs of this name, which nobody reads any more. Where this person may not, they
-    stay: the job has been sent."""
+def post(cluster: Cluster, sent: Sent, tell: Tell) -> None:
+    """Sends the job itself, after its support. Then deletes the config maps of earlier jobs of this name, where this
+    person may; nothing reads them any more."""
+    cluster.apply(sent.job)
+    tell(f"{sent.kind} `{sent.name}` in `{sent.namespace}`")
     with suppress(Stop):
         for name in _config_maps(cluster, sent):
-            if name != config_of(sent.job):
+            if name != jobs.config_of(sent.job):
                 cluster.delete("ConfigMap", sent.namespace, name)
 
 
 def _config_maps(cluster: Cluster, sent: Sent) -> list[str]:
-    """The config maps of this job and of those before it; they are named by content. None where this person may not read
+    """The config maps of this job and of earlier ones, which are named by content; none where this person may not read
     them."""
     labels = kubernetes.labels(sent.plan, sent.stage)
     del labels["recipe-runner/fingerprint"]
@@ -188,132 +285,11 @@ def _config_maps(cluster: Cluster, sent: Sent) -> list[str]:
 
 def seal(cluster: Cluster, sent: Sent, tell: Tell) -> None:
     """Gives the namespace the person's key where gates are measured and it has none."""
-    if sent.plan.has_gates and seal_key.require(cluster, sent.namespace):
+    if sent.plan.has_gates and require_seal_key(cluster, sent.namespace):
         tell(f"Secret `{KEY_SECRET}`, of your own key; what is measured is sealed with it")
 
 
-def _send(
-    cluster: Cluster, sent: Sent, claims: Claims, files: Files | None, contents: str, tell: Tell, alone: bool
-) -> None:
-    if not alone:
-        seal(cluster, sent, tell)
-    for manifest in sent.support:
-        if not _is_kept(manifest, claims):
-            cluster.apply(manifest)
-            tell(f"{manifest['kind']} `{manifest['metadata']['name']}`")
-    if files:
-        upload(cluster, sent.plan, sent.stage, files, tell)
-    if _looks(sent) and not alone:
-        image_data_check.require(cluster, sent.plan, sent.stage, contents, tell)
-    post(cluster, sent, tell)
-
-
-def post(cluster: Cluster, sent: Sent, tell: Tell) -> None:
-    """Sends the job itself, whose support is there."""
-    cluster.apply(sent.job)
-    tell(f"{sent.kind} `{sent.name}` in `{sent.namespace}`")
-    _sweep(cluster, sent)
-
-
-def judge(
-    cluster: Cluster,
-    sent: Sent,
-    claims: Claims,
-    there: list[dict[str, Any]],
-    keeps: bool = False,
-    alone: bool = False,
-) -> None:
-    """Raises Stop where the queue is not there, a claim will not do, or the server's own dry run refuses anything.
-
-    there: the jobs that this one takes the place of; keeps: whether what is there stays, and its claims with it; alone: as in
-    `step`.
-    """
-    _queue_is_there(cluster, sent)
-    if not keeps:
-        _claims_will_do(claims, sent)
-    if sent.plan.has_gates and not alone:
-        seal_key.require(cluster, sent.namespace, dry_run=True)
-    for manifest in sent.support:
-        if not _is_kept(manifest, claims):
-            cluster.apply(manifest, dry_run=True)
-    job = copy.deepcopy(sent.job)
-    if there:
-        # Under another name, because what is there may not be changed, only replaced.
-        job["metadata"]["name"] = f"{sent.name[:44].rstrip('-')}-dry-run"
-    cluster.apply(job, dry_run=True)
-
-
-def _looks(sent: Sent) -> bool:
-    """Whether a pod looks for the rows in the image before the job is sent."""
-    return bool(sent.stage.data) and not sent.plan.place.prepared
-
-
-def _judge_helpers(cluster: Cluster, sent: Sent, files: Files | None) -> None:
-    """Raises Stop where the cluster would refuse a pod that works before the job: what opens the claim for files, and what
-    looks into the image."""
-    helpers = [helper_pod.pod(sent.plan, sent.stage, "word", files.folder, writes=True)] if files else []
-    helpers += [image_data_check.pod(sent.plan, sent.stage, "")] if _looks(sent) else []
-    for manifest in helpers:
-        # Under another name: one may be there that an earlier command has left behind.
-        meta = manifest["metadata"]
-        cluster.create(manifest | {"metadata": meta | {"name": f"{meta['name']}-dry-run"}}, dry_run=True)
-
-
-def _is_kept(manifest: dict[str, Any], claims: Claims) -> bool:
-    """A claim that exists keeps its size and mode: nobody may change them, and somebody's results lie on it."""
-    return manifest["kind"] == CLAIM and claims[manifest["metadata"]["name"]] is not None
-
-
-def _claims_will_do(claims: Claims, sent: Sent) -> None:
-    """Raises Stop where a claim that is there is being deleted, or one of a job of several machines was made for one: a
-    cluster would attach it to the first machine, and leave the others' pods waiting for ever."""
-    count = machines(sent.job)
-    for name, claim in claims.items():
-        if claim and going(claim):
-            raise Stop(
-                f"The claim `{name}` in `{sent.namespace}` is being deleted, and what lies on it with it.",
-                "It is gone when no pod uses it any more. Submit again then, and it is made anew.",
-            )
-        modes = claim["spec"].get("accessModes") or ["no mode"] if claim else [SHARED]
-        if count > 1 and SHARED not in modes:
-            raise Stop(
-                f"The claim `{name}` in `{sent.namespace}` is there already, for one machine at a time ({', '.join(modes)}), "
-                f"and `{sent.name}` has {count}.",
-                f"A claim keeps its mode. Write a new `openshift.claims[].name` for it, which is then made {SHARED}, and "
-                "copy to it what lies on the old one; or stay on one machine with `machines.nodes: 1`.",
-            )
-
-
-def _queue_is_there(cluster: Cluster, sent: Sent) -> None:
-    queue = sent.plan.site.get("queue")
-    if queue and cluster.get("LocalQueue", sent.namespace, queue) is None:
-        known = [entry["metadata"]["name"] for entry in cluster.list("LocalQueue", sent.namespace)]
-        raise Stop(
-            f"There is no queue `{queue}` in the namespace `{sent.namespace}`.",
-            f"Its queues: {', '.join(known)}. Change `openshift.queue`."
-            if known
-            else "`recipe site RECIPE` writes one, for `oc apply -k`; or delete `openshift.queue`.",
-        )
-
-
-def _existing(cluster: Cluster, plan: Plan, sent: Sent) -> list[dict[str, Any]]:
-    """Jobs of this name, under any target. Raises Stop where one is not of this recipe."""
-    return [require_of(job, sent.plan.name) for job in existing(cluster, plan, sent.stage, sent.of_gate)]
-
-
-def _holds(milestone: pipeline.Milestone, sent: Sent) -> bool:
-    """Whether the job of a milestone that is there already is what would be sent."""
-    if milestone.job is None or milestone.job["kind"] != sent.kind:
-        return False
-    if milestone.state != FAILED:
-        # Only what concerns its result counts.
-        return milestone.done or milestone.state == pipeline.UNDER_WAY
-    # It may need another machine. What fetches and prepares may have failed for want of a network, and is tried again.
-    contents = {annotation(job, "recipe-runner/content") for job in (milestone.job, sent.job)}
-    return milestone.stage.trains and len(contents) == 1
-
-
-def _ask(job: dict[str, Any], confirm: Confirm) -> None:
+def _ask(job: Manifest, confirm: Confirm) -> None:
     """Asks whether an older job of this recipe that is under way may go. Raises Stop after a no."""
     kind, meta = job["kind"], job["metadata"]
     if (
@@ -326,32 +302,11 @@ def _ask(job: dict[str, Any], confirm: Confirm) -> None:
         raise Stop(f"{kind} `{meta['name']}` goes on; nothing was sent.")
 
 
-def _make_room(cluster: Cluster, job: dict[str, Any], tell: Tell) -> None:
+def make_room(cluster: Cluster, job: Manifest, tell: Tell) -> None:
     """Takes an older job of this recipe away."""
     kind, meta = job["kind"], job["metadata"]
-    delete(cluster, kind, meta["namespace"], meta["name"])
+    jobs.delete(cluster, kind, meta["namespace"], meta["name"])
     tell(f"{kind} `{meta['name']}` of before: deleted")
-
-
-def delete(cluster: Cluster, kind: str, namespace: str, name: str) -> None:
-    """Deletes an object and waits until it is gone. Raises Stop where it stays."""
-    patiently(lambda: cluster.delete(kind, namespace, name))
-    gone(cluster, kind, namespace, name)
-
-
-def gone(cluster: Cluster, kind: str, namespace: str, name: str, uid: str = "") -> None:
-    """Waits until an object that is being deleted is gone, or another has its name where its `uid` is given. Raises Stop where it
-    stays for longer than its pods may take to end."""
-    deadline = time.monotonic() + ENDING_SECONDS
-    while time.monotonic() < deadline:
-        there = patiently(lambda: cluster.get(kind, namespace, name))
-        if there is None or (uid and there["metadata"]["uid"] != uid):
-            return
-        pause()
-    raise Stop(
-        f"{kind} `{name}` is being deleted, and does not go away.",
-        "Look at it with `oc describe`, then do the same again.",
-    )
 
 
 def wait(cluster: Cluster, sent: Sent, tell: Tell) -> None:
@@ -361,7 +316,7 @@ def wait(cluster: Cluster, sent: Sent, tell: Tell) -> None:
     """
     said: list[str] = []
 
-    def show(state: State | None, why: list[str]) -> None:
+    def show(state: JobState | None, why: list[str]) -> None:
         nonlocal said
         lines = [*([state.phase if state.phase == TRAINING else line(state)] if state else []), *why]
         for text in lines:
@@ -370,3 +325,87 @@ def wait(cluster: Cluster, sent: Sent, tell: Tell) -> None:
         said = lines
 
     follow(cluster, sent, show)
+
+
+def require_storage(cluster: Cluster, made: Manifests, tell: Callable[[str], None]) -> None:
+    """Reports what is unknown about the storage of new claims. Raises Stop where it cannot be as they ask: such a claim
+    is never bound, and pods wait for ever.
+
+    made: the manifests.
+    """
+    made = [claim for claim in made if SHARED in claim["spec"]["accessModes"]]
+    if not made:
+        return
+    classes = {one["metadata"]["name"]: one for one in cluster.list("StorageClass", "", forgiving=True)}
+    if not classes:
+        names = listed(claim["metadata"]["name"] for claim in made)
+        tell(
+            f"Several machines will write to {names}, and you may not see this cluster's kinds of storage: its default, or what "
+            f"{SETTING} names, must give {SHARED}."
+        )
+        return
+    unknown: dict[str, list[str]] = {}
+    for claim in made:
+        name = _class_of(claim, classes)
+        if tables.shared_storage(classes[name].get("provisioner", "")) is None:
+            unknown.setdefault(name, []).append(claim["metadata"]["name"])
+    for name, claims in unknown.items():
+        tell(
+            f"Several machines will write to {listed(claims)}. Whether `{name}` ({classes[name].get('provisioner')}) can give "
+            f"{SHARED} is not known here; if it cannot, pods wait for ever, and `recipe status` says so."
+        )
+
+
+def _class_of(claim: Manifest, classes: dict[str, Manifest]) -> str:
+    """The kind of storage of a claim, which can be as it is asked for or may be."""
+    claim_name, name = claim["metadata"]["name"], claim["spec"].get("storageClassName") or _default(classes)
+    able = [other for other, one in sorted(classes.items()) if tables.shared_storage(one.get("provisioner", ""))]
+    write = f"Write {listed(able, 'or')} there" if able else "Ask its admin for one"
+    remedy = f"{SETTING} names the kind of storage. {write}; or stay on one machine with `machines.nodes: 1`."
+    if name is None:
+        raise Stop(
+            f"The claim `{claim_name}` names no kind of storage, and this cluster has no default, so it would wait for ever.",
+            remedy,
+        )
+    if name not in classes:
+        raise Stop(f"This cluster has no kind of storage `{name}`, which the claim `{claim_name}` asks for.", remedy)
+    provisioner = classes[name].get("provisioner", "")
+    if tables.shared_storage(provisioner) is False:
+        raise Stop(
+            f"Several machines write to the claim `{claim_name}`, and `{name}` ({provisioner}) makes volumes for one at a time.",
+            remedy,
+        )
+    return name
+
+
+def _default(classes: dict[str, Manifest]) -> str | None:
+    """Of several defaults a cluster takes the newest (Kubernetes documentation, Storage Classes)."""
+    chosen = [
+        (one["metadata"].get("creationTimestamp", ""), name)
+        for name, one in classes.items()
+        if (one["metadata"].get("annotations") or {}).get(DEFAULT_CLASS) == "true"
+    ]
+    return max(chosen)[1] if chosen else None
+
+
+def require_seal_key(cluster: Cluster, namespace: str, dry_run: bool = False) -> bool:
+    """Makes the Secret of this person's own key where the namespace has none; returns whether it did. An existing one
+    stays, because measured results are sealed with it.
+
+    Raises Stop where the cluster refuses it.
+    """
+    manifest = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": "Opaque",
+        "metadata": {"name": KEY_SECRET, "namespace": namespace},
+        "stringData": {KEY: "" if dry_run else parts.hook("seal_key")(make=True)},
+    }
+    query = [("fieldManager", MANAGER), *([("dryRun", "All")] if dry_run else [])]
+    try:
+        cluster.request("POST", address("Secret", namespace), query, manifest)
+    except Refused as refused:
+        if refused.status == 409:
+            return False
+        raise refused.stop("Secret", namespace, KEY_SECRET) from None
+    return True

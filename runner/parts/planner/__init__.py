@@ -5,8 +5,9 @@ from runner.parts import Part
 
 PART = Part(
     package=__name__,
-    rules="rules",
+    rules="row_counts",
     forecast="judging",
+    formulas={"axolotl": "formulas"},
     hooks={
         "after_run": "calibration.after",
         "after_plan": "calibration.after_plan",

@@ -1,12 +1,20 @@
-"""Calibration: what a run took beside what was planned, said at its end, and kept for plans to come (`calibration_store`)."""
+"""Calibration: what a run took beside what was planned, shown at its end, and stored for later plans.
+
+The store holds pace and allocator slack of this person's own runs, by card, in the user's configuration folder. `recipe plan` alone
+reads it (`constants.taking`). What is checked, rendered and submitted is the same on every machine.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 from runner import catalog
 from runner.check.validate import changed
-from runner.parts.planner import calibration_store, constants
-from runner.parts.planner.calibration_store import Observed
+from runner.parts.planner import constants
+from runner.parts.planner.constants import Constants
 from runner.plan import Plan, Prediction
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
@@ -15,7 +23,7 @@ from runner.run import run_manifest as planned
 from runner.run.run_folder import RunFolder, find, require_of
 from runner.run.run_manifest import RunManifest
 from runner.run.stage_folder import StageFolder
-from runner.tools.files import settings_folder
+from runner.tools.files import Record, settings_folder
 from runner.tools.problem import Stop
 from runner.trainer.records import Summary
 
@@ -105,7 +113,7 @@ def _kept(found: Sequence[Beside]) -> Iterator[str]:
     yield from map(str, found)
     if found:
         try:
-            calibration_store.keep(each.observed() for each in found)
+            keep(each.observed() for each in found)
         except OSError:
             return  # a run is done all the same
 
@@ -128,9 +136,77 @@ def learn(recipe: Recipe, runs: Sequence[str]) -> None:
             )
         observed += [each.observed() for each in found]
     try:
-        calibration_store.keep(observed)
+        keep(observed)
     except OSError as error:
         raise Stop(
             f"What the runs took cannot be kept in `{settings_folder()}`: {error.strerror}.",
             "Let XDG_CONFIG_HOME name a folder that can be written.",
         ) from None
+
+
+# Of a card, the newest.
+MOST_RUNS = 50
+# With fewer, what other people's runs varied by is the better guess.
+ENOUGH = 19
+
+
+@dataclass(frozen=True)
+class Observed(Record):
+    """One stage of a run beside its plan. run: what tells it from others. gpu: the card's label. seconds: of a step, without
+    what the plan thinks that GPUs wait for each other; planned: by the formulas alone. allocated, reserved: the most that
+    PyTorch's tensors, and its allocator, took of a GPU, bytes; 0 where nobody looked. planned_allocated: by the formulas."""
+
+    run: str = ""
+    gpu: str = ""
+    seconds: float = 0.0
+    planned: float = 0.0
+    allocated: int = 0
+    reserved: int = 0
+    planned_allocated: int = 0
+
+
+@dataclass(frozen=True)
+class Learned(Record):
+    FILE = "learned.json"
+    runs: tuple[Observed, ...] = ()
+
+
+def keep(observed: Iterable[Observed]) -> Path:
+    """Adds runs to the file, in place of what it knew of the same ones; gives where it lies. Raises OSError where it cannot
+    be written."""
+    new = [each for each in observed if each.run and each.gpu]
+    known = {each.run: each for each in (*Learned.read(settings_folder()).runs, *new)}
+    # What comes again is the newest.
+    ordered = [*(each for name, each in known.items() if name not in {one.run for one in new}), *new]
+    kept: list[Observed] = []
+    for gpu in dict.fromkeys(each.gpu for each in ordered):
+        kept += [each for each in ordered if each.gpu == gpu][-MOST_RUNS:]
+    settings_folder().mkdir(parents=True, exist_ok=True)
+    Learned(tuple(kept)).write(settings_folder())
+    return settings_folder() / Learned.FILE
+
+
+def learned() -> dict[str, Constants]:
+    """What the file says of each card that it knows."""
+    runs = [each for each in Learned.read(settings_folder()).runs if each.seconds > 0 and each.planned > 0]
+    return {gpu: _of([each for each in runs if each.gpu == gpu], gpu) for gpu in {each.gpu for each in runs}}
+
+
+def _of(runs: list[Observed], gpu: str) -> Constants:
+    known = constants.from_catalog(gpu)
+    count = f"{len(runs)} of your own runs" if len(runs) > 1 else "one of your own runs"
+    found = constants.from_cells([_cell(each, known) for each in runs], f"{gpu}, {count}")
+    return replace(found, context=known.context, spread=found.spread if len(runs) >= ENOUGH else None)
+
+
+def _cell(run: Observed, known: Constants) -> dict[str, Any]:
+    """A run as benchmarks/memory_on_gpu.py would have it. Where nobody looked at memory, slack is what the catalog knows."""
+    allocated = run.allocated or constants.GIB
+    reserved = max(run.reserved, allocated) if run.allocated else round((1 + known.slack) * allocated)
+    return {
+        "allocated_bytes": allocated,
+        "reserved_bytes": reserved,
+        "driver_bytes": reserved + known.context,
+        "micro_batch_seconds": run.seconds,
+        "planned": {"micro_batch_seconds": run.planned},
+    }

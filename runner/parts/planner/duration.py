@@ -8,21 +8,22 @@ from functools import lru_cache, partial
 from math import prod
 from typing import Any
 
-from runner.catalog import Gpu, Network
-from runner.parts.planner import (
-    activations,
-    checkpoints,
-    constants,
-    memory,
-    offload,
-    parameters,
-    published_runs,
-    saved,
+from runner.catalog import Gpu
+from runner.parts.planner import constants, host_memory, memory, parameters, published_runs
+from runner.parts.planner.state import fetching, held, stepping, trained_bytes, whole
+from runner.parts.planner.workload import (
+    HALF,
+    Checkpoints,
+    Network,
+    Run,
+    Workload,
+    attended,
+    checkpoints_of,
+    packed,
+    row_tokens,
+    steps,
+    times_in,
 )
-from runner.parts.planner.checkpoints import Checkpoints
-from runner.parts.planner.state import held, trained_bytes, whole
-from runner.parts.planner.steps import attended, packed, row_tokens, steps
-from runner.parts.planner.workload import HALF, Run, Workload
 from runner.plan import Machines
 
 # What no data sheet says. Each share is what published runs reach (benchmarks/results/outside.txt); what
@@ -162,9 +163,9 @@ def operations(workload: Workload, rows: float, training: bool = True) -> Operat
     head = 2 * model.vocab_size * model.hidden_size
     if not training:
         return Operations(tokens * (layers * weights + head), tokens * layers * scores)
-    reached = layers - activations.first_trained(workload)
+    reached = layers - parameters.first_trained(workload)
     again = reached if workload.checkpointing else 0
-    own = sum(activations.layers_trained(workload)) * weights
+    own = sum(parameters.layers_trained(workload)) * weights
     name = model.embedding if model.tied else model.lm_head
     own += head if workload.trains(name) else 0
     added = 6 * parameters.adapter(workload)
@@ -179,8 +180,8 @@ def traffic(workload: Workload, rows: float, training: bool = True) -> float:
     read, and the backward pass moves about twice that; the loss goes over its logits thrice. Plain operations write and
     read what lies between them too."""
     tokens = rows * row_tokens(workload)
-    alike = Counter(activations.layers_trained(workload))
-    kept = sum(count * activations.layer(workload, own) for own, count in alike.items()) * tokens
+    alike = Counter(parameters.layers_trained(workload))
+    kept = sum(count * parameters.layer_activations(workload, own) for own, count in alike.items()) * tokens
     logits = memory.loss(workload, round(tokens), training)
     again = _TRAFFIC[workload.fused_kernels or workload.compile, _method(workload)]
     passes = 2 if not training else 8 if workload.checkpointing else 6
@@ -325,7 +326,7 @@ def updating(workload: Workload, gpu: Gpu) -> float:
     and writes them."""
     state = held(workload)
     if workload.offload.optimizer:
-        return offload.stepping(workload, gpu)
+        return stepping(workload, gpu)
     moved = 2 * state.optimizer + 3 * state.gradients
     if workload.optimizer == "adamw_torch" and not workload.sharding.startswith("zero"):
         moved = 20 * state.gradients
@@ -349,7 +350,7 @@ def step_seconds(workload: Workload, gpu: Gpu) -> float:
 
 def _step_seconds(workload: Workload, gpu: Gpu, own: float, wait: float) -> float:
     """Its micro batches, the wait for weights that lie beside the GPU and for other GPUs, and the update."""
-    coming = max(0.0, offload.fetching(workload, gpu) - LINKS["pcie"].hidden * own)
+    coming = max(0.0, fetching(workload, gpu) - LINKS["pcie"].hidden * own)
     return own + coming + wait + updating(workload, gpu)
 
 
@@ -368,9 +369,9 @@ def _estimate(workload: Workload, gpu: Gpu, _: constants.Constants, likely: tupl
     wait = waiting(workload, gpu, own)
     step = _step_seconds(workload, gpu, own, wait)
     evaluations, pass_of_all = evaluating(workload, gpu, count)
-    writing = saved.checkpoint(workload) / (workload.disk_mb_s * 1e6)
-    kept = checkpoints.written(workload, count, step, writing)
-    reading = workload.readers * saved.whole(workload) / (workload.disk_mb_s * 1e6)
+    writing = host_memory.checkpoint(workload) / (workload.disk_mb_s * 1e6)
+    kept = checkpoints_of(workload, count, step, writing)
+    reading = workload.readers * host_memory.whole(workload) / (workload.disk_mb_s * 1e6)
     tokens = row_tokens(workload) * workload.effective_batch_size * workload.answers
     return Duration(
         steps=count,
@@ -406,6 +407,6 @@ def evaluating(workload: Workload, gpu: Gpu, steps: int) -> tuple[int, float]:
     batches = math.ceil(share / rows)
     batch_seconds = pass_seconds(alone, gpu, rows * workload.answers, training=False)
     # The reference model reads the same.
-    return checkpoints.times(workload.evaluation_steps, workload, steps) + 1, batches * batch_seconds * (
+    return times_in(workload.evaluation_steps, workload, steps) + 1, batches * batch_seconds * (
         2 if workload.objective == "dpo" else 1
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -9,16 +10,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner import catalog
-from runner.catalog import Gpu, Network
-from runner.parts.planner import checkpoints, constants, published_runs
+from runner import catalog, parts
+from runner.catalog import Gpu
+from runner.parts.planner import constants, published_runs
 from runner.parts.planner import row_counts as counted
 from runner.parts.planner.formulas import MOST_TRIED, Advice, Counts, Formulas
 from runner.parts.planner.memory import EVALUATION, Memory, usable
 from runner.parts.planner.parameters import FAMILIES, UnknownArchitecture
 from runner.parts.planner.published_runs import Spread
 from runner.parts.planner.row_counts import Rows
-from runner.parts.planner.workload import Run
+from runner.parts.planner.workload import Network, Run, network, times_in
 from runner.plan import RUNS, Plan, Stage
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
@@ -26,23 +27,6 @@ from runner.tools.problem import Problem
 
 if TYPE_CHECKING:
     from runner.parts.planner.duration import Duration
-
-
-# Loaded when needed: `recipe check` counts its milliseconds.
-def _language(recipe: Recipe, stage: Stage, rows: Rows, look: bool) -> Formulas | None:
-    from runner.parts.planner import language
-
-    return language.of_stage(recipe, stage, rows, look)
-
-
-def _images(recipe: Recipe, stage: Stage, rows: Rows, look: bool) -> Formulas | None:
-    from runner.parts.planner import images
-
-    return images.of_stage(recipe, stage, rows)
-
-
-# The formulas for what an engine trains; None where nobody knows its model. A new engine costs one line here.
-FORMULAS: dict[str, Callable[[Recipe, Stage, Rows, bool], Formulas | None]] = {"axolotl": _language, "images": _images}
 
 
 @dataclass(frozen=True)
@@ -189,10 +173,12 @@ def of(
     if price is None:
         price = (recipe.settings.get("limits") or {}).get("price_per_gpu_hour")
     for stage in plan.stages:
-        if stage.engine not in FORMULAS:
+        if stage.engine not in parts.table("formulas"):
             continue
         rows = counted.of(plan, stage, run_dir, given_rows)
-        formulas = FORMULAS[stage.engine](recipe, stage, rows, look)
+        # Loaded when needed: `recipe check` counts its milliseconds.
+        module = importlib.import_module(parts.table("formulas")[stage.engine])
+        formulas: Formulas | None = module.of_stage(recipe, stage, rows, look)
         if formulas is not None:
             formulas = formulas.changed(network=_network(plan), **_disk(plan, stage))
             forecast = Forecast(stage, formulas, rows, catalog.gpu(stage.machines.gpu), price)
@@ -205,7 +191,7 @@ def _network(plan: Plan) -> Network:
     """What lies between the machines, as the recipe says it, or as those of its kind have it."""
     own = (plan.site if plan.place.on_cluster else plan.nodes).get("network") or {}
     kind = own.get("kind") or ("ethernet" if plan.place.on_cluster else "plain")
-    return catalog.network(kind, own.get("gbit_s"), own.get("links"))
+    return network(kind, own.get("gbit_s"), own.get("links"))
 
 
 def _disk(plan: Plan, stage: Stage) -> dict[str, Any]:
@@ -302,7 +288,7 @@ def _patient(recipe: Recipe, forecast: Forecast, section: str, steps: int | None
     stopping, work = recipe.settings[section].get("early_stopping"), forecast.workload
     if not stopping or (steps is None and work.evaluation_steps):
         return
-    evaluations = checkpoints.times(work.evaluation_steps, work, steps or 0)
+    evaluations = times_in(work.evaluation_steps, work, steps or 0)
     if stopping.patience >= evaluations:
         often = (
             f"`eval_steps: {max(1, steps // 10)}`, a tenth of the steps" if steps else "`eval_steps`, for more of them"

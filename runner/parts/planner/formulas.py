@@ -1,16 +1,21 @@
-"""Formulas: what is reckoned of a stage. Each engine that trains has one class of them, looked up in `forecast`."""
+"""Formulas: what is reckoned of a stage. Each engine that trains has one class of them, in the table `formulas` of a part; here is
+that of Axolotl's language models."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from runner import catalog
 from runner.catalog import Gpu
+from runner.parts.planner import host_memory, memory, parameters, state, workload
 from runner.parts.planner.memory import Memory
-from runner.parts.planner.workload import Run
+from runner.parts.planner.row_counts import Rows
+from runner.parts.planner.workload import Offload, Run, Workload, from_stage
 from runner.plan import Stage
+from runner.recipe import units
 from runner.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -43,15 +48,11 @@ class Loss(IntEnum):
 
 @dataclass(frozen=True)
 class Advice(Generic[W_co]):
-    """A change by formulas alone: dotted settings with their values, the workload after it, and what it loses.
-
-    time: seconds of a row after the change over seconds before.
-    """
+    """A change by formulas alone: dotted settings with their values, the workload after it, and what it loses."""
 
     changes: Mapping[str, Any]
     workload: W_co
     loss: Loss = Loss.NOTHING
-    time: float = 1.0
 
 
 def splits(run: Run, smaller: bool) -> Iterator[tuple[int, int]]:
@@ -109,3 +110,152 @@ class Formulas(Protocol):
 
     def changed(self, **fields: Any) -> Formulas:
         """The same for a workload with other fields."""
+
+
+@dataclass(frozen=True)
+class Traced:
+    """What a trace found: counts, bytes, floating-point operations of one micro batch, seconds that the trace took.
+
+    weights, gradients, optimizer: bytes held between steps. activations: bytes alive after the forward pass beyond
+    those. peak, evaluation_peak: most bytes alive in training and in evaluation. peak_at: the operation at the peak.
+    """
+
+    parameters: int
+    trainable: int
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    peak: int
+    peak_at: str
+    evaluation_peak: int
+    flops: int
+    seconds: float
+
+
+def left_out(run: Run) -> dict[str, Any]:
+    """The fields of a run that a trace takes otherwise: DDP and FSDP are as they are, ZeRO and offloading are not traced."""
+    if not isinstance(run, Workload) or not (run.sharding.startswith("zero") or run.offload):
+        return {}
+    # Whole on one GPU, and in the numbers that the split ones have.
+    return {"sharding": "none", "offload": Offload(), "fp32_weights": run.in_full}
+
+
+def of_stage(recipe: Recipe, stage: Stage, rows: Rows, look: bool) -> LanguageFormulas | None:
+    """The formulas for a stage; None where nobody knows its model. look: whether the hub's cache may be asked."""
+    model = _model(recipe, stage, look)
+    if model is None:
+        return None
+    work = from_stage(stage, model, rows)
+    stated = (recipe.settings.get("train") or {}).get("eval_batch_size")
+    follows = stated is None and work.evaluation_batch_size == work.micro_batch_size
+    beside = recipe.settings.get("sharding") or {}
+    placed = replace(work.offload, mb_s=float(beside.get("nvme_mb_s") or work.offload.mb_s))
+    return LanguageFormulas(replace(work, evaluation_follows=follows, offload=placed))
+
+
+def _model(recipe: Recipe, stage: Stage, look: bool) -> catalog.Model | None:
+    """The stage's model: the recipe's own, else by the name in the stage's config, else from the hub's cache."""
+    if recipe.model_facts:
+        return recipe.model_facts
+    name, revision = (str(stage.config.get(key) or "") for key in ("base_model", "revision_of_model"))
+    return catalog.model(name, recipe.folder) or (catalog.cached_model(name, revision or "main") if look else None)
+
+
+@dataclass(frozen=True)
+class LanguageFormulas:
+    """The formulas for one run of a language model."""
+
+    work: Workload
+
+    @property
+    def name(self) -> str:
+        return self.work.model.id
+
+    @property
+    def counts(self) -> Counts:
+        return Counts(parameters.total(self.work.model), parameters.trainable(self.work), parameters.adapter(self.work))
+
+    @property
+    def memory(self) -> Memory:
+        return memory.estimate(self.work)
+
+    @property
+    def steps(self) -> int | None:
+        return workload.steps(self.work)
+
+    @property
+    def warmup_steps(self) -> int:
+        """Whole steps, and two for one (Axolotl 0.19.0, _configure_warmup_and_logging)."""
+        if self.work.warmup_steps or not self.steps:
+            return self.work.warmup_steps
+        rising = int(self.steps * self.work.warmup_ratio)
+        return 2 if rising == 1 else rising
+
+    def time(self, gpu: Gpu) -> Duration | None:
+        from runner.parts.planner import duration
+
+        return duration.estimate(self.work, gpu)
+
+    def rate(self, gpu: Gpu) -> float:
+        from runner.parts.planner import duration
+
+        return duration.rate(self.work, gpu)
+
+    def offers(self, recipe: Recipe, stage: Stage, gpu: Gpu, budget: float) -> list[Advice[Workload]]:
+        from runner.parts.planner import memory_offers
+
+        return memory_offers.cheapest(memory_offers.Lines.of(recipe, stage), self.work, gpu, budget)
+
+    def written(self, stage: Stage) -> dict[str, int]:
+        """Prepared rows, a checkpoint, the best model, a model merged with its adapter; and what the run fetches."""
+        work = self.work
+        rows = ((work.rows or 0) + (work.evaluation_rows or 0)) * work.answers
+        # A row as text, and its tokens, labels and mask as Arrow keeps them.
+        sizes = {"prepared data": 0 if work.max_steps else round(rows * (work.lengths.mean or work.sequence_len) * 21)}
+        sizes |= {"checkpoint": host_memory.checkpoint(work), "best model": host_memory.weights(work)}
+        halves = work.widths.linear * parameters.total(work.model)
+        if work.adapter:
+            sizes["merged model"] = halves
+        if on_disk := state.on_disk(work):
+            sizes[state.ON_DISK] = on_disk
+        if stage.model or not str(stage.config.get("base_model") or "").startswith("/"):
+            sizes["model download"] = halves
+        return sizes
+
+    def beside(self, stage: Stage) -> dict[str, int]:
+        """Offloaded state, and the most that comes at one time: when it loads, saves, goes on or merges."""
+        parts = state.main_memory(self.work)
+        name, size = max(host_memory.moments(self.work).items(), key=lambda moment: moment[1])
+        return parts | {name: size}
+
+    def notes(self) -> Mapping[str, str]:
+        work = self.work
+        reference = " and the reference model" if state.reference(work) else ""
+        held = "4-bit base" if work.adapter and work.adapter.four_bit else work.precision
+        held = f"fp32, used in {work.precision}" if work.in_full else held
+        read = "without padding" if work.joined else "padding counted"
+        length = read if work.lengths and not work.packing else "full length"
+        return {
+            "activations": f"micro batch {work.micro_batch_size} × {'2 answers × ' if work.answers > 1 else ''}{work.most_tokens:,} tokens{' (the longest row)' if work.most_tokens < work.sequence_len else ''}, "
+            f"{'with' if work.checkpointing else 'without'} checkpointing, {work.attention}",
+            "optimizer": f"{work.optimizer}{_BESIDE[work.offload.optimizer]}",
+            "weights": f"{held}{reference}, {_SHARED[work.sharding]}{_BESIDE[work.offload.weights]}",
+            "gradients": f"{units.gib(state.held(work).gradients)} once all are there",
+            "logits": "never whole" if work.fused_loss in ("fused", "cut") else "",
+            "steps": f"{workload.row_tokens(work):,.0f}{' an answer' if work.answers > 1 else ' a row'}, {length}",
+        }
+
+    def changed(self, **fields: Any) -> LanguageFormulas:
+        return LanguageFormulas(replace(self.work, **fields))
+
+
+_BESIDE = {"": "", "cpu": ", in main memory", "nvme": ", on a disk"}
+_SHARED = {
+    "none": "one GPU",
+    "ddp": "whole on each GPU",
+    "zero1": "ZeRO-1: optimizer split",
+    "zero2": "ZeRO-2: optimizer and gradients split",
+    "zero3": "ZeRO-3: everything split",
+    "fsdp": "FSDP: everything split",
+}

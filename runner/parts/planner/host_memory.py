@@ -2,9 +2,11 @@
 Bytes. Measured by benchmarks/main_memory.py.
 """
 
-from runner.parts.planner import parameters, saved, state
-from runner.parts.planner.storage import PROCESS
-from runner.parts.planner.workload import Workload
+from runner.parts.planner import parameters, state
+from runner.parts.planner.workload import FULL, Workload
+
+# Python with torch, transformers and Axolotl loaded, one process a GPU; assumed.
+PROCESS = int(4.5 * 2**30)
 
 
 def moments(workload: Workload) -> dict[str, int]:
@@ -22,7 +24,7 @@ def loading(workload: Workload) -> int:
     weights go to the GPU as they are read from a mapped file."""
     if workload.sharding != "fsdp" or state.four_bit(workload):
         return 0
-    return workload.machines.gpus_per_node * saved.whole(workload)
+    return workload.machines.gpus_per_node * whole(workload)
 
 
 def saving(workload: Workload) -> int:
@@ -30,9 +32,9 @@ def saving(workload: Workload) -> int:
     those of a GPU. FSDP gathers the optimizer's state after that, in the formats that it is split in (accelerate 1.13.0,
     save_fsdp_model and save_fsdp_optimizer)."""
     if workload.sharding != "fsdp":
-        return saved.weights(workload)
+        return weights(workload)
     held = state.held(workload)
-    return max(held.weights, held.optimizer) * workload.machines.world_size or saved.whole(workload)
+    return max(held.weights, held.optimizer) * workload.machines.world_size or whole(workload)
 
 
 def resuming(workload: Workload) -> int:
@@ -51,3 +53,29 @@ def merging(workload: Workload) -> int:
     if not workload.adapter:
         return 0
     return PROCESS + workload.widths.linear * parameters.total(workload.model)
+
+
+def whole(workload: Workload) -> int:
+    """The whole model as it is loaded: a number is as wide as it is held."""
+    return (FULL if workload.in_full else workload.widths.linear) * parameters.total(workload.model)
+
+
+def weights(workload: Workload) -> int:
+    """What is trained, as it is saved: the adapter alone, or the whole model. FSDP saves what it trains in fp32,
+    as it is held."""
+    if workload.adapter:
+        return state.adapter_bytes(workload)
+    return FULL * parameters.total(workload.model) if workload.sharding == "fsdp" else whole(workload)
+
+
+def checkpoint(workload: Workload) -> int:
+    """Weights, and the optimizer's state from all GPUs that share it, or from main memory. Under FSDP the weights lie there
+    twice: model.safetensors for whoever loads the model, and pytorch_model_fsdp.bin for going on (transformers 5.16,
+    Trainer._save_optimizer_and_scheduler)."""
+    shards = workload.machines.world_size if workload.sharding not in ("none", "ddp") else 1
+    optimizer = state.held(workload).optimizer * shards
+    copies = 2 if workload.sharding == "fsdp" else 1
+    if workload.offload.optimizer:
+        # DeepSpeed's has the fp32 weights in it.
+        optimizer = (8 if workload.sharding == "fsdp" else 12) * parameters.trainable(workload)
+    return copies * weights(workload) + optimizer

@@ -1,9 +1,10 @@
-"""What the core asks the planner: what a recipe will need, as problems, as sizes, and as predictions for a run's record."""
+"""What the core asks the planner: what a recipe will need, as problems, as sizes, and as predictions for a run's
+record."""
 
 from collections.abc import Collection
 
 from runner.check.validate import TOO_LARGE
-from runner.parts.planner import constants, forecast, storage, termination_grace
+from runner.parts.planner import constants, forecast, storage
 from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.plan import Plan, Prediction
@@ -12,9 +13,9 @@ from runner.tools.problem import Problem
 
 
 def problems(recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Problem]:
-    """In the figures of `recipe plan`, an error where a stage cannot fit its GPU whatever its range, and notes: stages that do not fit their GPU, claims and pods that are too small, a
-    learning rate that never stops rising, a deadline that comes too early. No data file is opened for them."""
-
+    """An error where a stage cannot fit its GPU, whatever its range; and notes on stages that may not fit, claims and
+    pods that are too small, a learning rate that never stops rising, a deadline that comes too early. No data file is
+    opened for them."""
     try:
         forecasts = forecast.of(recipe, plan, look=False)
         known_better = TOO_LARGE in allowed
@@ -29,39 +30,39 @@ def problems(recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Probl
     return [note for note in (*notes, *_few(recipe, plan)) if note]
 
 
-# Bytes of a file that makes few steps; a larger one is not opened for that.
+# Bytes; a larger file makes enough steps, and is not opened.
 SMALL = 1_000_000
 
 
 def _few(recipe: Recipe, plan: Plan) -> list[Problem]:
-    """Notes on stages that make too few steps of a small file that is here, with settings that have been tried: they are valid, and
-    their plan makes more."""
+    """Notes on stages that make too few steps of a small local file, with settings that were tried and make more."""
     files = [recipe.folder / name for where, name in recipe.local_files() if where[-1] == "path"]
     if not files or not all(file.is_file() and file.stat().st_size < SMALL for file in files):
         return []
-    from runner.parts.planner import too_few_steps
+    # Only a recipe with too few steps needs the search for more.
+    from runner.parts.planner import limits
 
     forecasts = forecast.of(recipe, plan)
-    if not too_few_steps.stages(forecasts):
+    if not limits.too_short(forecasts):
         return []
-    # Only a recipe with too few steps needs what follows.
     from runner.parts.planner import recipe_offers
     from runner.parts.planner.planned import Planned
 
-    return list(too_few_steps.notes(recipe, forecasts, recipe_offers.more_steps(Planned(recipe, plan, forecasts))))
+    tried = recipe_offers.more_steps(Planned(recipe, plan, forecasts))
+    return list(limits.too_few_steps(recipe, forecasts, tried))
 
 
 def sized(recipe: Recipe, plan: Plan) -> Plan:
-    """The plan with what it needs by estimate: sizes of claims, memory, and the time that its pods get to end."""
+    """The plan with estimated sizes of claims, memory, and the time that its pods get to end."""
     try:
         forecasts = forecast.of(recipe, plan, look=False)
-        return termination_grace.given(storage.sized(plan, forecasts), forecasts)
+        return storage.given(storage.sized(plan, forecasts), forecasts)
     except UnknownArchitecture:
         return storage.sized(plan, [])  # an architecture without formulas; `plan` says so
 
 
 def predictions(recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
-    """What is planned for each stage that trains; nothing where there are no formulas for the model."""
+    """The predictions for each stage that trains; empty where the model has no formulas."""
     try:
         made = forecast.of(recipe, plan)
         with constants.taking({stage.machines.gpu: constants.ASSUMED for stage in plan.stages}):
@@ -71,7 +72,7 @@ def predictions(recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
 
 
 def _prediction(made: Forecast, alone: Forecast) -> Prediction:
-    """alone: the same by the formulas alone."""
+    """alone: the same forecast by formulas alone."""
     time, memory = made.time, made.memory
     least, most = time.range_seconds if time else (None, None)
     return Prediction(

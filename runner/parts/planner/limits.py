@@ -1,10 +1,10 @@
-"""Limits: what a recipe says it may take, and what the arithmetic says to that, at the line that says it."""
+"""The limits of a recipe, judged against the plan, each at its line; and stages that make too few steps to learn
+from."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from runner.catalog import Gpu
@@ -17,10 +17,10 @@ from runner.tools.problem import Problem
 if TYPE_CHECKING:
     from runner.parts.planner.duration import Duration
 
-# How the names of the stages begin that are one length of pretraining each.
-CURRICULUM = "pretrain-"
-# The parts that a recipe may state, and which of the estimate's parts each stands for.
-PARTS = {
+    Timed = tuple[Forecast, Gpu, Duration]
+
+# The parts of memory that a recipe may limit, each with the estimate's parts that it covers.
+STATED_PARTS = {
     "weights": ("weights",),
     "adapter": (),
     "gradients": ("gradients",),
@@ -29,13 +29,27 @@ PARTS = {
     "temporary": ("temporary", "communication"),
     "reserve": ("context", "slack"),
 }
+# Below TOO_FEW the usual share of warmup is less than one step; ENOUGH is plenty for few rows.
+TOO_FEW, ENOUGH = 12, 100
+MORE_STEPS_OFFERED = f"`recipe plan` offers settings that make about {ENOUGH}."
+
+
+def stated(recipe: Recipe) -> dict[str, Any]:
+    """The recipe's limits by name."""
+    return recipe.settings.get("limits") or {}
+
+
+def gpu_memory(recipe: Recipe) -> int | None:
+    """The recipe's limit for each GPU in bytes; None where it has none."""
+    limit = stated(recipe).get("gpu_memory")
+    return round(units.size(limit)) if limit else None
 
 
 def broken(recipe: Recipe, forecasts: list[Forecast]) -> list[Problem]:
     """A Problem for each limit of the recipe that does not hold."""
-    limits = recipe.settings.get("limits") or {}
+    limits = stated(recipe)
     if not forecasts:
-        return [_no_formulas(recipe, setting) for setting, stated in limits.items() if stated and setting in _JUDGED]
+        return [_no_formulas(recipe, setting) for setting, limit in limits.items() if limit and setting in _JUDGED]
     problems: list[Problem] = []
     if limits.get("gpu_memory"):
         most = max(forecast.memory.total for forecast in forecasts)
@@ -43,8 +57,13 @@ def broken(recipe: Recipe, forecasts: list[Forecast]) -> list[Problem]:
     if limits.get("gpu_memory_parts"):
         problems += [p for forecast in forecasts for p in _parts(recipe, forecast, limits["gpu_memory_parts"])]
     for setting, judge in (("time", _time), ("cost", _cost), ("samples_per_second", _speed)):
-        if limits.get(setting) is not None:
-            problems += judge(recipe, forecasts, limits[setting])
+        if limits.get(setting) is None:
+            continue
+        timed = [(each, each.gpu, each.time) for each in forecasts if each.gpu and each.time]
+        if len(timed) < len(forecasts):
+            problems.append(_untimed(recipe, forecasts, setting))
+        else:
+            problems += judge(recipe, timed, limits[setting])
     return problems
 
 
@@ -60,42 +79,47 @@ def _no_formulas(recipe: Recipe, setting: str) -> Problem:
     )
 
 
+def _untimed(recipe: Recipe, forecasts: list[Forecast], setting: str) -> Problem:
+    """The Problem that a limit cannot be judged, because a stage has no known time."""
+    stage = next(each for each in forecasts if not (each.gpu and each.time))
+    why = stage.rows.source if stage.gpu else f"the GPU `{stage.stage.machines.gpu}` is not in the catalog"
+    hint = "Mend that, or delete the limit."
+    return _problem(recipe, setting, f"Whether this limit holds cannot be told: {why}.", hint)
+
+
 def _problem(recipe: Recipe, setting: str, message: str, hint: str, holds: Any = None) -> Problem:
     """holds: a value of the limit that would hold."""
     return recipe.document.problem(("limits", *setting.split(".")), message, hint, mending=holds)
 
 
-def _memory(recipe: Recipe, forecast: Forecast, stated: str, most: int) -> Iterator[Problem]:
-    """most: bytes that the stage with most of them needs."""
-    limit, need = units.size(stated), forecast.memory.total
-    if need <= limit:
+def _memory(recipe: Recipe, forecast: Forecast, limit: str, most: int) -> Iterator[Problem]:
+    """most: bytes of the stage that needs most."""
+    need = forecast.memory.total
+    if need <= units.size(limit):
         return
     parts = forecast.memory.parts()
     if forecast.memory.moment == EVALUATION:
         parts = {"tensors in evaluation": forecast.memory.evaluation, "context": parts["context"]}
     largest = sorted(parts.items(), key=lambda part: -part[1])[:3]
     shown = ", ".join(f"{name} {units.gib(size)}" for name, size in largest)
+    holds = f"{-(-most // 10**9):.0f} GB"
     yield _problem(
         recipe,
         "gpu_memory",
-        f"Stage `{forecast.stage.name}` needs {units.both(need)} on each GPU, and the limit is {stated}. Most of it: {shown}.",
-        f"Write `gpu_memory: {_up(most)}` where the card is yours alone. {OFFERED}" if forecast.fits else OFFERED,
-        _up(most),
+        f"Stage `{forecast.stage.name}` needs {units.both(need)} on each GPU, and the limit is {limit}. Most of it: {shown}.",
+        f"Write `gpu_memory: {holds}` where the card is yours alone. {OFFERED}" if forecast.fits else OFFERED,
+        holds,
     )
 
 
-def _up(need: float) -> str:
-    return f"{-(-need // 10**9):.0f} GB"
-
-
-def _parts(recipe: Recipe, forecast: Forecast, stated: Mapping[str, str]) -> Iterator[Problem]:
-    # Gradients count in full, also where the peak comes before all of them are there.
+def _parts(recipe: Recipe, forecast: Forecast, limits: Mapping[str, str]) -> Iterator[Problem]:
+    # Gradients count in full, even where the peak comes before all of them exist.
     sizes = forecast.memory.parts() | {"gradients": forecast.memory.state.gradients}
     adapter = 4 * forecast.counts.adapter
-    for part, text in stated.items():
-        need = adapter if part == "adapter" else sum(sizes[name] for name in PARTS[part])
+    for part, text in limits.items():
+        need = adapter if part == "adapter" else sum(sizes[name] for name in STATED_PARTS[part])
         if part == "weights":
-            need -= adapter if "adapter" in stated else 0
+            need -= adapter if "adapter" in limits else 0
         if need > units.size(text):
             holds = f"{math.ceil(need / 10**8) / 10:g} GB"
             yield _problem(
@@ -107,109 +131,76 @@ def _parts(recipe: Recipe, forecast: Forecast, stated: Mapping[str, str]) -> Ite
             )
 
 
-@dataclass(frozen=True)
-class _Timed:
-    """A forecast whose time can be told."""
-
-    forecast: Forecast
-    gpu: Gpu
-    time: Duration
-
-
-def _timed(recipe: Recipe, forecasts: list[Forecast], setting: str) -> list[_Timed] | Problem:
-    """The forecasts with their times. Where one cannot be told, a limit on it cannot be judged, and that is said."""
-    timed = []
-    for forecast in forecasts:
-        if forecast.gpu and forecast.time:
-            timed.append(_Timed(forecast, forecast.gpu, forecast.time))
-            continue
-        unknown = f"the GPU `{forecast.stage.machines.gpu}` is not in the catalog"
-        why = forecast.rows.source if forecast.gpu else unknown
-        return _problem(
-            recipe, setting, f"Whether this limit holds cannot be told: {why}.", "Mend that, or delete the limit."
-        )
-    return timed
-
-
-def _time(recipe: Recipe, forecasts: list[Forecast], stated: str) -> list[Problem]:
-    timed = _timed(recipe, forecasts, "time")
-    if isinstance(timed, Problem):
-        return [timed]
-    limit, need = units.seconds(stated), sum(each.time.total_seconds for each in timed)
-    if need <= limit:
-        return []
-    longest = max(timed, key=lambda each: each.time.total_seconds)
-    time, gpus = longest.time, longest.forecast.stage.machines.world_size
+def _time(recipe: Recipe, timed: list[Timed], limit: str) -> Iterator[Problem]:
+    need = sum(time.total_seconds for _, _, time in timed)
+    if need <= units.seconds(limit):
+        return
+    longest, gpu, time = max(timed, key=lambda each: each[2].total_seconds)
     message = (
-        f"The run takes about {units.duration(need)} on {gpus} × {longest.gpu.title}, and the limit is "
-        f"{stated}: {time.steps:,} steps of {units.speed(time.step_seconds)} s, {units.speed(time.samples_a_second)} samples "
+        f"The run takes about {units.duration(need)} on {longest.stage.machines.world_size} × {gpu.title}, and the limit is "
+        f"{limit}: {time.steps:,} steps of {units.speed(time.step_seconds)} s, {units.speed(time.samples_a_second)} samples "
         f"and {units.speed(time.tokens_a_second)} tokens a second."
     )
-    holds = units.at_least(sum(each.time.range_seconds[1] for each in timed))
+    holds = units.at_least(sum(time.range_seconds[1] for _, _, time in timed))
     hint = f"Training itself stops at the limit with what it has learned by then; `time: {holds}` would let it end. {OFFERED}"
-    return [_problem(recipe, "time", message, hint, holds)]
+    yield _problem(recipe, "time", message, hint, holds)
 
 
-def fewer_steps(recipe: Recipe, forecasts: list[Forecast], share: float) -> dict[str, float]:
-    """The settings that leave the longest stage, whose rows or steps take most of the time, so large a share of its steps; the
-    lengths of a curriculum share theirs. Empty where not even one step would be left, or nothing says how many there are."""
-    longest = max(forecasts, key=lambda each: each.time.total_seconds if each.time else 0)
-    curriculum = longest.stage.name.startswith(CURRICULUM)
-    shorter = [each for each in forecasts if each.stage.name.startswith(CURRICULUM)] if curriculum else [longest]
-    work, steps = longest.workload, sum(each.steps or 0 for each in shorter)
-    fewer = int(steps * share)
-    if fewer < 1:
-        return {}
-    if work.max_steps:
-        return {"pretrain.steps" if curriculum else "advanced.axolotl.max_steps": fewer}
-    name = longest.stage.name if longest.stage.name in recipe.settings else "train"
-    return {f"{name}.epochs": math.floor(work.epochs * share * 100) / 100}
-
-
-def _cost(recipe: Recipe, forecasts: list[Forecast], limit: float) -> list[Problem]:
-    timed = _timed(recipe, forecasts, "cost")
-    if isinstance(timed, Problem):
-        return [timed]
-    costs = [cost for forecast in forecasts if (cost := forecast.cost) is not None]
-    if len(costs) < len(forecasts):
+def _cost(recipe: Recipe, timed: list[Timed], limit: float) -> Iterator[Problem]:
+    costs = [cost for forecast, _, _ in timed if (cost := forecast.cost) is not None]
+    if len(costs) < len(timed):
         hint = "Write `limits.price_per_gpu_hour`, or give `--price`."
-        return [_problem(recipe, "cost", "Whether this limit holds cannot be told: nobody has named a price.", hint)]
-    need = sum(costs)
-    if need <= limit:
-        return []
-    hours = sum(forecast.gpu_hours or 0 for forecast in forecasts)
-    return [
-        _problem(
+        yield _problem(recipe, "cost", "Whether this limit holds cannot be told: nobody has named a price.", hint)
+    elif (need := sum(costs)) > limit:
+        hours = sum(forecast.gpu_hours or 0 for forecast, _, _ in timed)
+        yield _problem(
             recipe,
             "cost",
-            f"The run costs about {need:.2f} ({hours:.1f} GPU hours at {forecasts[0].price:g}), and the limit is {limit:g}.",
+            f"The run costs about {need:.2f} ({hours:.1f} GPU hours at {timed[0][0].price:g}), and the limit is {limit:g}.",
             f"Write `cost: {math.ceil(need)}`, or choose a cheaper GPU. {OFFERED}",
             math.ceil(need),
         )
-    ]
 
 
-def _speed(recipe: Recipe, forecasts: list[Forecast], limit: float) -> list[Problem]:
-    timed = _timed(recipe, forecasts, "samples_per_second")
-    if isinstance(timed, Problem):
-        return [timed]
-    slowest = min(timed, key=lambda each: each.time.samples_a_second)
-    pace, stage = slowest.time.samples_a_second, slowest.forecast.stage
+def _speed(recipe: Recipe, timed: list[Timed], limit: float) -> Iterator[Problem]:
+    slowest, gpu, time = min(timed, key=lambda each: each[2].samples_a_second)
+    pace, gpus = time.samples_a_second, slowest.stage.machines.world_size
     if pace >= limit:
-        return []
-    # Downwards, so that what is written holds.
+        return
+    # Rounded down, so that the written value holds.
     digits = 2 - math.floor(math.log10(pace))
     holds = math.floor(pace * 10**digits) / 10**digits
-    operations = slowest.time.flops / slowest.forecast.workload.micro_batch_size
-    peak = slowest.forecast.formulas.rate(slowest.gpu) * stage.machines.world_size
-    return [
-        _problem(
-            recipe,
-            "samples_per_second",
-            f"Stage `{stage.name}` trains about {units.speed(pace)} samples a second, and {limit:g} are stated.",
-            f"A sample takes {operations / 1e12:.3g} × 10^12 operations; {limit:g} a second are {operations * limit / 1e12:,.3g} × 10^12, "
-            f"and {stage.machines.world_size} × {slowest.gpu.title} can at most do "
-            f"{peak / 1e12:,.0f} × 10^12. Write `samples_per_second: {holds:g}`.",
-            holds,
+    operations = time.flops / slowest.workload.micro_batch_size
+    peak = slowest.formulas.rate(gpu) * gpus
+    yield _problem(
+        recipe,
+        "samples_per_second",
+        f"Stage `{slowest.stage.name}` trains about {units.speed(pace)} samples a second, and {limit:g} are stated.",
+        f"A sample takes {operations / 1e12:.3g} × 10^12 operations; {limit:g} a second are {operations * limit / 1e12:,.3g} × 10^12, "
+        f"and {gpus} × {gpu.title} can at most do "
+        f"{peak / 1e12:,.0f} × 10^12. Write `samples_per_second: {holds:g}`.",
+        holds,
+    )
+
+
+def section(recipe: Recipe, forecast: Forecast) -> str:
+    """The section of a recipe that has the epochs of a stage."""
+    return forecast.stage.name if forecast.stage.name in recipe.settings else "train"
+
+
+def too_short(forecasts: Sequence[Forecast]) -> list[Forecast]:
+    """The stages that read rows and make too few steps of them."""
+    return [each for each in forecasts if each.steps and each.steps < TOO_FEW and not each.workload.max_steps]
+
+
+def too_few_steps(recipe: Recipe, forecasts: Sequence[Forecast], hint: str = MORE_STEPS_OFFERED) -> Iterator[Problem]:
+    """A note for each stage that makes too few steps."""
+    for forecast in too_short(forecasts):
+        steps = forecast.steps or 0
+        yield recipe.document.problem(
+            (section(recipe, forecast), "epochs"),
+            f"Stage `{forecast.stage.name}` makes {steps} step{'' if steps == 1 else 's'} of {forecast.workload.effective_batch_size} "
+            f"rows, with a warmup of {forecast.warmup_steps}: too few to learn much.",
+            hint,
+            severity="note",
         )
-    ]

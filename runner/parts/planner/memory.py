@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from runner import catalog
 from runner.catalog import Gpu
-from runner.parts.planner import activations, constants, parameters
+from runner.parts.planner import constants, parameters
 from runner.parts.planner.state import State, copies, gradient, held, loaded, of_words
 from runner.parts.planner.workload import FULL, HALF, Run, Workload
 
@@ -171,71 +171,90 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
     the loading of what is then split."""
     model, tokens = workload.model, workload.micro_batch_size * workload.answers * workload.most_tokens
     base = state.weights + state.optimizer + state.buffers + state.gathered
-    trained, first = activations.layers_trained(workload), activations.first_trained(workload)
-    of_layer = {own: activations.layer(workload, own) * tokens for own in set(trained)}
-    full = [of_layer[own] for own in trained]
-    edge = activations.boundary(workload) * tokens
+    trained, lowest = parameters.layers_trained(workload), parameters.first_trained(workload)
+    by_trained = {kind: parameters.layer_activations(workload, kind) * tokens for kind in set(trained)}
+    whole_layer = [by_trained[kind] for kind in trained]
+    layer_input = parameters.boundary(workload) * tokens
     # Checkpointing keeps every layer's input, also below the first trained layer, where nothing else is kept
     # (torch/utils/checkpoint.py, without reentrance; seen in the trace).
-    kept = [edge if workload.checkpointing else 0 if i < first else full[i] for i in range(len(full))]
-    last = activations.final_norm(workload) * tokens
+    kept_by_layer = [
+        layer_input if workload.checkpointing else 0 if i < lowest else whole_layer[i] for i in range(len(whole_layer))
+    ]
+    activations = sum(kept_by_layer) + parameters.final_norm(workload) * tokens
     # With accumulation the gradients of the micro batches before are there from the start.
-    there = state.gradients if workload.accumulation > 1 else 0
-    halves = copies(workload)
-    left = 0 if workload.checkpointing else halves
-    alone, at_loss = adapter_alone(workload), base - state.gathered + _gathered_at_loss(workload, state)
-    yield Moment("loss", at_loss, there, sum(kept) + last, loss(workload, tokens), left)
+    earlier_gradients = state.gradients if workload.accumulation > 1 else 0
+    half_copies = copies(workload)
+    kept_copies = 0 if workload.checkpointing else half_copies
+    split_adapter, at_loss = adapter_alone(workload), base - state.gathered + _gathered_at_loss(workload, state)
+    yield Moment("loss", at_loss, earlier_gradients, activations, loss(workload, tokens), kept_copies)
     if workload.sharding == "fsdp":
-        yield from _gathering(workload, state, base, there, sum(kept) + last, tokens)
+        yield from _gathering(workload, state, base, earlier_gradients, activations, tokens)
     # While a layer runs, the two after it are gathered, each in one piece before it is copied out.
-    yield Moment("forward", base, there, sum(kept[:-1]), 0, (1 if alone else 3) * state.layer)
-    if halves:
-        yield Moment("loss", at_loss, there, sum(kept) + last, _forward_end(workload, tokens), halves)
-    yield from _head_backward(workload, at_loss, state, sum(kept) + last, tokens, left)
+    yield Moment(
+        "forward", base, earlier_gradients, sum(kept_by_layer[:-1]), 0, (1 if split_adapter else 3) * state.layer
+    )
+    if half_copies:
+        yield Moment(
+            "loss",
+            at_loss,
+            earlier_gradients,
+            activations,
+            _forward_end(workload, tokens),
+            half_copies,
+        )
+    yield from _head_backward(workload, at_loss, state, activations, tokens, kept_copies)
     head = of_words(workload, _head(workload))
     # A tied head's gradient waits for the embedding's, beside those of the micro batches before.
-    waiting = head if model.tied and not state.root else 0
-    again = waiting if workload.accumulation > 1 else 0
-    passing = activations.backward(workload) * tokens
+    tied_head = head if model.tied and not state.root else 0
+    tied_and_earlier = tied_head if workload.accumulation > 1 else 0
+    backward_pass = parameters.backward(workload) * tokens
     linear, wide = parameters.linear(model), workload.widths.linear
     gradients = [
-        0 if workload.adapter else gradient(workload, own) for own in parameters.of_layers(model, workload.unfrozen)
+        0 if workload.adapter else gradient(workload, numbers)
+        for numbers in parameters.of_layers(model, workload.unfrozen)
     ]
-    for index in reversed(range(first, model.num_hidden_layers)):
-        own = left_behind = gradients[index]
+    for index in reversed(range(lowest, model.num_hidden_layers)):
+        layer_gradient = remaining_gradient = gradients[index]
         if workload.adapter:
-            own = left_behind = state.gradients // model.num_hidden_layers
+            layer_gradient = remaining_gradient = state.gradients // model.num_hidden_layers
         elif workload.sharding == "fsdp":
             # What a layer leaves behind is its shard, in fp32.
-            left_behind = own * FULL // (wide * workload.machines.world_size)
-        done = (
+            remaining_gradient = layer_gradient * FULL // (wide * workload.machines.world_size)
+        gradients_so_far = (
             state.gradients
             if workload.accumulation > 1
-            else min(state.gradients, head + left_behind * (model.num_hidden_layers - index))
+            else min(state.gradients, head + remaining_gradient * (model.num_hidden_layers - index))
         )
-        recomputed = full[index] if workload.checkpointing else 0
-        fresh = own if workload.accumulation > 1 else 0
-        flight = passing
+        recomputed = whole_layer[index] if workload.checkpointing else 0
+        fresh_gradient = layer_gradient if workload.accumulation > 1 else 0
+        temporary = backward_pass
         if workload.adapter and workload.adapter.four_bit and workload.checkpointing:
             # A 4-bit weight is unpacked for its backward pass (bitsandbytes, MatMul4Bit), when one of those is gone.
             unpacked = HALF * max(map(prod, linear.values()))
-            flight += max(0, unpacked - HALF * model.intermediate_size * tokens)
+            temporary += max(0, unpacked - HALF * model.intermediate_size * tokens)
         if trained[index]:
             # The down-projection's input is gone when gate's and up's gradients are there.
-            flight -= wide * model.intermediate_size * tokens
+            temporary -= wide * model.intermediate_size * tokens
         # The next layer is on its way, unless an adapter's matrices come before it; and this one's gradients are whole twice while
         # they are summed and split.
-        flight += state.layer * (3 if trained[index] else 0 if alone else 1)
-        flight += halves * (1 if workload.checkpointing else index + 1) // model.num_hidden_layers
-        yield Moment("backward", base, done, sum(kept[: index + 1]) + recomputed, 0, flight + fresh // 2 + again)
+        temporary += state.layer * (3 if trained[index] else 0 if split_adapter else 1)
+        temporary += half_copies * (1 if workload.checkpointing else index + 1) // model.num_hidden_layers
+        yield Moment(
+            "backward",
+            base,
+            gradients_so_far,
+            sum(kept_by_layer[: index + 1]) + recomputed,
+            0,
+            temporary + fresh_gradient // 2 + tied_and_earlier,
+        )
         if not workload.checkpointing and index < model.num_hidden_layers - 1 and trained[index] == trained[index + 1]:
             break  # the layers below are like this one and hold less
-    fresh = of_words(workload, model.embedding)
-    late = waiting + (fresh if workload.accumulation > 1 else 0)
-    if state.root and fresh:
+    embedding = of_words(workload, model.embedding)
+    beside_gradients = tied_head + (embedding if workload.accumulation > 1 else 0)
+    if state.root and embedding:
         # Gradients of what is outside the layers are whole twice; a tied embedding's come from both ends.
-        late += state.root * (3 if model.tied else 2) - state.layer
-    yield Moment("backward", base, state.gradients, 0, 0, edge + late)
+        beside_gradients += state.root * (3 if model.tied else 2) - state.layer
+    yield Moment("backward", base, state.gradients, 0, 0, layer_input + beside_gradients)
     yield Moment("step", base - state.gathered, state.gradients, 0, 0, step(workload, state))
     yield Moment(LOADING, loaded(workload), 0, 0)
 
@@ -262,7 +281,7 @@ def _gathering(workload: Workload, state: State, base: int, there: int, kept: in
     if workload.objective == "dpo":  # the second model's
         yield Moment("forward", base, there, kept, logits, state.gathered)
     else:
-        yield Moment("forward", base, there, activations.boundary(workload) * tokens, 0, state.gathered)
+        yield Moment("forward", base, there, parameters.boundary(workload) * tokens, 0, state.gathered)
     if workload.fused_loss in ("fused", "cut"):
         logits = workload.widths.linear * tokens * workload.model.hidden_size
     yield Moment("backward", base - state.layer, there, kept, logits, state.root)
@@ -352,7 +371,7 @@ def step(workload: Workload, state: State) -> int:
 def evaluation(workload: Workload, state: State) -> int:
     """The peak of evaluation: what is held, the logits, and one layer in flight; no gradients, nothing kept."""
     tokens = workload.evaluation_batch_size * workload.answers * workload.most_tokens
-    edge = activations.boundary(workload) * tokens
+    edge = parameters.boundary(workload) * tokens
     # Gate, its activation and up; an adapter's share lies beside its layer's, and their sum.
     wide = 3 if not workload.adapter else 6 if parameters.family(workload.model).fused else 5
     layer = wide * workload.widths.linear * workload.model.intermediate_size * tokens

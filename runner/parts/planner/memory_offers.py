@@ -1,27 +1,30 @@
-"""Offers: each kind of change that can make a run of a language model take less memory."""
+"""Changes that let a language model train in less memory, found by formulas alone. `recipe_offers` tries them on the
+recipe."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from runner import catalog
-from runner.parts.planner import activations, memory, parameters
+from runner.catalog import Gpu
+from runner.parts.planner import duration, memory, parameters
 from runner.parts.planner.formulas import Advice, Loss, splits
+from runner.parts.planner.memory import Memory
 from runner.parts.planner.workload import Workload
 from runner.plan import Stage
 from runner.recipe.recipe import Recipe
 
+# How many changes are combined at most, and how many insufficient ones are extended in each round.
+TOGETHER, KEPT = 3, 6
 SEQUENCES = (16384, 8192, 4096, 2048, 1024, 512, 256, 128)
-
-
-def fits(advice: Advice[Workload], budget: float) -> bool:
-    return memory.estimate(advice.workload).total <= budget
+RANKS = (64, 32, 16, 8)
 
 
 @dataclass(frozen=True)
 class Lines:
-    """Where the lines of a stage stand in its recipe. section: its own, `train` where there is one stage."""
+    """Where a recipe has the settings of a stage. section: the stage's own, `train` where there is one stage."""
 
     recipe: Recipe
     section: str
@@ -40,95 +43,71 @@ class Lines:
         return None
 
 
-def _smaller_batch(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
-    """The largest smaller micro batch that fits, accumulation making up for it; 1 comes too where it is too large, because
-    another change beside it may be enough."""
-    if not lines.find("micro_batch_size"):
-        return
-    for rows, accumulation in splits(workload, smaller=True):
-        changes = {
-            f"{lines.section}.micro_batch_size": rows,
-            f"{lines.section}.gradient_accumulation_steps": accumulation,
-        }
-        advice = Advice(changes, replace(workload.with_rows(rows), accumulation=accumulation))
-        if rows == 1 or fits(advice, budget):
-            yield advice
-            return
+def _largest_that_fits(
+    candidates: Iterable[Advice[Workload]], budget: float, need: Callable[[Memory], int] = attrgetter("total")
+) -> Iterator[Advice[Workload]]:
+    """The first of ever smaller candidates that fits; else the last, because it may be enough together with another
+    change."""
+    candidate = None
+    for candidate in candidates:
+        if need(memory.estimate(candidate.workload)) <= budget:
+            break
+    if candidate:
+        yield candidate
 
 
-def _smaller_evaluation(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
-    """The most rows at once in evaluation that fit, a power of two, where evaluation by itself needs too much."""
-    if not lines.find("eval_batch_size") or memory.estimate(workload).in_evaluation <= budget:
-        return
-    rows = 1 << (workload.evaluation_batch_size.bit_length() - 1)
-    rows = rows // 2 if rows == workload.evaluation_batch_size else rows
-    while rows:
-        changed = replace(workload, evaluation_batch_size=rows, evaluation_follows=False)
-        if rows == 1 or memory.estimate(changed).in_evaluation <= budget:
-            yield Advice({f"{lines.section}.eval_batch_size": rows}, changed)
-            return
-        rows //= 2
+def _smaller_values(lines: Lines, work: Workload, budget: float) -> Iterator[Advice[Workload]]:
+    """Smaller numbers: the largest of each kind that fits."""
+    section, adapter = lines.section, work.adapter
+    if lines.find("micro_batch_size"):
+        batches = (
+            Advice(
+                {f"{section}.micro_batch_size": rows, f"{section}.gradient_accumulation_steps": accumulation},
+                replace(work.with_rows(rows), accumulation=accumulation),
+            )
+            for rows, accumulation in splits(work, smaller=True)
+        )
+        yield from _largest_that_fits(batches, budget)
+    if lines.find("eval_batch_size") and memory.estimate(work).in_evaluation > budget:
+        powers = (2**power for power in reversed(range((work.evaluation_batch_size - 1).bit_length())))
+        evaluations = (
+            Advice(
+                {f"{section}.eval_batch_size": rows},
+                replace(work, evaluation_batch_size=rows, evaluation_follows=False),
+            )
+            for rows in powers
+        )
+        yield from _largest_that_fits(evaluations, budget, attrgetter("in_evaluation"))
+    if name := lines.find("sequence_len"):
+        shorter = (length for length in SEQUENCES if length < work.sequence_len)
+        lengths = (Advice({name: each}, replace(work, sequence_len=each), Loss.LEARNING) for each in shorter)
+        yield from _largest_that_fits(lengths, budget)
+    if adapter and (name := lines.find("lora_rank", "rank")):
+        adapters = (replace(adapter, rank=rank) for rank in RANKS if rank < adapter.rank)
+        ranks = (Advice({name: each.rank}, replace(work, adapter=each), Loss.LEARNING) for each in adapters)
+        yield from _largest_that_fits(ranks, budget)
 
 
-def _checkpointing(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
-    if not workload.checkpointing:
-        yield Advice({"model.gradient_checkpointing": True}, replace(workload, checkpointing=True))
-
-
-def _fused_loss(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
+def _other_ways(lines: Lines, work: Workload, budget: float) -> Iterator[Advice[Workload]]:
+    """Other ways to compute or store the same."""
+    if not work.checkpointing:
+        yield Advice({"model.gradient_checkpointing": True}, replace(work, checkpointing=True))
     name = lines.find("cross_entropy", "fused_cross_entropy")
-    if workload.fused_loss == "none" and workload.objective == "sft" and name:
+    if work.fused_loss == "none" and work.objective == "sft" and name:
         value = True if name.endswith("fused_cross_entropy") else "auto"
-        yield Advice({name: value}, replace(workload, fused_loss="fused"))
-
-
-def _flash(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
-    gpu = catalog.gpu(workload.machines.gpu)
-    changed = replace(workload, attention="flash_attention_2")
-    # It multiplies in half precision alone.
-    if changed != workload and workload.precision != "fp32" and gpu and changed.runs_on(gpu):
-        yield Advice({"model.attention": "flash_attention_2"}, changed)
-
-
-def _sharding(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
-    if workload.sharding == "ddp" and "distribution" in lines.recipe.settings:
+        yield Advice({name: value}, replace(work, fused_loss="fused"))
+    gpu, flash = catalog.gpu(work.machines.gpu), replace(work, attention="flash_attention_2")
+    # It works in half precision only.
+    if flash != work and work.precision != "fp32" and gpu and flash.runs_on(gpu):
+        yield Advice({"model.attention": "flash_attention_2"}, flash)
+    if work.sharding == "ddp" and "distribution" in lines.recipe.settings:
         for way in ("zero2", "zero3", "fsdp"):
-            yield Advice({"distribution": way}, replace(workload, sharding=way))
-
-
-def _eight_bit(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
-    name = lines.find("optimizer")
-    if "8bit" not in workload.optimizer and name:
-        yield Advice({name: "adamw_bnb_8bit"}, replace(workload, optimizer="adamw_bnb_8bit"), Loss.EXACTNESS)
-
-
-def _four_bit(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
-    if workload.adapter and not workload.adapter.four_bit and lines.find("adapter"):
-        changed = replace(workload, adapter=replace(workload.adapter, four_bit=True))
-        yield Advice({"train.adapter": "qlora"}, changed, Loss.EXACTNESS)
-
-
-def _shorter(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
-    name = lines.find("sequence_len")
-    if not name:
-        return
-    for length in (length for length in SEQUENCES if length < workload.sequence_len):
-        advice = Advice({name: length}, replace(workload, sequence_len=length), Loss.LEARNING)
-        if length == SEQUENCES[-1] or fits(advice, budget):
-            yield advice
-            return
-
-
-def _lower_rank(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
-    name = lines.find("lora_rank", "rank")
-    if not workload.adapter or not name:
-        return
-    for rank in (rank for rank in (64, 32, 16, 8) if rank < workload.adapter.rank):
-        changed = replace(workload, adapter=replace(workload.adapter, rank=rank))
-        advice = Advice({name: rank}, changed, Loss.LEARNING)
-        if rank == 8 or fits(advice, budget):
-            yield advice
-            return
+            yield Advice({"distribution": way}, replace(work, sharding=way))
+    if "8bit" not in work.optimizer and (name := lines.find("optimizer")):
+        yield Advice({name: "adamw_bnb_8bit"}, replace(work, optimizer="adamw_bnb_8bit"), Loss.EXACTNESS)
+    if work.adapter and not work.adapter.four_bit and lines.find("adapter"):
+        four_bit = replace(work, adapter=replace(work.adapter, four_bit=True))
+        yield Advice({"train.adapter": "qlora"}, four_bit, Loss.EXACTNESS)
 
 
 def _smaller_model(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
@@ -139,22 +118,21 @@ def _smaller_model(lines: Lines, workload: Workload, budget: float) -> Iterator[
     others = [other for other in others if other.model_type in parameters.FAMILIES]
     size, half = parameters.total(workload.model), workload.precision == "fp16"
     smaller = [other for other in others if (other.parameters or 0) < size and (other.fp16 or not half)]
-    smaller.sort(key=lambda other: other.parameters or 0, reverse=True)
-    for other in smaller:
+    for other in sorted(smaller, key=lambda other: other.parameters or 0, reverse=True):
         adapter = workload.adapter and replace(workload.adapter, targets=other.linear)
         changed = replace(workload, model=other, adapter=adapter, unfrozen=_moved(workload, other))
         advice = Advice({"model.base": other.id}, changed, Loss.ANOTHER_MODEL)
-        if fits(advice, budget):
+        if _fits(advice, budget):
             yield advice
             return
 
 
 def _moved(workload: Workload, other: catalog.Model) -> tuple[str, ...]:
-    """The same trained part in another model: as many last layers, and the LM head where it was trained."""
+    """The patterns of the trained part in another model: as many last layers, and the LM head where it was trained."""
     if not workload.unfrozen:
         return ()
     old = workload.model
-    count = min(sum(activations.layers_trained(workload)), other.num_hidden_layers)
+    count = min(sum(parameters.layers_trained(workload)), other.num_hidden_layers)
     first = other.num_hidden_layers - count
     patterns = [f"^{other.layers_path}.{index}." for index in range(first, other.num_hidden_layers)]
     if workload.trains(old.embedding if old.tied else old.lm_head):
@@ -162,20 +140,49 @@ def _moved(workload: Workload, other: catalog.Model) -> tuple[str, ...]:
     return tuple(patterns)
 
 
-Offer = Callable[[Lines, Workload, float], Iterator[Advice[Workload]]]
+def _fits(advice: Advice[Workload], budget: float) -> bool:
+    return memory.estimate(advice.workload).total <= budget
 
-# Each kind of change costs one line here.
-OFFERS: tuple[Offer, ...] = (
-    _smaller_batch,
-    _smaller_evaluation,
-    _checkpointing,
-    _fused_loss,
-    _flash,
-    _sharding,
-    _eight_bit,
-    _four_bit,
-    _shorter,
-    _lower_rank,
-    _smaller_model,
-)
-WITHIN_A_MODEL = OFFERS[:-1]
+
+Change = Callable[[Lines, Workload, float], Iterator[Advice[Workload]]]
+WITHIN_A_MODEL: tuple[Change, ...] = (_smaller_values, _other_ways)
+OFFERS: tuple[Change, ...] = (*WITHIN_A_MODEL, _smaller_model)
+
+
+def cheapest(lines: Lines, workload: Workload, gpu: Gpu, budget: float, count: int = 8) -> list[Advice[Workload]]:
+    """The changes that bring a GPU's memory to at most `budget` bytes, the least loss first: single ones, and
+    combinations where fewer than two single ones lose nothing."""
+    started = [advice for change in OFFERS for advice in change(lines, workload, budget)]
+    enough = [advice for advice in started if _fits(advice, budget)]
+    for _ in range(TOGETHER - 1):
+        if sum(advice.loss == Loss.NOTHING for advice in enough) >= 2:
+            break
+        short = [advice for advice in started if not _fits(advice, budget) and advice.loss < Loss.ANOTHER_MODEL]
+        # The least loss, and then the largest saving, is extended first.
+        short.sort(key=lambda advice: (advice.loss, memory.estimate(advice.workload).total))
+        started = [
+            Advice({**first.changes, **second.changes}, second.workload, max(first.loss, second.loss))
+            for first in short[:KEPT]
+            for change in WITHIN_A_MODEL
+            for second in change(lines, first.workload, budget)
+            if not first.changes.keys() & second.changes.keys()
+        ]
+        # A combination is dropped where a part of it is enough.
+        known = [half.changes.items() for half in enough]
+        enough += [
+            advice
+            for advice in started
+            if _fits(advice, budget) and not any(k <= advice.changes.items() for k in known)
+        ]
+    chosen: list[Advice[Workload]] = []
+    for advice in sorted(enough, key=lambda advice: (advice.loss, len(advice.changes), _row_seconds(advice, gpu))):
+        # One way of each kind: three sequence lengths are one idea.
+        if all(advice.changes.keys() != known.changes.keys() for known in chosen):
+            chosen.append(advice)
+    return chosen[:count]
+
+
+def _row_seconds(advice: Advice[Workload], gpu: Gpu) -> float:
+    work = advice.workload
+    card = catalog.gpu(work.machines.gpu) or gpu
+    return duration.step_seconds(work, card) / (work.micro_batch_size * work.accumulation)

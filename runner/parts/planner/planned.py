@@ -6,19 +6,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from runner.parts.planner import cluster_totals as together
-from runner.parts.planner import forecast, limits, storage, too_few_steps
-from runner.parts.planner.cluster_totals import Hardware
+from runner.parts.planner import forecast, limits, storage
 from runner.parts.planner.forecast import Forecast
 from runner.plan import Plan
+from runner.recipe import units
 from runner.recipe.recipe import Recipe
-from runner.render import place
 from runner.scenarios import translate
+from runner.scenarios.targets import place
 from runner.tools.problem import Problem
 
 
 @dataclass(frozen=True)
-class Together:
+class ClusterTotals:
     """Time and cost of the stages whose time can be told, and the names of the others. cost: None where no price is named."""
 
     total_seconds: float
@@ -28,7 +27,7 @@ class Together:
     without: Sequence[str]
 
     @classmethod
-    def of(cls, forecasts: Iterable[Forecast]) -> Together:
+    def of(cls, forecasts: Iterable[Forecast]) -> ClusterTotals:
         forecasts = list(forecasts)
         told = [forecast.time for forecast in forecasts if forecast.time]
         costs = [forecast.cost for forecast in forecasts if forecast.cost is not None]
@@ -78,18 +77,65 @@ class Planned:
         return [
             *forecast.notes(self.recipe, self.forecasts),
             *forecast.late(self.recipe, self.forecasts),
-            *too_few_steps.notes(self.recipe, self.forecasts),
+            *limits.too_few_steps(self.recipe, self.forecasts),
         ]
 
     @cached_property
-    def together(self) -> Together:
-        return Together.of(self.forecasts)
+    def together(self) -> ClusterTotals:
+        return ClusterTotals.of(self.forecasts)
 
     @cached_property
     def hardware(self) -> Hardware | None:
-        return together.hardware(self.recipe, self.forecasts)
+        return hardware(self.recipe, self.forecasts)
 
     @property
     def seconds(self) -> float | None:
         """Of all stages; None where that of one cannot be told."""
         return None if self.together.without or not self.forecasts else self.together.total_seconds
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """Sums over all machines of the largest stage. gpu_memory, main_memory: bytes; gpu_memory_gb_s: 10^9 bytes a second;
+    network_gbit_s: what their links reach, 10^9 bits a second, 0 for one machine; tflops: 10^12 operations a second that
+    data sheets promise, in the run's precision. gpu: None, and what follows from it 0, where the catalog does not know it."""
+
+    machines: int
+    gpus: int
+    gpu: str | None
+    precision: str
+    gpu_memory: int
+    gpu_memory_gb_s: float
+    main_memory: int
+    network_gbit_s: float
+    tflops: float
+
+    def __str__(self) -> str:
+        have = f"All machines together, {self.machines} with {self.gpus} × {self.gpu or 'a GPU that is not in the catalog'}:"
+        parts = [f"{units.gib(self.main_memory)} of main memory"]
+        if self.gpu:
+            parts.insert(0, f"{units.gib(self.gpu_memory)} of GPU memory at {self.gpu_memory_gb_s:,.0f} GB/s")
+            parts.append(f"{self.tflops:,.0f} TFLOP/s at most in {self.precision}")
+        if self.network_gbit_s:
+            parts.append(f"{self.network_gbit_s:,.0f} Gbit/s between them")
+        return f"{have} {', '.join(parts)}."
+
+
+def hardware(recipe: Recipe, forecasts: Sequence[Forecast]) -> Hardware | None:
+    """What the machines have that the largest stage trains on; None where nothing is planned."""
+    if not forecasts:
+        return None
+    largest = max(forecasts, key=lambda forecast: forecast.stage.machines.world_size)
+    machines, gpu, work = largest.stage.machines, largest.gpu, largest.workload
+    gpus = machines.world_size
+    return Hardware(
+        machines=machines.nodes,
+        gpus=gpus,
+        gpu=gpu.title if gpu else None,
+        precision=work.precision,
+        gpu_memory=gpus * gpu.memory_gib * 2**30 if gpu else 0,
+        gpu_memory_gb_s=gpus * gpu.memory_gb_s if gpu else 0,
+        main_memory=round(machines.nodes * units.size(recipe.machines.memory)),
+        network_gbit_s=machines.nodes * work.network.gbit_s if machines.nodes > 1 else 0,
+        tflops=gpus * largest.formulas.rate(gpu) / 1e12 if gpu else 0,
+    )

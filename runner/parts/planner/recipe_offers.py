@@ -1,44 +1,50 @@
-"""Offers: what a recipe could say instead. Each has been tried: `check` passes it, and its plan holds."""
+"""Offers: changes to a recipe that make it fit, or make it faster or cheaper. Formulas and tables propose changes; each
+is then tried: `check` must pass it, and its plan must fit."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from functools import cached_property
 from typing import Any
 
 from runner.catalog import Gpu
 from runner.check.validate import override, valid
-from runner.parts.planner import limits, too_few_steps
+from runner.parts.planner import limits
 from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.formulas import MOST_TRIED, Loss, splits
 from runner.parts.planner.memory import cards
 from runner.parts.planner.memory_offers import Lines
 from runner.parts.planner.planned import Planned
-from runner.parts.planner.workload import Workload
+from runner.parts.planner.workload import Run, Workload
 from runner.recipe import units
 from runner.recipe.copying import written
 from runner.recipe.overrides import Override
 from runner.tools.problem import Problem, Stop
 
 MOST, MOST_OF_A_KIND = 5, 2
-# Of seconds or GPU hours, what a change must leave at most to be worth a line where nothing has to change.
+# The share of the seconds or of the GPU hours that an offer that nobody needs may leave at most.
 WORTH = 0.95
-# And of the other of the two, what it may take more for that.
+# And the share to which the other of the two may grow for that.
 AT_MOST = 1.5
-# How many times slower, and how many times dearer in GPU hours, than what takes no more an offer is nonsense.
+# An offer is dropped that is this many times slower, or dearer in GPU hours, than one that takes no more.
 FAR = 2.0
 FAR_DEARER = 4.0
-# How many times faster a card is that is worth another machine.
+# A card must be this many times faster to be worth changing machines.
 STEP = 1.5
-# Tried one after the other until one holds: cards, counts of machines, and repairs of what a change brings with it.
+# How many cards and counts of machines are tried, and how often a change is repaired.
 TRIES = 4
 ROUNDS = 8
+# With more epochs a model memorises its rows.
+MOST_EPOCHS = 10
+# The names of the stages of a curriculum, one sequence length each, begin so.
+CURRICULUM = "pretrain-"
 
 Changes = Mapping[str, Any]
 
 
-class Kind(IntEnum):
-    """What a change takes from its owner; less comes first."""
+class OfferScope(IntEnum):
+    """What a change costs its owner; the least comes first."""
 
     LINES = 0
     LIMITS = 1
@@ -47,33 +53,68 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True)
 class Offer:
-    """changes: every line that would change, those that only follow others too. after: the recipe with them. loses: what is
-    learned less or otherwise, in words, and how much that is."""
+    """A change that was tried. before, after: the plan without it and with it; changes: every line that changes, those
+    that only follow others too; notes: the notes of `check` after the change."""
 
-    changes: tuple[Override, ...]
+    before: Planned
     after: Planned
-    loses: tuple[str, ...]
-    loss: Loss
+    changes: Sequence[Override]
+    notes: Sequence[Problem]
+
+    @cached_property
+    def losses(self) -> list[tuple[Loss, str]]:
+        """What the stages learn less or differently, each with its weight."""
+        return list(_losses(self.before, self.after))
 
     @property
-    def kind(self) -> Kind:
+    def loss(self) -> Loss:
+        return max((loss for loss, _ in self.losses), default=Loss.NOTHING)
+
+    @property
+    def loses(self) -> list[str]:
+        return list(dict.fromkeys(words for _, words in self.losses))
+
+    @property
+    def enough_steps(self) -> bool:
+        """Whether a stage made too few steps before, and none does after."""
+        return bool(limits.too_short(self.before.forecasts)) and not limits.too_short(self.after.forecasts)
+
+    @property
+    def mending(self) -> dict[str, Any]:
+        """Settings with values that would fix the remaining problems: limits, claims, a deadline that comes too
+        early."""
+        return dict(each.mends for each in [*self.after.problems, *self.after.notes, *self.notes] if each.mends)
+
+    @property
+    def scope(self) -> OfferScope:
         names = [change.setting for change in self.changes]
         if any(name.startswith("machines.") for name in names):
-            return Kind.MACHINES
-        return Kind.LIMITS if any(name.startswith(("limits.", "openshift.")) for name in names) else Kind.LINES
+            return OfferScope.MACHINES
+        own = any(name.startswith(("limits.", "openshift.")) for name in names)
+        return OfferScope.LIMITS if own else OfferScope.LINES
 
     @property
     def lines(self) -> list[str]:
-        return lines_of(self.changes)
+        """The changed lines as a recipe has them, without those that only follow others."""
+        return [f"{change.setting}: {written(change.after)}" for change in self.changes if not change.why]
 
     @property
     def cost(self) -> float | None:
-        """None where nobody has named a price, or the price was another card's."""
+        """The cost after the change; None without a price, or where the price is another card's."""
         return None if any(change.setting == "machines.gpu" for change in self.changes) else self.after.together.cost
+
+    @property
+    def gpu_memory(self) -> int:
+        """Bytes of each GPU, for the stage that needs most."""
+        return max(forecast.memory.total for forecast in self.after.forecasts)
+
+
+# The search: which changes become offers, and in which order.
 
 
 def of(planned: Planned) -> list[Offer]:
-    """What makes a plan hold that does not, or else makes it faster or cheaper and loses nothing; what loses least first."""
+    """The best offers, what loses least first: changes that fix a plan's problems, or changes that make it faster or
+    cheaper and lose nothing."""
     if any(forecast.gpu is None for forecast in planned.forecasts) or not planned.forecasts:
         return []
     found: list[Offer] = []
@@ -82,49 +123,39 @@ def of(planned: Planned) -> list[Offer]:
         if group in done or (offer := _offer(planned, changes)) is None:
             continue
         done.add(group)
-        # Two ways may end as one.
+        # Two candidates may end as the same change.
         if all(offer.lines != other.lines for other in found):
             found.append(offer)
-    found = [
-        offer
-        for offer in found
-        if too_few_steps.enough(planned.forecasts, offer.after.forecasts)
-        or not any(_far_better(other, offer) for other in found)
-    ]
-    # What a recipe lacks comes first, and then what loses least.
+    lacking = bool(limits.too_short(planned.forecasts))
+    found = [offer for offer in found if offer.enough_steps or not any(_far_better(other, offer) for other in found)]
+    # Enough steps come first where a recipe lacks them, then the least loss.
     found.sort(
         key=lambda offer: (
-            bool(too_few_steps.stages(planned.forecasts))
-            and not too_few_steps.enough(planned.forecasts, offer.after.forecasts),
-            *(offer.loss, offer.kind, offer.after.seconds or 0),
+            *(lacking and not offer.enough_steps, offer.loss, offer.scope),
+            offer.after.seconds or 0,
         )
     )
-    kinds = [(offer.loss, offer.changes[0].setting if offer.kind == Kind.MACHINES else offer.kind) for offer in found]
+    kinds = [
+        (offer.loss, offer.changes[0].setting if offer.scope == OfferScope.MACHINES else offer.scope) for offer in found
+    ]
     return [offer for n, offer in enumerate(found) if kinds[:n].count(kinds[n]) < MOST_OF_A_KIND][:MOST]
 
 
 def more_steps(planned: Planned) -> str:
-    """What makes enough steps of a plan that makes too few, in words: the first settings that do, of those that have been tried."""
-    for changes in too_few_steps.ways(planned.recipe, planned.forecasts):
-        tried = _tried(planned, changes, look=False)  # none of them says anything of rows
-        if not tried or not too_few_steps.enough(planned.forecasts, tried.after.forecasts):
-            continue
-        if all(stage.fits is not False for stage in tried.after.forecasts):
-            lines = ", ".join(f"`{line}`" for line in lines_of(tried.made))
-            name = too_few_steps.stages(planned.forecasts)[0].stage.name
-            steps = next(stage.steps for stage in tried.after.forecasts if stage.stage.name == name)
-            return f"With {lines} it makes {steps} steps; {too_few_steps.OFFERED}"
-    return too_few_steps.OFFERED
-
-
-def lines_of(changes: Iterable[Override]) -> list[str]:
-    """The lines as they stand in a recipe, without those that only follow."""
-    return [f"{change.setting}: {written(change.after)}" for change in changes if not change.why]
+    """A sentence with the first settings that make enough steps of a plan that makes too few."""
+    for changes in _longer(planned):
+        offer = _tried(planned, changes, look=False)  # none of them says anything of rows
+        if offer and offer.enough_steps and all(stage.fits is not False for stage in offer.after.forecasts):
+            lines = ", ".join(f"`{line}`" for line in offer.lines)
+            name = limits.too_short(planned.forecasts)[0].stage.name
+            steps = next(stage.steps for stage in offer.after.forecasts if stage.stage.name == name)
+            return f"With {lines} it makes {steps} steps; {limits.MORE_STEPS_OFFERED}"
+    return limits.MORE_STEPS_OFFERED
 
 
 def _far_better(one: Offer, other: Offer) -> bool:
-    """Whether one takes no more than another and leaves it far behind."""
-    if one.loss > other.loss or one.kind > other.kind or one.after.seconds is None or other.after.seconds is None:
+    """Whether one offer takes no more than another from its owner and is much faster or cheaper."""
+    if one.loss > other.loss or one.scope > other.scope or one.after.seconds is None or other.after.seconds is None:
         return False
     hours, more = one.after.together.gpu_hours, other.after.together.gpu_hours
     faster = FAR * one.after.seconds < other.after.seconds and hours <= more
@@ -132,72 +163,59 @@ def _far_better(one: Offer, other: Offer) -> bool:
 
 
 def _offer(planned: Planned, changes: Changes) -> Offer | None:
-    """The offer that a change is, with what it takes beside it; None where it does not hold, or brings too little."""
-    tried = _settled(planned, changes) if planned.problems else _tried(planned, changes)
-    if tried is None or tried.after.problems or not tried.made:
+    """The offer that a change makes; None where it does not fit, or gains too little."""
+    offer = _settled(planned, changes) if planned.problems else _tried(planned, changes)
+    if offer is None or offer.after.problems or not offer.changes:
         return None
-    loses = list(_losses(planned, tried.after))
-    loss = max((loss for loss, _ in loses), default=Loss.NOTHING)
-    offer = Offer(tuple(tried.made), tried.after, tuple(dict.fromkeys(words for _, words in loses)), loss)
-    more = too_few_steps.enough(planned.forecasts, offer.after.forecasts)
-    return offer if planned.problems or more or _worth(planned, offer) else None
+    return offer if planned.problems or offer.enough_steps or _worth(offer) else None
 
 
-def _worth(planned: Planned, offer: Offer) -> bool:
-    """Whether a change that nobody needs brings something, and loses nothing."""
-    if offer.loss or offer.after.seconds is None or planned.seconds is None:
+def _worth(offer: Offer) -> bool:
+    """Whether an offer that nobody needs gains something and loses nothing."""
+    before, after = offer.before, offer.after
+    if offer.loss or after.seconds is None or before.seconds is None:
         return False
-    if {note.message for note in offer.after.notes} - {note.message for note in planned.notes}:
+    if {note.message for note in after.notes} - {note.message for note in before.notes}:
         return False
-    # What nobody needs is to fit for all that is likely.
-    if any(stage.memory_range[1] > (stage.usable or 0) for stage in offer.after.forecasts):
+    # An offer that nobody needs must fit in the whole likely range.
+    if any(stage.memory_range[1] > (stage.usable or 0) for stage in after.forecasts):
         return False
-    time = offer.after.seconds / planned.seconds
-    hours = offer.after.together.gpu_hours / planned.together.gpu_hours
-    return min(time, hours) <= WORTH and (
-        (time <= WORTH and hours <= AT_MOST) or (offer.kind == Kind.MACHINES and hours <= WORTH)
-    )
+    time = after.seconds / before.seconds
+    hours = after.together.gpu_hours / before.together.gpu_hours
+    cheaper = offer.scope == OfferScope.MACHINES and hours <= WORTH
+    return min(time, hours) <= WORTH and ((time <= WORTH and hours <= AT_MOST) or cheaper)
 
 
-@dataclass(frozen=True)
-class _Tried:
-    """What a change really changes, the recipe as it is planned then, and what `check` notes."""
-
-    made: list[Override]
-    after: Planned
-    notes: list[Problem]
-
-    @property
-    def mending(self) -> dict[str, Any]:
-        """Values that would hold: of limits, of claims, and of a deadline that comes too early."""
-        return dict(each.mends for each in [*self.after.problems, *self.after.notes, *self.notes] if each.mends)
+# The judge: tries a change with `check` and the plan.
 
 
-def _tried(planned: Planned, changes: Changes, look: bool = True) -> _Tried | None:
-    """None where the recipe is not valid any more. look: whether its files are looked at for that."""
+def _tried(planned: Planned, changes: Changes, look: bool = True) -> Offer | None:
+    """The change with its plan; None where it makes the recipe invalid. look: whether the recipe's files are read for
+    that."""
     try:
         wished = [Override(name, None, value, "the offer") for name, value in changes.items()]
         document, made = override(planned.recipe.document, wished)
         recipe, notes = valid(document, look)
-        return _Tried(made, Planned.of(recipe, planned.price, planned.rows), notes)
+        return Offer(planned, Planned.of(recipe, planned.price, planned.rows), made, notes)
     except Stop:
         return None
 
 
-def _settled(planned: Planned, changes: Changes) -> _Tried | None:
-    """The change with what else it takes, so that all stages fit and the recipe's own limits hold. Limits are raised where nothing
-    else changes, and where a stage has no room on its card; else a change that breaks one is no help."""
+def _settled(planned: Planned, changes: Changes) -> Offer | None:
+    """The change with the further changes that it needs, so that all stages fit and the recipe's limits hold. Limits
+    are raised only where nothing else changes, or where a stage does not fit its card; a change that breaks a limit
+    otherwise is dropped."""
     roomless = not all(stage.fits for stage in planned.forecasts)
     elsewhere = any(name.startswith("machines.") for name in changes)
     for _ in range(ROUNDS):
-        if (tried := _tried(planned, changes)) is None:
+        if (offer := _tried(planned, changes)) is None:
             return None
-        mending = tried.mending
-        if not tried.after.problems and not any(name.startswith("openshift.") for name in mending):
-            return tried
-        if (tight := _tight(tried.after)) and changes and not elsewhere:
+        mending = offer.mending
+        if not offer.after.problems and not any(name.startswith("openshift.") for name in mending):
+            return offer
+        if (tight := _tight(offer.after)) and changes and not elsewhere:
             stage, budget = tight[0]
-            fitting = (advice.changes for advice in stage.offers(tried.after.recipe, budget))
+            fitting = (advice.changes for advice in stage.offers(offer.after.recipe, budget))
             if more := next((one for one in fitting if not one.keys() & changes.keys()), None):
                 changes = {**changes, **more}
                 continue
@@ -207,152 +225,25 @@ def _settled(planned: Planned, changes: Changes) -> _Tried | None:
     return None
 
 
+def _budget(planned: Planned, stage: Forecast) -> float:
+    """Bytes of each GPU that a stage may take: the card's, or the recipe's limit where that is lower."""
+    return min(stage.usable or 0, limits.gpu_memory(planned.recipe) or math.inf)
+
+
 def _tight(planned: Planned) -> list[tuple[Forecast, float]]:
-    """The stages that need more than their card has or the recipe allows, with that many bytes, the tightest first."""
-    stated = (planned.recipe.settings.get("limits") or {}).get("gpu_memory")
-    budgets = [min(stage.usable or 0, units.size(stated) if stated else math.inf) for stage in planned.forecasts]
-    over = [
-        (stage, budget) for stage, budget in zip(planned.forecasts, budgets, strict=True) if stage.memory.total > budget
-    ]
+    """The stages that need more than their budget, with that budget in bytes, the tightest first."""
+    budgets = [(stage, _budget(planned, stage)) for stage in planned.forecasts]
+    over = [(stage, budget) for stage, budget in budgets if stage.memory.total > budget]
     return sorted(over, key=lambda each: each[1] / each[0].memory.total)
 
 
-def _ways(planned: Planned) -> Iterator[tuple[str, Changes]]:
-    """Changes to try, each with its group: of a group the first that holds is enough."""
-    stated = planned.recipe.settings.get("limits") or {}
-    tight = _tight(planned)
-    if not planned.problems:
-        for changes in too_few_steps.ways(planned.recipe, planned.forecasts):
-            yield str(sorted(changes)), changes
-    broken = {problem.mends[0] for problem in planned.problems if problem.mends}
-    if all(stage.fits for stage in planned.forecasts) and planned.problems:
-        yield "limits", {}
-    if tight:
-        stage, budget = tight[0]
-        for advice in stage.offers(planned.recipe, budget):
-            yield str(sorted(advice.changes)), advice.changes
-    elif not planned.problems or broken & {"limits.time", "limits.cost", "limits.samples_per_second"}:
-        yield from _faster(planned)
-        for share in _shares(planned, stated):
-            yield "fewer steps", limits.fewer_steps(planned.recipe, planned.forecasts, share)
-    else:
-        return
-    if tight and all(stage.fits for stage in planned.forecasts):
-        return
-    nodes = planned.forecasts[0].stage.machines.nodes
-    for count in range(1, TRIES):
-        yield "more machines", _on(planned, nodes * 2**count)
-    if not tight and nodes > 1:
-        yield "fewer machines", _on(planned, nodes // 2)
-    yield from _cards(planned, bool(tight), stated)
-
-
-def _shares(planned: Planned, stated: Mapping[str, Any]) -> Iterator[float]:
-    """Which shares of the steps may hold the limits of time and cost, the largest first: with fewer steps there is less to
-    evaluate and to save too, and a run begins all the same."""
-    times = [stage.time for stage in planned.forecasts if stage.time]
-    start, whole, over = (
-        sum(time.overhead_seconds - time.checkpoints.seconds for time in times),
-        planned.seconds or 0.0,
-        [1.0],
-    )
-    if stated.get("time") and whole > start:
-        over.append((units.seconds(stated["time"]) - start) / (whole - start))
-    if stated.get("cost") is not None and planned.together.cost and whole > start:
-        over.append((stated["cost"] / planned.together.cost * whole - start) / (whole - start))
-    if min(over) <= 0:
-        return
-    yield from (min(over) * spared for spared in (1.0, 0.98, 0.95, 0.9, 0.8) if min(over) < 1)
-
-
-def _faster(planned: Planned) -> Iterator[tuple[str, Changes]]:
-    """What may make the longest stage faster: more rows at once, no padding, nothing computed twice, fused code."""
-    stage = max(planned.forecasts, key=lambda each: each.time.total_seconds if each.time else 0)
-    lines, work = Lines.of(planned.recipe, stage.stage), stage.workload
-    stated = (planned.recipe.settings.get("limits") or {}).get("gpu_memory")
-    room = min(stage.usable or 0, units.size(stated) if stated else math.inf)
-    likely, sizes = stage.memory_range[1] / stage.memory.total, []
-    for rows, accumulation in splits(work, smaller=False):
-        formulas = stage.formulas.changed(**_batch(work, rows), accumulation=accumulation)
-        if likely * formulas.memory.total > room:
-            break
-        if stage.gpu and (time := formulas.time(stage.gpu)):
-            sizes.append((time.total_seconds, rows, accumulation))
-    if sizes:
-        yield "larger batch", _divided(lines.section, *min(sizes)[1:])
-    for name, wanted in (
-        ("packing", "auto"),
-        ("kernels", "auto"),
-        ("cross_entropy", "auto"),
-        ("gradient_checkpointing", False),
-    ):
-        if setting := lines.find(name):
-            yield setting, {setting: wanted}
-    if isinstance(work, Workload) and not work.packing and not work.joined:
-        yield "packing", {"model.attention": "flash_attention_2"}
-        if planned.problems and (setting := lines.find("packing")):
-            yield "packing", {setting: "pack"}
-
-
-def _batch(work: Any, rows: int) -> dict[str, int]:
-    changed = work.with_rows(rows)
-    return {"micro_batch_size": rows, "evaluation_batch_size": changed.evaluation_batch_size}
-
-
-def _divided(section: str, rows: int, accumulation: int) -> Changes:
-    return {f"{section}.micro_batch_size": rows, f"{section}.gradient_accumulation_steps": accumulation}
-
-
-def _on(planned: Planned, nodes: int) -> Changes:
-    """Another count of machines, each step of as many rows and as long as before where they can be divided."""
-    changes: dict[str, Any] = {"machines.nodes": nodes}
-    for stage in planned.forecasts:
-        work, section = stage.workload, Lines.of(planned.recipe, stage.stage).section
-        before, world = work.machines.world_size, nodes * work.machines.gpus_per_node
-        rows = work.effective_batch_size // world
-        if rows * world != work.effective_batch_size or work.machines.uneven:
-            continue
-        at_once = max(size for size in range(1, min(work.micro_batch_size, MOST_TRIED) + 1) if rows % size == 0)
-        changes |= _divided(section, at_once, rows // at_once)
-        if planned.recipe.settings[section].get("learning_rate_scaling") == "linear" and before != world:
-            changes[f"{section}.learning_rate"] = float(f"{work.learning_rate / world:.12g}")
-    return changes
-
-
-def _cards(planned: Planned, tight: bool, stated: Mapping[str, Any]) -> Iterator[tuple[str, Changes]]:
-    """Cards of the catalog that have room: where the present one has none, the smallest that is not slower; else the slowest
-    that holds a limit of time or is clearly faster, and the fastest."""
-    need = max(stage.memory.total for stage in planned.forecasts)
-    have = planned.forecasts[0].stage.machines.gpu
-    smallest = [card for card in cards(need, [each.workload for each in planned.forecasts]) if card.name != have]
-    seconds = {card.name: _seconds(planned, card) for card in smallest}
-    fastest = sorted(smallest, key=lambda card: seconds[card.name])
-    now = planned.seconds or math.inf
-    if tight:
-        tried = [card for card in smallest if seconds[card.name] <= now] or smallest
-    elif planned.problems and stated.get("time"):
-        tried = [card for card in reversed(fastest) if seconds[card.name] <= units.seconds(stated["time"])]
-    else:
-        tried = [card for card in reversed(fastest) if seconds[card.name] <= now / STEP]
-    yield from (("card", {"machines.gpu": card.name}) for card in tried[:TRIES])
-    if not tight:
-        yield from (("fastest card", {"machines.gpu": card.name}) for card in fastest[:1])
-
-
-def _seconds(planned: Planned, card: Gpu) -> float:
-    """Of all stages on another card, before the recipe is translated for it."""
-    times = [
-        stage.formulas.changed(machines=replace(stage.workload.machines, gpu=card.name)).time(card)
-        for stage in planned.forecasts
-    ]
-    return sum(time.total_seconds for time in times if time)
-
-
 def _losses(before: Planned, after: Planned) -> Iterator[tuple[Loss, str]]:
-    """What stages learn less or otherwise than they did, in words."""
+    """What all stages learn less or differently, in words."""
     stages = list(zip(before.forecasts, after.forecasts, strict=False))
     fewer = [
-        (old.steps, new.steps) for old, new in stages if old.steps and new.steps and (_length(old) != _length(new))
+        (old.steps, new.steps)
+        for old, new in stages
+        if old.steps and new.steps and _length(old.workload) != _length(new.workload)
     ]
     if fewer:
         yield Loss.LEARNING, f"{sum(new for _, new in fewer):,} steps in place of {sum(old for old, _ in fewer):,}"
@@ -360,12 +251,12 @@ def _losses(before: Planned, after: Planned) -> Iterator[tuple[Loss, str]]:
         yield from _losses_of(old, new)
 
 
-def _length(stage: Forecast) -> tuple[float, int]:
-    return stage.workload.epochs, stage.workload.max_steps
+def _length(work: Run) -> tuple[float, int]:
+    return work.epochs, work.max_steps
 
 
 def _losses_of(before: Forecast, after: Forecast) -> Iterator[tuple[Loss, str]]:
-    """What one stage loses, its number of steps apart."""
+    """What one stage loses, apart from its number of steps."""
     old, new = before.workload, after.workload
     if before.formulas.name != after.formulas.name:
         yield Loss.ANOTHER_MODEL, "another model"
@@ -389,3 +280,159 @@ def _losses_of(before: Forecast, after: Forecast) -> Iterator[tuple[Loss, str]]:
             yield Loss.LEARNING, f"an adapter of rank {new.adapter.rank}"
         if new.adapter.four_bit and not old.adapter.four_bit:
             yield Loss.EXACTNESS, "the base model in 4 bits"
+
+
+# The candidates.
+
+
+def _ways(planned: Planned) -> Iterator[tuple[str, Changes]]:
+    """Changes to try, each with the name of its group: the first of a group that works is enough."""
+    tight, fits = _tight(planned), all(stage.fits for stage in planned.forecasts)
+    if not planned.problems:
+        for changes in _longer(planned):
+            yield str(sorted(changes)), changes
+    elif fits:
+        yield "limits", {}
+    broken = {problem.mends[0] for problem in planned.problems if problem.mends}
+    if tight:
+        stage, budget = tight[0]
+        for advice in stage.offers(planned.recipe, budget):
+            yield str(sorted(advice.changes)), advice.changes
+    elif not planned.problems or broken & {"limits.time", "limits.cost", "limits.samples_per_second"}:
+        yield from _faster(planned)
+        for share in _shares(planned):
+            yield "fewer steps", _fewer_steps(planned, share)
+    else:
+        return
+    if tight and fits:
+        return
+    nodes = planned.forecasts[0].stage.machines.nodes
+    for count in range(1, TRIES):
+        yield "more machines", _on(planned, nodes * 2**count)
+    if not tight and nodes > 1:
+        yield "fewer machines", _on(planned, nodes // 2)
+    yield from _cards(planned, bool(tight))
+
+
+def _longer(planned: Planned) -> Iterator[Changes]:
+    """Settings that make about ENOUGH steps of the first stage with too few: smaller steps and more epochs, on the same
+    machines and on one GPU."""
+    for stage in limits.too_short(planned.forecasts)[:1]:
+        work, home = stage.workload, limits.section(planned.recipe, stage)
+        every = (stage.steps or 0) * work.effective_batch_size / work.epochs
+        rows = min(every, work.rows or every)
+        for gpus in dict.fromkeys((work.machines.world_size, 1)):
+            micro = max(1, min(work.micro_batch_size, int(rows * work.epochs / limits.ENOUGH / gpus)))
+            epochs = max(work.epochs, min(MOST_EPOCHS, math.ceil(limits.ENOUGH * micro * gpus / rows)))
+            alone = {"machines.nodes": 1, "machines.gpus_per_node": 1} if gpus == 1 < work.machines.world_size else {}
+            yield {**alone, **_batch(home, micro, 1), **({f"{home}.epochs": epochs} if epochs > work.epochs else {})}
+
+
+def _longest(planned: Planned) -> Forecast:
+    return max(planned.forecasts, key=lambda each: each.time.total_seconds if each.time else 0)
+
+
+def _fewer_steps(planned: Planned, share: float) -> Changes:
+    """The settings that leave the longest stage this share of its steps; the stages of a curriculum share theirs. Empty
+    where no step would be left, or nothing gives their number."""
+    longest = _longest(planned)
+    curriculum = longest.stage.name.startswith(CURRICULUM)
+    shorter = (
+        [each for each in planned.forecasts if each.stage.name.startswith(CURRICULUM)] if curriculum else [longest]
+    )
+    fewer = int(sum(each.steps or 0 for each in shorter) * share)
+    if fewer < 1:
+        return {}
+    if longest.workload.max_steps:
+        return {"pretrain.steps" if curriculum else "advanced.axolotl.max_steps": fewer}
+    epochs = math.floor(longest.workload.epochs * share * 100) / 100
+    return {f"{limits.section(planned.recipe, longest)}.epochs": epochs}
+
+
+def _shares(planned: Planned) -> Iterator[float]:
+    """Shares of the steps that may meet the limits of time and cost, the largest first. Evaluation and saving shrink
+    with the steps, and starting does not."""
+    stated, whole, cost = limits.stated(planned.recipe), planned.seconds or 0.0, planned.together.cost
+    times = [stage.time for stage in planned.forecasts if stage.time]
+    start = sum(time.overhead_seconds - time.checkpoints.seconds for time in times)
+    allowed = []
+    if stated.get("time"):
+        allowed.append(units.seconds(stated["time"]))
+    if stated.get("cost") is not None and cost:
+        allowed.append(stated["cost"] / cost * whole)
+    share = min(((seconds - start) / (whole - start) for seconds in allowed), default=1.0) if whole > start else 1.0
+    if 0 < share < 1:
+        yield from (share * spared for spared in (1.0, 0.98, 0.95, 0.9, 0.8))
+
+
+def _faster(planned: Planned) -> Iterator[tuple[str, Changes]]:
+    """Changes that may make the longest stage faster: larger batches, no padding, no recomputation, fused code."""
+    stage = _longest(planned)
+    lines, work, room = Lines.of(planned.recipe, stage.stage), stage.workload, _budget(planned, stage)
+    likely, sizes = stage.memory_range[1] / stage.memory.total, []
+    for rows, accumulation in splits(work, smaller=False):
+        evaluated = work.with_rows(rows).evaluation_batch_size
+        batch = {"micro_batch_size": rows, "evaluation_batch_size": evaluated, "accumulation": accumulation}
+        formulas = stage.formulas.changed(**batch)
+        if likely * formulas.memory.total > room:
+            break
+        if stage.gpu and (time := formulas.time(stage.gpu)):
+            sizes.append((time.total_seconds, rows, accumulation))
+    if sizes:
+        yield "larger batch", _batch(lines.section, *min(sizes)[1:])
+    auto = dict.fromkeys(("packing", "kernels", "cross_entropy"), "auto")
+    for name, wanted in (auto | {"gradient_checkpointing": False}).items():
+        if setting := lines.find(name):
+            yield setting, {setting: wanted}
+    if isinstance(work, Workload) and not work.packing and not work.joined:
+        yield "packing", {"model.attention": "flash_attention_2"}
+        if planned.problems and (setting := lines.find("packing")):
+            yield "packing", {setting: "pack"}
+
+
+def _batch(section: str, rows: int, accumulation: int) -> dict[str, float]:
+    return {f"{section}.micro_batch_size": rows, f"{section}.gradient_accumulation_steps": accumulation}
+
+
+def _on(planned: Planned, nodes: int) -> Changes:
+    """The settings for another number of machines, with the same rows in each step where they can be divided."""
+    changes: dict[str, float] = {"machines.nodes": nodes}
+    for stage in planned.forecasts:
+        work, section = stage.workload, Lines.of(planned.recipe, stage.stage).section
+        before, world = work.machines.world_size, nodes * work.machines.gpus_per_node
+        rows = work.effective_batch_size // world
+        if rows * world != work.effective_batch_size or work.machines.uneven:
+            continue
+        at_once = max(size for size in range(1, min(work.micro_batch_size, MOST_TRIED) + 1) if rows % size == 0)
+        changes |= _batch(section, at_once, rows // at_once)
+        if planned.recipe.settings[section].get("learning_rate_scaling") == "linear" and before != world:
+            changes[f"{section}.learning_rate"] = float(f"{work.learning_rate / world:.12g}")
+    return changes
+
+
+def _cards(planned: Planned, tight: bool) -> Iterator[tuple[str, Changes]]:
+    """Cards of the catalog with enough memory: the smallest that is not slower, where the present one has too little;
+    else the slowest that meets a limit of time or is clearly faster, and the fastest."""
+    need = max(stage.memory.total for stage in planned.forecasts)
+    have = planned.forecasts[0].stage.machines.gpu
+    smallest = [card for card in cards(need, [each.workload for each in planned.forecasts]) if card.name != have]
+    seconds = {card.name: _seconds(planned, card) for card in smallest}
+    fastest = sorted(smallest, key=lambda card: seconds[card.name])
+    now, limit = planned.seconds or math.inf, limits.stated(planned.recipe).get("time")
+    if tight:
+        tried = [card for card in smallest if seconds[card.name] <= now] or smallest
+    else:
+        enough = units.seconds(limit) if planned.problems and limit else now / STEP
+        tried = [card for card in reversed(fastest) if seconds[card.name] <= enough]
+    yield from (("card", {"machines.gpu": card.name}) for card in tried[:TRIES])
+    if not tight:
+        yield from (("fastest card", {"machines.gpu": card.name}) for card in fastest[:1])
+
+
+def _seconds(planned: Planned, card: Gpu) -> float:
+    """Time of all stages on another card, before the recipe is translated for it."""
+    times = [
+        stage.formulas.changed(machines=replace(stage.workload.machines, gpu=card.name)).time(card)
+        for stage in planned.forecasts
+    ]
+    return sum(time.total_seconds for time in times if time)

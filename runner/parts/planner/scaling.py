@@ -1,52 +1,38 @@
-"""More machines on paper: where the time of a run goes on so many of them, and what keeps it from being shorter. Seconds throughout.
+"""More machines on paper: where the time of a run goes, and what limits it. All times are seconds.
 
-The same rows are learned on each count. Accumulation is lowered as far as it goes, so that a step has as many rows; beyond that it has
-more of them, and there are fewer steps.
-"""
+Every count of machines learns the same rows. Accumulation falls first, so that a step keeps its rows; beyond that a
+step has more rows, and there are fewer steps."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from runner.parts.planner.duration import Duration
 from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.workload import Workload
 
-# Seconds that one GPU works between two failures that end a run: 419 of them in 54 days on 16,384 H100 (Llama 3, arXiv 2407.21783,
-# section 3.3.4), whatever the card.
+# Seconds that one GPU works between two failures that end a run: 419 of them in 54 days on 16,384 H100 (Llama 3, arXiv
+# 2407.21783, section 3.3.4), whatever the card.
 BETWEEN_FAILURES = 54 * 86400 * 16_384 / 419
-# From a failure to the next step, without reading: noticing it, another machine, starting. Assumed; Llama 3's 466 interruptions cost
-# at most a tenth of 54 days, 17 minutes each, with all that was done twice.
+# From a failure to the next step, without reading: noticing it, another machine, starting. Assumed; Llama 3's 466
+# interruptions cost at most a tenth of 54 days, 17 minutes each, with all that was done twice.
 RESTART = 600.0
 # Bytes of a row's token as Arrow keeps it: number, label and mask (4 + 8 + 1).
 BYTES_A_TOKEN = 13
+# Where the time goes. computing: micro batches, optimizer and evaluation; communication: waiting for other GPUs;
+# saving: checkpoints, bytes over the claim's speed; reading: models and rows that all machines read from one claim, and
+# starting; restarts: what failures cost, infinite where none is survived.
 LIMITS = ("computing", "communication", "saving", "reading", "restarts")
 
 
 @dataclass(frozen=True)
-class Part:
-    """Where the time goes. computing: micro batches, optimizer and evaluation; communication: waiting for other GPUs; saving:
-    checkpoints, bytes over the claim's speed; reading: models and rows that all machines read from one claim, and starting; restarts:
-    what failures cost, infinite where none is survived."""
-
-    computing: float
-    communication: float
-    saving: float
-    reading: float
-    restarts: float
-
-    @property
-    def total(self) -> float:
-        return self.computing + self.communication + self.saving + self.reading + self.restarts
-
-
-@dataclass(frozen=True)
-class OnMachines:
-    """A stage on so many machines; seconds are None where they cannot be told. parts: of all seconds; restarts None where the run would
-    never end. failures: how many are likely; save_seconds: between two checkpoints as the recipe has them; best_save_seconds: as Young
-    would (1974, CACM 17: the root of 2 × saving × time between failures). fits: the card."""
+class StageOnMachines:
+    """A stage on a number of machines; seconds are None where they are unknown. parts: all seconds by LIMITS; restarts
+    are None where the run would never end. failures: how many are likely; save_seconds: between two checkpoints as the
+    recipe has them; best_save_seconds: the cheapest interval (Young 1974, CACM 17: the root of 2 × saving × time
+    between failures). fits: whether the card has enough memory."""
 
     nodes: int
     gpus: int
@@ -56,7 +42,7 @@ class OnMachines:
     waiting_seconds: float | None
     total_seconds: float | None
     samples_a_second: float | None
-    parts: dict[str, float | None] | None
+    parts: Mapping[str, float | None] | None
     failures: float | None
     save_seconds: float | None
     best_save_seconds: float | None
@@ -64,44 +50,36 @@ class OnMachines:
     cost: float | None
 
     @classmethod
-    def of(cls, forecast: Forecast, count: int) -> OnMachines:
+    def of(cls, forecast: Forecast, count: int) -> StageOnMachines:
         other = _on(forecast, count)
-        time, machines, work = other.time, other.stage.machines, other.workload
-        bare = cls(
-            nodes=machines.nodes,
-            gpus=machines.world_size,
+        time, work, gpus = other.time, other.workload, other.stage.machines.world_size
+        parts = total = saved_every = best = None
+        between = BETWEEN_FAILURES / gpus
+        if time:
+            parts, writing = _parts(other, time, between)
+            total = whole if math.isfinite(whole := sum(parts.values())) else None
+            saved_every = (parts["computing"] + parts["communication"]) / time.checkpoints.count
+            best = math.sqrt(2 * writing * between)
+        return cls(
+            nodes=other.stage.machines.nodes,
+            gpus=gpus,
             effective_batch_size=work.effective_batch_size,
             fits=other.fits,
             step_seconds=time.step_seconds if time else None,
             waiting_seconds=time.waiting_seconds if time else None,
-            total_seconds=None,
+            total_seconds=total,
             samples_a_second=time.samples_a_second if time else None,
-            parts=None,
-            failures=None,
-            save_seconds=None,
-            best_save_seconds=None,
+            parts=parts and {name: part if math.isfinite(part) else None for name, part in parts.items()},
+            failures=None if total is None else total / between,
+            save_seconds=saved_every,
+            best_save_seconds=best,
             too_few_rows=bool(work.rows and not work.max_steps and time and time.rows_a_step > work.rows),
-            cost=None,
-        )
-        if time is None:
-            return bare
-        part, saves, each = _parts(other)
-        whole = part.total if math.isfinite(part.total) else None
-        between = BETWEEN_FAILURES / machines.world_size
-        price = None if forecast.price is None or whole is None else whole / 3600 * machines.world_size * forecast.price
-        return replace(
-            bare,
-            total_seconds=whole,
-            parts={name: second if math.isfinite(second := getattr(part, name)) else None for name in LIMITS},
-            failures=None if whole is None else whole / between,
-            save_seconds=(part.computing + part.communication) / saves,
-            best_save_seconds=math.sqrt(2 * each * between),
-            cost=price,
+            cost=None if forecast.price is None or total is None else total / 3600 * gpus * forecast.price,
         )
 
 
 def _on(forecast: Forecast, count: int) -> Forecast:
-    """The stage on so many machines with as many rows a step as can be, and all its rows."""
+    """The stage on this number of machines, with the same rows a step as far as possible, and the same rows in all."""
     other = forecast.on(count)
     before, after = forecast.workload, other.workload
     accumulation = max(1, round(before.accumulation * before.machines.world_size / after.machines.world_size))
@@ -112,28 +90,30 @@ def _on(forecast: Forecast, count: int) -> Forecast:
     return replace(other, formulas=formulas)
 
 
-def _parts(forecast: Forecast) -> tuple[Part, int, float]:
-    """The parts, how many checkpoints there are, and the seconds that one takes."""
-    time = forecast.time
-    assert time is not None
+def _parts(forecast: Forecast, time: Duration, between: float) -> tuple[dict[str, float], float]:
+    """Where the time goes, by LIMITS, and the seconds that one checkpoint takes. between: seconds between two
+    failures."""
     communication = time.steps * time.waiting_seconds
     computing = time.training_seconds - communication + time.evaluation_seconds
-    each = forecast.formulas.written(forecast.stage)["checkpoint"] / (forecast.workload.disk_mb_s * 1e6)
+    alone = computing + communication
+    writing = forecast.formulas.written(forecast.stage)["checkpoint"] / (forecast.workload.disk_mb_s * 1e6)
     saving = time.checkpoints.seconds
     start = time.overhead_seconds - saving
-    reading = start + max(0.0, _rows_seconds(forecast, time) - communication - computing)
-    alone = computing + communication
-    between = BETWEEN_FAILURES / forecast.stage.machines.world_size
-    again = RESTART + start + each
-    saves = time.checkpoints.count
-    with_failures = daly(alone, each, alone / saves, again, between)
-    part = Part(computing, communication, saving, reading, with_failures - alone - saving)
-    return part, saves, each
+    with_failures = daly(alone, writing, alone / time.checkpoints.count, RESTART + start + writing, between)
+    parts = {
+        "computing": computing,
+        "communication": communication,
+        "saving": saving,
+        "reading": start + max(0.0, _rows_seconds(forecast, time) - communication - computing),
+        "restarts": with_failures - alone - saving,
+    }
+    return parts, writing
 
 
 def _rows_seconds(forecast: Forecast, time: Duration) -> float:
-    """What all machines together take to read their rows from one claim: of plain text, whose blocks are numbers of a word each, two
-    or four bytes, of rows what Arrow keeps; of images every machine reads all, into its memory. A machine's own disk is no limit."""
+    """Seconds in which all machines together read their rows from one claim. Plain text is blocks of numbers, two or
+    four bytes a word; rows are as Arrow has them; of images every machine reads all into its memory. A machine's own
+    disk is no limit."""
     work = forecast.workload
     if not work.shared_disk:
         return 0.0
@@ -144,14 +124,14 @@ def _rows_seconds(forecast: Forecast, time: Duration) -> float:
     return time.tokens * (blocks if work.packing and not work.several else BYTES_A_TOKEN) / speed
 
 
-# Of stretches between failures as long as this many times what lies between two, one in 150 comes to its end.
+# A stretch of this many times the time between two failures finishes once in 150 times.
 HARDLY = 5.0
 
 
 def daly(work: float, saving: float, every: float, again: float, between: float) -> float:
-    """Seconds that so much work takes with a checkpoint after each `every` of it, where failures come at random, `between` apart, and
-    each costs `again` and what was done since the last checkpoint (Daly 2006, Future Generation Computer Systems 22, equation 13).
-    Infinite where hardly any stretch would come to its end."""
+    """Seconds that `work` seconds of training take with a checkpoint after each `every` of them, each taking `saving`.
+    Failures come at random, `between` apart; each costs `again` and the work since the last checkpoint (Daly 2006,
+    Future Generation Computer Systems 22, equation 13). Infinite where hardly any stretch would finish."""
     if not work:
         return 0.0
     stretch = (every + saving) / between
@@ -161,10 +141,10 @@ def daly(work: float, saving: float, every: float, again: float, between: float)
 
 
 @dataclass(frozen=True)
-class Row:
-    """A whole recipe, all its stages, on so many machines. speed_up: over the first row that can be told; efficiency: of what as many
-    times the machines would give. limit: what takes most of the time, in words. save_seconds, best_save_seconds: between two checkpoints of the longest stage, as the
-    recipe has them, and as would cost least."""
+class RunOnMachines:
+    """A whole recipe, all its stages, on a number of machines. speed_up: over the first count with a known time;
+    efficiency: the share of the ideal speed-up. limit: what takes most of the time, in words. save_seconds,
+    best_save_seconds: between two checkpoints of the longest stage, as the recipe has them, and the cheapest."""
 
     nodes: int
     gpus: int
@@ -173,27 +153,27 @@ class Row:
     efficiency: float | None
     gpu_hours: float | None
     cost: float | None
-    parts: dict[str, float]
+    parts: Mapping[str, float]
     limit: str
     save_seconds: float
     best_save_seconds: float
 
 
-def rows(forecasts: Sequence[Forecast], counts: Iterable[int]) -> list[Row]:
-    """A row for each count of machines; none where the time of a stage cannot be told."""
-    made: list[Row] = []
-    first: Row | None = None
+def rows(forecasts: Sequence[Forecast], counts: Iterable[int]) -> list[RunOnMachines]:
+    """One entry for each count of machines; empty where the time of a stage is unknown."""
+    made: list[RunOnMachines] = []
+    first: RunOnMachines | None = None
     for count in counts:
-        stages = [OnMachines.of(forecast, count) for forecast in forecasts]
+        stages = [StageOnMachines.of(forecast, count) for forecast in forecasts]
         if not stages or any(stage.parts is None for stage in stages):
             return []
-        row = _together(stages, first)
+        row = _all_stages(stages, first)
         first = first or (row if row.total_seconds else None)
         made.append(row)
     return made
 
 
-def _together(stages: Sequence[OnMachines], first: Row | None) -> Row:
+def _all_stages(stages: Sequence[StageOnMachines], first: RunOnMachines | None) -> RunOnMachines:
     ends = all(stage.total_seconds is not None for stage in stages)
     total = sum(stage.total_seconds or 0.0 for stage in stages) if ends else None
     parts = {name: sum((stage.parts or {}).get(name) or 0.0 for stage in stages) for name in LIMITS}
@@ -202,7 +182,15 @@ def _together(stages: Sequence[OnMachines], first: Row | None) -> Row:
     speed_up = base / total if base and total else None
     longest = max(stages, key=lambda stage: stage.total_seconds or math.inf)
     costs = [stage.cost for stage in stages if stage.cost is not None]
-    return Row(
+    # What stops the run comes first, then what takes most of the time.
+    most = max(parts, key=lambda part: parts[part])
+    if any(stage.fits is False for stage in stages):
+        limit = "GPU memory"
+    elif total is None:
+        limit = "restarts"
+    else:
+        limit = "too few rows" if longest.too_few_rows else f"{most} {parts[most] / total:.0%}"
+    return RunOnMachines(
         nodes=nodes,
         gpus=gpus,
         total_seconds=total,
@@ -211,19 +199,7 @@ def _together(stages: Sequence[OnMachines], first: Row | None) -> Row:
         gpu_hours=total / 3600 * gpus if total is not None else None,
         cost=sum(costs) if ends and costs else None,
         parts=parts,
-        limit=_limit(stages, parts, total),
+        limit=limit,
         save_seconds=longest.save_seconds or 0.0,
         best_save_seconds=longest.best_save_seconds or 0.0,
     )
-
-
-def _limit(stages: Sequence[OnMachines], parts: dict[str, float], total: float | None) -> str:
-    """What a run on so many machines is held up by: what does not work first, then what takes most of its time."""
-    if any(stage.fits is False for stage in stages):
-        return "GPU memory"
-    if total is None:
-        return "restarts"
-    if max(stages, key=lambda stage: stage.total_seconds or math.inf).too_few_rows:
-        return "too few rows"
-    name = max(parts, key=lambda part: parts[part])
-    return f"{name} {parts[name] / total:.0%}"

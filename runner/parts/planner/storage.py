@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from runner.catalog import hardware
 from runner.data.lengths import BYTES_A_TOKEN
-from runner.parts.planner import offload
+from runner.parts.planner import host_memory, state
+from runner.parts.planner.forecast import Forecast
 from runner.plan import Plan, Stage
 from runner.recipe.document import Document
 from runner.tools.problem import Problem
@@ -17,8 +19,6 @@ if TYPE_CHECKING:
     from runner.parts.planner.forecast import Forecast
 
 GIB = 2**30
-# Python with torch, transformers and Axolotl loaded, one process a GPU; assumed.
-PROCESS = int(4.5 * GIB)
 # While text is cleaned it lies there filtered, without exact duplicates, without near ones, and as the result.
 COPIES_OF_TEXT = 4
 # Room beyond what the run itself writes: logs, curves, an answer asked for twice. Claims come in whole tens of GiB.
@@ -41,11 +41,11 @@ def disk(forecast: Forecast, plan: Plan) -> list[Disk]:
     entries = {
         "model download": (place.model_dir if forecast.stage.model else None) or _hub(plan),
         "prepared data": f"{place.data_dir}/{forecast.stage.folder}".rstrip("/"),
-        offload.ON_DISK: forecast.workload.offload.path,
+        state.ON_DISK: forecast.workload.offload.path,
     }
-    if plan.claim_of(entries[offload.ON_DISK]):
+    if plan.claim_of(entries[state.ON_DISK]):
         # Each machine has its own, and a claim holds those of all.
-        sizes[offload.ON_DISK] = sizes.get(offload.ON_DISK, 0) * forecast.stage.machines.nodes
+        sizes[state.ON_DISK] = sizes.get(state.ON_DISK, 0) * forecast.stage.machines.nodes
     listed = [Disk(what, sizes.pop(what), folder) for what, folder in entries.items() if sizes.get(what)]
     # One more than are kept lies there while the newest is written, and the best is kept beside the latest.
     listed.append(Disk(f"checkpoints ({keep} kept, 1 being written)", (keep + 1) * checkpoint, place.run_dir))
@@ -53,7 +53,7 @@ def disk(forecast: Forecast, plan: Plan) -> list[Disk]:
 
 
 def _hub(plan: Plan) -> str:
-    """Where the hub's files lie in a pod (see `runner.render.podspec.writable`), or on a plain machine."""
+    """Where the hub's files lie in a pod (see `runner.parts.jobs.podspec.writable`), or on a plain machine."""
     if not plan.site:
         return "~/.cache/huggingface of each machine"
     claims = plan.site.get("claims") or ()
@@ -126,7 +126,7 @@ def rounded(need: float) -> int:
 def host(forecast: Forecast) -> dict[str, int]:
     """Main memory of one machine by part: processes, shared memory, and what the formulas add."""
     stage: Stage = forecast.stage
-    parts = {"processes": PROCESS * stage.machines.gpus_per_node, "shared memory": stage.shm_gib * GIB}
+    parts = {"processes": host_memory.PROCESS * stage.machines.gpus_per_node, "shared memory": stage.shm_gib * GIB}
     return parts | forecast.formulas.beside(stage)
 
 
@@ -188,3 +188,33 @@ def _more_memory(plan: Plan, gib: int) -> tuple[tuple[str, ...], str]:
         if plan.site[section].get("memory"):
             return ("openshift", section, "memory"), f"Write `memory: {gib} GiB`, on machines with {have} or more."
     return ("machines", "memory"), f"Take machines with `memory: {have}` or more; their pods can have {gib} GiB."
+
+
+# Leaving the loop and the group, and closing what is written.
+LEAVING = 30
+# For a step and an evaluation that are under way, where nobody knows how many rows there are.
+UNKNOWN = 600
+# However much longer than planned either may take.
+TIMES = 2
+
+
+def seconds(plan: Plan, forecast: Forecast) -> int | None:
+    """The step that is under way, an evaluation that follows it, and the checkpoint at the speed of its claim, in whole minutes;
+    None where the run writes to no claim."""
+    if plan.claim_of(plan.place_of(forecast.stage).run_dir) is None:
+        return None
+    saving: float = forecast.formulas.written(forecast.stage)["checkpoint"] / (forecast.workload.disk_mb_s * 1e6)
+    return 60 * math.ceil((LEAVING + _under_way(forecast) + saving) / 60)
+
+
+def _under_way(forecast: Forecast) -> float:
+    if (time := forecast.time) is None:
+        return UNKNOWN
+    return TIMES * (time.step_seconds + time.evaluation_seconds / max(1, time.evaluations))
+
+
+def given(plan: Plan, forecasts: list[Forecast]) -> Plan:
+    """The plan with the grace of each stage that is forecast."""
+    by_name = {forecast.stage.name: seconds(plan, forecast) for forecast in forecasts}
+    stages = (replace(stage, grace_seconds=by_name.get(stage.name)) for stage in plan.stages)
+    return replace(plan, stages=tuple(stages))

@@ -1,16 +1,19 @@
 """Workload: the one input of a language model's estimate, and how a stage's own config becomes one."""
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any, Self, TypedDict
 
-from runner.catalog import Gpu, Model, Network, network
+from runner import catalog
+from runner.catalog import Gpu, Model
 from runner.catalog.tables import VALIDATION_BLOCKS
 from runner.data.lengths import UNKNOWN, Lengths
 from runner.parts.planner.row_counts import Rows
 from runner.plan import Machines, Stage
+from runner.trainer import records
 
 # Axolotl's defaults, read in its schema (0.19.0), for what a config leaves out.
 _OPTIMIZER = "adamw_torch_fused"
@@ -20,6 +23,41 @@ OWN_DISK_MB_S = 1000.0
 MULTIPLE = 64
 # Settings of Axolotl's that put fused kernels in the place of a layer's own operations.
 _FUSED_KERNELS = ("liger_rms_norm", "liger_glu_activation", "lora_mlp_kernel", "lora_qkv_kernel")
+
+
+# Of a link's nominal rate, what training reaches: published runs over 1,600 Gbit/s (mosaicml/llm-foundry) fit it.
+REACHED = 0.80
+
+
+@dataclass(frozen=True)
+class Network:
+    """gbit_s: what training reaches over all links of a machine together, one direction, 10^9 bits a second; least, most:
+    between which that lies. title: in words. source: empty where the recipe says it."""
+
+    title: str
+    gbit_s: float
+    least: float
+    most: float
+    source: str = ""
+
+    @property
+    def assumed(self) -> bool:
+        return bool(self.source)
+
+
+def network(kind: str, gbit_s: float | None = None, links: int | None = None) -> Network:
+    """kind: ethernet or rdma, of pods, or plain, of machines without Kubernetes. gbit_s: the nominal rate of a link, links:
+    how many a machine has, as far as the recipe says it."""
+    count = links or 1
+    if gbit_s:
+        rate = count * gbit_s * REACHED
+        each = "one link" if count == 1 else f"{count} links"
+        return Network(f"{each} of {gbit_s:g} Gbit/s, of which training reaches four fifths", rate, rate, rate)
+    known = Network(**catalog.table("networks")[kind])
+    if count == 1:
+        return known
+    title = known.title.replace("one link", f"{count} links")
+    return replace(known, title=title, gbit_s=count * known.gbit_s, least=count * known.least, most=count * known.most)
 
 
 # Bytes a number.
@@ -408,3 +446,87 @@ def _fused_loss(config: Mapping[str, Any]) -> str:
     if config.get("liger_fused_linear_cross_entropy"):
         return "fused"
     return "chunked" if config.get("chunked_cross_entropy") else "none"
+
+
+def steps(workload: Workload) -> int | None:
+    """Steps of the optimizer; None where nobody knows the rows. Axolotl counts the rows of all epochs together, so that one
+    smaller step ends the run and not each epoch (0.19.0, calculate_total_num_steps), and gives that to the Trainer."""
+    if workload.max_steps:
+        return workload.max_steps
+    rows = _rows(workload)
+    return None if rows is None else max(1, math.ceil(rows * workload.epochs / workload.effective_batch_size))
+
+
+def steps_of(rows: float | None, batch: int, epochs: float) -> int | None:
+    """Steps of so many rows in batches of so many, over all GPUs, where each epoch ends with a smaller one."""
+    return None if rows is None else max(1, math.ceil(math.ceil(rows / batch) * epochs))
+
+
+def _rows(workload: Workload) -> float | None:
+    """Rows of one epoch as training sees them: packed rows fill the whole length."""
+    return packed(workload, workload.rows)
+
+
+def packed(workload: Workload, rows: int | None) -> float | None:
+    """So many of the data's rows as the model sees them: several in one of the whole length, or cut out of all their text."""
+    if not (workload.packing and workload.lengths and rows):
+        return rows
+    length = workload.sequence_len
+    in_one = workload.lengths.packed(length) if workload.several else length / workload.lengths.mean
+    return max(1.0, rows / in_one)
+
+
+def row_tokens(workload: Workload) -> float:
+    """Tokens that a GPU computes for one row, padding counted where there is some: up to the longest row of its micro batch. The
+    whole length where nobody knows the rows' own."""
+    length = workload.sequence_len
+    if workload.packing or not workload.lengths:
+        return length
+    if workload.joined:
+        return workload.lengths.within(length)
+    multiple = 1 if workload.answers > 1 else MULTIPLE
+    return workload.lengths.longest(workload.micro_batch_size * workload.answers, length, multiple)
+
+
+def attended(workload: Workload) -> float:
+    """Tokens of the row that a mean token attends to: rows that stand in one do not see each other."""
+    if workload.lengths and (workload.several if workload.packing else workload.joined):
+        return workload.lengths.attended(workload.sequence_len)
+    return row_tokens(workload)
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """count: over the whole run; within: of them between two of the engine's own. first: seconds of training until the first
+    one; between: from one to the next; writing: that one takes."""
+
+    count: int
+    within: int
+    first: float
+    between: float
+    writing: float
+
+    @property
+    def seconds(self) -> float:
+        """What all of them take."""
+        return self.count * self.writing
+
+
+def times_in(every: int, run: Run, steps: int) -> int:
+    """How often something comes in a run of so many steps, every so many of them or, where that is 0, each epoch; the end is one."""
+    return math.ceil(steps / every) if every else max(1, math.ceil(run.epochs))
+
+
+def checkpoints_of(run: Run, steps: int, step_seconds: float, writing: float) -> Checkpoints:
+    """Those of a run of so many steps, with `writing` seconds each: the engine's, with evaluations, and the runner's between
+    them."""
+    training = steps * step_seconds
+    ends = times_in(run.engine_save_steps, run, steps)
+    interval = training / ends
+    if run.save_steps:
+        first = between = run.save_steps * step_seconds
+    else:
+        first, between = records.LEAST_SECONDS, records.seconds_between(writing)
+    # What falls together is one.
+    within = max(0, math.ceil(interval / between - 1e-9) - 1)
+    return Checkpoints(ends * (1 + within), within, min(first, interval), min(between, interval), writing)

@@ -1,8 +1,9 @@
-"""Scenario pipeline: a model from random weights to a domain adapter, in stages with gates, and the cleaning of its text."""
+"""Scenario pipeline: a model from random weights to a domain adapter, in stages with gates; cleaning of its text."""
 
 from runner.parts import Part
 
 PART = Part(
     package=__name__,
     scenarios={"pipeline": ""},
+    hooks={"blocks": "training.load"},
 )

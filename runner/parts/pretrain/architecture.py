@@ -82,7 +82,7 @@ def warmup_steps(recipe: Recipe) -> int:
 
 @dataclass(frozen=True)
 class Length:
-    """One context length of pretraining, from `first_step` (not done yet) to `last_step`; blocks of `sequence_len` tokens."""
+    """One context length of pretraining: blocks of `sequence_len` tokens, from after `first_step` to `last_step`."""
 
     name: str
     sequence_len: int

@@ -3,11 +3,12 @@
 Each step is datatrove's own and leaves its work on disk, so that a stopped run goes on with the parts that are missing.
 
 Words are cut as datatrove's tokenizers do, in a third of the time: spaCy's rules for a language, with its memory on.
-datatrove 0.10.1 opens a memory zone of spaCy for each document, in which spaCy's tokenizer (3.8) remembers no word, and has
-attributes of each word computed that nobody asks for. Without both the words are the same.
+datatrove 0.10.1 opens a memory zone of spaCy for each document, in which spaCy's tokenizer (3.8) remembers no word, and
+has attributes of each word computed that nobody asks for. Without both the words are the same.
 """
 
 import json
+import re
 import shutil
 import time
 from collections import Counter
@@ -71,8 +72,8 @@ REASONS = {
 
 @dataclass
 class CleaningReport:
-    """Counts of documents. dropped: by reason, in words. key: hash of everything that the result depends on.
-    workers: parts that were worked on by themselves. missed: how many documents fewer than `data.limit` a dataset gave."""
+    """Counts of documents. dropped: by reason, in words. key: hash of everything that the result depends on. workers:
+    parts that were worked on by themselves. missed: how many documents fewer than `data.limit` a dataset gave."""
 
     key: str = ""
     source: str = ""
@@ -93,8 +94,8 @@ class CleaningReport:
 
 
 def clean(corpus: Corpus, folder: Path, where: Cleaning) -> CleaningReport:
-    """Writes the kept documents to `folder/text/` (a `text` each) and the dropped ones to `folder/dropped/`, both in their order,
-    the same bytes however many tasks have shared them.
+    """Writes the kept documents to `folder/text/` (a `text` each) and the dropped ones to `folder/dropped/`, both in
+    their order, the same bytes however many tasks have shared them.
 
     Raises Stop where nothing is left, and where the executor's cluster fails.
     """
@@ -207,8 +208,8 @@ LOGS = "logs"
 class CorpusRows(PipelineStep):
     """Documents of a local file, of a data set by its number; lines that are no documents are counted and kept aside.
 
-    parts: of each task, one after the other the whole file: shares of it, or, where it cannot be cut, the rows that a task takes
-    of all that it then parses, from and to.
+    parts: of each task, one after the other the whole file: shares of it, or, where it cannot be cut, the rows that a
+    task takes of all that it then parses, from and to.
     """
 
     name = "Rows"
@@ -351,8 +352,8 @@ def _reading(hub: str | None, options: Mapping[str, Any], tasks: int) -> int:
 
 
 class Marks(ExactDedupSignature):
-    """Of equal documents the first one counts most. datatrove 0.10.1 goes by places in each task's own file, so that another number
-    of tasks would keep others of them."""
+    """Of equal documents the first one counts most. datatrove 0.10.1 goes by places in each task's own file, so that
+    another number of tasks would keep others of them."""
 
     rank = 0
 
@@ -420,31 +421,20 @@ def counts_of(work: Path) -> dict[str, int]:
     """`documents_in`, `kept`, and what was dropped by datatrove's reason, from what each task has written down."""
     documents: Counter[str] = Counter()
     last = max(path.name for path in (work / LOGS).iterdir())
-    for folder in sorted((work / LOGS).iterdir()):
-        for file in (folder / "stats").glob("*.json"):
-            for step in json.loads(file.read_text(encoding="utf-8")):
-                documents += _of_step(step, folder.name, last)
+    for file in sorted((work / LOGS).glob("*/stats/*.json")):
+        folder = file.parents[1].name
+        for step in json.loads(file.read_text(encoding="utf-8")):
+            for name, value in step["stats"].items():
+                count = round(float(value["total"] if isinstance(value, Mapping) else value))
+                if name == "documents_in" or (name == "documents" and "Hugging" in step["name"]):
+                    documents["documents_in"] += count
+                elif name.startswith("dropped_"):
+                    documents[name.removeprefix("dropped_")] += count
+                elif name == "dropped" and folder in ("4-exact", "8-near"):
+                    documents[folder.split("-")[1]] += count
+                elif name == "total" and folder == last and re.search("writer.*jsonl", step["name"], re.IGNORECASE):
+                    documents["kept"] += count
     return dict(documents)
-
-
-def _of_step(step: Mapping[str, Any], folder: str, last: str) -> Counter[str]:
-    documents: Counter[str] = Counter()
-    figures = {
-        name: round(float(value["total"] if isinstance(value, Mapping) else value))
-        for name, value in step["stats"].items()
-    }
-    if "Hugging" in step["name"]:
-        documents["documents_in"] += figures.get("documents", 0)
-    if "Jsonl" in step["name"] and "writer" in step["name"].lower() and folder == last:
-        documents["kept"] += figures.get("total", 0)
-    for name, count in figures.items():
-        if name == "documents_in":
-            documents[name] += count
-        elif name.startswith("dropped_"):
-            documents[name.removeprefix("dropped_")] += count
-    if folder in ("4-exact", "8-near") and "dropped" in figures:
-        documents[folder.split("-")[1]] += figures["dropped"]
-    return documents
 
 
 # Distinct words that are remembered before a tokenizer begins anew: some 100 MB in each process.
@@ -475,8 +465,8 @@ class QuickWords(SpaCyTokenizer):
 
 
 def quick_words(language: str) -> WordTokenizer:
-    """datatrove's tokenizer of a language in this process, made quick where it is one of spaCy's plain ones; all of datatrove's
-    steps then have it."""
+    """datatrove's tokenizer of a language in this process, made quick where it is one of spaCy's plain ones; all of
+    datatrove's steps then have it."""
     from spacy.tokenizer import Tokenizer
 
     found = load_word_tokenizer(language)

@@ -1,8 +1,9 @@
-"""Executors: where datatrove's steps run. On this machine's cores, in the pods of a Job, in a queue of Slurm, or on a cluster of Ray.
+"""Executors: where datatrove's steps run. On this machine's cores, in the pods of a Job, in a queue of Slurm, or on a
+cluster of Ray.
 
 Every executor runs one step to its end before the next one begins, because each reads what all tasks of the one before
-have left. Tasks that are done are not done again, so a stopped run goes on with those that are missing. Pods, Slurm and Ray
-need the folder of prepared data on storage that all their machines share, under the same path.
+have left. Tasks that are done are not done again, so a stopped run goes on with those that are missing. Pods, Slurm and
+Ray need the folder of prepared data on storage that all their machines share, under the same path.
 """
 
 import os
@@ -11,9 +12,10 @@ import shutil
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from datatrove.executor import LocalPipelineExecutor
 from datatrove.pipeline.base import PipelineStep
@@ -31,26 +33,21 @@ POLL_SECONDS = 10.0
 MISSES = 3
 
 
-class Executor(Protocol):
+class Executor(ABC):
     """tasks: parts that the documents are cut into, each worked on by itself."""
 
     tasks: int
 
+    @abstractmethod
     def run(self, name: str, pipeline: list[PipelineStep], tasks: int, logs: Path) -> None:
         """Runs one step to its end. Raises Stop where a task does not end well."""
 
     def agreed(self, file: Path, made: Callable[[], Any]) -> Any:
-        """What all who work together must know alike, made once; JSON."""
-
-
-class _Alone:
-    """Of executors whose steps are all begun by one process."""
-
-    def agreed(self, file: Path, made: Callable[[], Any]) -> Any:
+        """What all who work together must know alike, made once; JSON. Here one process begins all steps."""
         return made()
 
 
-class Local(_Alone):
+class Local(Executor):
     """All cores of this machine, or `workers` of them at once."""
 
     def __init__(self, tasks: int, workers: int) -> None:
@@ -60,10 +57,10 @@ class Local(_Alone):
         LocalPipelineExecutor(pipeline, tasks=tasks, workers=min(self.workers, tasks), logging_dir=str(logs)).run()
 
 
-class Pods:
-    """This pod's part of every step: tasks that lie together, done alone when it is started again. The pods wait for one another
-    by the marks that tasks leave on their claim; the first one, which goes on alone, for the end of each step, and the others
-    before they begin the next, because what they wait for is gone once the first has finished."""
+class Pods(Executor):
+    """This pod's part of every step: tasks that lie together, done alone when it is started again. The pods wait for
+    one another by the marks that tasks leave on their claim; the first one, which goes on alone, for the end of each
+    step, and the others before they begin the next, because what they wait for is gone once the first has finished."""
 
     def __init__(self, cleaning: Cleaning, tasks: int) -> None:
         self.tasks, self.pod, self.pods = tasks, helping_pod(), min(cleaning.pods or 1, tasks)
@@ -99,8 +96,8 @@ class Pods:
             time.sleep(LOOK_SECONDS)
 
 
-class Slurm(_Alone):
-    """Each step is an array job. A job that still runs when the command is started again is waited for, not repeated."""
+class Slurm(Executor):
+    """Each step is an array job. A command that is started again waits for a job that still runs."""
 
     def __init__(self, cleaning: Cleaning, tasks: int) -> None:
         self.cleaning, self.tasks = cleaning, tasks
@@ -160,7 +157,7 @@ class Slurm(_Alone):
             time.sleep(POLL_SECONDS)
 
 
-class Ray(_Alone):
+class Ray(Executor):
     """A cluster of Ray; without an address, that of RAY_ADDRESS, or one of this machine's own."""
 
     def __init__(self, cleaning: Cleaning, tasks: int) -> None:
@@ -199,8 +196,8 @@ class Ray(_Alone):
 
 
 def chosen(cleaning: Cleaning, size: int | None) -> Executor:
-    """The executor that the recipe names; outside the pods of a Job this machine does their work. size: bytes of a local file,
-    None for a stream.
+    """The executor that the recipe names; outside the pods of a Job this machine does their work. size: bytes of a
+    local file, None for a stream.
 
     Raises Stop where its cluster cannot be reached from here.
     """

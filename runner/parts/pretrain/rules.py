@@ -1,5 +1,5 @@
-"""What the lines of a pipeline recipe must have in common: its architecture, its curriculum, its stages and their gates, and
-the files and the cleaning that it names."""
+"""What the lines of a pipeline recipe must have in common: its architecture, its curriculum, its stages and their
+gates, and the files and the cleaning that it names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from runner.parts.pretrain.architecture import (
 )
 from runner.parts.pretrain.translation import FP8_STAGES
 from runner.recipe.recipe import Recipe
-from runner.scenarios.shared import cadence, common
+from runner.scenarios.shared import common
 from runner.tools.names import listed, longest_job_name
 from runner.tools.problem import Problem
 
@@ -246,6 +246,6 @@ RULES = (
     packed_words,
     cleaning,
     stage_job_names,
-    cadence.rule(),
+    common.cadence_rule(),
 )
 FILE_RULES = (packed_files,)

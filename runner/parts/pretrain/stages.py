@@ -18,7 +18,7 @@ from runner.scenarios.shared import axolotl, common
 from runner.tools.names import same
 
 if TYPE_CHECKING:
-    from runner.recipe.sections import Lora
+    pass
 
 # What ends a document, and a text that a model goes on with.
 END_OF_TEXT = "<|endoftext|>"
@@ -35,8 +35,8 @@ PARTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Tokenizer:
-    """The pipeline's tokenizer: that of `base` at its `revision`, or one trained on the text, with `vocabulary` entries.
-    most: rows of the embedding, which no tokenizer may exceed."""
+    """The pipeline's tokenizer: that of `base` at its `revision`, or one trained on the text, with `vocabulary`
+    entries. most: rows of the embedding, which no tokenizer may exceed."""
 
     base: str | None
     revision: str
@@ -80,49 +80,30 @@ class FirstWeights:
 
 def everything(recipe: Recipe, place: Place, lengths: tuple[tuple[int, int], ...]) -> Data:
     """lengths: tokens of a block, and tokens that training reads of that length."""
-    lora, sft = recipe.lora, recipe.sft
+    data, chosen, lora, sft, dpo = recipe.data, recipe.tokenizer, recipe.lora, recipe.sft, recipe.dpo
+    sets = () if data.packed else common.data_sets(recipe, place, data, CorpusSet)
+    local = chosen.base and (recipe.folder / chosen.base).is_dir()
+    domain = vars(axolotl.chat_data(recipe, place, lora.data, lora.sequence_len)) if lora else {}
     return Data(
         out=place.data_dir,
-        text=text(recipe, place),
-        tokenizer=tokenizer(recipe, place),
+        text=common.made(Corpus, data, sets=sets, packed=common.data_file(recipe, place, data.packed)),
+        tokenizer=Tokenizer(
+            base=common.data_file(recipe, place, chosen.base) if local else chosen.base,
+            revision=chosen.revision,
+            vocabulary=chosen.vocabulary,
+            most=recipe.model.vocabulary,
+        ),
         lengths=lengths,
         sft=axolotl.chat_data(recipe, place, sft.data, sft.sequence_len),
-        dpo=preferences(recipe, place),
-        cleaning=Cleaning(cpus=common.machines(recipe, place).cpus, **recipe.data.cleaning.plain()),
-        lora=mixture(recipe, place, lora) if lora else None,
-    )
-
-
-def text(recipe: Recipe, place: Place) -> Corpus:
-    data = recipe.data
-    sets = () if data.packed else common.data_sets(recipe, place, data, CorpusSet)
-    return common.made(Corpus, data, sets=sets, packed=common.data_file(recipe, place, data.packed))
-
-
-def tokenizer(recipe: Recipe, place: Place) -> Tokenizer:
-    chosen = recipe.tokenizer
-    local = chosen.base and (recipe.folder / chosen.base).is_dir()
-    return Tokenizer(
-        base=common.data_file(recipe, place, chosen.base) if local else chosen.base,
-        revision=chosen.revision,
-        vocabulary=chosen.vocabulary,
-        most=recipe.model.vocabulary,
-    )
-
-
-def mixture(recipe: Recipe, place: Place, lora: Lora) -> Mixture:
-    domain = axolotl.chat_data(recipe, place, lora.data, lora.sequence_len)
-    return Mixture(**vars(domain), domain_share=lora.domain_share)
-
-
-def preferences(recipe: Recipe, place: Place) -> Preferences:
-    data = recipe.dpo.data
-    return common.made(
-        Preferences,
-        data,
-        sets=common.data_sets(recipe, place, data, PreferenceSet),
-        sequence_len=recipe.dpo.sequence_len,
-        special_tokens=catalog.chat_template("chatml"),
+        dpo=common.made(
+            Preferences,
+            dpo.data,
+            sets=common.data_sets(recipe, place, dpo.data, PreferenceSet),
+            sequence_len=dpo.sequence_len,
+            special_tokens=catalog.chat_template("chatml"),
+        ),
+        cleaning=Cleaning(cpus=common.machines(recipe, place).cpus, **data.cleaning.plain()),
+        lora=Mixture(**domain, domain_share=lora.domain_share) if lora else None,
     )
 
 
@@ -160,9 +141,9 @@ class CorpusSet(DataSet):
 class Corpus(DataSets):
     """Documents, and which of them are dropped.
 
-    packed: a folder of blocks to take instead, as somebody has made them. language: of the text, as datatrove names it. min_words, max_words: of a document, counts.
-    validation_share: part of the documents, 0 to 1, that a draw by `seed` keeps for validation. max_lost_share: of them, that
-    may be none.
+    packed: a folder of blocks to take instead, as somebody has made them. language: of the text, as datatrove names it.
+    min_words, max_words: of a document, counts. validation_share: part of the documents, 0 to 1, that a draw by `seed`
+    keeps for validation. max_lost_share: of them, that may be none.
     """
 
     sets: tuple[CorpusSet, ...]
@@ -236,9 +217,9 @@ class Cleaning:
     """Where text is cleaned; it changes no document.
 
     tasks: parts that are worked on by themselves, a count; None for as many as keep this machine, or all pods, busy.
-    pods: that share the work, of an indexed Job; they have `cpus` each. workers: tasks at once, of pods in each, -1 for as many as
-    there is room for. mem_per_cpu_gb: GB a core. time: of a task at most, as
-    `[days-]hours:minutes:seconds`. partition, qos, sbatch_args: of Slurm. address: of a cluster of Ray.
+    pods: that share the work, of an indexed Job; they have `cpus` each. workers: tasks at once, of pods in each, -1 for
+    as many as there is room for. mem_per_cpu_gb: GB a core. time: of a task at most, as `[days-]hours:minutes:seconds`.
+    partition, qos, sbatch_args: of Slurm. address: of a cluster of Ray.
     """
 
     executor: Literal["local", "pods", "slurm", "ray"] = "local"

@@ -1,11 +1,11 @@
-"""Scenario pipeline: a model from nothing to a domain adapter, in stages with gates between them; and the stages that train
-(pretraining, SFT, DPO and LoRA) in Axolotl's settings (0.19.0)."""
+"""Scenario pipeline: a model from nothing to a domain adapter, in stages with gates between them; and the stages that
+train (pretraining, SFT, DPO and LoRA) in Axolotl's settings (0.19.0)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from runner import catalog
 from runner.parts.pretrain import stages
@@ -22,7 +22,7 @@ from runner.parts.pretrain.architecture import (
 from runner.plan import EngineConfig, Evaluation, Place, Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.scenarios.contract import Measurable
-from runner.scenarios.shared import axolotl, cadence, common, sharding
+from runner.scenarios.shared import axolotl, common, sharding
 
 if TYPE_CHECKING:
     from runner.scenarios.shared.common import Section
@@ -39,103 +39,86 @@ def translate(recipe: Recipe, place: Place) -> Plan:
         "precision": {kind: precision_of(recipe, kind) for kind in TRAINED},
         "fp8_stages": list(FP8_STAGES),
     }
-    return common.plan(recipe, place, lambda place: _Builder(recipe, place).stages(), facts)
+    return common.plan(recipe, place, lambda place: _stages(recipe, place), facts)
 
 
 def measurable(recipe: Recipe) -> dict[str, Measurable]:
     return {stage: Measurable(KINDS[stage], blocks=True) for stage in TRAINED if recipe.settings.get(stage)}
 
 
-class _Builder:
+def _stages(recipe: Recipe, place: Place) -> Iterator[Stage]:
     """Stages one after the other, each reading what the ones before leave."""
-
-    def __init__(self, recipe: Recipe, place: Place) -> None:
-        self.recipe, self.place = recipe, place
-        self.gated: Stage | None = None
-
-    def stages(self) -> Iterator[Stage]:
-        recipe = self.recipe
-        lengths = curriculum(recipe)
-        # Only the proportions count, so the data does not change with the number of GPUs.
-        tokens = tuple((length.sequence_len, length.tokens(1)) for length in lengths)
-        everything = asdict(stages.everything(recipe, self.place, tokens))
-        share = common.machines(recipe, self.place)
-        weights = asdict(stages.first_weights(recipe, self.place))
-        pods = recipe.data.cleaning.pods if self.place.on_cluster and not recipe.data.packed else None
-        prepares = common.work(self.place, common.DATA, everything, share, parts=stages.PARTS, pods=pods or 1)
-        pretrained = list(self._pretrained())
-        after = list(self._after(pretrained[-1].name))
-        # A rehearsal holds no GPU, and each of its stages proves its rows when it starts.
-        yield self._proving(prepares, after) if self.place.accelerator else prepares
-        yield common.work(self.place, "init", weights, share, reads={common.DATA: ("tokenizer/",)})
-        yield from pretrained
-        yield from after
-
-    def _proving(self, prepares: Stage, trained: list[Stage]) -> Stage:
-        """Weeks may lie between the data and these stages, and their model is not there yet; its tokenizer is."""
-        tokenizer = f"{self.place.data_dir}/tokenizer"
-        return common.proving(self.recipe, self.place, prepares, trained, self.recipe.facts, tokenizer)
-
-    def _pretrained(self) -> Iterator[Stage]:
-        lengths, before = curriculum(self.recipe), "init"
-        for length in lengths:
-            config = pretraining(self.recipe, self.place, length, before)
-            last = length is lengths[-1]
-            yield self._trained("pretrain", length.name, before, config, self.recipe.pretrain, gated=last)
-            before = length.name
-
-    def _after(self, before: str) -> Iterator[Stage]:
-        """The stages after pretraining. before: the last one of that."""
-        for kind in AFTER:
-            section = self.recipe.settings.get(kind)
-            if section:
-                config = after_pretraining(self.recipe, self.place, kind, before)
-                yield self._trained(kind, kind, before, config, section, gated=True)
-                before = kind
-
-    def _trained(
-        self, kind: str, name: str, before: str, config: EngineConfig, section: Mapping[str, Any], gated: bool
-    ) -> Stage:
-        """A stage that Axolotl trains, with the settings that every such stage has."""
-        recipe, here, machines = self.recipe, self.place.below(name), common.machines(self.recipe, self.place)
-        precision = precision_of(recipe, kind)
-        split, split_files = sharding.settings(recipe, here, machines, precision, section["max_grad_norm"])
-        whole = config | split
-        blocks = f"{self.place.data_dir}/blocks/validation-{curriculum(recipe)[-1].sequence_len}.npy"
-        before_it = self.gated.name if self.gated else None
-        known = Evaluation(KINDS[kind], text_blocks=blocks, before=before_it)
-        conditions, evaluation = common.measured(recipe, known, kind if gated else None)
-        if kind != "pretrain":
-            proof = {"questions": evaluation.sample_task} if evaluation.sample_task else {}
-            proof |= {"prepared": f"{common.proof_dir(self.place)}/{name}"} if self.place.accelerator else {}
-            whole["recipe_runner"] = {**whole["recipe_runner"], **({"proof": proof} if proof else {})}
-        whole = axolotl.with_advanced(recipe, whole, kind, ("model", "speed", kind))
-        stage = Stage(
-            name=name,
-            engine="axolotl",
-            config=whole,
-            config_file=axolotl.CONFIG_FILE,
-            data={},
-            files=split_files,
-            command=("axolotl", "train", f"{here.config_dir}/{axolotl.CONFIG_FILE}", "--launcher", "torchrun"),
-            env=axolotl.environment(recipe, here),
-            machines=machines,
-            shm_gib=common.shared_memory_gib(machines, most=64),
-            folder=name,
-            reads={common.DATA: _files_of(kind, config), before: ()},
-            gates=conditions,
-            evaluation=evaluation,
-        )
-        if conditions:
-            self.gated = stage
-        return stage
+    lengths = curriculum(recipe)
+    # Only the proportions count, so the data does not change with the number of GPUs.
+    tokens = tuple((length.sequence_len, length.tokens(1)) for length in lengths)
+    everything = asdict(stages.everything(recipe, place, tokens))
+    machines = common.machines(recipe, place)
+    pods = recipe.data.cleaning.pods if place.on_cluster and not recipe.data.packed else None
+    prepares = common.work(place, common.DATA, everything, machines, parts=stages.PARTS, pods=pods or 1)
+    trained: list[Stage] = []
+    for length in lengths:
+        before = trained[-1].name if trained else "init"
+        config = pretraining(recipe, place, length, before)
+        files = tuple(f"blocks/{split}-{length.sequence_len}.npy" for split in ("train", "validation"))
+        # Gates stand behind the last length.
+        gates = "pretrain" if length is lengths[-1] else None
+        trained.append(_trained(recipe, place, "pretrain", length.name, trained, config, files, gates))
+    pretrained = len(trained)
+    for kind in AFTER:
+        if recipe.settings.get(kind):
+            config = after_pretraining(recipe, place, kind, trained[-1].name)
+            trained.append(_trained(recipe, place, kind, kind, trained, config, (f"{kind}/",), kind))
+    # A rehearsal holds no GPU, and each of its stages proves its rows when it starts. Weeks may lie between the data
+    # and these stages, and their model is not there yet; its tokenizer is.
+    if place.accelerator:
+        tokenizer = f"{place.data_dir}/tokenizer"
+        prepares = common.proving(recipe, place, prepares, trained[pretrained:], recipe.facts, tokenizer)
+    yield prepares
+    weights = asdict(stages.first_weights(recipe, place))
+    yield common.work(place, "init", weights, machines, reads={common.DATA: ("tokenizer/",)})
+    yield from trained
 
 
-def _files_of(kind: str, config: Mapping[str, Any]) -> tuple[str, ...]:
-    """What of the data stage's results a stage reads, so that others may change without it."""
-    if kind == "pretrain":
-        return tuple(f"blocks/{split}-{config['sequence_len']}.npy" for split in ("train", "validation"))
-    return (f"{kind}/",)
+def _trained(
+    recipe: Recipe,
+    place: Place,
+    kind: str,
+    name: str,
+    earlier: Sequence[Stage],
+    config: EngineConfig,
+    files: tuple[str, ...],
+    gates: str | None,
+) -> Stage:
+    """A stage that Axolotl trains. earlier: the ones trained before; files: what it reads of the data stage's results,
+    so that others may change without it; gates: the section that has them."""
+    here, machines = place.below(name), common.machines(recipe, place)
+    limit = recipe.settings[kind]["max_grad_norm"]
+    split, split_files = sharding.settings(recipe, here, machines, precision_of(recipe, kind), limit)
+    whole = config | split
+    blocks = f"{place.data_dir}/blocks/validation-{curriculum(recipe)[-1].sequence_len}.npy"
+    gated = next((stage.name for stage in reversed(earlier) if stage.gates), None)
+    known = Evaluation(KINDS[kind], text_blocks=blocks, before=gated)
+    conditions, evaluation = common.measured(recipe, known, gates)
+    if kind != "pretrain":
+        proof = {"questions": evaluation.sample_task} if evaluation.sample_task else {}
+        proof |= {"prepared": f"{common.proof_dir(place)}/{name}"} if place.accelerator else {}
+        whole["recipe_runner"] = {**whole["recipe_runner"], **({"proof": proof} if proof else {})}
+    return Stage(
+        name=name,
+        engine="axolotl",
+        config=axolotl.with_advanced(recipe, whole, kind, ("model", "speed", kind)),
+        config_file=axolotl.CONFIG_FILE,
+        data={},
+        files=split_files,
+        command=("axolotl", "train", f"{here.config_dir}/{axolotl.CONFIG_FILE}", "--launcher", "torchrun"),
+        env=axolotl.environment(recipe, here),
+        machines=machines,
+        shm_gib=common.shared_memory_gib(machines, most=64),
+        folder=name,
+        reads={common.DATA: files, earlier[-1].name if earlier else "init": ()},
+        gates=conditions,
+        evaluation=evaluation,
+    )
 
 
 def alike(recipe: Recipe, place: Place, kind: str, name: str, before: str, section: Section) -> EngineConfig:
@@ -252,9 +235,9 @@ def after_pretraining(recipe: Recipe, place: Place, kind: str, before: str) -> E
         "chat_template": recipe.tokenizer.chat_template,
         "datasets": [dataset("train")],
         "test_datasets": [dataset("validation")],
-        **cadence.evaluated(section),
+        **common.evaluated(section),
         # Else epochs, whose evaluations say which model is kept.
-        **({"load_best_model_at_end": False} if prefers else cadence.KEEPS_THE_BEST),
+        **({"load_best_model_at_end": False} if prefers else common.KEEPS_THE_BEST),
     }
     if kind == "lora":
         config |= {"adapter": "lora", "lora_target_modules": list(recipe.facts.linear)}
@@ -268,7 +251,7 @@ FP8_STAGES = ("pretrain", "sft")
 
 
 def precision_of(recipe: Recipe, kind: str) -> str:
-    """fp8, bf16 or fp32: what a stage multiplies in, by its own line or the model's, and by the GPU that the recipe names."""
+    """fp8, bf16 or fp32: what a stage multiplies in, by its own line or the model's, and by the recipe's GPU."""
     section = recipe.settings.get(kind)
     stated = (section and section.get("precision")) or recipe.model.precision
     if stated == "fp32":

@@ -1,6 +1,6 @@
-"""The stages of a pipeline that train nothing, its data and first weights (see `runner.entrypoints.prepare`): a tokenizer, blocks of
-each context length as `.npy` files that training maps into memory, and the rows of the stages after pretraining, preferences for
-DPO, and a domain's conversations mixed with general ones, so that learning the one does not forget the other."""
+"""The stages of a pipeline that train nothing (see `runner.entrypoints.prepare`). Its data: a tokenizer, blocks of each
+context length as `.npy` files that training maps into memory, preferences for DPO, and a domain's conversations mixed
+with general ones, so that learning the one does not forget the other. And its first weights."""
 
 import os
 import random
@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -47,8 +46,8 @@ TOKENIZER_DOCUMENTS = 1_000_000
 
 
 def data(everything: Data, tell: Tell) -> None:
-    """Clean text, a tokenizer, blocks for each context length, and the rows of SFT, DPO and LoRA, below `out`. Of several pods
-    the first does all that; the others help it to clean."""
+    """Clean text, a tokenizer, blocks for each context length, and the rows of SFT, DPO and LoRA, below `out`. Of
+    several pods the first does all that; the others help it to clean."""
     if pod := helping_pod():
         from runner.parts.pretrain import cleaning
 
@@ -119,7 +118,8 @@ def _tokenizer(out: Path) -> TokenizerFor:
 
 
 def tokenizer_for(chosen: Tokenizer, texts: Callable[[], Iterable[str]], folder: Path) -> Any:
-    """The tokenizer in `folder`, trained on the texts or taken from `chosen.base`, with the special tokens of chats set.
+    """The tokenizer in `folder`, trained on the texts or taken from `chosen.base`, with the special tokens of chats
+    set.
 
     Raises Stop where it has more entries than the embedding has rows, or cannot be loaded.
     """
@@ -207,7 +207,7 @@ def _homes(tokens: Mapping[int, int], share: float) -> dict[int, dict[str, tuple
 def _write_blocks(
     file: Path, documents: Iterator[np.ndarray], length: int, dtype: Any, most_blocks: int | None
 ) -> blocks.BlockCounts:
-    """Writes a `.npy` file of blocks of `length` tokens, which appears when it is complete. documents: the tokens of each."""
+    """Writes a `.npy` file of blocks of `length` tokens, whole or not at all. documents: the tokens of each."""
     counts = blocks.BlockCounts(length)
 
     def write_header(out: Any) -> None:
@@ -270,30 +270,19 @@ def prepare_preferences(preferences: Preferences, out: Path, tokenizer_for: Toke
     tokenizer_for: gives the tokenizer that counts what training will cut of longer rows.
     Raises Stop where too few rows are left to train and validate on.
     """
-
-    def read(place: Path, report: Report) -> tuple[items.Spool, np.ndarray]:
-        codecs = [items.RowCodec(one.preference, _batch) for one in preferences.sets]
-        return items.without_duplicates(preferences, codecs, place, report)
-
-    return items.prepare(
-        preferences,
-        out,
-        read,
-        partial(PreferenceColumns, preferences),
-        tokenizer=preferences.tokenizer,
-        tokenizer_for=tokenizer_for,
-    )
+    return PreferenceRows(preferences, preferences.tokenizer).prepare(out, tokenizer_for)
 
 
 def _batch(preferences: Sequence[Preference]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([vars(preference) for preference in preferences])
 
 
-class PreferenceColumns:
-    """What becomes of spooled preferences."""
+class PreferenceRows(items.ItemPreparer[Preferences]):
+    """Rows of which each is a preference, no two the same."""
 
-    def __init__(self, asked: Preferences, spool: items.Spool) -> None:
-        self.asked, self.spool = asked, spool
+    def read(self, place: Path, sample_rows: int | None) -> np.ndarray:
+        codecs = [items.RowCodec(one.preference, _batch) for one in self.asked.sets]
+        return self.read_distinct(codecs, place, sample_rows)
 
     def said(self, batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
         for row in batch.to_pylist():
@@ -303,7 +292,7 @@ class PreferenceColumns:
         asked = [messages(self.asked.system_prompt, prompt) for prompt in batch["prompt"].to_pylist()]
         return pa.table({"messages": asked, "chosen": batch["chosen"], "rejected": batch["rejected"]})
 
-    def measured(self, kept: np.ndarray, tokenizer_for: TokenizerFor | None, report: Report) -> np.ndarray:
+    def measured(self, kept: np.ndarray, tokenizer_for: TokenizerFor | None) -> np.ndarray:
         """Counts the tokens of each row's longer answer behind its prompt, and what training cuts of both."""
 
         def texts(answer: str) -> Iterator[str]:
@@ -312,7 +301,7 @@ class PreferenceColumns:
                     conversation = messages(self.asked.system_prompt, row["prompt"], row[answer])
                     yield rendered(self.asked.special_tokens, conversation)
 
-        tokenizer = tokenizer_for(texts("chosen")) if tokenizer_for and len(kept) else None
+        report, tokenizer = self.report, tokenizer_for(texts("chosen")) if tokenizer_for and len(kept) else None
         if tokenizer is None:
             report.tokenizer = "the tokenizer is not here; longer rows are cut in training"
             return kept
@@ -320,14 +309,14 @@ class PreferenceColumns:
         lengths = np.stack([blocks.lengths(texts(answer), tokenizer) for answer in ("chosen", "rejected")])
         longer, limit = lengths.max(axis=0), self.asked.sequence_len
         report.token_lengths = blocks.figures(longer)
-        lines = self.spool.where(self.asked, kept[longer > limit])
+        lines = self.where(kept[longer > limit])
         lost = int((lengths - limit).clip(min=0).sum())
         report.findings += doctor.too_long(longer, limit, lines, lost, " are cut in training")
         return kept
 
 
 def _preferences(preferences: Preferences) -> Iterator[RenderedExample]:
-    """The rows that make a preference, one after the other: the question with the answer to prefer, and below it the other."""
+    """The rows that make a preference: the question with the preferred answer, and below it the other."""
     for one in preferences.sets:
         for row in rows.good(one):
             with suppress(templates.NoText):
@@ -341,8 +330,8 @@ def _preferences(preferences: Preferences) -> Iterator[RenderedExample]:
 def prepare_mixture(
     mixture: Mixture, out: Path, general: Path, tokenizer_for: TokenizerFor
 ) -> tuple[Report, list[str]]:
-    """Writes `out/train.parquet` (mixed) and `out/validation.parquet` (the domain alone); gives the domain's report, and
-    lines about the mixture.
+    """Writes `out/train.parquet` (mixed) and `out/validation.parquet` (the domain alone); gives the domain's report,
+    and lines about the mixture.
 
     general: Parquet with the general conversations, of which the rest is drawn, each at most once.
     """

@@ -1,8 +1,8 @@
-"""Proof around a run: of prepared rows, of what the engine is about to train, and of what is on record."""
+"""When a proof is made and shown: after preparing, before the first step, and on request."""
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ import yaml
 from runner import catalog
 from runner.catalog import Model
 from runner.data import tokenizers
-from runner.parts.proof import showing
 from runner.plan import Place
 from runner.recipe.recipe import Recipe
 from runner.run.launch import TRAIN, WITHOUT_GPU, engine_environment, follow
@@ -23,13 +22,14 @@ from runner.tools.text import yaml_text
 from runner.trainer.records import Proof
 
 Tell = Callable[[str], None]
+Styled = tuple[str, str]  # what it is, and its text
 
 
 def prove(proofs: Mapping[str, Any], tell: Tell) -> None:
-    """The engine gets as far as the first step of each stage: rows are tokenised, and judged before a GPU is held.
+    """Runs the engine up to the first step of each stage: tokenises rows, and judges them before a GPU is held.
 
-    `model` and `tokenizer`: as `prove_config` takes them; `stages`: by name the engine's `config`, and where the proof goes
-    to, `out`.
+    proofs: `model` and `tokenizer`, as of `prove_config`; `stages`: by name, the engine's `config` and the folder `out`
+    for the proof.
     """
     model = twin.read_model(proofs["model"]) if proofs["model"] else None
     for name, stage in proofs["stages"].items():
@@ -39,21 +39,21 @@ def prove(proofs: Mapping[str, Any], tell: Tell) -> None:
             proven = prove_config(config, Path(stage["out"]), model, proofs["tokenizer"])
         except Stop as stop:
             raise Stop(f"`{name}` cannot be trained like this. {stop.text}") from None
-        for line in showing.plain(proven):
+        for line in plain(proven):
             tell(f"  {line}")
 
 
 def before_training(cfg: Any, trainer: Any, settings: Any) -> str:
-    """What is wrong with the rows that are about to be trained, for a person; empty where nothing is."""
+    """What is wrong with the rows that are about to be trained; empty where nothing is."""
     from runner.parts.proof import prove as first_step
 
     return first_step.prove(cfg, trainer, settings).complaint
 
 
 def show_rows(recipe: Recipe, place: Place, count: int, say: Tell) -> Iterator[str]:
-    """Proves each stage on the rows that lie there now, and gives the folder of each proof.
+    """Proves each stage on the present rows, and returns the folder of each proof.
 
-    Raises Stop where that cannot be done: of images, and where the tokenizer is neither here nor on the hub."""
+    Raises Stop for images, and where the tokenizer is neither here nor on the hub."""
     trained = [stage for stage in translate(recipe, place).stages if stage.engine == "axolotl"]
     if not trained:
         raise Stop(f"`{recipe.name}` trains on images; there are no tokens to show.", "Leave out `--show`.", code=2)
@@ -73,25 +73,89 @@ def show_rows(recipe: Recipe, place: Place, count: int, say: Tell) -> Iterator[s
         yield str(folder)
 
 
-def shown(folder: str, whole: bool = False) -> Iterable[list[showing.Styled]]:
-    """What is trained, as the proof in a folder has it: lines of parts, each with what it is."""
-    return showing.lines(Proof.read(Path(folder)), whole)
+def shown(folder: str, whole: bool = False) -> Iterable[list[Styled]]:
+    """The proof in a folder as lines of parts, each with its kind."""
+    return lines(Proof.read(Path(folder)), whole)
 
 
-# Settings that a processor cannot carry out, and that change neither rows nor batches.
+# Tokens to show of a long stretch: the first and the last.
+FIRST, LAST = 14, 8
+EXPLAINED = (
+    "tokens with · between them; the model learns what is trained, only sees what is seen, and never has what is cut"
+)
+
+
+def lines(proof: Proof, whole: bool = False) -> Iterator[list[Styled]]:
+    """Lines of parts, each with its kind: `trained`, `seen`, `cut`, or nothing. whole: show every token."""
+    all_tokens = proof.trained + proof.seen + proof.cut
+    if proof.shown:
+        yield [("", EXPLAINED)]
+    for row in proof.shown:
+        yield [("", f"row {row['row']:,}, {row['tokens']:,} tokens")]
+        for kind, tokens in row["spans"]:
+            yield [("", f"  {kind:<8} "), (kind, _joined(tokens, whole))]
+    if all_tokens:
+        shares = ", ".join(
+            f"{kind} {count / all_tokens:.1%}"
+            for kind, count in (("trained", proof.trained), ("seen", proof.seen), ("cut", proof.cut))
+        )
+        cut = f", in {proof.rows_cut:,} rows" if proof.rows_cut else ""
+        yield [("", f"of {all_tokens:,} tokens: {shares}{cut}")]
+    if not proof.faults:
+        yield [("", f"proven in {proof.seconds:.0f} s:")]
+        yield from ([("", f"  {what}")] for what in _held(proof))
+    for question in proof.asked:
+        yield [("", f"  note: the question «{question}» is asked later and stands in the training rows")]
+    for note in proof.notes:
+        yield [("", f"  note: {note}")]
+
+
+def _joined(tokens: Sequence[str], whole: bool) -> str:
+    if not whole and len(tokens) > FIRST + LAST + 1:
+        left = len(tokens) - FIRST - LAST
+        tokens = [*tokens[:FIRST], f"… {left:,} more …", *tokens[-LAST:]]
+    return "·".join(token.replace("\n", "⏎") for token in tokens)
+
+
+def _held(proof: Proof) -> Iterator[str]:
+    if proof.kind == "images":
+        yield f"of {proof.judged:,} images that are measured none is one of the {proof.rows:,} training images"
+        return
+    of = f"{proof.judged:,} of {proof.rows:,} rows" if proof.judged < proof.rows else f"{proof.rows:,} rows"
+    if proof.kind == "text":
+        yield f"{of} are trained whole"
+    else:
+        yield f"in {of} every answer begins as the model is asked and is trained to its end"
+    yield (
+        f"in {proof.batches} batches no padding is trained"
+        if proof.padding
+        else f"{proof.batches} batches train what their rows say"
+    )
+    if proof.logits_moved is not None:
+        yield f"{proof.joined} rows do not see each other ({proof.attention})"
+    if proof.loss_at_once is not None and proof.loss_accumulated is not None:
+        yield f"the first loss is {proof.loss_at_once:.4f} in one batch and in eight"
+    yield "no validation row is a training row"
+
+
+def plain(proof: Proof, whole: bool = False) -> Iterator[str]:
+    return ("".join(text for _, text in line) for line in lines(proof, whole))
+
+
+# Settings that need a GPU and change neither rows nor batches.
 NEEDS_GPU = ("deepspeed", "load_in_4bit", "load_in_8bit", "tf32", "torch_compile", "chunked_cross_entropy", "fp8")
 NEEDS_GPU_KINDS = ("fsdp", "liger_", "torch_compile_", "cut_cross_entropy", "fp8_")
-# What keeps rows apart by their positions, as FlashAttention does, and is on every machine.
+# It separates rows by their positions, as FlashAttention does, on every machine.
 ATTENTION = "sdpa"
 
 
 def prove_config(
     config: Mapping[str, Any], folder: Path, model: Model | None = None, tokenizer: str | None = None, show: int = 2
 ) -> Proof:
-    """Judges what an Axolotl config would train; `folder` gets `proof.json` and a log. model: whose twin is asked, where it is
-    not the config's own; tokenizer: a folder, where it does not lie with the config's base model. show: rows to show.
+    """Judges what an Axolotl config would train; writes `proof.json` and a log to `folder`.
 
-    Raises Stop with what is wrong, or where the engine does not get so far.
+    model: replaces the config's own for the twin; tokenizer: a folder, where it is not with the base model. show: rows
+    to show. Raises Stop with what is wrong, or where the engine fails.
     """
     tokenizers.forget_older(config)
     with tempfile.TemporaryDirectory() as scratch:
@@ -108,7 +172,7 @@ def prove_config(
 
 
 def _here(config: Mapping[str, Any], scratch: str, folder: Path, tokenizer: str | None, show: int) -> dict[str, Any]:
-    """The config for this machine: the same rows, batches and template, and a model that a processor holds."""
+    """The config for this machine: the same rows, batches and template, and a tiny model."""
     kept = {
         name: value
         for name, value in config.items()

@@ -1,5 +1,5 @@
-"""Judging: whether each prepared row is trained as the chat template writes it, whether batches train what their rows say, whether a
-model keeps the rows of a batch apart, and what is in training and in validation alike."""
+"""Judging: whether rows are trained as the chat template writes them, batches train what their rows say, a model keeps
+the rows of a batch apart, and validation rows are in training."""
 
 import hashlib
 import json
@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, islice, pairwise
 from pathlib import Path
@@ -16,10 +16,90 @@ from typing import Any
 import numpy as np
 import torch
 
-from runner.parts.proof.showing import Faults
 from runner.tools.names import same, shortened
 from runner.trainer.generation import written
 from runner.trainer.records import Proof
+
+# By kind of fault, the beginning of its sentence, before the examples, and the remedy.
+KINDS = {
+    "end_not_trained": (
+        "The end of an answer is not trained, so the model would never learn to stop",
+        "Name the token that ends a turn (`eot_tokens` under `advanced.axolotl`), take another `data.chat_template`, or "
+        "take back what changes the engine's collator.",
+    ),
+    "nothing_trained": (
+        "Rows have no trained token, and nothing is learned from them",
+        "Look at `data.train_on`, and at rows that are too long for `model.sequence_len`.",
+    ),
+    "nothing_masked": (
+        "Rows are trained from their first token to their last, though the question is not to be learned",
+        "Look at `data.train_on`, and at what stands under `advanced.axolotl`.",
+    ),
+    "padding_trained": (
+        "Padding is trained: the model would learn to write it",
+        "Give the tokenizer a padding token of its own, and take back what changes the engine's collator.",
+    ),
+    "labels_changed": (
+        "A batch has other labels than its rows",
+        "Take back what changes the engine's collator: plugins, and what stands under `advanced.axolotl`.",
+    ),
+    "text_not_whole": (
+        "Plain text is not trained whole",
+        "Take back what masks tokens: plugins, and what stands under `advanced.axolotl`.",
+    ),
+    "prompt_differs": (
+        "The text before an answer is not what the model gets when it is asked",
+        "The chat template must write the beginning of an answer where it is asked for one (`add_generation_prompt`), "
+        "and the same text before it as in training; take another `data.chat_template`.",
+    ),
+    "template_fails": (
+        "The chat template cannot write some rows",
+        "Take another `data.chat_template`, or leave such rows out.",
+    ),
+    "row_differs": (
+        "The engine's rows are not what the chat template writes",
+        "Take another `data.chat_template`, or take back what stands under `advanced.axolotl`.",
+    ),
+    "rows_mixed": (
+        "Rows of one batch see each other: a change of one row changes what the model says about the next",
+        "Switch packing off, or take an attention that keeps rows apart.",
+    ),
+    "accumulation": (
+        "The loss depends on accumulation: the same eight rows give another loss in one batch than in eight",
+        "Take back what computes the loss (plugins, `cross_entropy`), or train with one batch a step.",
+    ),
+    "image_leak": (
+        "Images that are measured stand in training too, so what is measured says nothing",
+        "Delete the prepared images and prepare them anew, which takes those out of training.",
+    ),
+    "leak": (
+        "Validation rows stand in the training rows, so the validation loss says nothing",
+        "Delete them from one of the two sides.",
+    ),
+}
+MOST_EXAMPLES = 3
+
+
+@dataclass
+class Faults:
+    """Counts faults by kind, with a few examples of each."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    examples: dict[str, list[str]] = field(default_factory=dict)
+
+    def add(self, kind: str, example: str = "", times: int = 1) -> None:
+        self.counts[kind] = self.counts.get(kind, 0) + times
+        seen = self.examples.setdefault(kind, [])
+        if example and len(seen) < MOST_EXAMPLES and example not in seen:
+            seen.append(example)
+
+    def __iter__(self) -> Iterator[dict[str, str]]:
+        for kind, count in self.counts.items():
+            times = f" ({count:,} times)" if count > 1 else ""
+            seen = "".join(f"\n  {example}" for example in self.examples[kind])
+            sentence, remedy = KINDS[kind]
+            yield {"kind": kind, "message": f"{sentence}{times}.{seen}\n{remedy}"}
+
 
 UNTRAINED = -100
 # Characters of a text by which a person knows its row.
@@ -36,8 +116,8 @@ class Talk:
 
     # The whole of it, as the template writes it.
     tokens: Tokens
-    # Of each answer the tokens that a model is asked with; None where it is not trained, or where the template writes what
-    # comes before it otherwise once the conversation has gone on.
+    # Each answer's prompt; None where the answer is not trained, or the template writes its prompt differently once the
+    # conversation continues.
     prompts: tuple[Tokens | None, ...]
     # Of whatever role.
     trained_turns: int
@@ -47,9 +127,9 @@ class Talk:
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads prepared rows as the engine's settings for them say.
+    """Reads prepared rows by the engine's settings.
 
-    tokenizer: as it will lie beside the trained model. roles: that are trained; marked: the field of a turn that says so instead.
+    tokenizer: as saved beside the trained model. roles: trained ones; marked: the field of a turn that decides instead.
     ends: the tokens that end an answer.
     """
 
@@ -60,7 +140,7 @@ class Reader:
 
     @property
     def masks(self) -> bool:
-        """Whether something of every row is only seen."""
+        """Whether every row has untrained tokens."""
         return self.roles == {"assistant"}
 
     def talk(self, row: Mapping[str, Any], field: str) -> Talk:
@@ -95,8 +175,7 @@ class Reader:
         return repr(self.tokenizer.decode(list(tokens)))
 
     def judge(self, tokens: Sequence[int], labels: Sequence[int], talk: Talk, faults: Faults) -> None:
-        """Whether a row of the engine is trained as it is to be: each answer behind the words that a model is asked with, and
-        to its end."""
+        """Finds faults of a row: each answer must be trained after its prompt and to its end."""
         runs = list(_runs(labels))
         if len(runs) < talk.trained_turns:
             faults.add("nothing_trained", f"an answer to «{talk.named}»")
@@ -120,8 +199,8 @@ class Reader:
                 )
 
     def _behind_blanks(self, tokens: Sequence[int], labels: Sequence[int], begin: int) -> int:
-        """Mistral's template writes a blank before an answer. A tokenizer takes it into the first word, or, where it has no such
-        word, as a token of its own, which Axolotl leaves untrained and a model writes without being taught."""
+        """Mistral's template writes a blank before an answer. Some tokenizers make it a token of its own, which Axolotl
+        leaves untrained and a model writes anyway."""
         while begin < len(tokens) and labels[begin] == UNTRAINED and not self.tokenizer.decode([tokens[begin]]).strip():
             begin += 1
         return begin
@@ -137,14 +216,14 @@ class Reader:
 
 
 def _runs(labels: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Where tokens are trained: the first of each stretch, and the one after it."""
+    """Each stretch of trained tokens: its first place, and the one after it."""
     trained = [False, *(label != UNTRAINED for label in labels), False]
     edges = [place for place, (before, now) in enumerate(pairwise(trained)) if before != now]
     return zip(edges[::2], edges[1::2], strict=True)
 
 
 def _bare(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A turn without what a table keeps for others, its calls as the engine hands them to the template."""
+    """A turn without empty columns, with its calls as the engine gives them to the template."""
     turn = {name: value for name, value in message.items() if value is not None}
     if "tool_calls" in turn:
         turn["tool_calls"] = [_call(call) for call in turn["tool_calls"]]
@@ -160,23 +239,23 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def spread(count: int, most: int) -> range:
-    """At most so many of `count` numbers, evenly apart."""
+    """At most `most` of `count` numbers, evenly spaced."""
     return range(0, count, -(-count // most) if count > most else 1)
 
 
-# Rows of a batch, and of as many batches, whose first losses must be equal.
+# Rows of a batch, and number of batches of one row, whose first losses must be equal.
 ROWS = 8
-# What a number may differ by: losses in nats, logits as they are. Sums in another order differ by some 1e-7.
+# The tolerance of losses, in nats, and of logits. Sums in another order differ by some 1e-7.
 TOLERANCE = 1e-5
 # Numbers that the logits of a batch may have: 0.5 GiB in fp32.
 MOST_LOGITS = 2**27
 
-Row = Mapping[str, Any]
+Row = dict[str, Any]
 
 
 @dataclass
 class Engine:
-    """A trainer's way from rows to batches. first: the row that it begins with."""
+    """A trainer's rows and batches. first: the row that it begins with."""
 
     trainer: Any
     first: int = 0
@@ -193,10 +272,10 @@ class Engine:
 
     @property
     def packs(self) -> bool:
-        """Whether the loader's own batches are lists of rows that are joined."""
+        """Whether the loader joins rows."""
         return bool(getattr(self.trainer.args, "sample_packing", False))
 
-    def rows(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
+    def rows(self, numbers: Sequence[int]) -> list[Row]:
         return [dict(self.loader.dataset[number]) for number in numbers]
 
     def batches(self, most: int) -> Iterator[tuple[list[int], Any]]:
@@ -214,22 +293,22 @@ class Engine:
             rows = [self.rows(inner) for inner in batch] if nested else self.rows(flat)
             yield flat, self.loader.collate_fn(rows)
 
-    def batch(self, rows: Sequence[Row]) -> dict[str, Any]:
-        """One micro batch of these rows, as many as it may hold."""
+    def batch(self, rows: Sequence[Row]) -> Row:
+        """One micro batch of these rows."""
         copies = [dict(row) for row in rows]
         if not self.packs:
             return dict(self.loader.collate_fn(copies))
         apart = self.trainer.args.multipack_real_batches
         return dict(self.loader.collate_fn([[row] for row in copies] if apart else [copies]))
 
-    def joined(self, rows: Sequence[Row]) -> dict[str, Any]:
-        """These rows as close together as training may put them."""
+    def joined(self, rows: Sequence[Row]) -> Row:
+        """These rows as close together as in training."""
         copies = [dict(row) for row in rows]
         return dict(self.loader.collate_fn([copies] if self.packs else copies))
 
 
 def places(lines: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]) -> list[tuple[int, int] | None]:
-    """Where each row begins in a batch, (line, token), in their order; None where it is nowhere."""
+    """Where each row begins in a batch, as (line, token), in order; None for a row that is not in it."""
     begins: list[tuple[int, int] | None] = []
     line = token = 0
     for row in rows:
@@ -249,7 +328,8 @@ def places(lines: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]) -> lis
 
 
 def judge(batch: Mapping[str, Any], rows: Sequence[Row], ends: frozenset[int], faults: Faults) -> int:
-    """Whether a batch trains of its rows what they say, and nothing else; gives its tokens of padding."""
+    """Finds faults of a batch, which must train what its rows say and nothing else; returns its number of padding
+    tokens."""
     lines, labels = batch["input_ids"].tolist(), batch["labels"].tolist()
     for row, place in zip(rows, places(lines, [row["input_ids"] for row in rows]), strict=True):
         if place is None:
@@ -258,7 +338,7 @@ def judge(batch: Mapping[str, Any], rows: Sequence[Row], ends: frozenset[int], f
         line, begin = place
         for token, (number, label) in enumerate(zip(row["input_ids"], row["labels"], strict=True)):
             kept = labels[line][begin + token]
-            # Nothing comes before the first token that it could be told from, so a loss never has it.
+            # The first token has no context, so a loss never contains it.
             if kept != label and not (token == 0 and kept == UNTRAINED):
                 lost = kept == UNTRAINED and number in ends
                 faults.add("end_not_trained" if lost else "labels_changed", "the engine's collator has taken its label")
@@ -271,7 +351,7 @@ def judge(batch: Mapping[str, Any], rows: Sequence[Row], ends: frozenset[int], f
 
 @contextmanager
 def undisturbed(model: Any) -> Iterator[None]:
-    """Draws nothing from the random numbers of training, and leaves the model as it was."""
+    """Leaves the random states of training and the model as they were."""
     numbers, draws, training = random.getstate(), np.random.get_state(), model.training
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         model.eval()
@@ -283,8 +363,8 @@ def undisturbed(model: Any) -> Iterator[None]:
             np.random.set_state(draws)
 
 
-def few(engine: Engine, vocabulary: int, numbers: Sequence[int]) -> list[dict[str, Any]]:
-    """Rows to ask the model with: the shortest ones that train something, cut to what memory allows."""
+def few(engine: Engine, vocabulary: int, numbers: Sequence[int]) -> list[Row]:
+    """Rows for forward passes: the shortest that train something, cut to fit into memory."""
     most = max(16, MOST_LOGITS // (vocabulary * ROWS))
     rows = [{name: _cut(value, most) for name, value in row.items()} for row in engine.rows(numbers)]
     fit = [row for row in rows if any(label != UNTRAINED for label in row["labels"][1:])]
@@ -296,14 +376,14 @@ def _cut(value: Any, most: int) -> Any:
 
 
 def moved(engine: Engine, rows: Sequence[Row], vocabulary: int) -> float:
-    """How much the logits of the second row change when the first one does; 0 where rows do not see each other."""
+    """The largest change of the second row's logits when the first row changes; 0 where rows do not see each other."""
     first, second = rows[:2]
     other = dict(first) | {"input_ids": [(token + 1) % vocabulary for token in first["input_ids"]]}
     return float((_logits(engine, (first, second)) - _logits(engine, (other, second))).abs().max())
 
 
 def _logits(engine: Engine, rows: Sequence[Row]) -> torch.Tensor:
-    """Of the last of these rows in one batch."""
+    """The logits of the last of these rows in one batch."""
     trainer, batch = engine.trainer, engine.joined(rows)
     place = places(batch["input_ids"].tolist(), [row["input_ids"] for row in rows])[-1]
     assert place is not None
@@ -312,8 +392,8 @@ def _logits(engine: Engine, rows: Sequence[Row]) -> torch.Tensor:
     return logits[place[0], place[1] : place[1] + len(rows[-1]["input_ids"])].float()
 
 
-def first_loss(engine: Engine, batches: Sequence[dict[str, Any]]) -> float:
-    """What the trainer would log as the loss of a step on these micro batches, as its `training_step` adds it up
+def first_loss(engine: Engine, batches: Sequence[Row]) -> float:
+    """The loss that the trainer would log for a step of these micro batches, as `training_step` adds it up
     (transformers 5.16.1)."""
     trainer = engine.trainer
     samples, items = trainer.get_batch_samples(iter(batches), len(batches), trainer.args.device)
@@ -328,12 +408,12 @@ def first_loss(engine: Engine, batches: Sequence[dict[str, Any]]) -> float:
     return whole
 
 
-# Tokens of text whose documents are looked at.
+# Tokens of text that are searched for equal documents.
 MOST_DOCUMENT_TOKENS = 20_000_000
 
 
 def batches(files: Iterable[Path], size: int, columns: Sequence[str] = ()) -> Iterator[Any]:
-    """The rows of Parquet files, so many in memory at a time. columns: those to read, where they are there; none for all."""
+    """The rows of Parquet files, `size` at a time. columns: those to read, if present; none for all."""
     from pyarrow import parquet
 
     for file in files:
@@ -349,7 +429,7 @@ def conversations(files: Iterable[Path]) -> Iterator[Mapping[str, Any]]:
 
 
 def words(row: Mapping[str, Any]) -> str:
-    """Equal for conversations that differ in nothing but space, case and system prompt."""
+    """A text that is equal for conversations that differ only in space, case and system prompt."""
     said = [
         f"{same(str(turn['content'] or ''))}{turn.get('tool_calls') or ''}"
         for turn in row["messages"]
@@ -363,7 +443,7 @@ def questions(row: Mapping[str, Any]) -> Iterator[str]:
 
 
 def documents(blocks: Iterable[np.ndarray], ends: frozenset[int], tokenizer: Any) -> Iterator[str]:
-    """The documents that blocks were cut from, put together again; those at both edges may be parts."""
+    """The documents that were cut into blocks; the first and the last may be parts."""
     rest: list[np.ndarray] = []
     seen = 0
     for block in blocks:
@@ -381,8 +461,8 @@ def documents(blocks: Iterable[np.ndarray], ends: frozenset[int], tokenizer: Any
 
 
 def images(files: Mapping[str, Path], taken_out: int = 0) -> Proof:
-    """Judges prepared images (Parquet, column `image`, pixels as bytes). files: by split, `train` among them. taken_out: images that
-    were in training and in the test, and are no longer."""
+    """Judges prepared images (Parquet, column `image`, pixels as bytes). files: by split, with `train`. taken_out:
+    images of training that were in the test, too, and were removed."""
     begun = time.monotonic()
     faults, judged = Faults(), 0
     train = {digest: number for number, digest in _digests(files["train"])}

@@ -1,4 +1,4 @@
-"""Prove: an engine's rows and batches, and what its model makes of them, judged as they are before the first step."""
+"""The proof: judges an engine's rows, batches and losses before the first step."""
 
 import json
 import os
@@ -16,22 +16,21 @@ import torch
 from axolotl.utils.dict import DictDefault
 from jinja2 import TemplateError
 
-from runner.parts.proof import judging, showing
-from runner.parts.proof.judging import SHOWN, TOLERANCE, UNTRAINED, Reader, Tokens, spread
-from runner.parts.proof.showing import Faults
+from runner.parts.proof import judging
+from runner.parts.proof.judging import SHOWN, TOLERANCE, UNTRAINED, Faults, Reader, Tokens, spread
+from runner.tools import child_process
 from runner.tools.names import same, shortened
-from runner.trainer import child_process
 from runner.trainer.records import Kind, Proof
 from runner.trainer.settings import RunSettings
 
-# Rows that are compared with what the template writes, token by token; of more, so many evenly apart. Of one row in each
-# hundred that is wrong, a sample of so many misses all in one case of 10^13.
+# Rows to compare with the template, token by token; of more, evenly spaced ones. If one row in a hundred is wrong, such
+# a sample misses all of them in one case of 10^13.
 MOST_ROWS = 3000
 BATCHES = 4
 
 
 class _Rows:
-    """The engine's rows, found again by their tokens."""
+    """The engine's rows by their tokens."""
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
@@ -97,7 +96,7 @@ class Prover:
 
     @cached_property
     def tokenizer(self) -> Any:
-        """As it will lie beside the trained model, where whoever asks that model finds it."""
+        """The tokenizer as saved beside the trained model, which users of that model load."""
         from transformers import AutoTokenizer
 
         with tempfile.TemporaryDirectory() as folder:
@@ -129,7 +128,7 @@ class Prover:
         return [Path(data["path"]) for data in self.cfg[side] or () if Path(data["path"]).is_file()]
 
     def _prepared(self) -> Iterator[Mapping[str, Any]]:
-        """Prepared training rows: all, or of many some evenly apart."""
+        """Prepared training rows: all, or of many, evenly spaced ones."""
         from pyarrow import parquet
 
         files = self._files("datasets")
@@ -168,7 +167,7 @@ class Prover:
                 self.reader.judge(talk.tokens, labels, talk, self.faults)
             if len(shown) < self.settings.proof.show:
                 tokens, marks = self._words(talk.tokens), [label != UNTRAINED for label in labels]
-                shown.append(showing.row(number + 1, tokens[: len(labels)], marks, tokens[len(labels) :]))
+                shown.append(_shown(number + 1, tokens[: len(labels)], marks, tokens[len(labels) :]))
         whole, empty = int((rows.trained == rows.lengths).sum()), int((rows.trained == 0).sum())
         if empty:
             self.faults.add("nothing_trained", times=empty)
@@ -182,7 +181,7 @@ class Prover:
         return [self.tokenizer.decode([token]) for token in tokens]
 
     def _preferences(self) -> None:
-        """Every prompt is what a model is asked with; both answers have an end, and what is cut of them is counted."""
+        """Every prompt must be what a model is asked with, and both answers must have an end; counts cut tokens."""
         dataset, limit = self.trainer.train_dataset, self.trainer.args.max_length
         prompts = {tuple(row) for row in dataset["prompt_ids"]}
         asked = 0
@@ -207,9 +206,7 @@ class Prover:
                 counts["cut"] += left
                 counts["rows_cut"] += left > 0
         shown = [
-            showing.row(
-                number + 1, self._words(ids), [place >= len(row["prompt_ids"]) for place in range(len(ids))], ()
-            )
+            _shown(number + 1, self._words(ids), [place >= len(row["prompt_ids"]) for place in range(len(ids))], ())
             for number, row in enumerate(islice(dataset, self.settings.proof.show))
             for ids in [row["prompt_ids"] + row["chosen_ids"]]
         ]
@@ -228,7 +225,7 @@ class Prover:
                 self.faults.add("text_not_whole", f"{wrong:,} of {len(tokens):,} tokens of a row")
             if len(shown) < self.settings.proof.show:
                 marks = (labels != UNTRAINED).tolist()
-                shown.append(showing.row(number + 1, self._words(tokens.tolist()), marks, ()))
+                shown.append(_shown(number + 1, self._words(tokens.tolist()), marks, ()))
         self.facts |= {"rows": len(dataset) - self.first, "judged": len(numbers), "trained": trained, "seen": seen}
         self.facts |= {"shown": tuple(shown)}
 
@@ -244,15 +241,15 @@ class Prover:
         self.facts |= {"batches": batches, "padding": padding}
 
     def _made(self) -> Iterator[tuple[list[int], Any]]:
-        """The first batches of training, and one of a short and a long row, so that there is something to pad."""
+        """The first batches of training, and one of a short and a long row, which needs padding."""
         yield from self.engine.batches(BATCHES)
         if self.kind == "conversations":
             lengths = self.rows.lengths
             pair = [int(lengths.argmin()), int(lengths.argmax())]
             yield pair, self.engine.batch(self.engine.rows(pair))
 
-    def _pairs(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """The rows that a batch of preferences is made of: all better answers, then all worse ones."""
+    def _pairs(self, rows: Sequence[Mapping[str, Any]]) -> list[judging.Row]:
+        """The rows of a batch of preferences: all better answers, then all worse ones."""
         limit = self.trainer.args.max_length
         return [
             {
@@ -264,7 +261,7 @@ class Prover:
         ]
 
     def _leaks(self) -> None:
-        """What is in training and in validation alike, and what will be asked later and is in training."""
+        """Finds validation rows, and questions of the demo and of the evaluation, in the training rows."""
         held = {judging.words(row): row for row in judging.conversations(self._files("test_datasets"))}
         demo, measured = self.settings.demo, self.settings.proof.questions
         lines = Path(measured).read_text("utf-8").splitlines() if measured else ()
@@ -283,7 +280,7 @@ class Prover:
         self.facts["asked"] = tuple(later[question] for question in later if question in asked)
 
     def _same_documents(self) -> None:
-        """Documents that are in training and in validation text, which both are read in the order in which they were cut."""
+        """Finds validation documents in the training text, in the order in which both were cut."""
         blocks = (self.cfg.recipe_runner or {}).get("blocks")
         if blocks:
             names = (
@@ -305,7 +302,7 @@ class Prover:
                 self.faults.add("leak", f"the document that begins «{shortened(document, SHOWN)}»")
 
     def _model(self) -> None:
-        """Rows of one batch do not see each other, and a loss is the same in one batch and in eight."""
+        """Rows of one batch must not see each other, and a loss must be the same in one batch and in eight."""
         trainer, vocabulary = self.trainer, len(self.tokenizer)
         numbers = range(self.first, min(len(trainer.train_dataset), self.first + 8 * judging.ROWS))
         rows = judging.few(self.engine, vocabulary, numbers)
@@ -333,9 +330,22 @@ class Prover:
             self.faults.add("accumulation", f"{at_once:.6f} and {accumulated:.6f}")
 
 
+def _shown(number: int, tokens: Sequence[str], labels: Sequence[bool], cut: Sequence[str]) -> Mapping[str, Any]:
+    """A row for `Proof.shown`. labels: whether each token is trained; cut: tokens that the engine leaves out."""
+    spans: list[tuple[str, list[str]]] = []
+    for token, trained in zip(tokens, labels, strict=True):
+        kind = "trained" if trained else "seen"
+        if not spans or spans[-1][0] != kind:
+            spans.append((kind, []))
+        spans[-1][1].append(token)
+    if cut:
+        spans.append(("cut", list(cut)))
+    return {"row": number, "tokens": len(tokens) + len(cut), "spans": spans}
+
+
 def prove(cfg: DictDefault, trainer: Any, settings: RunSettings) -> Proof:
-    """Judges rows and batches in every process alike, because some of the engine's figures are made by all together; the first
-    one leaves `proof.json` and says so."""
+    """Judges rows and batches in every process, because all together compute some of the engine's figures; the first
+    one writes `proof.json`."""
     proof = Prover(cfg, trainer, settings).prove()
     if not proof.attention and settings.proof.prepared and (earlier := Proof.read(Path(settings.proof.prepared))):
         names = ("joined", "attention", "logits_moved", "loss_at_once", "loss_accumulated")
@@ -343,5 +353,5 @@ def prove(cfg: DictDefault, trainer: Any, settings: RunSettings) -> Proof:
     if int(os.environ.get("RANK", "0")) == 0:
         folder = Path(settings.run_dir)
         proof.write(folder)
-        print(child_process.event_line({"event": "proof", "folder": str(folder)}), flush=True)
+        child_process.tell("proof", folder=str(folder))
     return proof

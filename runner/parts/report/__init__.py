@@ -1,5 +1,5 @@
-"""A run as one HTML page that a person opens and others can be sent. Facts come from the run folder alone (`facts`), are
-drawn (`charts`) and put into a template (`page`)."""
+"""A run as one HTML page that can be sent. `facts` reads the run folder, `charts` draws, `sentences` says it, `page`
+puts it into a template."""
 
 from runner.parts import Part
 
@@ -9,7 +9,10 @@ PART = Part(
     hooks={
         "at_the_end": "page.at_the_end",
         "after_fetch": "page.leave",
+        "page_of_run": "page.of_run",
+        "provenance": "provenance.provenance",
     },
+    command_module="commands",
     commands={
         "report": "Make a page to show of a run, or of several.",
         "why": "Say why a job, a run or a log has gone wrong, with the remedy.",

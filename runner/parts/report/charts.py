@@ -1,5 +1,5 @@
-"""Charts: where lines, ticks and bars stand in a drawing. The template draws them; no library does, because none of those that
-do so stays below the size of a page that is sent."""
+"""Charts: the places of lines, ticks and bars in a drawing. The template draws them, because no library stays below the
+size of a page that is sent."""
 
 import json
 import math
@@ -23,7 +23,8 @@ class Tick:
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a chart: its name, its path as SVG has it, its values as JSON for the script, and whether points were left out."""
+    """A line of a chart: its name, its SVG path, its values as JSON, its last point, and whether points were left
+    out."""
 
     name: str
     path: str
@@ -47,7 +48,7 @@ class Chart:
 
 
 @dataclass(frozen=True)
-class Bar:
+class HistogramBar:
     """A bar of a histogram, and what it says."""
 
     x: float
@@ -59,7 +60,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Histogram:
-    bars: tuple[Bar, ...]
+    bars: tuple[HistogramBar, ...]
     xs: tuple[Tick, ...]
     ys: tuple[Tick, ...]
     said: str
@@ -115,7 +116,7 @@ def histogram(bins: Sequence[tuple[int, int, int]]) -> Histogram:
     most = max(count for _, _, count in bins)
     x_of, y_of = _scale(first, last, LEFT, WIDTH - RIGHT), _scale(0, most, HEIGHT - BOTTOM, TOP)
     bars = (
-        Bar(
+        HistogramBar(
             x_of(low),
             y_of(count),
             max(1.0, x_of(high + 1) - x_of(low) - 1),

@@ -1,4 +1,4 @@
-"""Facts: what a run folder says, as frozen records for the page. Nothing is measured or judged here that another room judges."""
+"""Facts: the content of a run folder as frozen records. Nothing is measured or judged here."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ from typing import Any
 from runner.catalog import troubles
 from runner.data.report import REPORT_FILE
 from runner.parts.evaluate import gates
-from runner.parts.evaluate.gates import Promotion, Verdict
+from runner.parts.evaluate.gates import GateVerdict, Promotion
 from runner.plan import Plan, Prediction
 from runner.recipe import units
 from runner.run.launch import MOST_OF_LOG
@@ -25,7 +25,7 @@ LOG_LINES, ROW_TOKENS = 60, 2_000
 NUMBER = int | float
 Point = tuple[float, float]
 
-# The curves of a history: title, unit, and the name of each line with where it stands: `steps` or `epochs`, and its key.
+# The curves of a history: title, unit, and of each line its name, its list (`steps` or `epochs`) and its key.
 CURVES: tuple[tuple[str, str, tuple[tuple[str, str, str], ...]], ...] = (
     ("Loss", "nats", (("training", "steps", "loss"), ("validation", "epochs", "validation_loss"))),
     ("Accuracy on validation images", "share", (("accuracy", "epochs", "accuracy"),)),
@@ -56,9 +56,9 @@ class Curve:
 
 @dataclass(frozen=True)
 class StageFacts:
-    """One stage of a run. steps, epochs: of its history; answers: `question`, `before` and `after`; measured: metrics by name,
-    missing: why others are not. weights: their hash. stopped: what training said when it stopped itself; meaning, said, log: of the
-    log's end, the line that says so, and that end itself, where the stage is not finished."""
+    """One stage of a run. steps, epochs: of its history; answers: `question`, `before` and `after`; measured: metrics
+    by name, missing: reasons by name. weights: their hash. stopped: the reason of training that stopped itself;
+    meaning, said, log: the trouble in the log of an unfinished stage, its line, and the log's end."""
 
     name: str
     trains: bool
@@ -70,7 +70,7 @@ class StageFacts:
     foreseen: Prediction
     answers: tuple[Mapping[str, str], ...]
     proof: Proof
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[GateVerdict, ...]
     measured: Mapping[str, Any]
     missing: Mapping[str, str]
     promotion: Promotion | None
@@ -130,7 +130,8 @@ def _number(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What became of the rows. record: of `report.json`, whose fields each kind of data names; text: the report for a person."""
+    """What became of the rows. record: `report.json`, whose fields depend on the kind of data; text: the report as
+    text."""
 
     record: Mapping[str, Any] = field(default_factory=dict)
     text: str = ""
@@ -154,8 +155,8 @@ class DataFacts:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """A run: where it lies as a person reads it, its own record and that of its plan, its stages, and its data by the name
-    of the part, empty where there is one."""
+    """A run: its folder as a person reads it, its record, its manifest, its stages, and its data by part ("" if there
+    is one)."""
 
     shown: str
     name: str
@@ -279,8 +280,8 @@ def _stage(folder: StageFolder, foreseen: Mapping[str, Prediction]) -> StageFact
     )
 
 
-def _verdicts(folder: StageFolder) -> tuple[Verdict, ...]:
-    """As the gates have them. A sample task that is not on this machine cannot have changed here: what was measured by it counts."""
+def _verdicts(folder: StageFolder) -> tuple[GateVerdict, ...]:
+    """The gates' verdicts. A sample task that is missing on this machine closes no gate: its result still counts."""
     known, about = gates.record(folder), gates.subject(folder)
     task = folder.stage.evaluation.sample_task if folder.stage.evaluation else None
     if about and isinstance(known, gates.Measurement) and task and not Path(task).is_file():

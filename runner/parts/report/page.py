@@ -12,10 +12,10 @@ from typing import Any
 from runner import __version__
 from runner.parts.evaluate import gates
 from runner.parts.report import charts, sentences
-from runner.parts.report.facts import Curve, RunFacts, Series, of
+from runner.parts.report.facts import Curve, RunFacts, Series, StageFacts, of
+from runner.parts.report.provenance import flat
 from runner.recipe.document import differing
 from runner.run.run_folder import RunFolder
-from runner.run.run_manifest import flat
 from runner.tools import packaged
 from runner.tools.files import write_text
 from runner.tools.problem import Stop
@@ -26,7 +26,7 @@ Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Together:
+class RunsCompared:
     """Several runs on one axis: titles of the runs, charts by stage, and what differs, each row with a text a run."""
 
     names: tuple[str, ...]
@@ -61,24 +61,32 @@ def render(runs: Sequence[RunFacts]) -> str:
     return shelf.get_template("page.html.jinja").render(facts)
 
 
-def together(runs: Sequence[RunFacts]) -> Together:
+def of_run(run: RunFolder) -> str:
+    return render([of(run)])
+
+
+def together(runs: Sequence[RunFacts]) -> RunsCompared:
     """Several runs beside each other. Runs of one name are told apart by their folders."""
     names = tuple(run.shown for run in runs)
     stages = tuple(dict.fromkeys(stage.name for run in runs for stage in run.trained))
-    return Together(
+    settings = (
+        flat(run.planned.settings) | {setting: after for setting, _, after, _ in run.substitutions} for run in runs
+    )
+    results, questions = [], []
+    for stage in stages:
+        there = [next((one for one in run.trained if one.name == stage), None) for run in runs]
+        figures = differing([dict(_figures(one)) if one else {} for one in there])
+        results += [(stage, name, tuple(values)) for name, values in figures]
+        columns = [{row["question"]: row["after"] for row in (one.answers if one else ())} for one in there]
+        asked = dict.fromkeys(question for column in columns for question in column)
+        questions += [(stage, question, tuple(column.get(question, "") for column in columns)) for question in asked]
+    return RunsCompared(
         names=names,
         charts=tuple((stage, tuple(charts.chart(curve) for curve in _curves(runs, names, stage))) for stage in stages),
-        settings=tuple(
-            (name, tuple(values))
-            for name, values in differing((flat(run.planned.settings) | _replaced(run) for run in runs), "")
-        ),
-        results=tuple(_results(runs, stages)),
-        questions=tuple(_questions(runs, stages)),
+        settings=tuple((name, tuple(values)) for name, values in differing(settings, "")),
+        results=tuple(results),
+        questions=tuple(questions),
     )
-
-
-def _replaced(run: RunFacts) -> dict[str, str]:
-    return {setting: after for setting, _, after, _ in run.substitutions}
 
 
 def _curves(runs: Sequence[RunFacts], names: Sequence[str], stage: str) -> Iterator[Curve]:
@@ -93,33 +101,13 @@ def _curves(runs: Sequence[RunFacts], names: Sequence[str], stage: str) -> Itera
         yield Curve(title, unit, tuple(lines))
 
 
-def _results(runs: Sequence[RunFacts], stages: Sequence[str]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    for stage in stages:
-        columns = []
-        for run in runs:
-            known = next((one for one in run.trained if one.name == stage), None)
-            told = dict(sentences.results(known)) if known and known.summary else {}
-            told |= {"state": known.status} if known else {}
-            if known and known.peak_gib is not None:
-                told["GPU memory that tensors held"] = f"{known.peak_gib:.2f} GiB"
-            told |= {name: gates.shown(value) for name, value in known.measured.items()} if known else {}
-            columns.append(told)
-        yield from ((stage, name, tuple(values)) for name, values in differing(columns))
-
-
-def _questions(runs: Sequence[RunFacts], stages: Sequence[str]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    for stage in stages:
-        columns = [
-            {
-                row.get("question", ""): row.get("after", "")
-                for known in run.trained
-                if known.name == stage
-                for row in known.answers
-            }
-            for run in runs
-        ]
-        for question in dict.fromkeys(question for column in columns for question in column):
-            yield stage, question, tuple(column.get(question, "") for column in columns)
+def _figures(stage: StageFacts) -> Iterator[tuple[str, str]]:
+    """What a stage has trained and measured, for runs beside each other."""
+    yield from sentences.results(stage) if stage.summary else ()
+    yield "state", stage.status
+    if stage.peak_gib is not None:
+        yield "GPU memory that tensors held", f"{stage.peak_gib:.2f} GiB"
+    yield from ((name, gates.shown(value)) for name, value in stage.measured.items())
 
 
 def missing() -> str:
@@ -129,8 +117,8 @@ def missing() -> str:
 
 
 def leave(run: RunFolder, tell: Tell) -> None:
-    """Writes the page of a run into its folder and tells where it is, or why there is none; nothing where nothing was begun. What
-    was trained never fails for it."""
+    """Writes the page of a run into its folder and tells its path, or why there is none; nothing if nothing has begun.
+    A page never makes a run fail."""
     if install := missing():
         tell(f"No page to show is made: {install}")
         return

@@ -11,7 +11,7 @@ from runner.trainer.records import Proof
 
 
 def first(run: RunFacts) -> tuple[str, ...]:
-    """What was trained on what; better or worse; what that is worth. Three sentences, of which a run that has failed says other ones."""
+    """Three sentences: what was trained on what; better or worse; what that is worth. A failed run has three others."""
     if run.failed or run.state.fault:
         return _fault(run)
     if not any(stage.summary for stage in run.trained):
@@ -54,15 +54,11 @@ def _trained(run: RunFacts) -> str:
 
 def rows(run: RunFacts) -> str:
     """What was trained on, in words; empty where nobody knows."""
-    known = [facts for facts in run.data.values() if facts.record]
-    if len(known) == 1:
-        return _rows(known[0])
-    # Where the data was never here, the proof has counted it.
-    return count(run.proven[0].proof.rows, "row") if not known and len(run.proven) == 1 else ""
-
-
-def _rows(data: DataFacts) -> str:
-    record: Mapping[str, Any] = data.record
+    known = [facts.record for facts in run.data.values() if facts.record]
+    if len(known) != 1:
+        # Where the data was never here, the proof has counted it.
+        return count(run.proven[0].proof.rows, "row") if not known and len(run.proven) == 1 else ""
+    (record,) = known
     source = str(record.get("source") or "").rstrip("/").rpartition("/")[2]
     of = f" of {source}" if source else ""
     if isinstance(side := record.get("train"), dict) and "tokens" in side:
@@ -77,8 +73,8 @@ def count(number: int, what: str) -> str:
 
 
 def better(stage: StageFacts) -> bool | None:
-    """Whether the stage's model is better than the one that it began with, by what it has held out; None where that is not
-    known."""
+    """Whether the stage's model is better on held-out data than the one that it began with; None where that is
+    unknown."""
     told = stage.summary
     if told.first_preference_accuracy is not None and told.last_preference_accuracy is not None:
         return told.last_preference_accuracy > told.first_preference_accuracy
@@ -200,6 +196,20 @@ def fault(run: RunFacts) -> str:
     return failed.stopped or failed.meaning
 
 
+# Losses and shares of a summary, each with its name here, its field, and how it is written.
+_RESULTS = (
+    ("validation loss at the start", "first_validation_loss", ".4f"),
+    ("validation loss at best", "best_validation_loss", ".4f"),
+    ("validation loss at the end", "last_validation_loss", ".4f"),
+    ("training loss at the end", "last_training_loss", ".4f"),
+    ("test loss", "test_loss", ".4f"),
+    ("best accuracy", "best_accuracy", ".1%"),
+    ("test accuracy", "test_accuracy", ".1%"),
+    ("better answer preferred, at the start", "first_preference_accuracy", ".1%"),
+    ("better answer preferred, at the end", "last_preference_accuracy", ".1%"),
+)
+
+
 def results(stage: StageFacts) -> Iterator[tuple[str, str]]:
     """What a stage has trained and measured, a figure a line."""
     told = stage.summary
@@ -210,23 +220,9 @@ def results(stage: StageFacts) -> Iterator[tuple[str, str]]:
     if told.tokens:
         yield "tokens", f"{told.tokens:,}"
     yield "training", units.duration(told.training_seconds)
-    for name, value in (
-        ("validation loss at the start", told.first_validation_loss),
-        ("validation loss at best", told.best_validation_loss),
-        ("validation loss at the end", told.last_validation_loss),
-        ("training loss at the end", told.last_training_loss),
-        ("test loss", told.test_loss),
-    ):
-        if value is not None:
-            yield name, f"{value:.4f}"
-    for name, share in (
-        ("best accuracy", told.best_accuracy),
-        ("test accuracy", told.test_accuracy),
-        ("better answer preferred, at the start", told.first_preference_accuracy),
-        ("better answer preferred, at the end", told.last_preference_accuracy),
-    ):
-        if share is not None:
-            yield name, f"{share:.1%}"
+    for name, key, form in _RESULTS:
+        if (value := getattr(told, key)) is not None:
+            yield name, format(value, form)
     rows = f"{told.effective_batch_size:,} rows"
     yield "effective batch", f"{rows}, {told.effective_batch_tokens:,} tokens" if told.effective_batch_tokens else rows
     yield "learning rate", f"{told.learning_rate:g}"
@@ -269,8 +265,7 @@ def full_size(run: RunFacts) -> Iterator[tuple[str, ...]]:
 
 
 def verdicts(stage: StageFacts) -> Iterator[tuple[str, ...]]:
-    for one in stage.verdicts:
-        yield one.metric, one.threshold, one.got, "holds" if one.holds else f"missed: {one.why}"
+    return ((one.metric, one.threshold, one.got, one.said) for one in stage.verdicts)
 
 
 def metrics(stage: StageFacts) -> Iterator[tuple[str, str]]:

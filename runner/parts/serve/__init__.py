@@ -4,7 +4,7 @@ from runner.parts import Part
 
 PART = Part(
     package=__name__,
-    needs=("evaluate", "openshift", "planner"),
+    needs=("evaluate", "jobs", "openshift", "planner"),
     sections=("serve",),
     rules="serving",
     targets={"kserve": "kserve"},

@@ -2,6 +2,8 @@
 terminal, or for a demo in front of people on a small page of gradio, without its network."""
 
 import os
+import queue
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +13,10 @@ from runner.recipe.recipe import Recipe
 from runner.run import inference as ask
 from runner.run.stage_folder import StageFolder
 from runner.tools.process import HOST, free_port
-from runner.trainer.generation import LoadedModel
+from runner.trainer.generation import CannotLoad, Chat, Earlier, LoadedModel, load
 
+# Seconds until an answer that nobody wants any more has ended.
+PATIENCE_SECONDS = 30
 # A question and what each side has said to it.
 Turn = tuple[str, tuple[str, ...]]
 
@@ -50,7 +54,7 @@ class Models:
         said = ["" for _ in self.both]
         for number, loaded in enumerate(self.both):
             turns = [(asked, answers[number]) for asked, answers in earlier]
-            for said[number] in loaded.stream(question, turns):
+            for said[number] in stream(loaded, question, turns):
                 yield tuple(said)
 
 
@@ -70,7 +74,76 @@ def sides(recipe: Recipe, folder: StageFolder) -> Models | Pictures:
     """Who answers of a stage, loaded. Raises Stop where nobody can."""
     if classes := ask.of_pictures(folder):
         return Pictures(classes)
-    return Models(ask.loaded(*ask.models(recipe, folder)))
+    before, after = ask.models(recipe, folder)
+    with ask.loading(before, after):
+        return Models(_load_both(before, after))
+
+
+def _load_both(before: Chat, after: Chat) -> tuple[LoadedModel, LoadedModel]:
+    """The model before training and after it, both in memory: where training has made an adapter, it is one model, and the
+    adapter is switched off and on. Raises CannotLoad."""
+    first = load(before)
+    if not after.adapter:
+        return first, load(after)
+    from peft import PeftModel
+    from safetensors import SafetensorError
+
+    try:
+        both = PeftModel.from_pretrained(first.model, after.adapter).eval()
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise CannotLoad(after.adapter, error) from error
+    return (
+        LoadedModel(before, both, first.tokenizer, both.disable_adapter, first.alone),
+        LoadedModel(after, both, first.tokenizer, alone=first.alone),
+    )
+
+
+def stream(loaded: LoadedModel, question: str, earlier: Earlier = ()) -> Iterator[str]:
+    """A model's answer as it comes: each time all of it so far, the whole of it last. It stops where nobody wants the rest."""
+    from transformers import StoppingCriteriaList
+
+    said = _Said(loaded.said)
+    stop = StoppingCriteriaList([lambda *_, **__: said.unwanted.is_set()])
+
+    def work() -> None:
+        try:
+            said.texts.put(loaded.answer(question, earlier, said, stop))
+            said.texts.put(None)
+        except BaseException as error:
+            said.texts.put(error)
+
+    worker = threading.Thread(target=work, daemon=True)
+    worker.start()
+    try:
+        while (text := said.texts.get()) is not None:
+            if isinstance(text, BaseException):
+                raise text
+            yield text
+    finally:
+        said.unwanted.set()
+        # It ends with its next token; Python must not end before it.
+        worker.join(PATIENCE_SECONDS)
+
+
+class _Said:
+    """A streamer as transformers wants one, which keeps all tokens, because words of a part are not those of the whole."""
+
+    def __init__(self, words: Callable[[list[int]], str]) -> None:
+        self.words = words
+        self.tokens: list[int] | None = None
+        self.texts: queue.Queue[str | BaseException | None] = queue.Queue()
+        self.unwanted = threading.Event()
+
+    def put(self, value: Any) -> None:
+        if self.tokens is None:
+            self.tokens = []  # the prompt comes first
+            return
+        self.tokens += value.tolist()
+        # The end may be half of a character.
+        self.texts.put(self.words(self.tokens).rstrip("\ufffd"))
+
+    def end(self) -> None:
+        """The whole answer comes from whoever asked."""
 
 
 def show_page(

@@ -11,13 +11,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from runner.catalog import troubles
-from runner.parts.openshift import pipeline, pod_trouble, port_forward
-from runner.parts.openshift.client import Cluster, Connection, Manifest, Manifests
+from runner.parts.jobs.kubernetes import Manifest
+from runner.parts.openshift import client, diagnose, pipeline
+from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.errors import TryAgain, pause
-from runner.parts.openshift.events import events_about
-from runner.parts.openshift.jobs import annotation, queue_of, require_of
-from runner.parts.openshift.status import FAILED, going
-from runner.parts.openshift.submit import delete, gone
+from runner.parts.openshift.jobs import annotation, conditions_of, containers_of, delete, gone, queue_of, require_of
+from runner.parts.openshift.status import FAILED, entry_of, events_about, going
 from runner.parts.serve import kserve
 from runner.parts.serve.kserve import CONTENT
 from runner.parts.serve.serving import Serving
@@ -34,9 +33,7 @@ TRAINED_BY = "recipe-runner/trained-by"
 DEPLOYED = ("Deployment", "ReplicaSet")
 
 
-def start(
-    cluster: Connection, plan: Plan, server: Serving, tell: Tell, port: int = 8000, dry_run: bool = False
-) -> None:
+def start(cluster: Cluster, plan: Plan, server: Serving, tell: Tell, port: int = 8000, dry_run: bool = False) -> None:
     """Sends the server of a plan, waits until it answers, and passes `port` of this machine on to it until it is interrupted; the
     server goes on. One that is there already, as it would be sent, is not sent again. port: 0 for any.
 
@@ -63,7 +60,7 @@ def start(
         # Another pod may have taken its place since.
         return _ready(_pods(cluster, manifests[-1])) or pod
 
-    port_forward.forward(cluster, plan.site["namespace"], answering, kserve.PORT, port, connected)
+    client.forward(cluster, plan.site["namespace"], answering, kserve.PORT, port, connected)
 
 
 def stop(cluster: Cluster, plan: Plan, tell: Tell) -> None:
@@ -204,7 +201,7 @@ def look(cluster: Cluster, service: Manifest) -> ServerState:
         return of.get("kind") in DEPLOYED and of.get("name", "").startswith(f"{name}-predictor")
 
     events = events_about(cluster, [service, *pods], deployed)
-    return ServerState(service, pods, events, workloads, pod_trouble.log_reader(cluster, space, kserve.CONTAINER))
+    return ServerState(service, pods, events, workloads, diagnose.log_reader(cluster, space, kserve.CONTAINER))
 
 
 def _pods(cluster: Cluster, service: Manifest) -> Manifests:
@@ -220,7 +217,7 @@ def _ready(pods: Manifests) -> str | None:
 
 def _condition(pod: Manifest, kind: str) -> str:
     """The status of a pod's condition of that kind; empty where it has none."""
-    conditions = pod.get("status", {}).get("conditions") or []
+    conditions = conditions_of(pod)
     return next((str(entry["status"]) for entry in conditions if entry["type"] == kind), "")
 
 
@@ -241,7 +238,7 @@ class ServerState:
     pods: Manifests
     events: Manifests = field(default_factory=list)
     workloads: Manifests = field(default_factory=list)
-    log_of: pod_trouble.LogOf = lambda _pod: ""
+    log_of: diagnose.LogOf = lambda _pod: ""
 
     @property
     def ready(self) -> str | None:
@@ -271,7 +268,7 @@ class ServerState:
 
     @property
     def _containers(self) -> Manifests:
-        entries = [entry for pod in self.pods for entry in pod.get("status", {}).get("containerStatuses") or []]
+        entries = [entry for pod in self.pods for entry in containers_of(pod)]
         return [entry for entry in entries if entry["name"] == kserve.CONTAINER]
 
     @property
@@ -308,8 +305,7 @@ def _refused(server: ServerState) -> Iterator[str]:
         yield f"KServe does not start it: {said or reason}."
     if server.pods:
         return
-    if event := pod_trouble.refused(server.events):
-        why = pod_trouble.refusal(event["message"], LESS, "`recipe site RECIPE` writes what the namespace needs.")
+    if why := diagnose.unmade_pod(server.events, LESS, "`recipe site RECIPE` writes what the namespace needs."):
         yield f"No pod is made: {why}"
     elif unmade := [event for event in server.events if event["reason"] == "InternalError"]:
         yield f"KServe does not start it: {unmade[-1]['message']}"
@@ -319,10 +315,10 @@ def _pod(server: ServerState, pod: Manifest) -> Iterator[str]:
     status, where = pod.get("status", {}), f"`{pod['metadata']['name']}`"
     if pod["spec"].get("schedulingGates"):
         queue = queue_of(server.service)
-        said = list(pod_trouble.queued(queue, pod_trouble.entry_of(server.workloads, pod)))
+        said = list(diagnose.queued(queue, entry_of(server.workloads, pod)))
         yield from said or [f"It waits to be admitted by {f'the queue `{queue}`' if queue else 'a queue'}."]
         return
-    yield from pod_trouble.placing(pod, server.events, where, LESS)
+    yield from diagnose.placing(pod, server.events, where, LESS)
     for entry in (*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])):
         yield from _container(server, pod, entry, where)
 
@@ -334,12 +330,12 @@ def _container(server: ServerState, pod: Manifest, entry: Manifest, where: str) 
         if serves
         else "Where it holds the model, correct `serve.model`; else ask the cluster's admin."
     )
-    yield from pod_trouble.unfetched(pod, entry, where, remedy)
-    yield from pod_trouble.unmade(pod, entry, server.events, where, "`recipe site RECIPE` writes what it needs.")
-    again = pod_trouble.again(entry)
-    for ended in pod_trouble.ends(entry):
+    yield from diagnose.unfetched(pod, entry, where, remedy)
+    yield from diagnose.unmade(pod, entry, server.events, where, "`recipe site RECIPE` writes what it needs.")
+    again = diagnose.again(entry)
+    for ended in diagnose.ends(entry):
         if serves and ended.get("reason") == "OOMKilled":
-            limit = pod_trouble.limit_of(pod, (kserve.CONTAINER,))
+            limit = diagnose.limit_of(pod, (kserve.CONTAINER,))
             yield f"{where} used up its main memory{again}. Its limit was {limit}, of what `machines.memory` leaves; name machines with more."
         else:
             who = where if serves else f"{where}: `{entry['name']}`"

@@ -4,12 +4,15 @@ vLLM runtimes, or of a ServingRuntime of its own.
 Arguments are those of vLLM's server, appended to the runtime's own by KServe; of one that is given twice the last one counts.
 """
 
+from __future__ import annotations
+
+from runner.parts.jobs import kubernetes, podspec
+from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.serve import serving
 from runner.parts.serve.serving import Serving, ServingForecast
 from runner.plan import Machines, Plan
 from runner.recipe.recipe import Recipe
-from runner.render import kubernetes, planned, podspec
-from runner.render.kubernetes import Manifest
+from runner.render import planned
 from runner.tools.files import Artifact
 from runner.tools.names import content_hash
 from runner.tools.problem import Stop

@@ -35,13 +35,13 @@ from runner.run.launch import end, end_of, engine_environment, fault
 from runner.run.run_folder import folder as run_folder
 from runner.run.stage_folder import StageFolder
 from runner.scenarios import translate
-from runner.tools import names
+from runner.tools import child_process, names
 from runner.tools.files import read_json, write_json, write_text
 from runner.tools.problem import Stop
 from runner.tools.process import HOST, free_port, hush
 from runner.tools.run_files import ANSWERS, DEMO, HELD_OUT, SERVING
 from runner.tools.vllm import SERVER, room_for, saved
-from runner.trainer import child_process, records
+from runner.trainer import records
 from runner.trainer.generation import Chat, end_tokens, messages, repetition_penalty, with_system
 
 # What a folder must have so that a model is loaded from it; the tokenizer is that of training for both.
@@ -381,7 +381,7 @@ def agreement(served: Served, chat: Chat, folder: StageFolder, before: bool) -> 
     return {AGREEMENT: sum(same) / len(same)}
 
 
-def accuracy(served: Served, chat: Chat, tokenizer: Any, chosen: Sequence[language.Question]) -> dict[str, float]:
+def accuracy(served: Served, chat: Chat, tokenizer: Any, chosen: Sequence[language.ShortAnswer]) -> dict[str, float]:
     """As `language.accuracy`, by what a server goes on with after each prompt."""
     length = language.answer_length(chosen, tokenizer)
 

@@ -1,4 +1,5 @@
-"""Beginning: a recipe of one's own, a copy of another with other values in it, before anything is written."""
+"""A recipe of one's own: what somebody says of data, model and machines, the settings that follow from it, and a copy of another
+recipe with them in it, before anything is written."""
 
 import filecmp
 import os
@@ -14,23 +15,185 @@ from typing import Any
 from runner import catalog
 from runner.check import base_model, by_schema
 from runner.check.by_schema import as_text
-from runner.check.validate import judge, with_followers, with_own_data
-from runner.data import RenderedExample, first, held_out
+from runner.check.validate import judge, with_followers
+from runner.data import RenderedExample, conversation_formats, first, held_out, row_files, rows
 from runner.parts.planner import forecast, recipe_offers, storage
-from runner.parts.planner.cards import Need, needs
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
-from runner.parts.start.answers import Answers
-from runner.recipe import copying, lock, units
+from runner.parts.start.commands.models import Need, needs_of
+from runner.recipe import copying, lock, templates, units
+from runner.recipe.copying import NEW as BY
 from runner.recipe.document import Document
 from runner.recipe.overrides import Override
 from runner.recipe.reading import parse, read
-from runner.recipe.recipe import Recipe
-from runner.render import place
+from runner.recipe.recipe import DEMO_QUESTIONS, Recipe
 from runner.scenarios import translate
+from runner.scenarios.targets import place
 from runner.tools import packaged
-from runner.tools.names import listed, nearest
+from runner.tools.names import did_you_mean, listed
 from runner.tools.problem import Problem, Stop, errors_of
+
+# The secret that pods read a hub token from, as the rule about gated models calls it.
+SECRET = "hub-token"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What somebody may have. starter: the recipe that is copied; ways: of training on it, as `recipe models` has
+    them, the one that it takes first; model: where nobody names another; technique: in words. least: rows at once that it needs, because batch normalisation says
+    little on fewer."""
+
+    title: str
+    starter: str
+    ways: tuple[str, ...] = ()
+    model: str = ""
+    technique: str = ""
+    least: int = 1
+
+
+_ADAPTER = ("minimal/lora", ("lora", "qlora"), "microsoft/Phi-4-mini-instruct", "a LoRA adapter")
+KINDS = {
+    "questions": Kind("Questions and answers", *_ADAPTER),
+    "conversations": Kind("Conversations", *_ADAPTER),
+    "text": Kind("Plain text", "minimal/causal-lm", ("all weights",), "HuggingFaceTB/SmolLM2-360M", "all weights"),
+    "songs": Kind("Songs", *_ADAPTER),
+    "images": Kind("Images", "minimal/image-classification", technique="a ResNet-18", least=16),
+}
+PLACES = {"here": "this machine", "machines": "plain machines", "cluster": "OpenShift"}
+# Columns that people call so, the likeliest first.
+ASKING = ("question", "prompt", "instruction", "input", "query", "ask", "q", "title", "source")
+ANSWERING = ("answer", "response", "output", "completion", "reply", "a", "target", "text")
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Empty what nobody has said yet. question, answer: templates of columns, or of songs the column that asks for the song and
+    that of its words; column: of documents. gpus: in each machine. addresses: of plain machines, the main one first; results:
+    a folder that all of them share."""
+
+    kind: str = "questions"
+    data: str = ""
+    question: str = ""
+    answer: str = ""
+    column: str = ""
+    model: str = ""
+    where: str = "here"
+    gpu: str = ""
+    gpus: int = 1
+    machines: int = 1
+    addresses: tuple[str, ...] = ()
+    results: str = ""
+    namespace: str = ""
+
+    @property
+    def of(self) -> Kind:
+        return KINDS[self.kind]
+
+    @property
+    def origin(self) -> Path:
+        return packaged.named()[self.of.starter]
+
+    @property
+    def base(self) -> str:
+        return self.model or self.of.model
+
+    @property
+    def form(self) -> str | None:
+        """Of conversations, where their columns tell it and no template is named."""
+        if self.kind not in ("questions", "conversations") or self.question or self.answer:
+            return None
+        return conversation_formats.told(self.columns)
+
+    @cached_property
+    def columns(self) -> list[str]:
+        """Of the data file; none of a folder or of plain text. Raises Stop where they cannot be read."""
+        file = Path(self.data).expanduser()
+        if not file.exists():
+            raise Stop(f"There is no file `{file}`.", "Paths start from this folder.")
+        if file.suffix == ".txt" or (file.is_dir() and self.kind in ("text", "images")):
+            return []
+        try:
+            return rows.columns(file)
+        except row_files.Unreadable as reason:
+            raise Stop(f"`{file}` cannot be read: {reason}", reason.hint) from None
+
+    @property
+    def guessed(self) -> tuple[str, str]:
+        """Templates for the question and the answer, by what their columns are called, else the first one and the last one."""
+        known = {name.lower(): name for name in self.columns}
+        if len(known) < 2:
+            raise Stop(
+                f"`{self.data}` has {'no column' if not known else f'the column {listed(known.values())} alone'}, and questions with "
+                "answers are two.",
+                "Name another file, or say that it is plain text.",
+            )
+        answer = next((known[name] for name in ANSWERING if name in known), self.columns[-1])
+        asking = (known[name] for name in ASKING if name in known and known[name] != answer)
+        question = next(asking, next(name for name in self.columns if name != answer))
+        return f"[{question}]", f"[{answer}]"
+
+    def template(self, text: str) -> str:
+        """A template as somebody says it: in brackets, or the name of one column. Raises Stop where a column is not there."""
+        there = self.columns
+        whole = text if "[" in text else f"[{text.strip()}]"
+        for name in templates.columns(whole):
+            if name not in there:
+                hint = f"{did_you_mean(name, there)}Its columns are {listed(there)}."
+                raise Stop(f"`{self.data}` has no column `{name}`.", hint)
+        return whole
+
+    def wishes(self) -> list[Override]:
+        """What the answers change in the starter."""
+        said = {**self._of_data(), **self._of_place()}
+        return [Override(setting, None, value, BY, why) for setting, (value, why) in said.items()]
+
+    def _of_data(self) -> dict[str, tuple[Any, str]]:
+        said: dict[str, tuple[Any, str]] = {}
+        if self.data:
+            said["data.path"] = (self.data, "your own file, from this folder")
+        if self.kind in ("questions", "conversations") and self.data:
+            if form := self.form:
+                said["data.form"] = (form, "what its rows look like")
+                said |= {"data.question": (None, ""), "data.answer": (None, "")}
+            else:
+                guessed = self.guessed
+                said["data.question"] = (self.question or guessed[0], "")
+                said["data.answer"] = (self.answer or guessed[1], "")
+        if self.kind == "songs" and self.data:
+            asks = {"instruction": self.question.strip("[]"), "lyrics": self.answer.strip("[]")}
+            named = {name: column for name, column in asks.items() if column not in ("", name)}
+            count = max(2, rows.sample(Path(self.data).expanduser()).count)
+            said["data.songs"] = ({**named, "count": count}, "all of them are drawn")
+            said |= {"data.question": (None, ""), "data.answer": (None, "")}
+        if self.column and self.column != "text":
+            said["data.text"] = (self.column, "the column with the text")
+        if self.model or self.base:
+            said["model.base"] = (self.base, "")
+        return said
+
+    def _of_place(self) -> dict[str, tuple[Any, str]]:
+        said: dict[str, tuple[Any, str]] = {}
+        facts = catalog.model(self.base) if self.base else None
+        if self.gpu:
+            said["machines.gpu"] = (self.gpu, "")
+            card = catalog.gpu(self.gpu)
+            if card and not card.bf16:
+                said["model.precision"] = (card.precision(bool(facts and facts.fp16)), "this card knows no bf16")
+        count = len(self.addresses) or self.machines
+        if self.gpus != 1:
+            said["machines.gpus_per_node"] = (self.gpus, "GPUs in each machine")
+        if count != 1:
+            said["machines.nodes"] = (count, "machines")
+        if self.where == "machines":
+            each = [{"address": address, "gpus": list(range(self.gpus))} for address in self.addresses]
+            said["nodes.machines"] = (each, "the main one first, each with the numbers of its GPUs")
+            said["nodes.output_dir"] = (self.results, "results, on storage that all machines share")
+        if self.where == "cluster":
+            if facts and facts.gated:
+                said["openshift.hub_token_secret"] = (SECRET, "this model takes a token of the hub")
+            said["openshift.namespace"] = (self.namespace, "project on the cluster")
+        return said
+
 
 # Fewer steps than that hardly learn, so a step of few rows has fewer.
 STEPS = 100
@@ -80,7 +243,7 @@ def draft(origin: Path, name: str, wishes: list[Override]) -> Draft:
     document, target = read(origin), Path(f"{name}.yaml")
     wished = as_text(document, wishes)
     # Data that is named here lies beside the copy.
-    own = [*with_own_data(replace(document, file=str(target)), wished), *_without_placeholder(document, wished)]
+    own = [*_with_own_data(replace(document, file=str(target)), wished), *_without_placeholder(document, wished)]
     files = {path: file for path, file in _files(document.data) if path not in {change.path for change in own}}
     moved = [
         Override(".".join(path), None, called, copying.NEW)
@@ -133,7 +296,7 @@ def drafted(name: str, answers: Answers, more: Iterable[Override] = ()) -> Draft
     return draft(answers.origin, name, [*wishes, *mending]) if mending else made
 
 
-def rows(name: str, answers: Answers, most: int) -> list[RenderedExample]:
+def first_rows(name: str, answers: Answers, most: int) -> list[RenderedExample]:
     """The first rows as the model will see them; none of images. Raises Stop where they cannot be read."""
     return first(_data(name, answers), most)
 
@@ -150,7 +313,7 @@ def choices(answers: Answers) -> list[tuple[catalog.Model, Need]]:
     found = []
     for model in filter(None, map(catalog.model, catalog.model_ids())):
         spoken = answers.kind == "text" or model.chat_template
-        told = needs(model) if spoken else {}
+        told = needs_of(model) if spoken else {}
         if fitting := next((told[way] for way in answers.of.ways if way in told and told[way].cards), None):
             found.append((model, fitting))
     return sorted(found, key=lambda each: each[0].parameters or 0)
@@ -159,7 +322,7 @@ def choices(answers: Answers) -> list[tuple[catalog.Model, Need]]:
 def card(answers: Answers, here: str = "") -> str:
     """The GPU that is proposed: this machine's, else the smallest with room for the model; a middling one where nobody knows."""
     model = catalog.model(answers.base) if answers.base else None
-    told = needs(model) if model else {}
+    told = needs_of(model) if model else {}
     return here or next(
         (told[way].cards[0] for way in answers.of.ways if way in told and told[way].cards), "NVIDIA-L40S"
     )
@@ -323,9 +486,8 @@ def starter(source: str) -> Path:
         return Path(source)
     if source in starters:
         return starters[source]
-    near = nearest(source, starters)
-    hint = f"Did you mean `{near}`? " if near else ""
-    raise Stop(f"There is no starter recipe and no file `{source}`.", f"{hint}Starter recipes: {listed(starters)}.")
+    hint = f"{did_you_mean(source, starters)}Starter recipes: {listed(starters)}."
+    raise Stop(f"There is no starter recipe and no file `{source}`.", hint)
 
 
 def minimal_starter(source: str) -> Path:
@@ -343,3 +505,51 @@ def minimal_starter(source: str) -> Path:
         raise Stop(f"The scenario `{scenario}` has no minimal starter.", "Leave out `--minimal`.")
     best = max(fitting, key=lambda one: (one.lookup(("data", "hub")) == hub, Path(one.file).stem == scenario))
     return Path(best.file)
+
+
+# Lines of a section of data that are about the rows of one source alone, and where nothing else says which rows validate.
+OF_A_SOURCE = ("hub", "sets", "revision", "subset", "split", "test_split", "sample", "mean", "std")
+VALIDATES, SHARE = ("validation_split", "validation_path"), 0.1
+
+
+def _with_own_data(document: Document, changes: list[Override]) -> list[Override]:
+    """The changes of a recipe that is copied, and behind each `path` that names other data what was about the data of
+    before and goes with it."""
+    whole, settings = list(changes), {change.setting for change in changes}
+    for change in changes:
+        home, _, last = change.setting.rpartition(".")
+        section = document.lookup(change.path[:-1])
+        if last != "path" or not isinstance(change.after, str) or not isinstance(section, dict):
+            continue
+        if change.after in (section.get("path"), section.get("sample")):
+            continue  # the recipe's own file, and the other lines are about it
+        why = "was about the data of before"
+        words = () if "songs" in section else ("system_prompt",)
+        about = (*OF_A_SOURCE, *VALIDATES, *words, *_stale_templates(document, section, change))
+        gone = [name for name in about if name in section]
+        others = [Override(f"{home}.{name}", None, None, change.by, why) for name in gone]
+        if set(gone) & set(VALIDATES) and "validation_share" not in section:
+            others.append(Override(f"{home}.validation_share", None, SHARE, change.by, "a share of the new data"))
+        if home == "data":
+            others += _stale_questions(document, change)
+        whole += [other for other in others if other.setting not in settings]
+    return whole
+
+
+def _stale_questions(document: Document, change: Override) -> list[Override]:
+    """What takes a demo's questions away that were asked about the data of before; those about new data come from its rows."""
+    demo = document.lookup(("demo",))
+    asked = [name for name in DEMO_QUESTIONS if name in demo] if isinstance(demo, dict) else []
+    names = ["demo"] if asked and len(asked) == len(demo) else [f"demo.{name}" for name in asked]
+    return [Override(name, None, None, change.by, "asked about the data of before") for name in names]
+
+
+def _stale_templates(document: Document, section: Mapping[str, Any], change: Override) -> tuple[str, ...]:
+    """The section's templates for columns, where the new file has conversations and not their columns."""
+    there = [name for name in ("question", "answer") if isinstance(section.get(name), str)]
+    try:
+        found = rows.columns(Path(document.file).parent / change.after, section.get("split"))
+        named = {column for name in there for column in templates.columns(section[name])}
+    except (row_files.Unreadable, OSError, ValueError):
+        return ()
+    return tuple(there) if conversation_formats.told(found) and not named <= set(found) else ()

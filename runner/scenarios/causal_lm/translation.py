@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from runner.data.plain_text import PlainText, TextSet
+from runner.data.data_sets import PlainText, TextSet
 from runner.plan import EngineConfig, Place, Plan
+from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.scenarios.contract import Measurable
-from runner.scenarios.shared import axolotl, cadence, common
+from runner.scenarios.shared import axolotl, common, rehearsal
 from runner.tools.names import listed, setting
 from runner.tools.problem import Problem
 
@@ -18,14 +19,18 @@ GIVES_VALIDATION = (*VALIDATION, "validation_share")
 
 def translate(recipe: Recipe, place: Place) -> Plan:
     def config(place: Place) -> EngineConfig:
-        return {
+        whole = {
             **axolotl.model(recipe, place),
             **axolotl.fused(recipe, place),
             **blocks(recipe, place),
-            **training(recipe, place),
+            **axolotl.training(recipe, place, validates(recipe)),
         }
+        if named := recipe.settings.get("resume_from"):
+            path = named if named.startswith("/") else f"{place.checkpoints_dir}/{named}"
+            whole |= {"resume_from_checkpoint": path, "auto_resume_from_checkpoints": False}
+        return whole
 
-    return axolotl.plan(recipe, place, config, lambda place: plain_text(recipe, place), kind="text")
+    return axolotl.plan(recipe, place, config, lambda place: plain_text(recipe, place), measurable(recipe)[""])
 
 
 def measurable(recipe: Recipe) -> dict[str, Measurable]:
@@ -41,35 +46,20 @@ def blocks(recipe: Recipe, place: Place) -> EngineConfig:
     """Prepared blocks: rows of `input_ids`, `labels` and `attention_mask`, which Axolotl takes as they are where
     `type` is empty."""
 
-    def dataset(name: str) -> EngineConfig:
-        return {"path": f"{place.data_dir}/{name}.parquet", "ds_type": "parquet", "split": "train", "type": ""}
-
+    train, validation = (
+        axolotl.prepared_rows(place.data_dir, split) | {"type": ""} for split in ("train", "validation")
+    )
     return {
-        "datasets": [dataset("train")],
-        **({"test_datasets": [dataset("validation")]} if validates(recipe) else {}),
+        "datasets": [train],
+        **({"test_datasets": [validation]} if validates(recipe) else {}),
         "val_set_size": 0,
         "dataset_prepared_path": place.tokenised_dir,
     }
 
 
-def training(recipe: Recipe, place: Place) -> EngineConfig:
-    """Optimisation by steps; evaluated, and the best kept, only where there is validation data."""
-    train = recipe.train
-    config = axolotl.training(recipe, place) | {
-        "eval_batch_size": train.eval_batch_size or train.micro_batch_size,
-    }
-    if not validates(recipe):
-        for setting in ("eval_batch_size", "eval_steps", "save_steps", "metric_for_best_model", "greater_is_better"):
-            del config[setting]
-        config |= {**cadence.unevaluated(train), "load_best_model_at_end": False}
-    if named := recipe.settings.get("resume_from"):
-        path = named if named.startswith("/") else f"{place.checkpoints_dir}/{named}"
-        config |= {"resume_from_checkpoint": path, "auto_resume_from_checkpoints": False}
-    return config
-
-
 def validation(recipe: Recipe, place: Place, sets: Iterable[TextSet]) -> Iterator[TextSet]:
-    """What only the validation loss is measured on: a split of each dataset, or a file. Empty where it is a share, or nothing."""
+    """What only the validation loss is measured on: a split of each dataset, or a file; empty for a share or
+    nothing."""
     data = recipe.data
     if split := data.validation_split:
         yield from (replace(one, split=split, share=1.0) for one in sets)
@@ -116,4 +106,25 @@ def one_validation(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem(("data", "validation_path" if same_file else "validation_split"), message, hint)
 
 
-RULES = (one_validation, cadence.rule(validates))
+RULES = (one_validation, common.cadence_rule(validates))
+
+
+def before_data(recipe: Recipe, file: str | None) -> list[Override]:
+    rows = rehearsal.data(recipe, file)
+    one_file = any(change.path[-1] == "path" and change.after for change in rows) or not validates(recipe)
+    return [*rows, *_short_blocks(recipe, one_file), *rehearsal.split(recipe), *rehearsal.gates(recipe)]
+
+
+def _short_blocks(recipe: Recipe, one_file: bool) -> Iterator[Override]:
+    """Short blocks, judged on documents that were not trained on. one_file: whether the text is one file by now,
+    without one to validate on."""
+    yield rehearsal.substitute("resume_from", None, "a rehearsal begins anew")
+    yield rehearsal.substitute(
+        "model.sequence_len", min(64, recipe.model.sequence_len), "short blocks make quick steps"
+    )
+    yield rehearsal.substitute("train.cross_entropy", "plain", "the fused and chunked ones are compiled for a GPU")
+    if one_file and not recipe.data.validation_share:
+        why = "the text is one file, and learning is judged on documents that it did not see"
+        yield rehearsal.substitute("data.validation_split", None, why)
+        yield rehearsal.substitute("data.validation_path", None, why)
+        yield rehearsal.substitute("data.validation_share", 0.1, why)

@@ -6,7 +6,7 @@ from runner.catalog import Model
 from runner.plan import EngineConfig, Place, Plan
 from runner.recipe.recipe import Recipe
 from runner.scenarios.contract import Measurable
-from runner.scenarios.shared import axolotl, cadence
+from runner.scenarios.shared import axolotl, common
 from runner.tools.problem import Problem
 
 
@@ -15,7 +15,9 @@ def translate(recipe: Recipe, place: Place) -> Plan:
         patterns = unfrozen_parameters(recipe.facts, recipe.train.last_layers, recipe.train.lm_head)
         return axolotl.on_conversations(recipe, place, {"unfrozen_parameters": patterns})
 
-    return axolotl.plan(recipe, place, config, lambda place: axolotl.questions_and_answers(recipe, place))
+    return axolotl.plan(
+        recipe, place, config, lambda place: axolotl.questions_and_answers(recipe, place), measurable(recipe)[""]
+    )
 
 
 def measurable(recipe: Recipe) -> dict[str, Measurable]:
@@ -49,4 +51,4 @@ def trained_layers(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("train.last_layers", message, hint)
 
 
-RULES = (trained_layers, cadence.rule())
+RULES = (trained_layers, common.cadence_rule())

@@ -13,7 +13,7 @@ from runner.plan import EngineConfig, Place, Plan
 from runner.recipe import templates
 from runner.recipe.recipe import Recipe
 from runner.scenarios.contract import Measurable
-from runner.scenarios.shared import axolotl, cadence, common
+from runner.scenarios.shared import axolotl, common
 from runner.tools.names import listed, setting
 from runner.tools.problem import Problem
 
@@ -34,17 +34,14 @@ def translate(recipe: Recipe, place: Place) -> Plan:
         songs = recipe.data.songs
         return _lyrics(recipe, place, songs) if songs else axolotl.questions_and_answers(recipe, place)
 
-    return axolotl.plan(recipe, place, config, data, asked=asked(recipe))
+    return axolotl.plan(recipe, place, config, data, measurable(recipe)[""])
 
 
 def measurable(recipe: Recipe) -> dict[str, Measurable]:
-    return {"": Measurable("chat", asked(recipe))}
-
-
-def asked(recipe: Recipe) -> dict[str, str]:
-    """The kinds of questions about songs that have a class or a name for an answer, each with the words that it begins with."""
     tasks = recipe.data.songs.tasks if recipe.data.songs else {}
-    return {name: words for name, (task, words) in CLASSES.items() if tasks.get(task)}
+    # Questions about songs with a class or a name for an answer, each kind with the words that it begins with.
+    asked = {name: words for name, (task, words) in CLASSES.items() if tasks.get(task)}
+    return {"": Measurable("chat", asked)}
 
 
 def adapter(recipe: Recipe, place: Place) -> EngineConfig:
@@ -130,4 +127,4 @@ def songs(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("data.songs.min_words", message, hint)
 
 
-RULES = (layers, adapter_scale, one_kind, songs, cadence.rule())
+RULES = (layers, adapter_scale, one_kind, songs, common.cadence_rule())

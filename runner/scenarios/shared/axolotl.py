@@ -1,9 +1,7 @@
-"""What every scenario that Axolotl trains says to it: a recipe's sections in Axolotl's settings, and the conversations that it has
-prepared.
+"""A recipe's sections in Axolotl's settings, and the conversations that Axolotl trains on.
 
-Axolotl's own names are used, as its config reference gives them (0.19.0). What has no name there goes to the runner's
-plugin, under `recipe_runner`.
-"""
+The names are those of Axolotl's config reference (0.19.0). Settings without a name there go to the runner's plugin,
+under `recipe_runner`."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -16,17 +14,10 @@ from runner.data import conversation_formats, tokenizers
 from runner.data.conversation_formats import OWN, TRAINING, ChatData, ChatSet, TrainOn
 from runner.data.data_sets import DataSets
 from runner.data.tokenizers import jinja
-from runner.plan import EngineConfig, Evaluation, Kind, Place, Plan, Stage
+from runner.plan import EngineConfig, Evaluation, Place, Plan, Stage
 from runner.recipe.recipe import Recipe, Settings
-from runner.scenarios.shared import cadence, common, sharding
-from runner.scenarios.shared.common import (
-    batch_facts,
-    common_environment,
-    learning_rate,
-    machines,
-    run_facts,
-    shared_memory_gib,
-)
+from runner.scenarios.contract import Measurable
+from runner.scenarios.shared import common, sharding
 from runner.tools.names import listed
 from runner.tools.problem import Problem, Stop
 
@@ -39,7 +30,7 @@ FLASH = "flash_attention_2"
 CONFIG_FILE = "axolotl.yaml"
 # Questions of validation rows that are asked before and after where the recipe names none.
 ASKED_OF_ROWS = 5
-# Axolotl 0.19.0 reports its use to a server unless it is told not to, and where that cannot be reached it may never end.
+# Axolotl 0.19.0 reports its use to a server by default, and may never end where that cannot be reached.
 UNTRACKED = {"AXOLOTL_DO_NOT_TRACK": "1"}
 
 
@@ -62,16 +53,24 @@ def model(recipe: Recipe, place: Place) -> EngineConfig:
 
 
 def lora_kernels(recipe: Recipe, place: Place) -> dict[str, bool]:
-    """Axolotl's fused LoRA kernels, which it switches on by itself. They run on a GPU alone, and stop the run where query,
-    key and value are one layer, or where the model runs its own code."""
+    """Axolotl's fused LoRA kernels, which it switches on by itself. They need a GPU, and stop the run if query, key and
+    value are one layer or the model runs its own code."""
     fused = place.accelerator and recipe.facts.fused_lora and not recipe.model.get("trust_remote_code")
     return dict.fromkeys(("lora_qkv_kernel", "lora_o_kernel", "lora_mlp_kernel", "lora_embedding_kernel"), fused)
 
 
 def fused(recipe: Recipe, place: Place) -> EngineConfig:
-    """What Liger computes in place of PyTorch: the loss, and normalisation, rotary positions and the feed-forward part."""
-    loss = _cross_entropy(recipe)
-    kernels = _kernels(recipe, place)
+    """What Liger computes instead of PyTorch: the loss, normalisation, rotary positions and the feed-forward part."""
+    facts, loss = recipe.model_facts, recipe.train.get("cross_entropy", "plain")
+    if loss == "auto":
+        # Logits are micro batch × sequence length × vocabulary numbers, which can be more than all weights.
+        loss = "fused" if facts and facts.model_type in catalog.fused_loss_models() else "chunked"
+    kernels: dict[str, bool] = {}
+    # They are compiled for a GPU, and replace transformers' classes, which code of the model's own does not use.
+    if facts and recipe.train.kernels != "none" and place.accelerator and not recipe.model.trust_remote_code:
+        kernels = dict(catalog.fused_kernels(facts.model_type))
+        if kernels.get("glu"):
+            kernels["glu"] = facts.usual_glu
     config: EngineConfig = {"chunked_cross_entropy": True} if loss == "chunked" else {}
     if loss == "fused" or any(kernels.values()):
         config |= {"plugins": [LIGER], "liger_fused_linear_cross_entropy": loss == "fused"}
@@ -79,32 +78,12 @@ def fused(recipe: Recipe, place: Place) -> EngineConfig:
     return config
 
 
-def _cross_entropy(recipe: Recipe) -> str:
-    """How the loss is computed. The logits of a micro batch hold micro batch × sequence length × vocabulary numbers:
-    for a vocabulary of 200,000 words that can be more than all weights."""
-    chosen = recipe.train.get("cross_entropy", "plain")
-    if chosen == "auto":
-        known = recipe.model_facts and recipe.model_facts.model_type in catalog.fused_loss_models()
-        return "fused" if known else "chunked"
-    return str(chosen)
-
-
-def _kernels(recipe: Recipe, place: Place) -> dict[str, bool]:
-    """The kernels that compute the model's own arithmetic. They are compiled for a GPU, and replace transformers' classes, which
-    code of the model's own does not use."""
-    facts = recipe.model_facts
-    if recipe.train.kernels == "none" or not place.accelerator or facts is None or recipe.model.trust_remote_code:
-        return {}
-    known = catalog.fused_kernels(facts.model_type)
-    return known | {"glu": facts.usual_glu} if known.get("glu") else known
-
-
 def joins_rows(recipe: Recipe, section: Settings, accelerator: bool, compiled: bool = False) -> bool:
-    """Whether the rows of a micro batch become one, without padding. section: the one that has `packing`. compiled: whether
-    the stage's code is compiled for the shapes that it meets, of which every joined batch has another.
+    """Whether the rows of a micro batch become one, without padding. section: the one with `packing`. compiled: whether
+    the stage's code is compiled for the shapes that it meets; every joined batch has another.
 
-    FlashAttention keeps joined rows apart by their lengths. On a processor a mask does, for the few rows of a rehearsal.
-    """
+    FlashAttention separates joined rows by their lengths; on a processor a mask does, for the few rows of a
+    rehearsal."""
     if section["packing"] != "auto":
         return bool(section["packing"] == "flatten")
     able = recipe.model.attention == FLASH or not accelerator
@@ -115,8 +94,8 @@ def packing(recipe: Recipe, place: Place, section: Settings, compiled: bool = Fa
     """What becomes of rows that are shorter than others. section and compiled as in `joins_rows`."""
     joined = joins_rows(recipe, section, place.accelerator, compiled)
     if section["packing"] == "pack":
-        # A small validation side would leave most of its only packed row out; and Axolotl 0.19.0, packing one side alone,
-        # would leave the last rows of the other out, which may be all of them.
+        # A small validation side would lose most of its only packed row; and Axolotl 0.19.0, packing one side alone,
+        # would leave out the last rows of the other, which may be all of them.
         packed = {"sample_packing": True, "eval_sample_packing": False, "dataloader_drop_last": False}
         return packed | {"batch_flattening": False}
     # Axolotl takes it for FlashAttention alone; elsewhere the runner's plugin sets it.
@@ -124,16 +103,16 @@ def packing(recipe: Recipe, place: Place, section: Settings, compiled: bool = Fa
     return {"sample_packing": False, "batch_flattening": joined and place.accelerator, **elsewhere}
 
 
-def training(recipe: Recipe, place: Place) -> EngineConfig:
-    """Optimisation, evaluation and checkpoints; the best one is kept."""
+def training(recipe: Recipe, place: Place, validates: bool = True) -> EngineConfig:
+    """Optimisation, evaluation and checkpoints; without held-out rows the last model is kept, else the best."""
     train = recipe.train
+    kept = {**common.unevaluated(train), "load_best_model_at_end": False}
     return {
         **train.for_axolotl,
-        "eval_batch_size": train.get("eval_batch_size") or train.micro_batch_size,
-        "learning_rate": learning_rate(recipe),
+        **({"eval_batch_size": train.get("eval_batch_size") or train.micro_batch_size} if validates else {}),
+        "learning_rate": common.learning_rate(recipe),
         "optimizer": sharding.optimizer(recipe, train.optimizer),
-        **cadence.evaluated(train),
-        **cadence.KEEPS_THE_BEST,
+        **({**common.evaluated(train), **common.KEEPS_THE_BEST} if validates else kept),
         "auto_resume_from_checkpoints": True,
         "output_dir": place.checkpoints_dir,
         **reporting(train.report_to, recipe.name),
@@ -147,24 +126,23 @@ def reporting(tool: str, name: str) -> EngineConfig:
 
 
 def special_tokens(recipe: Recipe) -> ChatTemplate | None:
-    """The special tokens around each message: those that the model was trained to see, unless the recipe says otherwise. None
-    where they are in the model's own tokenizer, and nobody has looked."""
+    """The special tokens around each message: the model's own, unless the recipe names others. None where only the
+    model's tokenizer knows them."""
     asked = recipe.data.get("chat_template")
-    if asked == "chatml":
-        return catalog.chat_template("chatml")
-    if asked is None:
-        return None
-    known = recipe.facts.chat_template
-    return catalog.chat_template(known) if known else None
+    name = asked if asked in ("chatml", None) else recipe.facts.chat_template
+    return catalog.chat_template(name) if name else None
+
+
+def prepared_rows(folder: str, split: str) -> EngineConfig:
+    """One file of prepared rows."""
+    return {"path": f"{folder}/{split}.parquet", "ds_type": "parquet", "split": "train"}
 
 
 def conversation_dataset(folder: str, split: str, train_on: TrainOn) -> EngineConfig:
     """One file of prepared conversations, trained on the words of some turns and their end-of-turn tokens alone: the
     assistant's, of these the last, which prepared rows mark, or all."""
     return {
-        "path": f"{folder}/{split}.parquet",
-        "ds_type": "parquet",
-        "split": "train",
+        **prepared_rows(folder, split),
         "type": "chat_template",
         "field_messages": "messages",
         "roles_to_train": sorted(set(conversation_formats.ROLES.values())) if train_on == "all" else ["assistant"],
@@ -176,9 +154,7 @@ def conversation_dataset(folder: str, split: str, train_on: TrainOn) -> EngineCo
 def preference_dataset(folder: str, split: str) -> EngineConfig:
     """One file of prepared preferences: a conversation, a better and a worse answer to it."""
     return {
-        "path": f"{folder}/{split}.parquet",
-        "ds_type": "parquet",
-        "split": "train",
+        **prepared_rows(folder, split),
         "type": "chat_template.default",
         "field_messages": "messages",
         "field_chosen": "chosen",
@@ -187,10 +163,10 @@ def preference_dataset(folder: str, split: str) -> EngineConfig:
 
 
 def on_conversations(recipe: Recipe, place: Place, technique: EngineConfig) -> EngineConfig:
-    """The settings of a recipe that trains on prepared conversations, with the special tokens that the model knows. technique:
-    what of the model is trained."""
+    """The settings of a recipe that trains on prepared conversations. technique: which of the model's weights are
+    trained."""
     facts, known = recipe.facts, special_tokens(recipe)
-    tokens: EngineConfig = {"chat_template": known.axolotl if known and not _own(recipe) else OWN}
+    tokens: EngineConfig = {"chat_template": known.axolotl if known and recipe.data.chat_template != OWN else OWN}
     if known and tokens["chat_template"] == "jinja":
         tokens["chat_template_jinja"] = jinja(known)
     if known and known.end != facts.eos_token:
@@ -212,14 +188,10 @@ def on_conversations(recipe: Recipe, place: Place, technique: EngineConfig) -> E
     }
 
 
-def _own(recipe: Recipe) -> bool:
-    return bool(recipe.data.chat_template == OWN)
-
-
 def counted_tokens(recipe: Recipe) -> ChatTemplate:
-    """The special tokens of each message for counting; ChatML's stand in where only the model's tokenizer knows its own."""
+    """The special tokens of each message, for counting; ChatML's where only the tokenizer knows its own."""
     known = special_tokens(recipe) or catalog.chat_template("chatml")
-    return replace(known, axolotl=OWN) if _own(recipe) or not special_tokens(recipe) else known
+    return replace(known, axolotl=OWN) if recipe.data.chat_template == OWN or not special_tokens(recipe) else known
 
 
 def questions_and_answers(recipe: Recipe, place: Place) -> ChatData:
@@ -247,31 +219,42 @@ def plan(
     place: Place,
     config: Callable[[Place], EngineConfig],
     data: Callable[[Place], DataSets],
-    kind: Kind = "chat",
-    asked: Mapping[str, str] | None = None,
+    what: Measurable,
 ) -> Plan:
-    """The Plan of a recipe whose data Axolotl trains on. config: the settings that the scenario has chosen; data: what must
-    be prepared; each at a place. kind, asked: how it is measured, as an Evaluation has it."""
+    """The Plan of a recipe that Axolotl trains. config: the scenario's settings; data: what must be prepared; each at a
+    place. what: can be measured of the stage."""
 
     def stages(place: Place) -> Iterator[Stage]:
-        conditions, evaluation = common.measured(recipe, Evaluation(kind, asked=asked or {}))
+        conditions, evaluation = common.measured(recipe, Evaluation(what.kind, asked=what.asked))
         training = replace(train(recipe, place, config(place), data(place)), gates=conditions, evaluation=evaluation)
         yield from common.rows_and_training(recipe, place, training)
 
-    return common.plan(recipe, place, stages, batch_facts(recipe))
+    return common.plan(recipe, place, stages, common.batch_facts(recipe))
 
 
 def train(recipe: Recipe, place: Place, config: EngineConfig, data: DataSets) -> Stage:
     """The stage that Axolotl trains, in the plan's own folders."""
-    runs_on = machines(recipe, place)
+    runs_on, tokens = common.machines(recipe, place), special_tokens(recipe)
     shared, shared_files = sharding.settings(recipe, place, runs_on)
+    demo: EngineConfig = {
+        "base_model": common.base_model(recipe, place),
+        "revision": "main" if place.model_dir else recipe.model_revision,
+        "system_prompt": recipe.data.get("system_prompt"),
+        "chat": "chat_template" in recipe.data,
+        "questions": [question for _, question in recipe.demo_questions],
+        **({} if recipe.demo_questions else {"of_rows": ASKED_OF_ROWS}),
+        "categories": {question: category for category, question in recipe.demo_questions if category},
+        "max_new_tokens": recipe.demo.max_new_tokens,
+        "turn_end": tokens.end if tokens else None,
+        "trust_remote_code": recipe.model.trust_remote_code,
+    }
     plugin = {
         "plugins": [*config.get("plugins", ()), PLUGIN],
         "recipe_runner": {
-            **run_facts(recipe, place),
+            **common.run_facts(recipe, place),
             **config.get("recipe_runner", {}),
             **_master_weights(recipe),
-            "demo": _demo(recipe, place),
+            "demo": demo,
             **({"proof": {"prepared": common.proof_dir(place)}} if place.prepared else {}),
         },
     }
@@ -285,15 +268,15 @@ def train(recipe: Recipe, place: Place, config: EngineConfig, data: DataSets) ->
         command=("axolotl", "train", f"{place.config_dir}/{CONFIG_FILE}", "--launcher", "torchrun"),
         env=environment(recipe, place),
         machines=runs_on,
-        shm_gib=shared_memory_gib(runs_on),
+        shm_gib=common.shared_memory_gib(runs_on),
         model=common.fetched_model(recipe) if place.model_dir else None,
     )
 
 
 def _master_weights(recipe: Recipe) -> dict[str, str]:
-    """Where trained weights are held in fp32 however they are multiplied: under FSDP, whose shares have room for what small
-    steps need, and with fp16, whose gradients torch unscales in fp32 alone. DeepSpeed does it by itself, and adapters are
-    fp32 always."""
+    """Where trained weights are kept in fp32, whatever their precision: under FSDP, whose shards have room for small
+    steps, and with fp16, because torch unscales its gradients only in fp32. DeepSpeed does so itself; adapters are
+    always fp32."""
     chosen = recipe.model.precision
     if "adapter" in recipe.train or chosen == "fp32" or sharding.by_zero(recipe):
         return {}
@@ -302,27 +285,12 @@ def _master_weights(recipe: Recipe) -> dict[str, str]:
 
 def environment(recipe: Recipe, place: Place) -> dict[str, str]:
     """Environment of every process that Axolotl trains in."""
-    return common_environment(recipe, place) | {
+    return common.common_environment(recipe, place) | {
         **UNTRACKED,
-        # Axolotl would start one for each core of the whole machine, the pod's share or not. 0 is none beside itself: the
-        # few rows of a rehearsal are done before another process has started.
-        tokenizers.TOKENISING_PROCESSES: str(machines(recipe, place).cpus) if place.accelerator else "0",
+        # Axolotl would start one for each core of the machine, whatever the pod's share. 0: none, because a rehearsal's
+        # few rows are done before another process has started.
+        tokenizers.TOKENISING_PROCESSES: str(common.machines(recipe, place).cpus) if place.accelerator else "0",
         "TOKENIZERS_PARALLELISM": "false",
-    }
-
-
-def _demo(recipe: Recipe, place: Place) -> EngineConfig:
-    return {
-        "base_model": common.base_model(recipe, place),
-        "revision": "main" if place.model_dir else recipe.model_revision,
-        "system_prompt": recipe.data.get("system_prompt"),
-        "chat": "chat_template" in recipe.data,
-        "questions": [question for _, question in recipe.demo_questions],
-        **({} if recipe.demo_questions else {"of_rows": ASKED_OF_ROWS}),
-        "categories": {question: category for category, question in recipe.demo_questions if category},
-        "max_new_tokens": recipe.demo.max_new_tokens,
-        "turn_end": tokens.end if (tokens := special_tokens(recipe)) else None,
-        "trust_remote_code": recipe.model.trust_remote_code,
     }
 
 
@@ -332,20 +300,18 @@ def with_advanced(
     home: str = "axolotl",
     sections: tuple[str, ...] = ("model", "train", "data"),
 ) -> EngineConfig:
-    """The recipe's own Axolotl settings (`advanced.<home>`) on top. One that says otherwise than the recipe is a
-    contradiction, and one that Axolotl takes elsewhere alone is refused. sections: where the recipe's own lines for this config stand."""
+    """The recipe's own Axolotl settings (`advanced.<home>`) on top. Raises Stop for one that contradicts the recipe or
+    that Axolotl refuses here. sections: the recipe's sections that this config follows from."""
     extra = recipe.advanced.plain().get(home) or {}
-    problems: list[Problem] = [
-        recipe.document.problem(
-            ("advanced", home, key),
-            f"`advanced.{home}.{key}` contradicts the recipe, whose other lines make it `{json.dumps(config[key])}`.",
-            f"Delete it, and change {_owner(recipe, key, sections)} instead.",
-            key=True,
-        )
-        for key, value in extra.items()
-        if key in config and config[key] != value
-    ]
+    problems: list[Problem] = []
     for key, value in extra.items():
+        if key in config and config[key] != value:
+            # The settings of the recipe that this one of Axolotl's follows from.
+            homes = [f"{section}.{name}" for section in sections for name in recipe.settings[section].making(key)]
+            owner = listed(homes, "or") if homes else "the setting of the recipe that it comes from"
+            message = f"`advanced.{home}.{key}` contradicts the recipe, whose other lines make it `{json.dumps(config[key])}`."
+            hint = f"Delete it, and change {owner} instead."
+            problems.append(recipe.document.problem(("advanced", home, key), message, hint, key=True))
         others = config | {name: other for name, other in extra.items() if name != key}
         if why := catalog.axolotl_refusal(key, value, others):
             message = f"Axolotl {catalog.AXOLOTL_VERSION} refuses this line here: `{key}` {why}."
@@ -353,9 +319,3 @@ def with_advanced(
     if problems:
         raise Stop(problems)
     return config | extra
-
-
-def _owner(recipe: Recipe, key: str, sections: tuple[str, ...]) -> str:
-    """The settings of the recipe that one of Axolotl's follows from."""
-    homes = [f"{section}.{name}" for section in sections for name in recipe.settings[section].making(key)]
-    return listed(homes, "or") if homes else "the setting of the recipe that it comes from"

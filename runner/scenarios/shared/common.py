@@ -1,5 +1,4 @@
-"""What every scenario says, whatever trains it: batch and learning rate, machines, limits, where data comes from, and how
-stages become a Plan."""
+"""What every scenario needs: batch, learning rate, machines, intervals, data, and how stages become a Plan."""
 
 from __future__ import annotations
 
@@ -20,6 +19,7 @@ from runner.plan import (
     PLAN_FILE,
     RECIPE_FILE,
     RUNNER,
+    EngineConfig,
     Evaluation,
     Gate,
     Machines,
@@ -32,9 +32,9 @@ from runner.plan import (
 )
 from runner.recipe import units
 from runner.recipe.recipe import Recipe, Settings, sets_of
-from runner.scenarios.shared import cadence
-from runner.tools.files import Artifact, LazyArtifact
+from runner.tools.files import LazyArtifact
 from runner.tools.names import content_hash
+from runner.tools.problem import Problem
 from runner.tools.run_files import TENSORBOARD
 from runner.tools.text import yaml_text
 
@@ -45,16 +45,18 @@ if TYPE_CHECKING:
 
 Made = TypeVar("Made")
 
-# Below prepared data: the proof of what will be trained.
-PROOF_FOLDER = "proof"
-# The stage that prepares what the others learn from; and the one, and its work, that brings the base model where data needs none.
+# The sections that say how is trained.
+TRAINING_SECTIONS = ("train", "pretrain", "sft", "dpo", "lora")
+# Of the evaluated checkpoints the one with the lowest validation loss is kept.
+KEEPS_THE_BEST = {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss", "greater_is_better": False}
+# The stage that prepares the rows; and the stage, and its work, that only brings the base model.
 DATA = "data"
 FETCHING = "model"
 
 
 def learning_rate(recipe: Recipe, section: Section | None = None) -> float:
-    """The learning rate that the optimizer gets: linear scaling multiplies by the world size (Goyal et al. 2017,
-    arXiv 1706.02677, section 2.1). section: that says how is trained, `train` where it is None, here and below."""
+    """The learning rate of the optimizer: linear scaling multiplies by the world size (Goyal et al. 2017, arXiv
+    1706.02677, section 2.1). section: with the settings of the training; `train` where it is None, here and below."""
     section = section or recipe.train
     scale = world_size(recipe) if section.get("learning_rate_scaling") == "linear" else 1
     # Twelve digits, so that 4 × 5e-5 is written as 2e-4 and not as the next binary number.
@@ -68,21 +70,16 @@ def effective_batch_size(recipe: Recipe, section: Section | None = None) -> int:
     return rows * world_size(recipe)
 
 
-def batch_tokens(recipe: Recipe, section: Section, sequence_len: int | None) -> dict[str, int]:
-    """Tokens behind one optimizer step where a section of the recipe packs its rows: how many rows that are, the data decide.
-    Nothing where rows stay as they are."""
-    if section.get("packing") != "pack" or sequence_len is None:
-        return {}
-    return {"effective_batch_tokens": effective_batch_size(recipe, section) * sequence_len}
-
-
 def world_size(recipe: Recipe) -> int:
     """GPUs of all machines together, and so many processes."""
     return sum(recipe.gpu_counts)
 
 
 def machines(recipe: Recipe, place: Place) -> Machines:
-    """The machines as stages at a place have them: pods get a part of theirs, everything else has all of it."""
+    """The machines of the stages at a place: pods get a part of theirs, everything else has all of it.
+
+    Of requests and limits the one that is not written follows the other; without either, pods get what the machines
+    have left for them."""
     stated, counts = recipe.machines, recipe.gpu_counts
     whole = Machines(
         stated.nodes,
@@ -92,12 +89,8 @@ def machines(recipe: Recipe, place: Place) -> Machines:
         stated.cpus,
         uneven=counts if len(set(counts)) > 1 else (),
     )
-    return _in_pods(recipe, whole) if place.on_cluster else whole
-
-
-def _in_pods(recipe: Recipe, whole: Machines) -> Machines:
-    """What the pods of these machines request and may use: what is written, else what the machines have left for them. Of
-    requests and limits the one that is not written follows the other."""
+    if not place.on_cluster:
+        return whole
     site: Openshift = recipe.settings["openshift"]
     asked, most, left = site.requests, site.limits, float(hardware.pod_memory_gib(whole.memory_gib * GIB))
     memory = gib(asked.memory) or min(left, gib(most.memory) or left)
@@ -117,18 +110,21 @@ def gib(stated: str | None) -> float | None:
 
 
 def shared_memory_gib(runs_on: Machines, most: int = 8) -> int:
-    """`/dev/shm` of a machine, GiB: a quarter of its memory, which NCCL and data loaders share, and `most` at most."""
+    """`/dev/shm` of a machine, GiB: a quarter of its memory, at most `most`, for NCCL and data loaders."""
     return min(most, max(1, int(runs_on.memory_gib // 4)))
 
 
 def batch_facts(recipe: Recipe, section: Section | None = None) -> Mapping[str, float]:
-    """World size, rows behind a step, or tokens where rows are packed, and the learning rate as stated and as scaled."""
+    """World size, rows (or tokens, if packed) of a step, and the learning rate before and after scaling."""
     sequence_len = recipe.model.get("sequence_len") if section is None else section.get("sequence_len")
+    own, rows = section or recipe.train, effective_batch_size(recipe, section)
+    # How many rows make packed ones, the data decide.
+    packed = own.get("packing") == "pack" and sequence_len is not None
     return {
         "world_size": world_size(recipe),
-        "effective_batch_size": effective_batch_size(recipe, section),
-        **batch_tokens(recipe, section or recipe.train, sequence_len),
-        "base_learning_rate": (section or recipe.train).learning_rate,
+        "effective_batch_size": rows,
+        **({"effective_batch_tokens": rows * sequence_len} if packed else {}),
+        "base_learning_rate": own.learning_rate,
         "learning_rate": learning_rate(recipe, section),
     }
 
@@ -148,7 +144,7 @@ def run_facts(recipe: Recipe, place: Place, section: Section | None = None) -> M
         "backend": "nccl" if place.accelerator else "gloo",
         **batch_facts(recipe, section),
         **time_limit(recipe),
-        **cadence.told(section or recipe.train),
+        **_told(section or recipe.train),
     }
 
 
@@ -156,6 +152,62 @@ def time_limit(recipe: Recipe) -> dict[str, float]:
     """The recipe's time limit as the training process reads it, in seconds; nothing where there is none."""
     stated = (recipe.settings.get("limits") or {}).get("time")
     return {"time_limit_seconds": units.seconds(stated)} if stated else {}
+
+
+def evaluated(section: Settings) -> EngineConfig:
+    """Evaluated by steps or after each epoch, and saved each time: the Trainer keeps the best of the checkpoints that
+    it has both evaluated and saved. The runner saves those between them (see `_told`)."""
+    every = section.get("eval_steps")
+    if every is None:
+        return {"eval_strategy": "epoch", "save_strategy": "epoch"}
+    return {"eval_strategy": "steps", "eval_steps": every, "save_strategy": "steps", "save_steps": every}
+
+
+def unevaluated(section: Settings) -> EngineConfig:
+    """Never evaluated, and saved at the end all the same."""
+    every = section.get("save_steps")
+    by_steps = {"save_strategy": "steps", "save_steps": every}
+    return {"eval_strategy": "no", **(by_steps if every else {"save_strategy": "epoch"})}
+
+
+def _told(section: Settings) -> EngineConfig:
+    """What the training process is told besides: checkpoints of their own steps, and when to end early."""
+    stopping = section.get("early_stopping")
+    return {
+        **({"save_steps": every} if (every := section.get("save_steps")) else {}),
+        **({"early_stopping": stopping.plain()} if stopping else {}),
+    }
+
+
+def cadence_rule(validates: Callable[[Recipe], bool] = lambda recipe: True) -> Callable[[Recipe], Iterator[Problem]]:
+    """The rule that compares a recipe's intervals and early stopping. validates: whether it holds out rows."""
+
+    def cadence(recipe: Recipe) -> Iterator[Problem]:
+        for name in TRAINING_SECTIONS:
+            section = recipe.settings.get(name)
+            if not section:
+                continue
+            evaluation, saving = section.get("eval_steps"), section.get("save_steps")
+            if not validates(recipe):
+                if section.get("early_stopping"):
+                    yield recipe.document.problem(
+                        (name, "early_stopping"),
+                        "Early stopping goes by the validation loss, and the recipe has no validation data.",
+                        "Write `validation_share: 0.02` under `data`, or delete `early_stopping`.",
+                        key=True,
+                    )
+            elif evaluation and saving and evaluation % saving and name != "pretrain":
+                # Each evaluation has its own checkpoint; where the last model is kept, either may be the rarer one.
+                fitting = next(steps for steps in range(min(saving, evaluation), 0, -1) if evaluation % steps == 0)
+                yield recipe.document.problem(
+                    (name, "save_steps"),
+                    f"A checkpoint every {saving:,} steps and an evaluation every {evaluation:,} are not in step: each evaluation has a "
+                    "checkpoint of its own, and others lie between them.",
+                    f"Write `save_steps: {fitting}`, which `eval_steps` is a multiple of, or leave it out.",
+                    mending=fitting,
+                )
+
+    return cadence
 
 
 def common_environment(recipe: Recipe, place: Place) -> dict[str, str]:
@@ -168,7 +220,7 @@ def common_environment(recipe: Recipe, place: Place) -> dict[str, str]:
 
 
 def made(kind: type[Made], section: Settings, **own: Any) -> Made:
-    """What is prepared of a section: its fields as `own` has them, else the settings of the same names, else their defaults."""
+    """A `kind` from a section: its fields from `own`, else from the settings of the same names, else defaults."""
     stated = {}
     for field in fields(cast(Any, kind)):
         value = section.get(field.name)
@@ -184,31 +236,30 @@ def data_sets(
     kind: type[Made],
     own: Callable[[Settings], Mapping[str, Any]] = lambda one: {},
 ) -> tuple[Made, ...]:
-    """The data sets of a section, each with the settings that hold for it. own: fields that are not called as their settings."""
+    """The data sets of a section, each with its settings. own: fields that no setting of that name gives."""
     return tuple(
         made(kind, one, path=data_file(recipe, place, one.get("path")), **own(one)) for _, one in sets_of((), data)
     )
 
 
-def base_model(recipe: Recipe, place: Place) -> str:
-    """What the base model is opened by at a place: the folder that it was fetched into, else as `named_model` says."""
-    return place.model_dir or named_model(recipe, place)
-
-
-def named_model(recipe: Recipe, place: Place) -> str:
-    """The base model's own folder, as a place has it, or its name on the hub."""
+def base_model(recipe: Recipe, place: Place, fetched: bool = True) -> str:
+    """What opens the base model at a place: the folder that it was fetched into (unless `fetched` is false), its own
+    folder, or its name on the hub."""
+    if fetched and place.model_dir:
+        return place.model_dir
     folder = data_file(recipe, place, recipe.model.base) if recipe.base_folder else None
     return folder or str(recipe.model.base)
 
 
 def tokenizer(recipe: Recipe, place: Place) -> Pretrained:
     """The base model's tokenizer, whose tokens are counted and trained on."""
-    return Pretrained(named_model(recipe, place), recipe.model_revision, bool(recipe.model.get("trust_remote_code")))
+    named = base_model(recipe, place, fetched=False)
+    return Pretrained(named, recipe.model_revision, bool(recipe.model.get("trust_remote_code")))
 
 
 def data_file(recipe: Recipe, place: Place, name: str | None) -> str | None:
-    """A file or folder that the recipe names, as whoever prepares the data finds it: beside the recipe, at the same place
-    below the folder that pods have such files in, or where it lies on a claim."""
+    """A file or folder of the recipe where the data is prepared: beside the recipe, at the same place below the folder
+    that pods have such files in, or on a claim."""
     if name is None:
         return None
     if place.files_dir is None or recipe.on_claim(name):
@@ -216,19 +267,6 @@ def data_file(recipe: Recipe, place: Place, name: str | None) -> str | None:
     # What starts from elsewhere stays below that folder, too.
     parts = ("up" if part == ".." else part for part in Path(os.path.normpath(name)).parts if part != "/")
     return "/".join((place.files_dir, *parts))
-
-
-def recipe_file(recipe: Recipe) -> Artifact:
-    """The recipe with every default, for whoever asks later what has run."""
-    return LazyArtifact(RECIPE_FILE, lambda: json.dumps(recipe.settings.plain(), indent=2, ensure_ascii=False) + "\n")
-
-
-def made_by(recipe: Recipe, reader: str) -> str:
-    """The first lines of an emitted config; reader: who reads it."""
-    return (
-        f"# Made by recipe-runner from the recipe `{recipe.name}` ({recipe.fingerprint}), for {reader}.\n"
-        "# Change the recipe and render again; changes made here are lost.\n"
-    )
 
 
 # What a stage of the runner's own work reads; see `runner.entrypoints.prepare`.
@@ -247,7 +285,7 @@ def work(
     parts: Mapping[str, tuple[str, ...]] | None = None,
     pods: int = 1,
 ) -> Stage:
-    """A stage of the runner's own work, which trains nothing and needs no GPU. config: `work` says which; pods: that share it."""
+    """A stage of the runner's own work, which needs no GPU. config: `work` names it; pods: how many share it."""
     here = place.below(name)
     return Stage(
         name=name,
@@ -266,15 +304,15 @@ def work(
     )
 
 
-# Tokenising takes cores and memory; it is over in minutes, so a modest machine will do. Promised is no more than one with 16
-# GB and 4 CPU threads has left.
+# Tokenising is over in minutes, so a modest machine will do: requested is what one with 16 GB and 4 threads has left.
 PREPARING = Machines(1, 0, "GPUs", memory_gib=16.0, cpus=4, requested_memory_gib=8.0, requested_cpus=3)
 
 
 def rows_and_training(recipe: Recipe, place: Place, training: Stage) -> Iterator[Stage]:
-    """The stages `data` and `train` of a recipe whose rows are of one kind. Where everything is prepared ahead, the first one
-    brings the base model too, and proves what Axolotl will train. Pods whose data lies in their image have no stage for it; their
-    base model comes onto the claim once, where they have one, and is not fetched by each of them."""
+    """The stages `data` and `train` of a recipe with rows of one kind.
+
+    Where everything is prepared ahead, `data` also brings the base model and proves what Axolotl will train. Pods with
+    data in their image have no stage `data`; their base model comes onto the claim once, where there is one."""
     if place.on_cluster and not place.prepared:
         if training.model:
             model = {**training.model, "folder": place.model_dir}
@@ -294,8 +332,7 @@ def rows_and_training(recipe: Recipe, place: Place, training: Stage) -> Iterator
     yield replace(training, reads={DATA: ()})
 
 
-# Settings of an engine, by how their names begin, that decide steps, memory and messages, and neither rows nor batches: a proof
-# holds whatever they are.
+# Beginnings of the names of an engine's settings that change neither rows nor batches, so that a proof still holds.
 _OF_STEPS = (
     *("learning_rate", "lr_scheduler", "cosine_", "warmup_", "weight_decay", "max_grad_norm", "optimizer", "adam_"),
     *("num_epochs", "eval_st", "save_st", "rl_beta", "dpo_loss_type", "lora_", "bf16", "fp16", "tf32", "fp8"),
@@ -313,42 +350,34 @@ def proving(
     model: Model | None = None,
     tokenizer: str | None = None,
 ) -> Stage:
-    """The stage that prepares the data, which also proves what of these stages Axolotl trains, before any of them holds a GPU.
+    """The stage that prepares the data, which also proves what Axolotl trains, before any GPU is held.
 
-    model: that they train, and tokenizer: its folder, where neither can be told from the stage's own base model, because that is
-    not there before the ones before it have trained.
-    """
+    model: that the stages train, and tokenizer: its folder, where the stages' own base model does not exist yet."""
     axolotl = [stage for stage in trained if stage.engine == "axolotl"]
-    files = {stage.name: f"{stage.name}.yaml" if stage.folder else stage.config_file for stage in axolotl}
-    stages = {
-        stage.name: {
-            "config": f"{place.below(data.folder).config_dir}/{files[stage.name]}",
-            "out": "/".join(filter(None, (proof_dir(place), stage.folder))),
-        }
-        for stage in axolotl
-    }
+    if not axolotl:
+        return replace(data, config={**data.config, "proofs": None, "proven_for": {}})
+    stages, settings, texts = {}, {}, []
+    for stage in axolotl:
+        file = f"{stage.name}.yaml" if stage.folder else stage.config_file
+        texts.append(LazyArtifact(file, partial(_text, recipe, stage)))
+        out = "/".join(filter(None, (proof_dir(place), stage.folder)))
+        stages[stage.name] = {"config": f"{place.below(data.folder).config_dir}/{file}", "out": out}
+        # Where no setting has changed that may decide how rows are trained, the stage is done at once.
+        known = {name: without_place(value, place) for name, value in learned_from(stage.config)}
+        settings[stage.name] = content_hash({name: known[name] for name in known if not name.startswith(_OF_STEPS)})
     proofs = {"model": asdict(model) if model else None, "tokenizer": tokenizer, "stages": stages}
-    # Where no setting has changed that may decide how rows are trained, the stage is done at once.
-    settings = {
-        stage.name: content_hash(
-            {
-                name: without_place(value, place)
-                for name, value in learned_from(stage.config)
-                if not name.startswith(_OF_STEPS)
-            }
-        )
-        for stage in axolotl
-    }
-    config = {**data.config, "proofs": proofs if axolotl else None, "proven_for": settings}
-    # Axolotl would start a process for each core of the whole machine.
-    env = {**data.env, tokenizers.TOKENISING_PROCESSES: str(data.machines.cpus)} if axolotl else data.env
-    made = tuple(LazyArtifact(files[stage.name], partial(_text, recipe, stage)) for stage in axolotl)
-    return replace(data, config=config, env=env, files=made)
+    return replace(
+        data,
+        config={**data.config, "proofs": proofs, "proven_for": settings},
+        # Axolotl would start a process for each core of the whole machine.
+        env={**data.env, tokenizers.TOKENISING_PROCESSES: str(data.machines.cpus)},
+        files=tuple(texts),
+    )
 
 
 def proof_dir(place: Place) -> str:
-    """Where the proof of what will be trained lies, made with the data."""
-    return f"{place.data_dir}/{PROOF_FOLDER}"
+    """Where the proof of what will be trained is: below the prepared data."""
+    return f"{place.data_dir}/proof"
 
 
 def fetched_model(recipe: Recipe) -> Mapping[str, object]:
@@ -358,8 +387,8 @@ def fetched_model(recipe: Recipe) -> Mapping[str, object]:
 
 
 def measured(recipe: Recipe, evaluation: Evaluation, section: str | None = "") -> tuple[tuple[Gate, ...], Evaluation]:
-    """The gates of a stage and how it is measured, as the part that measures has it. evaluation: what the scenario knows of it;
-    section: that has the stage's gates, "" for the recipe itself, None for none."""
+    """The gates of a stage and how it is measured, from the part that measures. evaluation: what the scenario knows;
+    section: the one with the stage's gates, "" for the recipe itself, None for none."""
     for hook in parts.hooks("measured"):
         return cast(tuple[tuple[Gate, ...], Evaluation], hook(recipe, evaluation, section))
     return (), evaluation
@@ -370,9 +399,8 @@ def plan(
 ) -> Plan:
     """The Plan of the stages that `stages` makes at a place, with their keys and the texts of their configs.
 
-    On a cluster each stage has its checkpoints under its own key, and its pods look for themselves whether the stages before
-    it are finished and their gates open, because nobody else is sure to. Data that lies in the image is no stage there.
-    """
+    On a cluster each stage has its checkpoints under its own key, and its pods check the stages before it and their
+    gates themselves, because nothing else is certain to."""
     bare = list(stages(place))
     judged_only = place.checkpoint_keys is None
     by_stage = {} if judged_only else keys(bare, place)
@@ -396,17 +424,17 @@ def plan(
 
 def _guarded(plan: Plan) -> Plan:
     """The plan with every stage's command behind the check of the stages before it."""
+
+    def known(stage: Stage) -> str:
+        return plan.upto(stage).as_json()
+
     stages = []
     for stage in plan.stages:
         file = f"{plan.place_of(stage).config_dir}/{PLAN_FILE}"
         command = ("python", "-m", GUARD, "run", file, "--", *stage.command)
-        files = (*stage.files, LazyArtifact(PLAN_FILE, partial(_as_json, plan, stage)))
+        files = (*stage.files, LazyArtifact(PLAN_FILE, partial(known, stage)))
         stages.append(replace(stage, command=command, files=files))
     return replace(plan, stages=tuple(stages))
-
-
-def _as_json(plan: Plan, stage: Stage) -> str:
-    return plan.upto(stage).as_json()
 
 
 def _plain(recipe: Recipe, section: str) -> Mapping[str, object]:
@@ -415,10 +443,11 @@ def _plain(recipe: Recipe, section: str) -> Mapping[str, object]:
 
 
 def _written(recipe: Recipe, stage: Stage, **changes: Any) -> Stage:
-    """The stage with the text of its config among its files; training has the whole recipe beside it."""
-    own = LazyArtifact(stage.config_file, partial(_text, recipe, stage))
-    whole = (recipe_file(recipe),) if stage.trains else ()
-    return replace(stage, files=(own, *whole, *stage.files), **changes)
+    """The stage with the text of its config among its files; training has the recipe beside it, with every default."""
+    files = [LazyArtifact(stage.config_file, partial(_text, recipe, stage))]
+    if stage.trains:
+        files.append(LazyArtifact(RECIPE_FILE, lambda: _json(recipe.settings.plain())))
+    return replace(stage, files=(*files, *stage.files), **changes)
 
 
 def with_config(recipe: Recipe, stage: Stage, more: Mapping[str, Any]) -> Stage:
@@ -426,9 +455,16 @@ def with_config(recipe: Recipe, stage: Stage, more: Mapping[str, Any]) -> Stage:
     return _written(recipe, replace(stage, config={**stage.config, **more}, files=()))
 
 
+def _json(facts: Mapping[str, Any]) -> str:
+    return json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
+
+
 def _text(recipe: Recipe, stage: Stage) -> str:
     if not stage.trains:
-        return json.dumps(stage.config, indent=2, ensure_ascii=False) + "\n"
+        return _json(stage.config)
     own = stage.engine != "axolotl"
     reader = f"its own engine `{stage.engine}`" if own else f"Axolotl {catalog.AXOLOTL_VERSION}"
-    return made_by(recipe, reader) + yaml_text(stage.config)
+    return (
+        f"# Made by recipe-runner from the recipe `{recipe.name}` ({recipe.fingerprint}), for {reader}.\n"
+        "# Change the recipe and render again; changes made here are lost.\n"
+    ) + yaml_text(stage.config)

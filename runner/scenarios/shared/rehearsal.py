@@ -1,9 +1,9 @@
-"""The rehearsal of a language model on rows: what it puts in place of the real thing, each an Override that is printed and written down.
+"""The rehearsal of a language model on rows: its substitutions, each an Override that is printed and saved, and when it
+has learned.
 
-Beside that, when it has learned. A substitution looks at settings, not at scenarios, and is not made where its setting is not there.
-"""
+A substitution looks at settings, not at scenarios; a setting that the recipe lacks is not substituted."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,30 +39,51 @@ def substitute(setting: str, value: Any, why: str) -> Override:
     return Override(setting, None, value, BY, why)
 
 
-def before_data(recipe: Recipe, file: str | None) -> list[Override]:
-    """What stands in for the recipe's data. file: rows to use instead of the recipe's sample.
+def substitutes(recipe: Recipe, table: Iterable[tuple[str, Any, str]]) -> list[Override]:
+    """Overrides of a table of settings, values and reasons, without those that have no value in the recipe, not even by
+    default."""
+    return [change for row in table if _value(recipe, (change := substitute(*row)).path) is not None]
 
-    Raises Stop where there is nothing on this machine to rehearse with.
-    """
+
+def _value(recipe: Recipe, path: Path_) -> Any:
+    section: Any = recipe.settings
+    for part in path[:-1]:
+        section = section.get(part) or {}
+    return section.get(path[-1])
+
+
+def before_data(recipe: Recipe, file: str | None) -> list[Override]:
+    """What replaces the recipe's data. file: rows to use instead of the recipe's sample. Raises Stop where this machine
+    has nothing to rehearse with."""
     return [*data(recipe, file), *split(recipe), *gates(recipe)]
 
 
 def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Override]:
     """What stands in for the model and for how it is trained, once the rows are known. folder: of the run."""
+    joined = "packing" in recipe.train and axolotl.joins_rows(recipe, recipe.train, accelerator=True)
+    mask = "; a mask keeps joined rows apart in its place" if joined else ""
+    model = (
+        ("model.revision", None, "the twin is local"),
+        ("model.trust_remote_code", None, "the twin brings no code"),
+        ("model.precision", "fp32", "runs on any processor"),
+        ("model.attention", "sdpa", f"FlashAttention needs a GPU{mask}"),
+        ("distribution", "ddp", "one process shares nothing, and DeepSpeed and FSDP need GPUs"),
+        ("demo.max_new_tokens", min(40, recipe.demo.max_new_tokens), "a tiny model has little to say"),
+    )
     base = substitute("model.base", str(folder / TWIN), _made(recipe))
-    return [*model(recipe), *training(recipe, rows), *adapter(recipe), base]
+    return [*substitutes(recipe, model), *training(recipe, rows), *adapter(recipe), base]
 
 
 def stands_in(recipe: Recipe, folder: Path) -> Mapping[str, object]:
-    """What the data stage of a rehearsal does besides: a seeded draw of the rows, and the tiny twin with its tokenizer.
-    folder: of the run."""
+    """More of the data stage's config: a seeded draw of the rows, and the twin with its tokenizer. folder: of the
+    run."""
     tokens = axolotl.special_tokens(recipe) or catalog.chat_template("chatml")
     facts = twin.wanted(recipe.facts, tokens, layers(recipe), recipe.train.seed, folder / TWIN)
     return {"twin": facts, "sample_rows": MAX_ROWS}
 
 
 def judge(plan: Plan, summaries: list[Summary]) -> None:
-    """Raises Stop where there were fewer than 30 steps, or the validation loss is unknown or became less than 10 % better."""
+    """Raises Stop for fewer than 30 steps, or a validation loss that is unknown or less than 10 % better."""
     for summary in summaries:
         first, best, steps = summary.first_validation_loss, summary.best_validation_loss, summary.steps
         if steps < MIN_STEPS and not summary.early_stop:
@@ -85,7 +106,7 @@ def judge(plan: Plan, summaries: list[Summary]) -> None:
 
 
 def data(recipe: Recipe, file: str | None) -> list[Override]:
-    """Rows from `--data`, else from the recipe's own file, else from the sample that stands in for what is elsewhere."""
+    """Rows from `--data`, else from the recipe's own file, else from its sample."""
     if file:
         asked = recipe.settings.get("demo") or {}
         why = "asked about the data of before; the new validation rows are asked about"
@@ -96,8 +117,8 @@ def data(recipe: Recipe, file: str | None) -> list[Override]:
 
 
 def sample(recipe: Recipe, home: Path_, data: Settings, other: str = "") -> list[Override]:
-    """The sample of a data set that is not on this machine in its place, and of a large file that is here a share. other: what
-    else names rows, for whoever has neither. Raises Stop there."""
+    """The sample of a data set that is not on this machine, and a share of a large file that is. other: another way to
+    name rows, for the message. Raises Stop where there is neither."""
     name, own = setting(home), data.get("path")
     if own and (not recipe.on_claim(own) or (recipe.folder / own).exists()):
         return _share(recipe, home, data)
@@ -115,7 +136,7 @@ def sample(recipe: Recipe, home: Path_, data: Settings, other: str = "") -> list
 
 
 def _share(recipe: Recipe, home: Path_, data: Settings) -> list[Override]:
-    """A draw of a file's rows, where it has more than a rehearsal needs and would take long to look through."""
+    """A draw of a file's rows, where it has far more than a rehearsal needs."""
     file = recipe.folder / data["path"]
     size = file.stat().st_size if file.is_file() else 0
     if size <= LARGE or not (data.knows("sets") or data.knows("share")):
@@ -147,8 +168,8 @@ def gates(recipe: Recipe) -> Iterator[Override]:
 
 
 def packing(recipe: Recipe, home: str, section: Settings, compiled: bool = False) -> Override:
-    """Rows are joined where they are on a GPU, and only there. home: the section that has `packing`, dotted; compiled: whether
-    its stage's code is, on a GPU."""
+    """Joins rows only where a GPU would. home: the section with `packing`, dotted; compiled: whether its stage's code
+    is, on a GPU."""
     if section["packing"] == "pack":
         return substitute(f"{home}.packing", "pack", "as on a GPU")
     if axolotl.joins_rows(recipe, section, accelerator=True, compiled=compiled):
@@ -156,31 +177,9 @@ def packing(recipe: Recipe, home: str, section: Settings, compiled: bool = False
     return substitute(f"{home}.packing", "none", "rows are padded, as on the GPU")
 
 
-def model(recipe: Recipe) -> list[Override]:
-    joined = "packing" in recipe.train and axolotl.joins_rows(recipe, recipe.train, accelerator=True)
-    mask = "; a mask keeps joined rows apart in its place" if joined else ""
-    changes = [
-        substitute("model.revision", None, "the twin is local"),
-        substitute("model.trust_remote_code", None, "the twin brings no code"),
-        substitute("model.precision", "fp32", "runs on any processor"),
-        substitute("model.attention", "sdpa", f"FlashAttention needs a GPU{mask}"),
-        substitute("distribution", "ddp", "one process shares nothing, and DeepSpeed and FSDP need GPUs"),
-        substitute("demo.max_new_tokens", min(40, recipe.demo.max_new_tokens), "a tiny model has little to say"),
-    ]
-    return [change for change in changes if _has(recipe, change.path)]
-
-
-def _has(recipe: Recipe, path: tuple[str | int, ...]) -> bool:
-    """Whether the recipe has a setting, be it written or left to its default."""
-    section: Any = recipe.settings
-    for part in path[:-1]:
-        section = section.get(part) or {}
-    return section.get(path[-1]) is not None
-
-
 def processes_for(recipe: Recipe, rows: PreparedRows) -> int:
-    """Processes in place of GPUs, where a step takes longer than its sharing: not for a tiny language model, of which one process
-    makes three times the steps of two. One without a row would never make a step."""
+    """Processes in place of GPUs, where sharing a step pays: not for a tiny language model, which makes three times the
+    steps of two in one. A process without a row would never make a step."""
     return min(MAX_PROCESSES, common.world_size(recipe), rows.train_rows)
 
 
@@ -220,27 +219,29 @@ def training(recipe: Recipe, rows: PreparedRows) -> list[Override]:
         epochs += 1
     few = f"at least {ENOUGH_STEPS} steps from {rows.train_rows} rows"
     third = max(1, steps() // 3)
-    # Settings that some scenarios have and others do not.
-    others = [
-        *([packing(recipe, "train", chosen)] if "packing" in chosen else []),
-        substitute("train.kernels", "none", "compiled for a GPU"),
-        substitute("train.eval_batch_size", micro, few),
-        substitute("train.warmup_steps", max(1, steps() // 10), "few steps"),
-        substitute("train.eval_steps", third, "few steps"),
-        substitute("train.save_steps", third, "few steps"),
-    ]
+    table = (
+        ("train.micro_batch_size", micro, few),
+        ("train.gradient_accumulation_steps", accumulation, few),
+        ("train.epochs", epochs, few),
+        ("train.eval_batch_size", None, "the micro batch size"),
+        ("train.effective_batch_size", None, "computed from the lines above"),
+        ("train.learning_rate", 0.005, "a tiny twin needs larger steps"),
+        ("train.optimizer", "adamw_torch", "runs on any processor"),
+        ("train.logging_steps", 1, "few steps"),
+        ("train.report_to", "tensorboard", "needs no account"),
+    )
+    of_some = (
+        ("train.kernels", "none", "compiled for a GPU"),
+        ("train.eval_batch_size", micro, few),
+        ("train.warmup_steps", max(1, steps() // 10), "few steps"),
+        ("train.eval_steps", third, "few steps"),
+        ("train.save_steps", third, "few steps"),
+    )
     return [
         *on_processors(recipe, 1),
-        substitute("train.micro_batch_size", micro, few),
-        substitute("train.gradient_accumulation_steps", accumulation, few),
-        substitute("train.epochs", epochs, few),
-        substitute("train.eval_batch_size", None, "the micro batch size"),
-        substitute("train.effective_batch_size", None, "computed from the lines above"),
-        substitute("train.learning_rate", 0.005, "a tiny twin needs larger steps"),
-        substitute("train.optimizer", "adamw_torch", "runs on any processor"),
-        substitute("train.logging_steps", 1, "few steps"),
-        substitute("train.report_to", "tensorboard", "needs no account"),
-        *(change for change in others if change.path[-1] in chosen),
+        *substitutes(recipe, table),
+        *([packing(recipe, "train", chosen)] if "packing" in chosen else []),
+        *substitutes(recipe, of_some),
         *any_improvement("train", chosen),
         overrides.without_time_limit(BY),
     ]
@@ -264,7 +265,7 @@ def adapter(recipe: Recipe) -> list[Override]:
 
 
 def narrow(setting: str, rank: int, alpha: float) -> list[Override]:
-    """Rank and alpha of an adapter, whose names begin so, that fit the twin: as strong as the recipe's at a lower rank."""
+    """Rank and alpha of an adapter that fit the twin, in the recipe's ratio. setting: how their names begin."""
     if rank <= MAX_RANK:
         return []
     return [

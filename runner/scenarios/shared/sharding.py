@@ -6,7 +6,7 @@ from typing import Any
 
 from runner.plan import EngineConfig, Machines, Place
 from runner.recipe import reading
-from runner.recipe.document import Document, Path_
+from runner.recipe.document import Document, Path_, merged
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import common
 from runner.tools.files import Artifact
@@ -18,11 +18,10 @@ DEEPSPEED_FILE = "deepspeed.json"
 def settings(
     recipe: Recipe, place: Place, machines: Machines, precision: str = "", max_grad_norm: float | None = None
 ) -> tuple[EngineConfig, tuple[Artifact, ...]]:
-    """Axolotl's settings for the recipe's distribution, and the files that they name. One GPU needs none, unless something lies
-    beside it.
+    """Axolotl's settings for the recipe's distribution, and the files that they name. One GPU needs none, unless
+    something is offloaded.
 
-    precision, max_grad_norm: a stage's own, where they are not the whole recipe's.
-    """
+    precision, max_grad_norm: a stage's own, where they differ from the recipe's."""
     if by_fsdp(recipe):
         return _fsdp(recipe), ()
     if by_zero(recipe):
@@ -62,7 +61,8 @@ def offloaded(recipe: Recipe) -> dict[str, str]:
 
 
 def optimizer(recipe: Recipe, chosen: str) -> str:
-    """The optimizer in Axolotl's name. bitsandbytes cannot hold FSDP's shards; torchao's 8-bit AdamW is the same rule."""
+    """The optimizer by Axolotl's name. bitsandbytes cannot hold FSDP's shards; torchao's 8-bit AdamW is the same
+    rule."""
     return "adamw_torch_8bit" if chosen == "adamw_bnb_8bit" and by_fsdp(recipe) else chosen
 
 
@@ -82,23 +82,23 @@ def _fsdp(recipe: Recipe) -> EngineConfig:
     return {
         "fsdp_version": 2,
         "fsdp_config": config,
-        # Otherwise every GPU holds whole gradients, not a share of them, from the first micro batch of a step to the last
-        # (torch, FSDPParamGroup.post_backward).
+        # Otherwise every GPU holds whole gradients during a step (torch, FSDPParamGroup.post_backward).
         "accelerator_config": {"gradient_accumulation_kwargs": {"sync_each_batch": True}},
     }
 
 
 def fsdp_decided(recipe: Recipe) -> EngineConfig:
     """What the recipe's own lines say of FSDP, and what a run cannot be without: a model is saved whole."""
-    placed = written(recipe, "sharding", "offload_weights")
+    placed = recipe.document.lookup(("sharding", "offload_weights"))
     return {"state_dict_type": "FULL_STATE_DICT"} | ({"offload_params": placed == "cpu"} if placed else {})
 
 
-# Numbers in a bucket of gradients: 40 million, or a million a GPU where those are more, because a message to many must be longer
-# to be worth its way (Megatron-LM, distributed_data_parallel_config.py, bucket_size); DeepSpeed's own 500 million at most.
+# Numbers in a bucket of gradients: a million a GPU, because a message to many must be longer to pay (Megatron-LM,
+# distributed_data_parallel_config.py, bucket_size), at least 40 million, at most DeepSpeed's own 500 million.
 BUCKET, BUCKET_A_GPU, MOST_BUCKET = 40_000_000, 1_000_000, 500_000_000
-# Numbers that a step on a disk works through at a time. Four such buffers in fp32 (DeepSpeed's `buffer_count`) are 1.6 GB of main
-# memory for each process, where its own 10^9 would take 16.
+# Numbers that a step on a disk works through at a time: four buffers in fp32 (DeepSpeed's `buffer_count`) take 1.6 GB
+# of
+# main memory for each process; with DeepSpeed's own 10^9 they would take 16.
 DISK_GROUP = 100_000_000
 # Numbers in one of the five buffers that weights on a disk come through; DeepSpeed's default.
 WEIGHTS_BUFFER = 100_000_000
@@ -106,14 +106,9 @@ WEIGHTS_BUFFER = 100_000_000
 NOT_ITS_OWN = ("optimizer", "scheduler")
 
 
-def written(recipe: Recipe, *path: str) -> Any:
-    """What the recipe itself says of a setting; None where that is its default."""
-    return recipe.document.lookup(path)
-
-
 def own_file(recipe: Recipe) -> Document | None:
-    """The person's own file, with the place of every line; None where the recipe names none. Raises Stop where it cannot be read."""
-    name = written(recipe, "sharding", "file")
+    """The person's own file; None where the recipe names none. Raises Stop where it cannot be read."""
+    name = recipe.document.lookup(("sharding", "file"))
     if not name:
         return None
     document = reading.read(
@@ -130,8 +125,8 @@ def config(recipe: Recipe, precision: str, max_grad_norm: float) -> EngineConfig
     document = own_file(recipe)
     own = {key: value for key, value in (document.data if document else {}).items() if key not in NOT_ITS_OWN}
     decides = decided(recipe, precision, max_grad_norm)
-    both = _over(own, decides)
-    return _over(_over(_by_reason(recipe, precision, both), own), decides)
+    usual = _by_reason(recipe, precision, merged(own, decides))
+    return merged(merged(usual, own), decides)
 
 
 def decided(recipe: Recipe, precision: str, max_grad_norm: float) -> EngineConfig:
@@ -141,12 +136,12 @@ def decided(recipe: Recipe, precision: str, max_grad_norm: float) -> EngineConfi
     if stage == 3:
         # Without it a checkpoint of ZeRO-3 holds no whole weights, and best_model/ could not be loaded.
         zero["stage3_gather_16bit_weights_on_model_save"] = True
-    if mb := written(recipe, "communication", "ddp_bucket_mb"):
+    if mb := recipe.document.lookup(("communication", "ddp_bucket_mb")):
         # DeepSpeed counts numbers, which are gradients in the run's precision, and the recipe MB.
         zero["reduce_bucket_size"] = int(mb) * 1_000_000 // (4 if precision == "fp32" else 2)
     for ours, theirs in (("offload_optimizer", "offload_optimizer"), ("offload_weights", "offload_param")):
-        if device := written(recipe, "sharding", ours):
-            at = {"nvme_path": written(recipe, "sharding", "nvme_path")} if device == "nvme" else {}
+        if device := recipe.document.lookup(("sharding", ours)):
+            at = {"nvme_path": recipe.document.lookup(("sharding", "nvme_path"))} if device == "nvme" else {}
             zero[theirs] = {"device": device, **at}
     return {
         "zero_optimization": zero,
@@ -171,7 +166,8 @@ def _by_reason(recipe: Recipe, precision: str, both: Mapping[str, Any]) -> Engin
     if said["stage"] == 3:
         # `auto` is transformers' rule by the model's width: 0.9 and 10 × hidden² and hidden numbers.
         zero |= {"stage3_prefetch_bucket_size": "auto", "stage3_param_persistence_threshold": "auto"}
-    optimizer, weights = (_device(said, name) for name in ("offload_optimizer", "offload_param"))
+    parts = (said.get(name) for name in ("offload_optimizer", "offload_param"))
+    optimizer, weights = (str(one.get("device", "none")) if isinstance(one, Mapping) else "none" for one in parts)
     if optimizer != "none":
         # Memory that the system cannot move travels twice as fast.
         zero["offload_optimizer"] = {"pin_memory": True}
@@ -180,32 +176,14 @@ def _by_reason(recipe: Recipe, precision: str, both: Mapping[str, Any]) -> Engin
     if optimizer == "nvme":
         zero["sub_group_size"] = DISK_GROUP
     if weights == "nvme":
-        # The part of the largest weight that one process has must go into a buffer (0.18.9, partitioned_param_swapper.py).
-        largest = largest_weight(recipe)
+        # One process's part of the largest weight must fit into a buffer (0.18.9, partitioned_param_swapper.py).
+        facts = recipe.model_facts
+        largest = facts.hidden_size * max(facts.vocab_size, facts.intermediate_size) if facts else 0
         zero["offload_param"] |= {"buffer_size": max(WEIGHTS_BUFFER, -(-largest // gpus))}
-    # PyTorch's fused AdamW steps on a processor too. DeepSpeed's own is compiled when training starts, which takes a CUDA toolkit
-    # that images for running have not.
+    # PyTorch's fused AdamW steps on a processor too. DeepSpeed's own is compiled when training starts, which
+    # needs a CUDA
+    # toolkit.
     return {"zero_optimization": zero, **({} if optimizer == "none" else {"zero_force_ds_cpu_optimizer": False})}
-
-
-def largest_weight(recipe: Recipe) -> int:
-    """Numbers of the model's largest matrix, as far as its shape is known."""
-    facts = recipe.model_facts
-    return facts.hidden_size * max(facts.vocab_size, facts.intermediate_size) if facts else 0
-
-
-def _device(zero: Mapping[str, Any], name: str) -> str:
-    part = zero.get(name)
-    return str(part.get("device", "none")) if isinstance(part, Mapping) else "none"
-
-
-def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> EngineConfig:
-    """Settings with others on top, section by section."""
-    merged = dict(below)
-    for key, value in above.items():
-        inner = merged.get(key)
-        merged[key] = _over(inner, value) if isinstance(inner, Mapping) and isinstance(value, Mapping) else value
-    return merged
 
 
 def overruled(own: Mapping[str, Any], decides: Mapping[str, Any], path: Path_ = ()) -> Iterator[tuple[Path_, Any, Any]]:

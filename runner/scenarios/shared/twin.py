@@ -1,10 +1,8 @@
-"""Tiny twin: a model of the same architecture as the base model, small enough for any machine, and warmed up.
+"""Tiny twin: a model of the base model's architecture, small enough for any machine, and warmed up.
 
-Warming up, it learns to speak before it is trained, on words that are nobody's answer. It reads paragraphs of the general text
-that the project ships, as they are and as answers to what the training rows ask. Of the rows it learns nothing: what is asked
-only stands before, and a sentence with three words in a row of theirs is left out. So what it says afterwards in the words of
-the rows it has learned from them.
-"""
+In its warm-up it learns to speak, on words that are nobody's answer: paragraphs of the project's general text, alone
+and as answers to the questions of the training rows. A sentence with three words in a row from the rows is left out. So
+whatever the twin says later in the words of the rows, it has learned from them."""
 
 import random
 import re
@@ -19,6 +17,8 @@ from typing import Any
 from runner import catalog
 from runner.catalog import TWIN_OF, ChatTemplate, Model
 from runner.data import tokenizers
+from runner.data.row_files import Bad
+from runner.data.rows import Parquet
 from runner.tools.files import read_json, write_json
 
 MADE_FROM = "twin.json"
@@ -35,7 +35,7 @@ def geometry(model: Model, layers: int, vocabulary: int) -> dict[str, Any]:
     multiples of 32, which bitsandbytes 0.50.2 asks of a layer in 4 bits on a processor."""
     # llama.cpp knows no Phi whose heads are together wider than the model.
     heads = min(WIDTH // HEAD if model.model_type == "phi3" else 4, model.num_attention_heads)
-    # Gemma 3 scales its scores by a number of its own, in the original that of a head's width, which llama.cpp takes it for.
+    # Gemma 3 scales its scores by its own number, in the original a head's width; llama.cpp takes it for that.
     scale = {"query_pre_attn_scalar": HEAD} if model.model_type.startswith("gemma3") else {}
     groups = max(1, model.num_attention_heads // model.num_key_value_heads)
     return {
@@ -53,10 +53,8 @@ def geometry(model: Model, layers: int, vocabulary: int) -> dict[str, Any]:
 
 
 def wanted(model: Model, special_tokens: ChatTemplate, layers: int, seed: int, folder: Path) -> dict[str, Any]:
-    """What a rehearsal's data stage must make, as plain settings for `tokenizer_for` and `build`.
-
-    layers: transformer layers, a count. seed: of the random weights.
-    """
+    """What a rehearsal's data stage must make, as plain settings for `tokenizer_for` and `build`. layers: transformer
+    layers, a count. seed: of the random weights."""
     return {
         "folder": str(folder),
         "model": asdict(model),
@@ -68,8 +66,8 @@ def wanted(model: Model, special_tokens: ChatTemplate, layers: int, seed: int, f
 
 
 def tokenizer_for(twin: Mapping[str, Any], besides: Iterable[str] = ()) -> Callable[[list[str]], Any]:
-    """Given the texts of the rows, the twin's tokenizer, trained on them and on those `besides`. What another twin has left is
-    taken away."""
+    """A function from the rows' texts to the twin's tokenizer, trained on them and on the texts `besides`. Deletes what
+    another twin has left."""
     folder = Path(twin["folder"])
     if read_json(folder / MADE_FROM) != dict(twin):
         shutil.rmtree(folder, ignore_errors=True)
@@ -87,8 +85,8 @@ def read_model(facts: Mapping[str, Any]) -> Model:
 
 
 def build(twin: Mapping[str, Any], first: Callable[..., None] | None = None) -> None:
-    """Writes the twin's weights beside its tokenizer; a no-op where they lie there. first: trains random weights in place, before
-    anybody sees them."""
+    """Writes the twin's weights beside its tokenizer, if they are missing. first: trains the random weights in
+    place."""
     folder, model = Path(twin["folder"]), read_model(twin["model"])
     if (folder / "config.json").is_file():
         return
@@ -169,9 +167,9 @@ def in_a_row(text: str, count: int = OWN_WORDS) -> set[tuple[str, ...]]:
 def warm_up(model: Any, *, tokenizer: Any, documents: Sequence[str], rows: Path, seed: int) -> None:
     """Trains all weights of a model in place: the same rows and seed give the same weights.
 
-    documents: plain text, paragraphs parted by empty lines; where the rows leave no sentence of it, nothing is trained. rows: the folder with the prepared rows, of which those for
-    training are asked, and those for validation only say what is left out.
-    """
+    documents: plain text, paragraphs parted by empty lines; nothing is trained if the rows leave no sentence of it.
+    rows: the folder with the prepared rows, whose training questions are asked; validation rows only exclude
+    sentences."""
     import torch
 
     draw = random.Random(seed)
@@ -196,7 +194,11 @@ def warm_up(model: Any, *, tokenizer: Any, documents: Sequence[str], rows: Path,
         torch.optim.Muon(matrices, lr=MATRIX_RATE, momentum=0.95, weight_decay=0.0, ns_steps=3),
         torch.optim.AdamW(others, lr=OTHER_RATE, betas=(0.9, 0.95), weight_decay=0.0),
     ]
-    schedules = [torch.optim.lr_scheduler.LambdaLR(one, _rate) for one in optimizers]
+
+    def rate(step: int) -> float:
+        return min(1.0, (step + 1) / RISING) * max(LAST_RATE, 1 - step / STEPS)
+
+    schedules = [torch.optim.lr_scheduler.LambdaLR(one, rate) for one in optimizers]
     model.train()
     for read, learned in blocks:
         model(input_ids=torch.tensor(read), labels=torch.tensor(learned)).loss.backward()
@@ -204,10 +206,6 @@ def warm_up(model: Any, *, tokenizer: Any, documents: Sequence[str], rows: Path,
         for one in (*optimizers, *schedules):
             one.step()
         model.zero_grad()
-
-
-def _rate(step: int) -> float:
-    return min(1.0, (step + 1) / RISING) * max(LAST_RATE, 1 - step / STEPS)
 
 
 def paragraphs(documents: Iterable[str], taken: set[tuple[str, ...]]) -> Iterator[str]:
@@ -223,8 +221,8 @@ def paragraphs(documents: Iterable[str], taken: set[tuple[str, ...]]) -> Iterato
 
 
 def _readings(texts: Sequence[str], prompts: Sequence[str], tokenizer: Any) -> Iterator[Row]:
-    """What is read, with labels: each paragraph by itself, and one behind each prompt. None is ended, or some twins would have
-    nothing to say."""
+    """What is read, with labels: each paragraph alone, and one behind each prompt. None is ended, or some twins would
+    have nothing to say."""
 
     def numbers(text: str) -> list[int]:
         return list(tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -256,11 +254,7 @@ def _cut(tokens: list[int]) -> list[list[int]]:
 
 
 def _rows(file: Path) -> Iterator[Mapping[str, Any]]:
-    from pyarrow import parquet
-
-    with parquet.ParquetFile(file) as table:
-        for batch in table.iter_batches(1000):
-            yield from batch.to_pylist()
+    return (row for _, row in Parquet().rows(file) if not isinstance(row, Bad))
 
 
 def _asked(rows: Path, tokenizer: Any) -> list[str]:

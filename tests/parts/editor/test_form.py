@@ -11,7 +11,7 @@ from PIL import Image
 from runner import catalog
 from runner.check import by_schema
 from runner.check.validate import examine
-from runner.parts.editor import form, hints, judging
+from runner.parts.editor import form, judging
 from runner.parts.editor.judging import ChangedElsewhere, Opened
 from runner.recipe import reading
 from runner.tools.problem import Stop
@@ -24,7 +24,7 @@ def proposed(text: str) -> set[str]:
     """At the `|` of a text."""
     before = text[: text.index("|")]
     line = before.count("\n")
-    return {one.label for one in hints.proposals(text.replace("|", ""), line, len(before.rpartition("\n")[2]))}
+    return {one.label for one in judging.proposals(text.replace("|", ""), line, len(before.rpartition("\n")[2]))}
 
 
 def test_settings_of_the_section_are_proposed_that_are_not_there_yet():
@@ -69,12 +69,12 @@ def test_every_setting_of_a_starter_is_explained_at_its_line(path):
         # Settings in braces share their line, which is explained by what begins it.
         first = not document.text.splitlines()[place.line - 1][: place.column - 1].strip(" -")
         if part and first:
-            found = hints.meaning(document.text, place.line - 1)
+            found = judging.meaning(document.text, place.line - 1)
             assert found and found.title == part["title"], f"line {place.line}: {found}"
             assert found.says.startswith(part["description"])
             looked_at += 1
     assert looked_at > 5
-    assert hints.meaning("# nothing", 0) is None
+    assert judging.meaning("# nothing", 0) is None
 
 
 @pytest.mark.parametrize("path", RECIPES, **IDS)
@@ -121,7 +121,7 @@ def test_a_fault_of_our_own_is_a_problem_and_the_next_text_is_judged(edited, mon
         judged, verdict = judging.whole(path.read_text("utf-8"), path, None)
     assert "This is a bug in recipe-runner" in judged.problems[0].message and verdict == judging.WAITING
     judged, verdict = judging.whole(path.read_text("utf-8"), path, None)
-    assert judged.recipe and verdict.bars
+    assert judged.recipe and verdict.stages
 
 
 def test_what_does_not_fit_is_planned_all_the_same(edited):
@@ -129,7 +129,7 @@ def test_what_does_not_fit_is_planned_all_the_same(edited):
     judged = judging.judge(path.read_text("utf-8"), path)
     assert judged.recipe
     verdict = judging.plan(judged.recipe, 2.0)
-    assert not verdict.bars[0].fits and verdict.bars[0].needed > (verdict.bars[0].card or 0)
+    assert not verdict.stages[0].fits and verdict.stages[0].memory.total > (verdict.stages[0].usable or 0)
     assert "does not fit" in verdict.sentences[0] and "at 2" in verdict.sentences[2]
 
 

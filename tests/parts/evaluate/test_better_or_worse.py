@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from runner.check.validate import load
-from runner.data import conversation_formats
-from runner.data.plain_text import general_documents
+from runner.data import conversation_formats, general_documents
 from runner.parts.evaluate import gates
 from runner.parts.evaluate.evaluation_report import shown
 from runner.run.run_folder import RunFolder

@@ -11,7 +11,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from runner.check.validate import load
-from runner.parts.evaluate import evaluate, gates, metrics, rules, seal
+from runner.parts.evaluate import evaluate, gates, metrics, seal
 from runner.parts.evaluate.gates import Measurement, Subject, judge, passed
 from runner.plan import Gate
 from runner.recipe.overrides import from_options
@@ -311,7 +311,7 @@ def test_check_knows_what_each_recipe_can_measure(recipe, gate, known, golden_me
     options = from_options([f"gates={json.dumps([gate])}"])
     if known:
         loaded = load(ROOT / "recipes" / f"{recipe}.yaml", options)[0]
-        assert [f"{text}" for _, text in rules.written_gates(loaded)] == [gate]
+        assert [f"{text}" for _, text in metrics.written_gates(loaded)] == [gate]
         return
     with pytest.raises(Stop) as stop:
         load(ROOT / "recipes" / f"{recipe}.yaml", options)
@@ -354,7 +354,7 @@ def test_gates_of_a_simple_recipe_hang_on_its_training_and_change_nothing_that_i
     ],
 )
 def test_a_rehearsal_asks_what_a_tiny_model_can_meet(text, in_rehearsals):
-    gate = rules.rehearsed(metrics.parse(text))
+    gate = metrics.rehearsed(metrics.parse(text))
     assert str(gate) == in_rehearsals and not metrics.is_senseless(gate)
 
 

@@ -16,17 +16,17 @@ from PIL import Image
 from runner import parts
 from runner.check.validate import load
 from runner.commands.cli import _code as command
-from runner.parts.images import network, rehearsal, training
+from runner.parts.images import network, training, translation
 from runner.parts.images.data import SPLITS
-from runner.parts.images.trainer import STOCK_PACKAGES
-from runner.parts.proof import judging, showing
+from runner.parts.jobs import code, kubernetes
+from runner.parts.proof import hooks, judging
 from runner.recipe.overrides import from_options
-from runner.render import code, kubernetes, render
 from runner.scenarios import prepare, translate
 from runner.tools.problem import Stop
 from runner.trainer.records import Summary
 from tests import servers, shapes
 from tests.conftest import ON_CLUSTER, ROOT, setting_of
+from tests.rendering import render
 
 RECIPE = ROOT / "recipes" / "resnet.yaml"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -294,7 +294,7 @@ def test_an_image_of_the_test_that_stands_in_training_is_taken_out_there_and_nam
     seen = judging.images({split: tmp_path / "out" / f"{split}.parquet" for split in SPLITS}, report.shared)
     assert (seen.rows, seen.judged) == (report.train_rows, report.validation_rows + 101) and not seen.faults
     assert prepare(wanted(tmp_path), tmp_path / "out").shared == 1
-    told = list(showing.plain(seen))
+    told = list(hooks.plain(seen))
     assert f"  of {seen.judged:,} images that are measured none is one of the {seen.rows:,} training images" in told
 
 
@@ -542,9 +542,9 @@ def test_what_is_no_picture_and_what_images_have_not_is_said(tmp_path, capsys, m
 
 def test_a_rehearsal_below_60_percent_has_failed(golden_message):
     plan = plan_of(RECIPE)
-    rehearsal.judge(plan, [Summary(best_accuracy=0.6)])
+    translation.judge(plan, [Summary(best_accuracy=0.6)])
     with pytest.raises(Stop, match=r"59\.9%") as stop:
-        rehearsal.judge(plan, [Summary(best_accuracy=0.599)])
+        translation.judge(plan, [Summary(best_accuracy=0.599)])
     golden_message(stop.value)
 
 
@@ -611,12 +611,29 @@ def _file(module):
     return next((path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file()), None)
 
 
+# Import names that OpenShift AI's training image py312-cuda128-torch290 has, among many more. Source: Pipfile and
+# Pipfile.lock in opendatahub-io/distributed-workloads, images/runtime/training/py312-cuda128-torch290 (transformers 5.5.0,
+# accelerate 1.12.0, datasets 4.3.0, numpy 1.26.4, pyarrow 23.0.1, pillow 12.3.0, pydantic 2.12.5, tensorboard 2.20.0).
+# Images up to py312-cuda128-torch280 lack Pillow; there `recipe prepare` has to be done elsewhere.
+STOCK_PACKAGES: tuple[str, ...] = (
+    "PIL",
+    "accelerate",
+    "datasets",
+    "numpy",
+    "pyarrow",
+    "pydantic",
+    "torch",
+    "transformers",
+    "yaml",
+)
+# What transformers itself requires (5.5.0, setup.py).
+STOCK_PACKAGES += ("huggingface_hub", "safetensors", "tokenizers")
 # Packages that the stock image lacks, and the modules that import them when they are called: for spreadsheets, models of the
 # hub, cleaning, and what is said of rows.
 OF_LANGUAGE = {
     "orjson": ("data.row_files",),
     "openpyxl": ("data.rows",),
-    "httpx": ("catalog.published", "entrypoints.prepare", "parts.start.hardware"),
+    "httpx": ("parts.start.commands.models", "entrypoints.prepare", "parts.start.commands.doctor"),
     "datatrove": (
         "data.doctor",
         "parts.pretrain.cleaning",
@@ -627,7 +644,7 @@ OF_LANGUAGE = {
     "ray": ("parts.pretrain.executors",),
     "py3langid": ("data.doctor",),
     "lm_eval": ("parts.evaluate.evaluate",),
-    "peft": ("parts.evaluate.language", "trainer.generation"),
+    "peft": ("parts.evaluate.language",),
 }
 
 

@@ -21,9 +21,9 @@ from runner.plan import Place
 from runner.recipe.overrides import from_options
 from runner.run.launch import ENGINES, environment
 from runner.scenarios import prepare, translate
+from runner.tools import child_process
 from runner.tools.files import write_text
-from runner.trainer import child_process
-from runner.trainer.checkpoints import COMPLETE_FILE
+from runner.tools.run_files import COMPLETE
 from tests import shapes
 from tests.conftest import ROOT
 from tests.listening import Listener, as_prometheus_reads, as_the_trainer_reads
@@ -78,7 +78,7 @@ def test_a_run_that_was_killed_goes_on_and_ends_as_if_nothing_had_happened(tmp_p
     process = start(stage, killed, log)
     checkpoints = Path(killed.checkpoints_dir)
     deadline = time.monotonic() + 200
-    while not list(checkpoints.glob(f"checkpoint-*/{COMPLETE_FILE}")) and time.monotonic() < deadline:
+    while not list(checkpoints.glob(f"checkpoint-*/{COMPLETE}")) and time.monotonic() < deadline:
         time.sleep(0.01)
     process.kill()
     process.wait()

@@ -33,10 +33,10 @@ from runner.run.run_folder import RunFolder
 from runner.run.run_manifest import RunManifest, keep
 from runner.scenarios import translate
 from runner.scenarios.shared import twin
+from runner.tools import child_process
 from runner.tools.files import write_all
 from runner.tools.names import content_hash
 from runner.tools.problem import Stop
-from runner.trainer import child_process
 from runner.trainer.records import Summary
 from tests.conftest import ROOT, own_time
 from tests.stages import leave

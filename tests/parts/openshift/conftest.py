@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from runner.commands import cli
-from runner.parts.openshift import errors, image_data_check
+from runner.parts.openshift import errors, helper_pod
 from runner.parts.openshift.client import Cluster, address, connect
 from tests.conftest import ROOT, words
 from tests.parts.openshift.api import TESTS, Api
@@ -124,7 +124,7 @@ def golden_message(golden_message):
 def site(tmp_path, monkeypatch, request):
     if "looks_into_the_image" not in request.fixturenames:
         # A pod that starts a Python each time; test_own_data looks at what it finds.
-        monkeypatch.setattr(image_data_check, "require", lambda *_: None)
+        monkeypatch.setattr(helper_pod, "require_rows", lambda *_: None)
     monkeypatch.setattr(errors, "PAUSE_SECONDS", 0.1)
     # Else what is said would differ by whether this machine reaches the hub.
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

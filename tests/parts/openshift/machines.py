@@ -17,9 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from runner.parts.openshift import training_metrics
+from runner.parts.jobs import training_metrics
+from runner.parts.jobs.kubernetes import CONFIG_DIR
 from runner.parts.openshift.driver_job import KEYS, SERVER
-from runner.render.kubernetes import CONFIG_DIR
 from tests.conftest import ROOT
 from tests.parts.openshift.api import KEY_OF, Api, free_port, stamp, value_of
 from tests.parts.openshift.pods import ALONE, operators

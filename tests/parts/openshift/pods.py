@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from runner.parts.openshift import training_metrics
+from runner.parts.jobs import training_metrics
 from runner.run.launch import WITHOUT_GPU
 from runner.tools.run_files import SEAL_KEY
 from tests.conftest import PROCESSOR, ROOT

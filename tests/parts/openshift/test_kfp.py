@@ -19,11 +19,13 @@ import pytest
 import yaml
 
 from runner.check.validate import changed, load
+from runner.parts.jobs import kubernetes
 from runner.parts.kfp import target
 from runner.parts.kfp import task as kfp_task
-from runner.parts.openshift import driver_job, kfp_runs, seal_key
+from runner.parts.openshift import driver_job, submit
+from runner.parts.openshift.pipeline import OF_RUN, WORKFLOW
 from runner.recipe.overrides import from_options
-from runner.render import emit, kubernetes
+from runner.render import emit
 from runner.scenarios import rehearsal, translate
 from runner.scenarios.shared.common import data_file
 from tests.conftest import ROOT
@@ -167,7 +169,7 @@ def run_of(site, *options: str) -> str:
     space, kinds = site.namespace, {"kind": "Workflow", "apiVersion": "argoproj.io/v1alpha1"}
     workflow = kinds | {"metadata": {"name": name, "namespace": space}, "spec": {"entrypoint": "entrypoint"}}
     site.cluster.create(workflow)
-    labels = kfp_runs.OF_RUN | {kfp_runs.WORKFLOW: name}
+    labels = OF_RUN | {WORKFLOW: name}
     site.pod(f"{name}-task", site.job("Workflow", name), labels, phase="Running")
     volumes = [
         {"name": one["configMapName"], "configMap": {"name": one["configMapName"]}}
@@ -281,7 +283,7 @@ def test_its_steps_run_whole_in_the_local_runner_and_end_at_a_closed_gate(site, 
         shutil.copy(small.folder / name, there)
     plan = translate(small, place)
     site.claim("results")
-    seal_key.require(site.cluster, site.namespace)
+    submit.require_seal_key(site.cluster, site.namespace)
     files = {file.path: file.text for file in target.render(plan)}
     config = yaml.safe_load(files["kfp/configmap.yaml"])
     mounted = tmp_path / "mounted"

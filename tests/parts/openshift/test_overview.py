@@ -10,18 +10,18 @@ import pytest
 
 from runner.check.validate import load
 from runner.commands import cli
-from runner.parts.openshift import overview
+from runner.parts.openshift import watch
 from runner.parts.openshift.jobs import sent
-from runner.parts.openshift.overview import Row
 from runner.parts.openshift.status import (
     FAILED,
     FINISHED,
     PREPARING,
     QUEUED,
     TRAINING,
-    Progress,
-    State,
+    JobProgress,
+    JobState,
 )
+from runner.parts.openshift.watch import JobRow
 from runner.recipe.overrides import from_options
 from runner.render import planned
 from tests.parts.openshift.conftest import in_process
@@ -49,8 +49,8 @@ def priced() -> dict:
 
 
 def test_a_job_at_work_is_held_against_its_plan():
-    state = State(TRAINING, priced(), four(), progress=Progress(STEP, 60.0, 3.0))
-    row = Row(state, gpu_hours=overview.gpu_hours(state, NOW))
+    state = JobState(TRAINING, priced(), four(), progress=JobProgress(STEP, 60.0, 3.0))
+    row = JobRow(state, gpu_hours=watch.gpu_hours(state, NOW))
     plan = state.job["metadata"]["annotations"]
     speed = f"{float(plan['recipe-runner/planned-tokens-per-second']):,.0f}"
     memory = plan["recipe-runner/planned-gpu-memory"].removesuffix(" GiB")
@@ -63,8 +63,8 @@ def test_a_job_at_work_is_held_against_its_plan():
 
 def test_without_a_price_gpu_hours_are_said_and_without_tokens_rows():
     latest = STEP | {"tokens_per_second": None, "gpu_reserved_gib": None}
-    state = State(TRAINING, job(), four(), progress=Progress(latest))
-    cells = Row(state, gpu_hours=overview.gpu_hours(state, NOW)).cells
+    state = JobState(TRAINING, job(), four(), progress=JobProgress(latest))
+    cells = JobRow(state, gpu_hours=watch.gpu_hours(state, NOW)).cells
     assert cells[4] == "30 rows/s" and cells[5].startswith("19.5 GiB") and cells[6:] == ("", "8.0 GPU h")
 
 
@@ -82,20 +82,20 @@ def test_without_a_price_gpu_hours_are_said_and_without_tokens_rows():
     ],
 )  # fmt: skip
 def test_what_was_spent_is_what_was_held(pods, status, phase, hours):
-    assert overview.gpu_hours(State(phase, job(**status), pods), NOW) == pytest.approx(hours)
+    assert watch.gpu_hours(JobState(phase, job(**status), pods), NOW) == pytest.approx(hours)
 
 
 def test_machines_that_are_missing_are_counted_and_a_stage_without_a_gpu_costs_nothing():
     pods = [*four()[:3], a_pod("worker", 2, phase="Pending")]
-    assert Row(State(TRAINING, job(), pods)).cells[1] == "training, 3 of 4 machines"
+    assert JobRow(JobState(TRAINING, job(), pods)).cells[1] == "training, 3 of 4 machines"
     pod = {
         "metadata": {"name": "p"},
         "spec": {"containers": [{"resources": {}}]},
         "status": {"phase": "Running", "startTime": at(2)},
     }
     alone = {"kind": "Job", "metadata": {"name": "survival-data"}, "spec": {}}
-    state = State(PREPARING, alone, [pod])
-    assert Row(state, gpu_hours=overview.gpu_hours(state, NOW)).cells == (
+    state = JobState(PREPARING, alone, [pod])
+    assert JobRow(state, gpu_hours=watch.gpu_hours(state, NOW)).cells == (
         "survival-data",
         "preparing model and data",
         *("",) * 6,
@@ -123,24 +123,27 @@ def test_the_place_in_a_queue():
         entry("g", 2, active=False),
     ]
     named = {"metadata": {"uid": "b", "labels": {"kueue.x-k8s.io/queue-name": "gpus"}}}
-    assert overview.place(line, named) == "3rd of 3 here in `gpus`"
-    assert overview.place(line, {"metadata": {"uid": "c"}}) == "1st of 3 here in `gpus`"
-    assert overview.place(line, {"metadata": {"uid": "f"}}) == overview.place([], named) == ""
-    assert Row(State(QUEUED, job(), []), place="3rd of 3 here in `gpus`").cells[1] == "queued, 3rd of 3 here in `gpus`"
+    assert watch.place(line, named) == "3rd of 3 here in `gpus`"
+    assert watch.place(line, {"metadata": {"uid": "c"}}) == "1st of 3 here in `gpus`"
+    assert watch.place(line, {"metadata": {"uid": "f"}}) == watch.place([], named) == ""
+    assert (
+        JobRow(JobState(QUEUED, job(), []), place="3rd of 3 here in `gpus`").cells[1]
+        == "queued, 3rd of 3 here in `gpus`"
+    )
 
 
 def test_ordinals():
-    said = [overview.ordinal(number) for number in (1, 2, 3, 4, 11, 12, 13, 21, 102, 111)]
+    said = [watch.ordinal(number) for number in (1, 2, 3, 4, 11, 12, 13, 21, 102, 111)]
     assert said == ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "102nd", "111th"]
 
 
 def test_columns_that_nobody_fills_are_left_out_and_reasons_stand_below(golden_message):
     rows = [
-        Row(State(QUEUED, job(), []), ["It waits in the queue `gpus`."], "1st of 1 here in `gpus`"),
-        Row(State(FINISHED, job(), [])),
+        JobRow(JobState(QUEUED, job(), []), ["It waits in the queue `gpus`."], "1st of 1 here in `gpus`"),
+        JobRow(JobState(FINISHED, job(), [])),
     ]
-    assert overview.table(rows)[0].split() == ["job", "state"]
-    golden_message("\n".join(overview.table(rows)))
+    assert watch.table(rows)[0].split() == ["job", "state"]
+    golden_message("\n".join(watch.table(rows)))
 
 
 @in_process

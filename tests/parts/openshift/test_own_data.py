@@ -21,18 +21,19 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from runner import catalog, render
+from runner import catalog
 from runner.check.validate import load
 from runner.commands import cli
 from runner.data.report import PreparedRows, asked, contents
-from runner.parts.openshift import errors, file_server, helper_pod, upload
-from runner.parts.openshift.client import Connection, connect
-from runner.parts.openshift.commands import cluster_options
+from runner.parts.jobs import kubernetes
+from runner.parts.openshift import commands, errors, file_server, helper_pod, transfer
+from runner.parts.openshift.client import Cluster, connect
 from runner.plan import Place
 from runner.recipe.overrides import from_options
-from runner.render import kubernetes, planned
+from runner.render import planned
 from runner.scenarios import translate
 from runner.scenarios.shared import twin
+from runner.scenarios.targets import place
 from runner.tools.files import read_json, write_json
 from runner.tools.problem import Stop
 from runner.trainer.records import Summary
@@ -308,7 +309,7 @@ def test_a_copy_of_three_decisions_goes_all_the_way(site, desk, recipe_command, 
     for mount in ("data", "models", "workspace"):
         site.api.mounts[f"/shared/{mount}"] = desk / mount
     kubelet(site, desk, jobs=1)
-    name = kubernetes.job_name(cluster_options.open_plan("mine.yaml", ()))
+    name = kubernetes.job_name(commands.open_plan("mine.yaml", ()))
     assert cli._code(["submit", "mine.yaml", "--yes", *(f"--set={one}" for one in made.on_cpu)]) == 0, said(desk)
     job = site.job(name=name)
     mine = pods(job, mounts(site) | config(site, job, desk / "train"), desk / "pods")
@@ -359,13 +360,13 @@ def sending(site, desk, monkeypatch):
     for name in ("trained-models-pvc", "workspace-pvc"):
         site.claim(name)
     # Small pieces: each file here takes some, and the small ones share one.
-    monkeypatch.setattr(upload, "MOST", 2**16)
+    monkeypatch.setattr(transfer, "MOST", 2**16)
 
     def send() -> list[str]:
         told: list[str] = []
-        opened, plan = cluster_options.open_both(str(recipe), ())
+        opened, plan = commands.open_both(str(recipe), ())
         (stage, *_) = plan.stages
-        upload.upload(connect(), plan.only(stage), stage, upload.files(opened, plan.place), told.append)
+        transfer.upload(connect(), plan.only(stage), stage, transfer.files(opened, plan.place), told.append)
         return told
 
     return send
@@ -406,13 +407,13 @@ def test_what_lies_there_is_not_sent_again_and_what_is_gone_here_goes_there(site
 
 @in_process
 def test_what_sends_is_named_once_after_its_stage(site, desk, sending, monkeypatch):
-    names, create = [], Connection.create
+    names, create = [], Cluster.create
 
     def named(cluster, manifest):
         names.append(manifest["metadata"]["name"])
         return create(cluster, manifest)
 
-    monkeypatch.setattr(Connection, "create", named)
+    monkeypatch.setattr(Cluster, "create", named)
     sending()
     assert names == ["mine-data-send"]
 
@@ -594,7 +595,7 @@ def test_an_image_whose_rows_are_of_the_file_as_it_was_is_not_trained_on(
     recipe = own_copy(site, desk)
     sets = ("openshift.data_from=image", "model.base=HuggingFaceTB/SmolLM3-3B")
     found, _, _ = load(recipe, from_options((*ON_CPU, *sets)))
-    plan = translate(found, render.place(found))
+    plan = translate(found, place(found))
     site.api.mounts["/opt/recipe-runner/data"] = desk / "embedded"
     rows = desk / "embedded" / "mine"
     rows.mkdir(parents=True)

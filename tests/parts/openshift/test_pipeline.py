@@ -13,12 +13,12 @@ import pytest
 from runner.check.validate import load
 from runner.commands import cli
 from runner.parts.evaluate.evaluation_report import compare
+from runner.parts.jobs import batch, kubernetes
 from runner.parts.openshift import pipeline
 from runner.parts.openshift.jobs import KIND, POD_LABEL, pods_of, sent
 from runner.parts.openshift.status import ended
 from runner.plan import PLAN_FILE, Plan
 from runner.recipe.overrides import from_options
-from runner.render import batch, kubernetes, render
 from runner.run import inference, run_folder
 from runner.scenarios import translate
 from tests.conftest import ROOT
@@ -26,6 +26,7 @@ from tests.entrypoints.test_stage import PASSING, Claim
 from tests.parts.openshift.api import stamp
 from tests.parts.openshift.conftest import VERSION, in_process
 from tests.parts.report import pages
+from tests.rendering import render
 
 SEVEN_B = "recipes/seven-b.yaml"
 TABLE = """\

@@ -15,12 +15,11 @@ import yaml
 from runner import catalog
 from runner.check.validate import changed, load
 from runner.entrypoints.prepare import carry_out
-from runner.parts.openshift import training_metrics
+from runner.parts.jobs import kubernetes, podspec, training_metrics
 from runner.parts.openshift.jobs import sent
 from runner.parts.pretrain import rehearsal
 from runner.plan import Place
 from runner.recipe.overrides import from_options
-from runner.render import kubernetes, podspec, render
 from runner.scenarios import prepare, translate
 from runner.scenarios.shared import twin
 from runner.tools.files import sha256, write_text
@@ -29,6 +28,7 @@ from tests.conftest import ROOT
 from tests.entrypoints.test_stage import BEFORE_SFT, Claim, whole
 from tests.listening import as_the_trainer_reads, ask
 from tests.parts.openshift.pods import blind, indexed, once, operate, pods, processes
+from tests.rendering import render
 
 pytestmark = pytest.mark.heavy
 

@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from runner.check.validate import load
-from runner.parts.openshift import port_forward
+from runner.parts.openshift import client
 from runner.parts.openshift.jobs import sent
 from runner.parts.serve import cluster
 from runner.parts.serve import kserve as target
@@ -84,7 +84,7 @@ class Serve(threading.Thread):
     def __init__(self, site, monkeypatch, *options: str, path: str = "recipes/survival.yaml") -> None:
         super().__init__(daemon=True)
         self.site, self.options, self.path, self.code = site, options, path, None
-        monkeypatch.setattr(port_forward, "forward", lambda *given: given[-1](given[-2]))
+        monkeypatch.setattr(client, "forward", lambda *given: given[-1](given[-2]))
         self.start()
 
     def run(self) -> None:

@@ -12,13 +12,14 @@ import sys
 import threading
 import time
 import urllib.request
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from runner.check.validate import load
 from runner.commands import cli
-from runner.parts.openshift import errors, file_server, follow, jobs, logs, port_forward, status
+from runner.parts.openshift import client, errors, file_server, jobs, status, watch
 from runner.parts.openshift.client import connect
 from runner.parts.openshift.diagnose import reasons
 from runner.parts.openshift.errors import Refused, TryAgain
@@ -341,19 +342,12 @@ def test_an_evicted_pod_that_was_replaced_leaves_a_word(site, capsys):
 
 def test_a_log_without_steps_in_its_end_is_no_start():
     noise = "a line\n" * status.TAIL
-
-    class Log:
-        def log(self, *_arguments: object, **_how: object) -> str:
-            return self.text
-
-    log = Log()
-    pod = {"metadata": {"name": "p"}, "status": {}}
-    for log.text, begins in (
+    for text, begins in (
         ("a line\n", True),
         (noise, False),
         ('[recipe] {"event": "begin", "step": 0, "steps": 9}\n', False),
     ):
-        assert status._progress(log, {"kind": "PyTorchJob", "metadata": {"namespace": "n"}}, [pod]).begins is begins
+        assert status.progress(text, None, datetime.now(UTC)).begins is begins
 
 
 def test_a_node_that_is_not_ready_is_not_closed_to_other_work():
@@ -519,7 +513,7 @@ def test_a_command_loads_no_models_of_the_client(tmp_path):
 def test_what_former_logins_need_is_there_when_it_is_used():
     """In a process of its own, because what is imported already stays."""
     code = (
-        "from runner.parts.openshift.client_parts import client_parts; config, _, rest = client_parts()\n"
+        "from runner.parts.openshift.client import client_parts; config, _, rest = client_parts()\n"
         "import sys; assert 'requests_oauthlib' not in sys.modules\n"
         "assert type(config.OAuth2Session(client_id='x')).__module__ == 'requests_oauthlib.oauth2_session'\n"
         "assert issubclass(config.oauthlib.oauth2.rfc6749.errors.InvalidClientIdError, Exception)\n"
@@ -577,7 +571,7 @@ def test_a_helper_that_nobody_asks_any_more_ends_by_itself(tmp_path, monkeypatch
 def seen(site, kind: str = "PyTorchJob") -> tuple[str, str]:
     """What `recipe status` says now: the line, and the reasons."""
     state = status.look(site.cluster, site.job(kind))
-    return follow.line(state), "\n".join(reasons(state, lambda _pod: ""))
+    return watch.line(state), "\n".join(reasons(state, lambda _pod: ""))
 
 
 def set_pod(site, name: str, phase: str, **of_container) -> None:
@@ -656,8 +650,8 @@ def test_a_resubmitted_pytorchjob_waits_for_the_names_of_the_pods_before(site, m
         site.api.objects["pods", site.namespace, pod["metadata"]["name"]]["metadata"]["deletionTimestamp"] = stamp()
     by_hand(site)
     assert seen(site) == ("waiting for machines, no machine yet", "")
-    with pytest.raises(logs.NotYet):
-        logs.pod_of(site.cluster, site.job(), 0)
+    with pytest.raises(watch.NotYet):
+        watch.pod_of(site.cluster, site.job(), 0)
 
 
 @in_process
@@ -688,6 +682,6 @@ def test_a_forward_that_gets_no_answer_closes_quietly(tmp_path, monkeypatch):
     (tmp_path / "kubeconfig").write_text(json.dumps(KUBECONFIG))
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
     here, there = socket.socketpair()
-    port_forward._join(connect(), "a", "pod", 6006, here)
+    client._join(connect(), "a", "pod", 6006, here)
     assert there.recv(1) == b""
     there.close()

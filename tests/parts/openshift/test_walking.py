@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from runner.check.validate import load
-from runner.parts.openshift import driver, in_pod
+from runner.parts.openshift import client, pipeline
 from runner.parts.openshift.jobs import sent
 from runner.parts.openshift.status import ended
 from runner.parts.openshift.submit import Sending, step
@@ -221,7 +221,7 @@ def test_what_it_sends_is_what_a_person_sends(path):
 
 
 def test_it_is_a_small_pod_that_holds_no_claim_and_may_ask_the_cluster(site, golden_message):
-    job = driver.sent(plan_of(site), None, "").job
+    job = pipeline.driver_sent(plan_of(site), None, "").job
     pod = job["spec"]["template"]["spec"]
     assert {volume["name"] for volume in pod["volumes"]} == {"config", "tmp"}
     assert (pod["serviceAccountName"], pod["automountServiceAccountToken"]) == ("recipe-driver", True)
@@ -259,7 +259,7 @@ def test_a_pod_trusts_the_clusters_own_authority_alone_and_reads_its_key_each_ti
     host = f"https://127.0.0.1:{server.server_address[1]}"
 
     def ask(keys: Path) -> None:
-        in_pod.connect(host, keys, "a").get("Job", "a", "b")
+        client.connect_in_pod(host, keys, "a").get("Job", "a", "b")
 
     ask(tmp_path / "here")
     (tmp_path / "here" / "token").write_text("two")

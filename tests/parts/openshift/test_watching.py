@@ -17,23 +17,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from runner.check.validate import load
-from runner.parts.openshift import (
-    errors,
-    fetch,
-    follow,
-    helper_pod,
-    jobs,
-    logs,
-    port_forward,
-    status,
-    submit,
-)
+from runner.parts.jobs import code, kubernetes
+from runner.parts.openshift import client, errors, helper_pod, jobs, status, submit, transfer, watch
 from runner.parts.openshift.diagnose import reasons
 from runner.parts.openshift.errors import Refused, TryAgain, patiently
 from runner.parts.openshift.jobs import sent
-from runner.parts.openshift.status import FAILED, QUEUED, TRAINING, WAITING, State
+from runner.parts.openshift.status import FAILED, QUEUED, TRAINING, WAITING, JobState
 from runner.recipe.overrides import from_options
-from runner.render import code, kubernetes, planned
+from runner.render import planned
 from runner.scenarios import translate
 from runner.trainer import merging
 from tests.conftest import ROOT
@@ -79,7 +70,7 @@ def warning(kind: str, name: str, reason: str, message: str) -> dict:
 
 
 def why(pods=(), events=(), workload=None, log="", phase=WAITING, **status) -> str:
-    return "\n".join(reasons(State(phase, job(**status), list(pods), list(events), workload), lambda _pod: log))
+    return "\n".join(reasons(JobState(phase, job(**status), list(pods), list(events), workload), lambda _pod: log))
 
 
 def test_no_pods_made(golden_message):
@@ -267,7 +258,7 @@ def of_four(logs: dict[str, str], **entry) -> list[str]:
     roles = (("master", 0), *(("worker", index) for index in range(3)))
     end = {"name": "pytorch", "restartCount": 0, "state": {"terminated": {"exitCode": 1}}}
     pods = [a_pod(role, index, containerStatuses=[end]) for role, index in roles]
-    return reasons(State(TRAINING, job(), pods, [], None), lambda pod: logs[pod])
+    return reasons(JobState(TRAINING, job(), pods, [], None), lambda pod: logs[pod])
 
 
 def test_the_rank_that_came_late_is_found_on_the_logs_of_all_machines(golden_message):
@@ -394,7 +385,7 @@ def test_a_step_that_is_overdue_is_said_with_what_to_do(golden_message):
     log = written((90, "begin", 0), (100, "step", 5), (110, "step", 10))
     for after, hangs in ((600, False), (2000, True)):
         known = status.progress(log, BEGUN, BEGUN + timedelta(seconds=110 + after))
-        said = reasons(State(TRAINING, job(), [a_pod(phase="Running")], progress=known), lambda _pod: "")
+        said = reasons(JobState(TRAINING, job(), [a_pod(phase="Running")], progress=known), lambda _pod: "")
         assert bool(said) is hangs
     assert "Its last step was 33.3 min ago, and one takes 2 s" in said[0]
     golden_message(said[0])
@@ -647,7 +638,7 @@ def test_following_a_log_waits_for_a_pod_that_is_not_there_yet_and_for_a_busy_cl
             finish(site)
         return site.job()
 
-    logs.follow(site.cluster, find, 3, said.append)
+    watch.follow_log(site.cluster, find, 3, said.append)
     assert (said[1:], len(asked)) == (["a line"], 4)
     golden_message(said[0])
 
@@ -681,9 +672,9 @@ def test_a_pod_made_again_is_the_one_that_is_watched(site, capsys):
         )
         site.set_status("Pod", name, {"phase": phase, "containerStatuses": [entry | {"state": state}]})
     there = site.job("Job", "survival-data")
-    assert logs.pod_of(site.cluster, there, 0)["metadata"]["name"] == "b-now"
+    assert watch.pod_of(site.cluster, there, 0)["metadata"]["name"] == "b-now"
     state = status.look(site.cluster, there)
-    assert follow.line(state).endswith(", 1 of 1 machines run")
+    assert watch.line(state).endswith(", 1 of 1 machines run")
     (said,) = reasons(state, lambda _pod: "")
     assert "(`a-failed`, since replaced) ended. It said: no network" in said
 
@@ -865,7 +856,7 @@ def test_a_fetch_survives_a_busy_cluster(site, results, tmp_path, at):
 
 @in_process
 def test_a_fetch_survives_a_busy_cluster_in_the_middle_of_a_file(site, results, tmp_path, monkeypatch):
-    site.api.cut_after, site.api.busy_at, go_on = 2_000_000, "/file/best_model", fetch._continue
+    site.api.cut_after, site.api.busy_at, go_on = 2_000_000, "/file/best_model", transfer._continue
     sizes = []
 
     def then_busy(share, name, half, size):
@@ -875,7 +866,7 @@ def test_a_fetch_survives_a_busy_cluster_in_the_middle_of_a_file(site, results, 
                 site.api.busy = [429, 503]
             sizes.append(half.stat().st_size)
 
-    monkeypatch.setattr(fetch, "_continue", then_busy)
+    monkeypatch.setattr(transfer, "_continue", then_busy)
     assert site.recipe("fetch", "--to", str(tmp_path / "home")) == 0
     whole = results["best_model/model.safetensors"]
     here = sizes[0]
@@ -886,13 +877,13 @@ def test_a_fetch_survives_a_busy_cluster_in_the_middle_of_a_file(site, results, 
 @in_process
 def test_what_has_come_of_a_file_stays_where_the_cluster_stays_busy(site, results, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(errors, "PATIENCE_SECONDS", 0.5)
-    site.api.cut_after, site.api.busy_at, go_on = 2_000_000, "/file/best_model", fetch._continue
+    site.api.cut_after, site.api.busy_at, go_on = 2_000_000, "/file/best_model", transfer._continue
 
     def then_busy(*arguments):
         go_on(*arguments)
         site.api.busy = [503] * 5 if site.api.cut_after is None else []
 
-    monkeypatch.setattr(fetch, "_continue", then_busy)
+    monkeypatch.setattr(transfer, "_continue", then_busy)
     assert site.recipe("fetch", "--to", str(tmp_path / "home")) == 1
     assert "has come in part only." in capsys.readouterr().err
     (partial,) = (tmp_path / "home/best_model").iterdir()
@@ -938,7 +929,7 @@ def test_a_fetch_that_is_interrupted_leaves_no_helper(site, results, tmp_path, m
         assert len(helpers(site)) == 1
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(fetch, "_one", interrupted)
+    monkeypatch.setattr(transfer, "_one", interrupted)
     assert site.recipe("fetch", "--to", str(tmp_path / "home")) == 130
     assert helpers(site) == []
 
@@ -952,7 +943,7 @@ def test_a_fetch_that_is_ended_from_outside_leaves_no_helper(site, results, tmp_
         time.sleep(5)
 
     # So that a signal that nobody takes care of ends this test, and not all tests.
-    monkeypatch.setattr(fetch, "_one", ended)
+    monkeypatch.setattr(transfer, "_one", ended)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(helper_pod.signal, "getsignal", lambda _number: signal.SIG_DFL)
         before = signal.signal(number, lambda *_: pytest.fail("nobody has taken care of it"))
@@ -967,7 +958,7 @@ def test_a_fetch_that_is_ended_from_outside_leaves_no_helper(site, results, tmp_
 def test_two_people_do_not_end_each_others_fetch(site, results, tmp_path, capsys, golden_message):
     recipe, _, _ = load(SURVIVAL, from_options((f"openshift.namespace={site.namespace}",)))
     plan = translate(recipe, kubernetes.place(recipe))
-    with fetch.helper(site.cluster, plan, plan.stages[-1], lambda _line: None, plan.place.run_dir):
+    with helper_pod.helper(site.cluster, plan, plan.stages[-1], lambda _line: None, plan.place.run_dir):
         uid = helpers(site)[0]["metadata"]["uid"]
         assert site.recipe("fetch", "--to", str(tmp_path / "home")) == 1
         golden_message(capsys.readouterr().err)
@@ -987,7 +978,7 @@ def test_a_run_of_this_machine_is_not_overwritten(site, results, tmp_path, capsy
 def test_only_who_knows_the_word_sees_the_files(site, results):
     recipe, _, _ = load(SURVIVAL, from_options((f"openshift.namespace={site.namespace}",)))
     plan = translate(recipe, kubernetes.place(recipe))
-    with fetch.helper(site.cluster, plan, plan.stages[-1], lambda _line: None, plan.place.run_dir):
+    with helper_pod.helper(site.cluster, plan, plan.stages[-1], lambda _line: None, plan.place.run_dir):
         (port,) = site.api.ports.values()
         for path in ("/list", "/wrong/list", "/wrong/file/training_summary.json"):
             with pytest.raises(urllib.error.HTTPError, match="403"):
@@ -1012,7 +1003,7 @@ def test_tensorboard_is_brought_to_this_machine(site):
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": "tensorboard-1", "namespace": site.namespace, "labels": port_forward.TENSORBOARD},
+        "metadata": {"name": "tensorboard-1", "namespace": site.namespace, "labels": client.TENSORBOARD},
         "spec": {"containers": [{"name": "tensorboard", "image": "x"}]},
     }
     site.cluster.create(pod)
@@ -1025,9 +1016,9 @@ def test_tensorboard_is_brought_to_this_machine(site):
         found.append(port)
         ready.set()
 
-    name = port_forward.tensorboard(site.cluster, site.namespace, "trained-models-pvc")
+    name = client.tensorboard(site.cluster, site.namespace, "trained-models-pvc")
     threading.Thread(
-        target=port_forward.forward, args=(site.cluster, site.namespace, name, 6006, 0, listens), daemon=True
+        target=client.forward, args=(site.cluster, site.namespace, name, 6006, 0, listens), daemon=True
     ).start()
     assert ready.wait(10)
     with urllib.request.urlopen(f"http://127.0.0.1:{found[0]}/", timeout=20) as page:
@@ -1045,19 +1036,19 @@ def test_without_tensorboard_the_remedy_is_named(site, capsys):
 @in_process
 def test_of_several_tensorboards_the_one_over_the_recipes_claim_is_taken(site):
     for name, labels in (
-        ("other", {port_forward.INSTANCE: "other-pvc"}),
-        ("ours", {port_forward.INSTANCE: "trained-models-pvc"}),
+        ("other", {client.INSTANCE: "other-pvc"}),
+        ("ours", {client.INSTANCE: "trained-models-pvc"}),
     ):
         pod = {
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {"name": name, "namespace": site.namespace, "labels": port_forward.TENSORBOARD | labels},
+            "metadata": {"name": name, "namespace": site.namespace, "labels": client.TENSORBOARD | labels},
             "spec": {"containers": [{"name": "tensorboard", "image": "x"}]},
         }
         site.cluster.create(pod)
         site.set_status("Pod", name, {"phase": "Running"})
-    assert port_forward.tensorboard(site.cluster, site.namespace, "trained-models-pvc") == "ours"
-    assert port_forward.tensorboard(site.cluster, site.namespace, "other-pvc") == "other"
+    assert client.tensorboard(site.cluster, site.namespace, "trained-models-pvc") == "ours"
+    assert client.tensorboard(site.cluster, site.namespace, "other-pvc") == "other"
 
 
 @in_process
@@ -1067,7 +1058,7 @@ def test_a_local_port_in_use_is_named(site, capsys):
         from runner.tools.problem import Stop
 
         with pytest.raises(Stop, match="is in use"):
-            port_forward.forward(site.cluster, site.namespace, "p", 6006, taken.getsockname()[1], lambda _port: None)
+            client.forward(site.cluster, site.namespace, "p", 6006, taken.getsockname()[1], lambda _port: None)
 
 
 PREPARED = ("--set", "openshift.data_dir=/shared/models/data/survival")

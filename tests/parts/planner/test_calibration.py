@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from runner.check.validate import examine, load
-from runner.parts.planner import calibration, calibration_store, constants, forecast
-from runner.parts.planner.calibration_store import Learned, Observed
+from runner.parts.planner import calibration, constants, forecast
+from runner.parts.planner.calibration import Learned, Observed
 from runner.parts.planner.commands.plan import plan as plan_command
 from runner.recipe import units
 from runner.recipe.overrides import from_options
@@ -106,7 +106,7 @@ def test_a_second_look_at_a_run_counts_once_and_two_runs_are_both_known(recipe, 
     (first, second) = Learned.read(settings_folder()).runs
     # The plan that a run is compared with has learned nothing.
     assert first.seconds / first.planned == pytest.approx(1.5) and second.seconds / second.planned == pytest.approx(1.1)
-    assert calibration_store.constants()[L40S].slowness == pytest.approx(1.3)
+    assert calibration.learned()[L40S].slowness == pytest.approx(1.3)
 
 
 def test_what_is_checked_and_rendered_is_the_same_for_those_who_have_learned(recipe, ran, home):
@@ -116,7 +116,7 @@ def test_what_is_checked_and_rendered_is_the_same_for_those_who_have_learned(rec
     before = made()
     list(calibration.after(recipe, ran(40.0)))
     assert constants.constants(L40S) == constants.ASSUMED  # outside of a plan
-    assert calibration_store.constants()[L40S].slowness == pytest.approx(40, rel=0.01) and made() == before
+    assert calibration.learned()[L40S].slowness == pytest.approx(40, rel=0.01) and made() == before
 
 
 def test_a_fetched_run_is_learned_from_by_its_folder(recipe, ran, golden_message):
@@ -140,7 +140,7 @@ def test_a_file_that_is_none_and_a_folder_that_nobody_may_write_stop_no_run(reci
     home.mkdir(parents=True)
     for text in ("", "[", '{"runs": 3}', '{"runs": [{"gpu": "NVIDIA-L40S", "run": "x", "seconds": -1, "planned": 0}]}'):
         (home / "learned.json").write_text(text)
-        assert calibration_store.constants() == {} and planned_by_command()
+        assert calibration.learned() == {} and planned_by_command()
     monkeypatch.setenv("XDG_CONFIG_HOME", "/proc/none")
     run = ran(1.5)
     assert len(list(calibration.after(recipe, run))) == 1
@@ -149,14 +149,14 @@ def test_a_file_that_is_none_and_a_folder_that_nobody_may_write_stop_no_run(reci
 
 
 def test_the_newest_runs_of_each_card_are_kept(home):
-    calibration_store.keep(Observed(str(n), "A", 1.0, 1.0) for n in range(calibration_store.MOST_RUNS + 5))
-    calibration_store.keep([Observed("new", "B", 1.0, 1.0), Observed("7", "A", 2.0, 1.0)])
+    calibration.keep(Observed(str(n), "A", 1.0, 1.0) for n in range(calibration.MOST_RUNS + 5))
+    calibration.keep([Observed("new", "B", 1.0, 1.0), Observed("7", "A", 2.0, 1.0)])
     runs = Learned.read(home).runs
     assert [each.run for each in runs if each.gpu == "B"] == ["new"]
     (*_, last), count = [each for each in runs if each.gpu == "A"], sum(each.gpu == "A" for each in runs)
-    assert (last.run, last.seconds, count) == ("7", 2.0, calibration_store.MOST_RUNS)
+    assert (last.run, last.seconds, count) == ("7", 2.0, calibration.MOST_RUNS)
     # Nineteen runs are enough for a range of their own.
-    assert calibration_store.constants()["A"].spread is not None and calibration_store.constants()["B"].spread is None
+    assert calibration.learned()["A"].spread is not None and calibration.learned()["B"].spread is None
 
 
 def test_a_relative_folder_is_not_taken(monkeypatch):

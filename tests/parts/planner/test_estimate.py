@@ -27,8 +27,8 @@ from runner.parts.planner import (
 from runner.parts.planner.workload import Adapter, Offload, Workload, from_stage
 from runner.plan import Machines
 from runner.recipe import units
-from runner.render import place
 from runner.scenarios import translate
+from runner.scenarios.targets import place
 from tests.conftest import RECIPES, ROOT
 
 SMOL = catalog.model("HuggingFaceTB/SmolLM3-3B")
@@ -53,7 +53,7 @@ def on_meta(model) -> dict[str, tuple[int, ...]]:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from runner.parts.planner.trace.building import hf_config
+    from runner.parts.trace.building import hf_config
 
     with torch.device("meta"):
         built = AutoModelForCausalLM.from_config(hf_config(work(model)))
@@ -390,8 +390,7 @@ def test_the_files_of_a_folder_are_counted(tmp_path):
 @pytest.mark.parametrize("gpu", catalog.gpu_names())
 def test_no_change_is_offered_that_the_checker_would_complain_of(gpu, precision):
     """Followed, each offer leaves the card able to do what is asked, and the model within its numbers."""
-    from runner.parts.planner.advice import cheapest
-    from runner.parts.planner.memory_offers import OFFERS, Lines
+    from runner.parts.planner.memory_offers import OFFERS, Lines, cheapest
 
     card = catalog.gpu(gpu)
     recipe, _, _ = load(ROOT / "recipes" / "lyrics.yaml")

@@ -9,8 +9,8 @@ import pytest
 from runner import catalog
 from runner.check.validate import changed, load
 from runner.commands.cli import _code
-from runner.parts.planner import cards
 from runner.parts.planner.planned import Planned
+from runner.parts.start.commands.models import WAYS, needs_of
 from runner.recipe.overrides import Override
 from tests.conftest import ROOT
 
@@ -51,7 +51,7 @@ def test_every_model_has_the_smallest_card_for_each_way(told):
     found = {each["model"]: each for each in told("models", json_too=True)}
     assert list(found) == catalog.model_ids()
     for each in found.values():
-        assert list(each["ways"]) == list(cards.WAYS)
+        assert list(each["ways"]) == list(WAYS)
         assert each["licence"] and each["parameters"]
     ways = found["Qwen/Qwen2.5-32B-Instruct"]["ways"]
     assert ways["qlora"]["memory_bytes"] < ways["lora"]["memory_bytes"] < ways["all weights"]["memory_bytes"]
@@ -59,14 +59,14 @@ def test_every_model_has_the_smallest_card_for_each_way(told):
     assert ways["lora"]["cards"][0].startswith("NVIDIA-H100") and "NVIDIA-L40S" not in ways["lora"]["cards"]
 
 
-@pytest.mark.parametrize("way", cards.WAYS)
+@pytest.mark.parametrize("way", WAYS)
 def test_what_a_model_needs_is_what_its_plan_says(way):
     name = "Qwen/Qwen2.5-7B-Instruct"
-    starter, changes = cards.WAYS[way]
+    starter, changes = WAYS[way]
     wished = {"model.base": name, "model.precision": "bf16", "train.micro_batch_size": 1, **changes}
     path = ROOT / "recipes" / f"{starter}.yaml"
     recipe = load(path, [Override(setting, None, wished[setting]) for setting in wished])[0]
-    assert cards.needs(catalog.model(name))[way].memory_bytes == Planned.of(recipe).forecasts[0].memory.total
+    assert needs_of(catalog.model(name))[way].memory_bytes == Planned.of(recipe).forecasts[0].memory.total
 
 
 def test_models_for_one_card_are_those_that_fit_it(told, golden_message):

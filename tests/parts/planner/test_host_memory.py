@@ -12,8 +12,8 @@ from runner.check.validate import load
 from runner.parts.planner import forecast, host_memory, parameters, storage
 from runner.parts.planner.workload import Workload
 from runner.plan import Machines
-from runner.render import place
 from runner.scenarios import translate
+from runner.scenarios.targets import place
 from tests.conftest import ROOT
 
 MIB = 2**20
@@ -33,7 +33,7 @@ def test_an_adapter_s_base_is_read_whole_and_unquantised_when_it_is_merged():
     (found,) = forecast.of(recipe, translate(recipe, place(recipe)), look=False)
     adapter = found.workload
     assert storage.host(found)["base model to merge with"] == host_memory.merging(adapter)
-    assert host_memory.merging(adapter) == storage.PROCESS + 2 * parameters.total(adapter.model)
+    assert host_memory.merging(adapter) == host_memory.PROCESS + 2 * parameters.total(adapter.model)
     four = replace(adapter, adapter=replace(adapter.adapter, four_bit=True))
     assert host_memory.merging(four) == host_memory.merging(adapter)
     assert host_memory.merging(replace(adapter, adapter=None)) == 0

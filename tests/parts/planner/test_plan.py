@@ -17,15 +17,15 @@ from runner.catalog import from_config
 from runner.check.validate import examine, load
 from runner.data import report
 from runner.data.lengths import Lengths
-from runner.parts.planner import cluster_totals, forecast, limits, memory, recipe_offers, saved
+from runner.parts.planner import forecast, host_memory, limits, memory, planned, recipe_offers
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.row_counts import Rows
 from runner.parts.pretrain.stages import Data
 from runner.plan import Place
 from runner.recipe import units
 from runner.recipe.overrides import from_options
-from runner.render import place
 from runner.scenarios import translate
+from runner.scenarios.targets import place
 from runner.tools import packaged
 from tests.conftest import ROOT, STARTERS
 
@@ -277,7 +277,7 @@ def test_a_warmup_longer_than_the_run_is_noted_by_plan_and_check(recipe_command,
 def test_whoever_orders_machines_is_told_the_sum_of_them(recipe_command, golden_message):
     for starter, more in (("survival", ()), ("resnet", ()), ("gemma", ("machines.gpu=NVIDIA-B9000",))):
         recipe, _, _ = load(ROOT / "recipes" / f"{starter}.yaml", from_options(more))
-        found = cluster_totals.hardware(recipe, forecast.of(recipe, translate(recipe, place(recipe)), look=False))
+        found = planned.hardware(recipe, forecast.of(recipe, translate(recipe, place(recipe)), look=False))
         golden_message(found, starter)
         assert found.main_memory == recipe.machines.nodes * units.size(recipe.machines.memory)
     shown, told = (
@@ -339,7 +339,7 @@ def test_fsdp_keeps_its_weights_twice_in_a_checkpoint():
     plan = translate(recipe, place(recipe))
     first = next(one for one in forecast.of(recipe, plan, look=False) if one.stage.name == "pretrain-512")
     # fp32 weights for loading and for going on, and Adam's two moments.
-    assert saved.checkpoint(first.workload) == pytest.approx((4 + 4 + 8) * 6_083_055_616, rel=1e-6)
+    assert host_memory.checkpoint(first.workload) == pytest.approx((4 + 4 + 8) * 6_083_055_616, rel=1e-6)
 
 
 @pytest.mark.parametrize("text", ["time: 5 minutes", "time: 5", "gpu_memory: 45 gb"])

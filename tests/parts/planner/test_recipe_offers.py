@@ -14,7 +14,7 @@ from runner.commands import cli
 from runner.parts.planner import recipe_offers
 from runner.parts.planner.formulas import Loss
 from runner.parts.planner.planned import Planned
-from runner.parts.planner.recipe_offers import Kind, Offer
+from runner.parts.planner.recipe_offers import Offer, OfferScope
 from runner.recipe import copying
 from runner.recipe.overrides import from_options
 from runner.recipe.reading import read
@@ -102,7 +102,7 @@ def offered(case: str) -> tuple[Planned, list[Offer]]:
 @pytest.mark.parametrize("case", ["card too small", "batch too large", "pipeline, card"])
 def test_what_loses_nothing_comes_first(case):
     _, found = offered(case)
-    ranks = [(offer.loss, offer.kind) for offer in found]
+    ranks = [(offer.loss, offer.scope) for offer in found]
     assert ranks == sorted(ranks)
     assert not found[0].loses and found[0].loss == Loss.NOTHING
     for offer in found:
@@ -141,7 +141,7 @@ def test_each_kind_of_change_is_offered_where_it_helps(case, wanted):
 
 
 def test_fp8_counts_on_a_card_that_has_it():
-    cards = [offer for offer in offered("minimal pipeline")[1] if offer.kind == Kind.MACHINES]
+    cards = [offer for offer in offered("minimal pipeline")[1] if offer.scope == OfferScope.MACHINES]
     assert any("in FP8" in words for offer in cards for words in offer.loses)
     assert all(offer.cost is None for offer in cards), "the price of one card is not another's"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from runner.check.validate import examine, load
-from runner.parts.planner import recipe_offers, too_few_steps
+from runner.parts.planner import limits, recipe_offers
 from runner.parts.planner.planned import Planned
 from runner.recipe import copying
 from runner.recipe.overrides import from_options
@@ -44,15 +44,15 @@ def test_fifty_questions_on_four_gpus_are_noted_with_what_makes_a_hundred_steps(
 
 def test_what_check_says_and_what_plan_offers_makes_enough_steps(fifty):
     planned = Planned.of(load(fifty)[0])
-    assert [stage.steps for stage in planned.forecasts] == [3] and too_few_steps.stages(planned.forecasts)
-    found = [one for one in recipe_offers.of(planned) if too_few_steps.enough(planned.forecasts, one.after.forecasts)]
+    assert [stage.steps for stage in planned.forecasts] == [3] and limits.too_short(planned.forecasts)
+    found = [one for one in recipe_offers.of(planned) if not limits.too_short(one.after.forecasts)]
     assert found and recipe_offers.of(planned)[0] == found[0]
     (note,) = noted(fifty)
     assert all(f"`{line}`" in note.hint for line in found[0].lines)
     for offer in found:
         (stage,) = offer.after.forecasts
-        assert too_few_steps.ENOUGH * 0.8 <= (stage.steps or 0) <= too_few_steps.ENOUGH * 2 and stage.fits
-        assert stage.workload.epochs <= too_few_steps.MOST_EPOCHS and stage.warmup_steps >= 2
+        assert limits.ENOUGH * 0.8 <= (stage.steps or 0) <= limits.ENOUGH * 2 and stage.fits
+        assert stage.workload.epochs <= recipe_offers.MOST_EPOCHS and stage.warmup_steps >= 2
     copying.rewrite(planned.recipe.document, found[0].changes)
     assert noted(fifty) == []
 
@@ -66,4 +66,4 @@ def test_plan_says_it_too_and_its_first_offer_mends_it(recipe_command, fifty):
 
 @pytest.mark.parametrize("name", ["survival", "gemma", "lyrics", "resnet", "seven-b"])
 def test_no_starter_has_too_few_steps(name):
-    assert not too_few_steps.stages(Planned.of(load(ROOT / "recipes" / f"{name}.yaml")[0]).forecasts)
+    assert not limits.too_short(Planned.of(load(ROOT / "recipes" / f"{name}.yaml")[0]).forecasts)

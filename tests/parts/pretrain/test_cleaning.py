@@ -76,7 +76,7 @@ def corpus(*options: str) -> Corpus:
     """The text of seven-b's data stage, on the sample."""
     changes = ["data.hub=", "data.path=data/seven-b-text.jsonl", "data.limit=", *options]
     recipe, _, _ = load(SEVEN_B, from_options(changes))
-    return stages.text(recipe, run_folder.folder("cleaning", "rehearsal").place())
+    return stages.everything(recipe, run_folder.folder("cleaning", "rehearsal").place(), ()).text
 
 
 def texts(folder: Path) -> dict[str, bytes]:

@@ -19,14 +19,15 @@ import yaml
 from runner.check.validate import changed as with_overrides
 from runner.check.validate import load
 from runner.parts.evaluate import seal
+from runner.parts.jobs import kubernetes
 from runner.parts.pretrain import rehearsal
 from runner.plan import Place
 from runner.recipe.overrides import from_options
-from runner.render import kubernetes, render
 from runner.scenarios import translate
 from tests.conftest import ROOT
 from tests.parts.openshift.pods import once, operate, pods
 from tests.parts.report import pages
+from tests.rendering import render
 
 pytestmark = pytest.mark.heavy
 

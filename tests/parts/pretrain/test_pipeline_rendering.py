@@ -10,13 +10,13 @@ import yaml
 
 from runner import catalog
 from runner.check.validate import load
+from runner.parts.jobs import kubernetes
 from runner.recipe.overrides import from_options
-from runner.render import kubernetes
-from runner.render import render as render_plan
 from runner.scenarios import translate
 from runner.tools.problem import Stop
 from tests.catalog.axolotls_own import unknown_keys, validated
 from tests.conftest import ROOT
+from tests.rendering import render as render_plan
 
 SEVEN_B = ROOT / "recipes" / "seven-b.yaml"
 TRAINED = ("pretrain-512", "pretrain-1024", "pretrain-2048", "sft", "dpo", "lora")

@@ -15,18 +15,21 @@ import time
 from contextlib import nullcontext
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from runner.check.validate import changed as with_overrides
 from runner.check.validate import judge, load
 from runner.parts.pretrain import rehearsal
+from runner.parts.pretrain.training import TrainBlocks
 from runner.plan import Plan
 from runner.recipe import overrides
 from runner.run.pipeline import Selection, carry_out
 from runner.run.run_folder import RunFolder
 from runner.scenarios import translate
+from runner.tools import child_process
 from runner.tools.problem import Stop
-from runner.trainer import child_process
+from runner.trainer.settings import BlocksSettings
 from tests.conftest import ROOT
 
 STAGES = ("data", "init", "pretrain-64", "pretrain-128", "sft", "dpo", "lora")
@@ -223,3 +226,20 @@ def test_a_time_limit_ends_a_length_with_a_usable_model_and_a_higher_one_goes_on
     assert steps == list(range(1, 121)), "no step is lost and none is taken twice"
     last = json.loads((run.path / "pretrain-128" / "training_summary.json").read_text("utf-8"))
     assert last["tokens"] == plan.facts["tokens_in_all"] and not last["time_limit"]["reached"]
+
+
+def blocks(first: int, last: int, steps: int = 10):
+    return BlocksSettings(folder="", sequence_len=4, first_step=first, last_step=last, steps=steps, seed=1)
+
+
+def test_a_resumed_length_sees_exactly_the_rows_that_are_left():
+    rows = np.arange(24, dtype=np.uint16).reshape(6, 4)
+    whole = TrainBlocks(rows, blocks(4, 10), batch=2, steps=10)
+    assert len(whole) == 20
+    in_order = [whole[index]["input_ids"][0] for index in range(8, 20)]
+    assert sorted(in_order[:6]) == sorted(in_order[6:]) == [0, 4, 8, 12, 16, 20]
+    assert in_order[:6] != in_order[6:], "each pass has an order of its own"
+    again = TrainBlocks(rows, blocks(4, 10), batch=2, steps=10)
+    assert [again[index]["input_ids"][0] for index in range(14, 20)] == in_order[6:]
+    with pytest.raises(IndexError):
+        whole[7]

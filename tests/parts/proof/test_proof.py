@@ -15,8 +15,7 @@ from runner import catalog
 from runner.check.validate import changed, load
 from runner.data import tokenizers
 from runner.data.report import PreparedRows
-from runner.parts.proof.judging import Reader, _runs
-from runner.parts.proof.showing import KINDS, Faults
+from runner.parts.proof.judging import KINDS, Faults, Reader, _runs
 from runner.plan import Place
 from runner.recipe.overrides import from_options
 from runner.run.launch import WITHOUT_GPU

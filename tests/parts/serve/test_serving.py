@@ -228,7 +228,7 @@ def test_the_loss_on_held_out_rows_comes_from_a_server_that_gives_log_probabilit
 
 def test_a_server_that_reads_other_tokens_than_training_saw_is_not_measured():
     chat = Chat("m", None, "", None, 8)
-    question = language.Question((1, 2, 3), "a", ())
+    question = language.ShortAnswer((1, 2, 3), "a", ())
 
     class Words:
         def decode(self, numbers: Any) -> str:

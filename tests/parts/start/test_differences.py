@@ -9,8 +9,8 @@ import pytest
 
 from runner.check.validate import load
 from runner.commands import cli
-from runner.parts.start import differences
-from runner.parts.start.differences import Difference
+from runner.parts.start.commands import diff
+from runner.parts.start.commands.diff import Difference
 from runner.plan import RECIPE_FILE
 from runner.recipe import reading
 from runner.recipe.copying import edit
@@ -28,7 +28,7 @@ def changed(*options: str):
 
 
 def between(*options: str) -> list[Difference]:
-    return differences.in_settings(reading.read(SURVIVAL), changed(*options))
+    return diff.in_settings(reading.read(SURVIVAL), changed(*options))
 
 
 def test_settings_differ_with_what_they_are():
@@ -42,7 +42,7 @@ def test_settings_differ_with_what_they_are():
 def test_comments_order_and_defaults_are_no_difference():
     whole = load(SURVIVAL)[0].settings.plain()
     turned = json.dumps(dict(reversed(whole.items())))
-    assert differences.in_settings(reading.read(SURVIVAL), reading.parse("turned.yaml", turned)) == []
+    assert diff.in_settings(reading.read(SURVIVAL), reading.parse("turned.yaml", turned)) == []
     assert "report_to" in whole["train"]
 
 
@@ -52,7 +52,7 @@ def test_a_list_of_sections_differs_where_its_items_do():
 
 
 def test_another_scenario_has_settings_that_are_not_there():
-    found = differences.in_settings(reading.read(SURVIVAL), differences.opened("lyrics"))
+    found = diff.in_settings(reading.read(SURVIVAL), diff.opened("lyrics"))
     by_name = {one.name: one for one in found}
     assert by_name["train.last_layers"].after is None and by_name["train.last_layers"].meaning
     assert by_name["train.lora_rank"].before is None and by_name["train.lora_rank"].meaning
@@ -69,23 +69,23 @@ def test_the_sealed_recipe_of_a_run_is_the_recipe(path, tmp_path):
         run = tmp_path / home.replace("/", "-")
         (run / home).mkdir(parents=True)
         (run / home / RECIPE_FILE).write_text(sealed.text)
-        assert differences.in_settings(reading.read(path), differences.opened(str(run))) == []
+        assert diff.in_settings(reading.read(path), diff.opened(str(run))) == []
 
 
 def test_a_folder_that_is_no_run_and_a_recipe_with_errors_are_said(tmp_path):
     with pytest.raises(Stop, match="This folder is no run"):
-        differences.opened(str(tmp_path))
+        diff.opened(str(tmp_path))
     with pytest.raises(Stop, match="There is no such file"):
-        differences.opened("survial")
+        diff.opened("survial")
     with pytest.raises(Stop, match="`epochs` must be"):
         between("train.epochs=-3")
     shutil.copy(SURVIVAL, tmp_path / "survival")
-    assert differences.opened(str(tmp_path / "survival")).file == str(tmp_path / "survival"), "a file before a starter"
-    assert differences.opened("survival").file == str(packaged.named()["survival"])
+    assert diff.opened(str(tmp_path / "survival")).file == str(tmp_path / "survival"), "a file before a starter"
+    assert diff.opened("survival").file == str(packaged.named()["survival"])
 
 
 def test_plans_differ_in_figures_with_units_and_in_emitted_settings():
-    found = {one.name: one for one in differences.in_plans(reading.read(SURVIVAL), changed("train.epochs=8"), 2.5)}
+    found = {one.name: one for one in diff.in_plans(reading.read(SURVIVAL), changed("train.epochs=8"), 2.5)}
     time, cost, memory = (found[f"train: {name}"] for name in ("time", "cost", "GPU memory"))
     assert time.unit == "seconds" and 1.5 * time.before < time.after < 2.1 * time.before
     assert cost.unit == "at 2.5 a GPU hour" and cost.after > cost.before
@@ -95,7 +95,7 @@ def test_plans_differ_in_figures_with_units_and_in_emitted_settings():
 
 
 def test_a_new_recipe_has_figures_alone():
-    found = differences.in_plans(None, reading.read(SURVIVAL))
+    found = diff.in_plans(None, reading.read(SURVIVAL))
     assert found and all(one.unit and one.before is None for one in found)
 
 
@@ -104,12 +104,12 @@ def test_every_starter_can_be_compared_with_every_other():
     assert others
     for path in others:
         before, after = reading.read(first), reading.read(path)
-        assert differences.in_settings(before, after) and differences.in_plans(before, after), path
+        assert diff.in_settings(before, after) and diff.in_plans(before, after), path
 
 
 def test_markdown_of_others_stays_text():
     odd = "a|b `c` <img src=x> [x](y) @all #1 &amp;"
-    cell = differences.markdown([Difference("description", None, odd)], []).splitlines()[-1]
+    cell = diff.markdown([Difference("description", None, odd)], []).splitlines()[-1]
     assert cell == r'| description | - | "a\|b \`c\` \<img src=x\> \[x\](y) \@all \#1 \&amp;" |  |'
 
 

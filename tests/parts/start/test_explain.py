@@ -10,7 +10,7 @@ from runner.check import by_schema
 from runner.check.validate import changed, load
 from runner.commands.cli import _code
 from runner.parts.planner.planned import Planned
-from runner.parts.start import explaining
+from runner.parts.start.commands import explain
 from runner.recipe.overrides import Override
 from runner.tools import packaged
 from tests.conftest import RECIPES, ROOT
@@ -80,8 +80,8 @@ def test_what_more_and_less_cost_is_what_the_plan_says_of_them(told):
 )
 def test_where_a_setting_goes_is_found_by_changing_it(setting, file, line):
     recipe, _, _ = load(ROOT / SURVIVAL)
-    (fact,) = explaining.facts(setting.replace("[1]", "[0]"), (recipe.scenario,))
-    found = explaining.tried(explaining.replace(fact, setting=setting), recipe)
+    (fact,) = explain.facts(setting.replace("[1]", "[0]"), (recipe.scenario,))
+    found = explain.tried(explain.replace(fact, setting=setting), recipe)
     assert any(line in (each.changed or {}).get(file, ()) for each in found.beside), found.beside
     # Hashes and copies of the recipe follow every change, and are no place where a setting goes.
     assert all(
@@ -91,8 +91,8 @@ def test_where_a_setting_goes_is_found_by_changing_it(setting, file, line):
 
 def test_of_nothing_there_is_no_half_and_what_the_schema_shows_is_tried():
     recipe, _, _ = load(ROOT / SURVIVAL, [Override("train.weight_decay", None, 0.0)])
-    (fact,) = explaining.facts("train.weight_decay", (recipe.scenario,))
-    (each,) = explaining.tried(fact, recipe).beside
+    (fact,) = explain.facts("train.weight_decay", (recipe.scenario,))
+    (each,) = explain.tried(fact, recipe).beside
     assert each.shown == "0.01" and "weight_decay: 0.01" in each.changed["axolotl.yaml"]
 
 
@@ -104,11 +104,11 @@ def test_every_setting_of_every_starter_can_be_explained(path):
     assert len(settings) > 100
     silent = []
     for setting in settings:
-        assert explaining.named(setting, (recipe.scenario,)) == [setting]
-        (fact,) = explaining.facts(setting, (recipe.scenario,))
+        assert explain.named(setting, (recipe.scenario,)) == [setting]
+        (fact,) = explain.facts(setting, (recipe.scenario,))
         if fact.within:
             continue
-        found = explaining.tried(fact, recipe)
+        found = explain.tried(fact, recipe)
         if not any(each.changed for each in found.beside) and not any(each.refused for each in found.beside):
             silent.append(setting)
     # A setting that changes nothing that is emitted, and is not refused, stands in a list of which there is no entry, or has one

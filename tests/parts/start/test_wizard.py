@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from runner.check.validate import load
 from runner.commands.cli import _code, cli
 from runner.parts.planner.planned import Planned
-from runner.parts.start import wizard
+from runner.parts.start.commands import new
 from tests.conftest import ROOT
 
 SAMPLES = ROOT / "recipes" / "data"
@@ -49,7 +49,7 @@ def here(tmp_path, monkeypatch):
         for number in range(30):
             Image.new("RGB", (32, 32), (*colour[:2], number)).save(tmp_path / "pictures" / name / f"{number}.png")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("runner.parts.start.hardware.labels", lambda: [])
+    monkeypatch.setattr("runner.parts.start.commands.doctor.labels", lambda: [])
     return tmp_path
 
 
@@ -122,14 +122,14 @@ def made_lines() -> list[str]:
     ids=["questions", "templates", "conversations", "text", "songs", "images"],
 )
 def test_answers_and_options_give_the_same_recipe_byte_for_byte(here, monkeypatch, kind, file, answers):
-    monkeypatch.setattr(wizard, "terminal", lambda: True)
+    monkeypatch.setattr(new, "terminal", lambda: True)
     monkeypatch.setattr("runner.parts.start.drafting.choices", lambda answers: [])
     asked = CliRunner().invoke(cli, ["new", "made"], input="\n".join([kind, file, *answers, ""]))
     assert asked.exit_code == 0, f"{asked.output}{asked.exception!r}"
     command = next(line for line in asked.output.splitlines() if line.startswith("  recipe new made"))
     first = (here / "made.yaml").read_bytes()
     (here / "made.yaml").unlink()
-    monkeypatch.setattr(wizard, "terminal", lambda: False)
+    monkeypatch.setattr(new, "terminal", lambda: False)
     assert _code(shlex.split(command)[1:]) == 0
     assert (here / "made.yaml").read_bytes() == first
 
@@ -185,7 +185,7 @@ def test_without_a_terminal_and_without_answers_from_is_missing(here, capsys, go
 
 
 def test_wrong_answers_are_asked_again_with_a_sentence(here, monkeypatch, golden_message):
-    monkeypatch.setattr(wizard, "terminal", lambda: True)
+    monkeypatch.setattr(new, "terminal", lambda: True)
     monkeypatch.setattr("runner.parts.start.drafting.choices", lambda answers: [])
     said = ["musik", "questions", "nothing.csv", "header.csv", "lonely.csv", "my.csv", "Questoin", "Question", "Reply"]
     said += ["Qwen/Qwen3-4C", "meta-llama/Llama-3.3-70B-Instruct", "moon", "here", "cpu", "NVIDIA-L4", "0", "1"]

@@ -1,20 +1,24 @@
-"""The site: what a namespace needs before the first job of its recipes, from the templates beside this file.
+"""The site: what a namespace needs before the first job of its recipes, from the templates beside this file; and how
+files beside a recipe get to its pods, for people who send manifests without `recipe submit`.
 
-Everything names its own namespace, and the kustomization sets none: the right to fetch another namespace's image is given
-there. Claims are not among what it takes, because some of them may be there with another size or mode, which a cluster
-refuses to change.
+Every object names its own namespace, and the kustomization sets none: the right to pull another namespace's image is
+given there. It leaves claims out, because some may exist with another size or mode, which a cluster refuses to change.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from string import Template
 
+from runner.parts.jobs import batch, kubernetes, podspec, trainjob
+from runner.parts.jobs.kubernetes import CLAIMS_FILE, IMAGE_REGISTRY, Manifest, image
 from runner.parts.openshift import driver_job
-from runner.plan import Plan
-from runner.render import training_jobs
-from runner.render.kubernetes import CLAIMS_FILE, IMAGE_REGISTRY, image
+from runner.plan import Plan, Stage
+from runner.recipe.recipe import Recipe
+from runner.scenarios.shared.common import data_file
 from runner.tools.files import Artifact
 from runner.tools.names import listed
 from runner.tools.problem import Stop
@@ -27,6 +31,9 @@ ACCOUNT = "recipe-runner"
 RESULTS_GIB = 100
 COMMENT_COLUMN = 48
 NEWER_QUEUES_SINCE = (0, 15)
+# What is written beside jobs: instructions for files, and the pod that opens their claims, which stays so many seconds.
+README, POD = "FILES.md", "files.yaml"
+PART, OPEN_SECONDS = "files", 4 * 3600
 # What a site's kustomization may take, in this order, and what each file is.
 FILES = {
     "namespace.yaml": "the project; delete this line where someone else has made it for you",
@@ -181,20 +188,21 @@ def _boards(space: str, own: Iterable[Plan]) -> list[str]:
 
 
 def _kueue(own: Iterable[Plan]) -> str:
-    """The form of queues that the cluster has: the newer one came with Kueue 0.15, and with 0.20 the older one went. OpenShift AI 3.6
-    starts TrainJobs in a way that only newer ones know."""
+    """The API version of queues on the cluster: Kueue 0.15 brought the newer one, and 0.20 dropped the older one.
+    Without a stated version the recipes' OpenShift AI decides: 3.6 starts TrainJobs in a way that only newer ones
+    know."""
     sites = [plan.site for plan in own]
-    known = [training_jobs.numbers(site["kueue"]) >= NEWER_QUEUES_SINCE for site in sites if site.get("kueue")]
-    newer = all(known) if known else all(map(training_jobs.patched, sites))
+    known = [kubernetes.numbers(site["kueue"]) >= NEWER_QUEUES_SINCE for site in sites if site.get("kueue")]
+    newer = all(known) if known else all(map(kubernetes.patched, sites))
     return f"kueue.x-k8s.io/{'v1beta2' if newer else 'v1beta1'}"
 
 
 def _monitoring(space: str, own: Sequence[Plan]) -> list[str]:
-    """What reads the metrics, and the way through the walls that OpenShift AI puts around each TrainJob; where it does not yet,
-    a policy of ours would be the first wall."""
+    """What reads the metrics, and the way through the network policies that OpenShift AI puts around each TrainJob.
+    Where it has none yet, a policy of ours would be the first."""
     ports = dict.fromkeys(sorted(plan.site["metrics_port"] for plan in own))
     lines = "\n".join(f"        - protocol: TCP\n          port: {port}" for port in ports)
-    walled = any(training_jobs.version(plan.site) >= training_jobs.WALLED_SINCE for plan in own)
+    walled = any(kubernetes.version(plan.site) >= trainjob.WALLED_SINCE for plan in own)
     policies = [_filled("scraping", namespace=space, ports=lines)] if walled else []
     return [_filled("monitoring", namespace=space), *policies]
 
@@ -249,3 +257,53 @@ def _word(text: str) -> str:
 def _aligned(text: str) -> str:
     """The comments behind what they are about, in one column where there is room."""
     return re.sub(r"(?m)^( *[^#\s].*?) +(# .*)$", lambda line: f"{line[1]:<{COMMENT_COLUMN - 1}} {line[2]}", text)
+
+
+def beside_jobs(recipe: Recipe, plan: Plan) -> list[Artifact]:
+    """The instructions for files beside a recipe, and the pod that they need, if any; nothing where there are no such
+    files."""
+    # Where pods read each file or folder, by its name from the recipe's folder.
+    files = {name: data_file(recipe, plan.place, name) or "" for _, name in recipe.local_files()}
+    if not files:
+        return []
+    comes, space, name = plan.site["data_from"], plan.site["namespace"], recipe.file.name
+    words = {"name": plan.name, "recipe": name, "namespace": space}
+    if comes == "claim":
+        manifest = opening_pod(plan, plan.stages[0])
+        pod = manifest["metadata"]["name"]
+        homes = {file: str(PurePosixPath(there).parent) for file, there in files.items()}
+        typed = [
+            f"oc exec {pod} --namespace {space} -- mkdir -p {shlex.quote(home)}"
+            for home in dict.fromkeys(homes.values())
+        ]
+        typed += [f"oc cp {shlex.quote(file)} {shlex.quote(f'{space}/{pod}:{home}/')}" for file, home in homes.items()]
+        words |= {"pod": pod, "claims": str(PurePosixPath(plan.stages[0].folder, CLAIMS_FILE))}
+        return [_instructions(comes, typed, words), Artifact(POD, yaml_text(manifest))]
+    # Where each belongs in a checkout, whose `recipes/` pods have as their folder of files.
+    top = plan.place.files_dir or "/"
+    below = {file: f"recipes/{PurePosixPath(there).relative_to(top)}" for file, there in files.items()}
+    homes = {name: "recipes"} | {file: str(PurePosixPath(there).parent) for file, there in below.items()}
+    typed = [f'mkdir -p "$CHECKOUT"/{shlex.quote(home)}' for home in dict.fromkeys(homes.values())]
+    typed += [f'cp -R {shlex.quote(file)} "$CHECKOUT"/{shlex.quote(home)}/' for file, home in homes.items()]
+    if comes == "git":
+        return [_instructions(comes, typed, words | {"added": shlex.join([f"recipes/{name}", *below.values()])})]
+    last = "\n".join(f"    {step}" for step in steps([plan], "site") if "claims" not in step)
+    if above := [file for file in files if file.startswith("..")]:
+        last += f"\n\nAn image holds what is below `recipes/` alone: move {listed(above)} below the folder of the recipe first."
+    return [_instructions(comes, typed, words | {"recipe": shlex.quote(name), "steps": last})]
+
+
+def _instructions(comes: str, typed: Iterable[str], words: Mapping[str, str]) -> Artifact:
+    """What to type for files that get to pods by that value of `openshift.data_from`. typed: the commands that copy
+    them."""
+    text = (TEMPLATES / f"files-{comes}.md").read_text(encoding="utf-8")
+    copies = "\n".join(f"    {command}" for command in typed)
+    return Artifact(README, Template(text).substitute(words, copies=copies))
+
+
+def opening_pod(plan: Plan, stage: Stage) -> Manifest:
+    """A pod that opens the claims and waits. Its image needs `tar`, as `oc cp` does."""
+    # It runs nothing of the recipe's code.
+    alone = replace(plan.only(stage), code_from_git=None)
+    container = batch.small(alone, PART, ["sleep", str(OPEN_SECONDS)], podspec.claim_mounts(plan))
+    return batch.alone(alone, stage, PART, container, podspec.claim_volumes(plan), seconds=OPEN_SECONDS)

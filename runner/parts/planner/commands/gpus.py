@@ -1,15 +1,47 @@
 """`recipe gpus`: the GPUs of the catalog, and how a recipe does on each."""
 
 import json
-from dataclasses import asdict
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 
 import click
 
 from runner import catalog
+from runner.check.validate import changed
 from runner.commands.options import complete_recipe, listing_option, open_recipe, say, set_option, table
-from runner.parts.planner import cards
-from runner.parts.planner.cards import OnCard
+from runner.parts.planner import forecast
+from runner.parts.planner.parameters import UnknownArchitecture
+from runner.parts.planner.planned import Planned
 from runner.recipe import units
+from runner.recipe.overrides import Override
+from runner.recipe.recipe import Recipe
+from runner.tools.problem import Stop
+
+
+@dataclass(frozen=True)
+class _OnCard:
+    """A recipe on another card. planned: None where it cannot run there; why: the reason."""
+
+    card: catalog.Gpu
+    planned: Planned | None
+    why: str = ""
+
+    @property
+    def fits(self) -> bool:
+        """Whether all stages fit the card; the recipe's limits are another question."""
+        return self.planned is not None and all(stage.fits for stage in self.planned.forecasts)
+
+
+def _on_cards(recipe: Recipe) -> Iterator[_OnCard]:
+    """The recipe on every card of the catalog, as its `machines.gpu`."""
+    for card in filter(None, map(catalog.gpu, catalog.gpu_names())):
+        try:
+            other, _ = changed(recipe, [Override("machines.gpu", None, card.name, "recipe gpus")])
+            yield _OnCard(card, Planned.of(other))
+        except Stop as stop:
+            yield _OnCard(card, None, stop.problems[0].message)
+        except UnknownArchitecture as error:
+            raise Stop(forecast.unknown_architecture(recipe, error)) from None
 
 
 @click.command()
@@ -20,7 +52,7 @@ def gpus(path: str | None, sets: tuple[str, ...], style: str) -> None:
     """Show the GPUs that a recipe can name, by their label on a cluster. With RECIPE: what it takes on each of them."""
     if path:
         recipe, _ = open_recipe(path, sets, aside=style == "json")
-        found = list(cards.on_cards(recipe))
+        found = list(_on_cards(recipe))
         if style == "json":
             say(json.dumps([_entry(each) for each in found], indent=2, ensure_ascii=False))
             return
@@ -52,7 +84,7 @@ def _facts(card: catalog.Gpu) -> tuple[str, ...]:
     )
 
 
-def _row(one: OnCard) -> tuple[str, ...]:
+def _row(one: _OnCard) -> tuple[str, ...]:
     has = units.gib(one.card.usable_gib * 2**30)
     if one.planned is None:
         return one.card.name, has, "-", "-", one.why
@@ -62,7 +94,7 @@ def _row(one: OnCard) -> tuple[str, ...]:
     return one.card.name, has, units.gib(need), units.duration(seconds) if seconds else "-", said
 
 
-def _entry(one: OnCard) -> dict[str, object]:
+def _entry(one: _OnCard) -> dict[str, object]:
     stages = one.planned.forecasts if one.planned else []
     return {
         "gpu": one.card.name,

@@ -12,27 +12,19 @@ from runner import parts
 from runner.check import by_schema
 from runner.check.validate import load
 from runner.commands.options import end, open_recipe, print_notes, recipe_path, say, set_option, with_section
-from runner.parts.planner import calibration_store, constants, forecast, recipe_offers, too_few_steps
-from runner.parts.planner.forecast import Forecast
+from runner.parts.planner import calibration, constants, forecast, limits, recipe_offers, report, text
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.recipe_offers import Offer
-from runner.parts.planner.show import machines, screen, text
-from runner.parts.planner.show.by_trace import BASIS, TracedStage, as_json
-from runner.parts.planner.show.chart import svg
-from runner.parts.planner.show.report import PlanReport
-from runner.parts.planner.trace import any_architecture, trace
-from runner.parts.planner.workload import Workload
-from runner.plan import Plan
 from runner.recipe import copying
 from runner.recipe import overrides as changing
 from runner.recipe.recipe import Recipe
-from runner.render import place
 from runner.scenarios import translate
+from runner.scenarios.targets import place
 from runner.tools.files import write_text
 from runner.tools.problem import Stop
 
-# What a recipe may have, too.
+# The same limit as a recipe's.
 MOST_MACHINES = 1024
 
 
@@ -40,7 +32,7 @@ MOST_MACHINES = 1024
 @recipe_path
 @set_option
 @click.option("--format", "style", type=click.Choice(["text", "json"]), default="text", help="How to print the plan.")
-@click.option("--details", is_flag=True, help="Show the parts of every figure, stage by stage.")
+@click.option("--details", "in_parts", is_flag=True, help="Show the parts of every figure, stage by stage.")
 @click.option("--exact", is_flag=True, help="Build the real model and count every byte of two steps on fake tensors.")
 @click.option("--price", type=click.FloatRange(min=0), help="What one GPU costs an hour, in any currency.")
 @click.option(
@@ -49,7 +41,11 @@ MOST_MACHINES = 1024
 @click.option("--rows", type=click.IntRange(min=1), help="How many rows there are, where nobody has counted them.")
 @click.option("--apply", "taken", type=click.IntRange(min=1), metavar="N", help="Write offer N into the recipe.")
 @click.option(
-    "--chart", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.svg", help="Draw memory and time."
+    "--chart",
+    "picture",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE.svg",
+    help="Draw memory and time.",
 )
 @click.option(
     "--serve", "serves", is_flag=True, help="Say what a server of the trained model needs, in place of training."
@@ -59,20 +55,20 @@ def plan(
     path: str,
     sets: tuple[str, ...],
     style: str,
-    details: bool,
+    in_parts: bool,
     exact: bool,
     price: float | None,
     counts: str | None,
     rows: int | None,
     taken: int | None,
-    chart: Path | None,
+    picture: Path | None,
     serves: bool,
     runs: tuple[str, ...],
 ) -> int:
     """Say whether a recipe fits, how long it takes, what it costs, and what to change.
 
-    Pace and allocator slack of a card come from your own runs on it, where there were any: a run keeps them on the machine
-    that it ran on, and `--learn` those of a run that was fetched."""
+    Pace and allocator slack of a card come from your own runs on it, where there were any: a run keeps them on the
+    machine that it ran on, and `--learn` those of a run that was fetched."""
     if price is not None and not math.isfinite(price):
         raise Stop(f"`--price {price}` is no price.", "For example: --price 2.50", code=2)
     if taken and (sets or style == "json"):
@@ -83,12 +79,14 @@ def plan(
             else "It shows a difference; leave that out."
         )
         raise Stop(f"`--apply` writes into the recipe as it stands, and does not go with `{other}`.", hint, code=2)
-    if chart and chart.suffix.lower() != ".svg":
-        raise Stop(f"`--chart` draws SVG, and `{chart}` is no name for that.", "For example: --chart plan.svg", code=2)
+    if picture and picture.suffix.lower() != ".svg":
+        raise Stop(
+            f"`--chart` draws SVG, and `{picture}` is no name for that.", "For example: --chart plan.svg", code=2
+        )
     nodes = _counts(counts)
     recipe = _open(path, sets, style)
     if serves:
-        others = {"--apply": taken, "--chart": chart, "--exact": exact, "--machines": counts}
+        others = {"--apply": taken, "--chart": picture, "--exact": exact, "--machines": counts}
         if unfit := [name for name, given in others.items() if given]:
             raise Stop(
                 f"`--serve` is about a server, and `{unfit[0]}` about training.", "Leave out one of the two.", code=2
@@ -96,48 +94,48 @@ def plan(
         served: int = parts.hook("plan_server")(with_section(recipe, "serve", "--serve"), style == "json")
         return served
     if runs:
-        from runner.parts.planner import calibration
-
         calibration.learn(recipe, runs)
-    click.get_current_context().with_resource(constants.taking(calibration_store.constants()))
+    click.get_current_context().with_resource(constants.taking(calibration.learned()))
     try:
         planned = Planned.of(recipe, price, rows)
     except UnknownArchitecture as error:
-        if not exact or taken or chart:
+        if not exact or taken or picture:
             raise Stop(forecast.unknown_architecture(recipe, error)) from None
         made = translate(recipe, place(recipe))
-        return _by_trace_alone(recipe, made, forecast.of(recipe, made, price, rows, any_architecture=True), style)
+        forecasts = forecast.of(recipe, made, price, rows, any_architecture=True)
+        by_trace: int = parts.hook("plan_by_trace")(recipe, made, forecasts, style == "json")
+        return by_trace
     found = recipe_offers.of(planned)
     if taken:
         return _apply(planned, found, taken)
-    # Operations are shown by JSON alone.
-    traced = {stage.stage.name: trace(stage.workload, style == "json") for stage in planned.forecasts} if exact else {}
-    if chart or style == "json":
-        report = PlanReport.of(planned, found, nodes, traced)
-        if chart:
-            _draw(report, chart)
-        if style == "json":
-            say(report.as_json())
-            return 1 if planned.problems else 0
-    screen.answer(planned, found)
-    if details:
-        text.show(planned, nodes, traced)
-        if planned.hardware:
-            say(str(planned.hardware))
+    # Only JSON shows operations.
+    traced = {}
+    if exact:
+        trace = parts.hook("trace")
+        traced = {stage.stage.name: trace(stage.workload, style == "json") for stage in planned.forecasts}
+    if picture:
+        _draw(planned, picture)
+    if style == "json":
+        say(report.as_json(planned, found, nodes, traced))
+        return 1 if planned.problems else 0
+    text.answer(planned, found)
+    if in_parts:
+        text.details(planned, nodes, traced)
     else:
-        screen.stages(planned, traced)
+        text.stages(planned)
+        text.exact(Console(width=text.WIDTH), planned.forecasts, traced)
     if nodes:
-        machines.show(planned, nodes)
-    screen.offered(found)
+        text.machines(planned, nodes)
+    text.offered(found)
     for problem in (*planned.problems, *planned.notes):
-        # Here the offers are there to see, or that there are none.
+        # The offers are printed above, or there are none.
         said = "" if found else "No change that was tried makes all of it hold: name a larger GPU, or ask for less."
-        hint = problem.hint.replace(forecast.OFFERED, said).replace(
-            too_few_steps.OFFERED, "" if found else too_few_steps.OFFERED
-        )
+        hint = problem.hint.replace(forecast.OFFERED, said)
+        if found:
+            hint = hint.replace(limits.MORE_STEPS_OFFERED, "")
         say(f"\n{replace(problem, hint=hint.rstrip())}")
-    if chart:
-        say(f"\n{chart}: memory over a step, and time by stage")
+    if picture:
+        say(f"\n{picture}: memory over a step, and time by stage")
     if planned.problems:
         then = ("plan", path, "--apply", "1") if found and not sets else ("plan", path, "--details")
         end("As it stands it does not hold.", *then)
@@ -166,29 +164,13 @@ def _apply(planned: Planned, found: list[Offer], taken: int) -> int:
     return 0
 
 
-def _draw(report: PlanReport, file: Path) -> None:
+def _draw(planned: Planned, file: Path) -> None:
     try:
-        write_text(file, svg(report))
+        write_text(file, report.svg(planned))
     except OSError as error:
         raise Stop(
             f"`{file}` cannot be written: {error.strerror}.", "Name a file in a folder that is yours behind `--chart`."
         ) from None
-
-
-def _by_trace_alone(recipe: Recipe, planned: Plan, forecasts: list[Forecast], style: str) -> int:
-    """Shows what traces say of models that there are no formulas for; 1 where one does not fit its GPU."""
-    stages = []
-    for stage in forecasts:
-        if isinstance(work := stage.workload, Workload):
-            stages.append(TracedStage.of(stage, work, any_architecture(work, recipe.base_folder)))
-            if style == "text":
-                Console(width=120).print(stages[-1].table())
-    told = {stage.stage for stage in stages}
-    if style == "text":
-        say(BASIS)
-    else:
-        say(as_json(recipe.name, stages, [stage.name for stage in planned.stages if stage.name not in told]))
-    return int(any(stage.fits is False for stage in stages))
 
 
 def _open(path: str, sets: tuple[str, ...], style: str) -> Recipe:
@@ -200,11 +182,11 @@ def _open(path: str, sets: tuple[str, ...], style: str) -> Recipe:
     return recipe
 
 
-def _counts(text: str | None) -> list[int]:
-    """Counts of machines; dots go on as the two before them began, up to the one after them."""
+def _counts(given: str | None) -> list[int]:
+    """Counts of machines. Dots continue the two counts before them, up to the count after them."""
     try:
         counts: list[int] = []
-        parts = [part.strip() for part in (text or "").split(",") if part.strip()]
+        parts = [part.strip() for part in (given or "").split(",") if part.strip()]
         for at, part in enumerate(parts):
             if part in ("…", "..."):
                 step, end = counts[-1] // counts[-2], int(parts[at + 1])
@@ -215,5 +197,5 @@ def _counts(text: str | None) -> list[int]:
     except (ValueError, IndexError, ZeroDivisionError):
         counts = [0]
     if any(not 1 <= count <= MOST_MACHINES for count in counts):
-        raise Stop(f"`--machines {text}` is no list of counts.", "For example: --machines 1,2,4", code=2)
+        raise Stop(f"`--machines {given}` is no list of counts.", "For example: --machines 1,2,4", code=2)
     return counts

@@ -1,10 +1,468 @@
-"""`recipe doctor`: what will not work on this machine."""
+"""`recipe doctor`: what this machine has, and what of a recipe will not work on it, each with what mends it."""
 
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from runner import catalog
+from runner.catalog.models import why_no_hub
 from runner.commands.options import complete_recipe, end, open_recipe, say, set_option
+from runner.parts.planner import forecast, storage
+from runner.parts.planner.parameters import UnknownArchitecture
+from runner.plan import Plan
+from runner.recipe import units
+from runner.recipe.recipe import Recipe
+from runner.run.launch import device_names, gpus_of, particular
+from runner.scenarios import translate
+from runner.scenarios.targets import place
+from runner.tools import packaged
+from runner.tools.problem import Stop
+from runner.tools.process import free_port, hush
+
+if TYPE_CHECKING:
+    from runner.recipe.sections import Nodes
+
+
+PACKAGES = (
+    "axolotl",
+    "torch",
+    "transformers",
+    "peft",
+    "trl",
+    "accelerate",
+    "datasets",
+    "deepspeed",
+    "bitsandbytes",
+    "flash-attn",
+    "kernels",
+    "liger-kernel",
+    "torchao",
+    "lm_eval",
+    "ray",
+    "datatrove",
+    "spacy",
+)
+# What torchrun on one machine and the training operator meet on.
+PORTS = (29500, 23456)
+# FlashAttention as transformers takes it where the package is not there: from the hub, or from a folder that LOCAL_KERNELS
+# names for it (the kernels library's own variable).
+FLASH_KERNEL = "kernels-community/flash-attn2"
+
+
+@dataclass(frozen=True)
+class Card:
+    """A GPU that is here: name as the driver gives it, memory in GiB, compute capability (`9.0`)."""
+
+    name: str
+    memory_gib: float
+    capability: str
+
+    @property
+    def label(self) -> str:
+        """The name as a cluster's label has it."""
+        return catalog.label_of(self.name)
+
+    @property
+    def fp8(self) -> bool:
+        return tuple(map(int, self.capability.split("."))) >= (9, 0)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """memory_gib, disk_gib (free at `folder`), shm_gib: GiB. links: how GPUs reach each other, as the driver draws it.
+    cards: those that programs may see; visible: CUDA_VISIBLE_DEVICES, None where it is not set. flash_kernel: where
+    FlashAttention's kernel lies, None where it would come from the hub. ports: looked at; ports_taken: of them.
+    hub: None where it answers, else why not. gated: models asked for, with why they cannot be had.
+    """
+
+    python: str
+    packages: dict[str, str | None]
+    cards: tuple[Card, ...] = ()
+    visible: str | None = None
+    driver: str = ""
+    links: str = ""
+    memory_gib: float = 0.0
+    shm_gib: float = 0.0
+    disk_gib: float = 0.0
+    folder: str = "."
+    cores: int = 1
+    flash_kernel: str | None = None
+    ports: tuple[int, ...] = PORTS
+    ports_taken: tuple[int, ...] = ()
+    hub: str | None = None
+    token: bool = False
+    gated: dict[str, str | None] = field(default_factory=dict)
+
+
+def probe(folder: Path, models: tuple[str, ...] = (), ports: tuple[int, ...] = PORTS) -> Machine:
+    """This machine, as far as it can be seen. folder: where results would go. models: names on the hub to ask for. ports:
+    those to be free."""
+    hub = why_no_hub()
+    return Machine(
+        python=platform.python_version(),
+        packages={name: _version(name) for name in PACKAGES},
+        cards=_cards(),
+        visible=os.environ.get("CUDA_VISIBLE_DEVICES"),
+        driver=_said("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").split("\n")[0],
+        links=_said("nvidia-smi", "topo", "-m"),
+        memory_gib=_memory_gib(),
+        shm_gib=_free_gib(Path("/dev/shm")),
+        disk_gib=_free_gib(folder),
+        folder=str(folder),
+        cores=len(os.sched_getaffinity(0)),
+        flash_kernel=_flash_kernel(),
+        ports=ports,
+        ports_taken=tuple(port for port in ports if _taken(port)),
+        hub=hub,
+        token=_token(),
+        gated={name: hub or _refused(name) for name in models},
+    )
+
+
+def labels() -> list[str]:
+    """The labels of this machine's GPUs, as its driver names them; none where it has none."""
+    said = _said("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
+    return [catalog.label_of(line.strip()) for line in said.splitlines() if line.strip()]
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _cards() -> tuple[Card, ...]:
+    try:
+        import torch
+    except ImportError:
+        return ()
+    cards = []
+    for index in range(torch.cuda.device_count()):
+        facts = torch.cuda.get_device_properties(index)
+        cards.append(Card(facts.name, round(facts.total_memory / 2**30, 1), f"{facts.major}.{facts.minor}"))
+    return tuple(cards)
+
+
+def _flash_kernel() -> str | None:
+    """The folder that FlashAttention's kernel is loaded from, as LOCAL_KERNELS names it (NAME=FOLDER, `:` between them)."""
+    for entry in os.environ.get("LOCAL_KERNELS", "").split(":"):
+        name, _, folder = entry.partition("=")
+        if name == FLASH_KERNEL and Path(folder).is_dir():
+            return folder
+    return None
+
+
+def _said(*command: str) -> str:
+    """What a command prints; nothing where it is not there or fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def _memory_gib() -> float:
+    """Main memory, or what a container may use of it where that is less."""
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            text = Path(file).read_text(encoding="ascii").strip()
+        except OSError:
+            continue
+        if text.isdigit():
+            whole = min(whole, int(text))
+    return whole / 2**30
+
+
+def _free_gib(folder: Path) -> float:
+    """Free space where `folder` is or would be, GiB; 0 where it cannot be told."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    try:
+        return shutil.disk_usage(folder).free / 2**30
+    except OSError:
+        return 0.0
+
+
+def _taken(port: int) -> bool:
+    try:
+        free_port(port)
+    except Stop:
+        return True
+    return False
+
+
+def _token() -> bool:
+    try:
+        from huggingface_hub import get_token
+    except ImportError:
+        return bool(os.environ.get("HF_TOKEN"))
+    return get_token() is not None
+
+
+def _refused(name: str) -> str | None:
+    """None where the hub lets this account read the repository; else its reason."""
+    try:
+        from httpx import HTTPError
+        from huggingface_hub import HfApi
+        from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
+    except ImportError:
+        return "huggingface_hub is not installed"
+    try:
+        HfApi().auth_check(name)
+    except GatedRepoError:
+        return "its owner has to grant access first"
+    except RepositoryNotFoundError:
+        return "there is no such repository, or it is private"
+    except (HTTPError, HFValidationError, OSError) as error:
+        return (str(error).strip() or type(error).__name__).split("\n")[0]
+    return None
+
+
+OK, WARNING, PROBLEM = "ok", "warning", "problem"
+NEEDED = ("axolotl", "torch", "transformers", "peft", "trl", "accelerate", "datasets")
+NEEDED_FOR_IMAGES = ("torch", "transformers", "accelerate", "datasets")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """state: ok, warning or problem; subject: what was looked at; text: what was found; mend: what to do."""
+
+    state: str
+    subject: str
+    text: str
+    mend: str = ""
+
+    def __str__(self) -> str:
+        line = f"{self.state:<8} {self.subject:<12} {self.text}"
+        return f"{line}\n{'':<22}→ {self.mend}" if self.mend else line
+
+
+def findings(machine: Machine, recipe: Recipe | None = None, plan: Plan | None = None) -> list[Finding]:
+    """Everything worth saying, in the order of the checks; with a recipe also what it asks for, of its own GPUs alone."""
+    if recipe and machine.cards:
+        taken = particular(machine.visible, gpus_of(recipe), len(machine.cards))
+        names = device_names(machine.visible, len(machine.cards))
+        cards = tuple(machine.cards[index] for index in taken)
+        machine = replace(machine, cards=cards, links=_between([names[index] for index in taken], machine.links))
+    return [finding for check in CHECKS for finding in check(machine, recipe, plan)]
+
+
+def packages(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
+    images = plan is not None and all(stage.engine == "images" for stage in plan.stages if stage.trains)
+    needed = NEEDED_FOR_IMAGES if images else NEEDED
+    if missing := [name for name in needed if not machine.packages.get(name)]:
+        yield Finding(PROBLEM, "packages", f"not installed: {', '.join(missing)}", packaged.install("train"))
+    else:
+        shown = ", ".join(f"{name} {machine.packages[name]}" for name in needed)
+        yield Finding(OK, "packages", f"Python {machine.python}, {shown}")
+    axolotl, written_for = machine.packages.get("axolotl"), catalog.AXOLOTL_VERSION
+    if axolotl and axolotl != written_for and not images:
+        text = f"version {axolotl}, and the recipes are written for {written_for}"
+        yield Finding(PROBLEM, "axolotl", text, f"pip install axolotl=={written_for}")
+    if recipe and recipe.model.get("attention") == "flash_attention_2":
+        yield _flash_attention(machine)
+    for name, why, extra in _wanted_packages(recipe) if recipe else ():
+        if version := machine.packages.get(name):
+            yield Finding(OK, name, f"version {version}, for {why}")
+        else:
+            yield Finding(PROBLEM, name, f"not installed, and the recipe needs it for {why}", extra)
+
+
+def _flash_attention(machine: Machine) -> Finding:
+    """The package, or the kernel that transformers takes in its place, which the product's own image carries."""
+    why, mend = "for `attention: flash_attention_2`", f"{packaged.install('flash')}, or `attention: sdpa`"
+    kernels = machine.packages.get("kernels")
+    if version := machine.packages.get("flash-attn"):
+        return Finding(OK, "flash-attn", f"version {version}, {why}")
+    if kernels and machine.flash_kernel:
+        return Finding(OK, "flash-attn", f"the kernel in {machine.flash_kernel}, {why}")
+    if kernels and machine.hub is None:
+        text = f"not installed; {FLASH_KERNEL} is fetched from the hub when training begins, {why}"
+        return Finding(WARNING, "flash-attn", text, mend)
+    return Finding(PROBLEM, "flash-attn", f"not installed, and its kernel is not here either, {why}", mend)
+
+
+def _wanted_packages(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
+    """Packages beside the usual ones: the name, what a recipe needs it for, and what installs it."""
+    train = packaged.install("train")
+    # Images are trained without this setting.
+    if recipe.settings.get("distribution", "").startswith("zero"):
+        yield "deepspeed", f"`distribution: {recipe.distribution}`", train
+    if recipe.scenario != "pipeline":
+        return
+    stages = [section for name in ("pretrain", "sft", "dpo", "lora") if (section := recipe.settings.get(name))]
+    if any("bnb" in stage.optimizer for stage in stages):
+        for name in ("bitsandbytes", "torchao"):
+            yield name, "an 8-bit optimizer", train
+    if recipe.speed.fused_kernels or recipe.speed.fused_cross_entropy:
+        yield "liger-kernel", "`speed.fused_kernels` and `speed.fused_cross_entropy`", train
+    if not recipe.data.packed:
+        for name in ("datatrove", "spacy"):
+            yield name, "cleaning text", packaged.install("data")
+        if recipe.data.cleaning.executor == "ray":
+            yield "ray", "`data.cleaning.executor: ray`", 'pip install "ray[default]"'
+    if recipe.evaluation.tasks:
+        yield "lm_eval", "`evaluation.tasks`", train
+
+
+def gpus(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
+    if not machine.cards:
+        mend = "`recipe rehearse` and `recipe render` need none"
+        yield Finding(PROBLEM if recipe else WARNING, "GPU", "this machine has none that training could use", mend)
+        return
+    for card in sorted(set(machine.cards), key=lambda card: card.name):
+        has = f"{card.memory_gib:g} GiB, compute capability {card.capability}, {'FP8' if card.fp8 else 'no FP8'}"
+        driver = f", driver {machine.driver}" if machine.driver else ""
+        yield Finding(OK, "GPU", f"{machine.cards.count(card)} × {card.name}, {has}{driver}")
+    if len(machine.cards) > 1:
+        yield _links(machine, recipe)
+    if recipe:
+        yield from _against_recipe(machine, recipe, plan)
+
+
+def _between(names: list[str], table: str) -> str:
+    """The cells of the driver's table of links between these GPUs; all of the table where it does not name them."""
+    header, *rows = [line.split() for line in table.splitlines() if line.strip().startswith("GPU")] or [[]]
+    labels = [f"GPU{name}" for name in names]
+    if not set(labels) <= set(header):
+        return table
+    columns = [header.index(label) + 1 for label in labels]
+    return "\n".join(" ".join(row[column] for column in columns) for row in rows if row[0] in labels)
+
+
+def _links(machine: Machine, recipe: Recipe | None) -> Finding:
+    # A cell of the table; the legend below it says `NV#` and NVLinks on every machine.
+    if re.search(r"\bNV\d+\b", machine.links):
+        return Finding(OK, "interconnect", "the GPUs reach each other over NVLink")
+    if not machine.links:
+        text = "the driver does not say how the GPUs reach each other"
+        return Finding(WARNING, "interconnect", text, "nvidia-smi topo -m")
+    over = "the GPUs reach each other over PCIe"
+    if recipe and not recipe.settings.knows("distribution"):
+        return Finding(OK, "interconnect", f"{over}, which is enough for images")
+    mend = "`distribution: ddp` where the model fits on each GPU"
+    return Finding(WARNING, "interconnect", f"{over}, and sharing weights takes long there", mend)
+
+
+def _against_recipe(machine: Machine, recipe: Recipe, plan: Plan | None) -> Iterator[Finding]:
+    """The particular GPUs that the recipe asks for, and the number formats that it plans on them."""
+    planned, here, count = recipe.machines, machine.cards[0], len(machine.cards)
+    known = catalog.gpu(planned.gpu)
+    if here.label != planned.gpu:
+        text = f"the recipe is planned for {known.title if known else planned.gpu}, and this is {here.name}"
+        yield Finding(WARNING, "GPU", text, f"machines.gpu={here.label}")
+    if known and here.memory_gib < 0.9 * known.memory_gib:
+        text = f"{here.memory_gib:g} GiB, and the recipe is planned for {known.memory_gib} GiB"
+        mend = "lower micro_batch_size, and raise gradient_accumulation_steps as much"
+        yield Finding(PROBLEM, "GPU memory", text, mend)
+    if count != planned.gpus_per_node:
+        text = f"{count} here, and the recipe plans {planned.gpus_per_node} a machine"
+        yield Finding(WARNING, "GPU", text, f"machines.gpus_per_node={count}")
+    for kind, precision in (plan.facts.get("precision", {}) if plan else {}).items():
+        if precision == "fp8" and not here.fp8:
+            yield Finding(PROBLEM, "FP8", f"{kind} is planned in FP8, and {here.name} has none", "model.precision=bf16")
+
+
+def memory(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
+    text = f"{machine.memory_gib:.0f} GiB main memory, {machine.cores} cores, {machine.shm_gib:.1f} GiB shared memory"
+    if recipe and machine.memory_gib * 2**30 < units.size(recipe.machines.memory) * 0.9:
+        mend = "another machine, or fewer data workers; a full main memory ends the run"
+        yield Finding(PROBLEM, "memory", f"{text}; the recipe plans {recipe.machines.memory}", mend)
+    else:
+        yield Finding(OK, "memory", text)
+    if machine.shm_gib < 1:
+        text = f"/dev/shm has {machine.shm_gib:.2f} GiB, and NCCL and data workers need more"
+        yield Finding(WARNING, "memory", text, "in a container: --shm-size=8g")
+
+
+def disk(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
+    needed, text = needed_gib(recipe, plan), f"{machine.disk_gib:.0f} GiB free at {machine.folder}"
+    if needed:
+        text = f"{text}; models and checkpoints take about {needed:.0f}"
+    if machine.disk_gib >= (needed or 20):
+        yield Finding(OK, "disk", text)
+    elif needed:
+        yield Finding(PROBLEM, "disk", text, "free some, or use --out")
+    else:
+        yield Finding(WARNING, "disk", text, "models take tens of GiB; free some space")
+
+
+def files(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
+    """Whether results can be written at all."""
+    folder = Path(machine.folder)
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    if not os.access(folder, os.W_OK):
+        yield Finding(PROBLEM, "disk", f"nothing can be written to {folder}", "another folder with --out")
+
+
+def ports(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
+    for port in machine.ports_taken:
+        nodes = recipe and "nodes" in recipe.settings
+        other = "choose another `nodes.port`" if nodes else f"set MASTER_PORT to a free one (not {port})"
+        yield Finding(WARNING, "port", f"{port} is taken by another program", f"end it, or {other}")
+    if not machine.ports_taken:
+        shown = " and ".join(map(str, machine.ports))
+        yield Finding(OK, "port", f"{shown} {'is' if len(machine.ports) == 1 else 'are'} free")
+
+
+def hub(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
+    if machine.hub is not None:
+        reads = recipe and (models_of(recipe) or any(data.get("hub") for _, data in recipe.data_sets()))
+        mend = "local files instead of `hub`, or a network; a rehearsal needs neither"
+        yield Finding(PROBLEM if reads else WARNING, "hub", machine.hub, mend)
+        return
+    yield Finding(OK, "hub", f"it answers; {'logged in' if machine.token else 'no account, so nothing gated'}")
+    for name, reason in machine.gated.items():
+        if reason is None:
+            yield Finding(OK, "hub", f"{name} can be read")
+        else:
+            mend = f"ask for access at huggingface.co/{name}, then `hf auth login`"
+            yield Finding(PROBLEM, "hub", f"{name} cannot be read: {reason}", mend)
+
+
+# Each check costs one line here.
+CHECKS = (packages, gpus, memory, disk, files, ports, hub)
+
+
+def needed_gib(recipe: Recipe | None, plan: Plan | None) -> float:
+    """What the whole run writes, GiB, in the figures of `recipe plan`; 0 where nobody knows the model."""
+    if recipe is None or plan is None:
+        return 0.0
+    try:
+        forecasts = forecast.of(recipe, plan)
+    except UnknownArchitecture:
+        return 0.0  # an architecture without formulas; `plan` says so
+    return sum(entry.size for entry in storage.everything(plan, forecasts)) / 2**30 if forecasts else 0.0
+
+
+def ports_of(recipe: Recipe) -> tuple[int, ...]:
+    """The ports that must be free on a machine of the recipe."""
+    nodes: Nodes | None = recipe.settings.get("nodes")
+    return (nodes.port,) if nodes else PORTS
+
+
+def models_of(recipe: Recipe) -> tuple[str, ...]:
+    """The models and tokenizers on the hub that the recipe needs."""
+    names = []
+    if base := recipe.model.get("base"):
+        names.append(base)
+    if recipe.scenario == "pipeline" and recipe.tokenizer.base:
+        names.append(recipe.tokenizer.base)
+    return tuple(name for name in names if not (recipe.folder / name).is_dir() and not Path(name).is_dir())
 
 
 @click.command()
@@ -13,24 +471,17 @@ from runner.commands.options import complete_recipe, end, open_recipe, say, set_
 @click.option("--out", metavar="DIR", help="Where results would go. Default: the current folder.")
 def doctor(path: str | None, sets: tuple[str, ...], out: str | None) -> int:
     """Look at GPUs, packages, disk, memory, ports and the hub, and say what will not work, and what mends it."""
-    from runner.tools.process import hush
-
     hush()
-    from runner.parts.start import doctor as doctors
-    from runner.parts.start.hardware import probe
-    from runner.render import place
-    from runner.scenarios import translate
-
     recipe = plan = None
     if path:
         recipe, _ = open_recipe(path, sets)
         plan = translate(recipe, place(recipe))
-    asked = (doctors.models_of(recipe), doctors.ports_of(recipe)) if recipe else ()
+    asked = (models_of(recipe), ports_of(recipe)) if recipe else ()
     machine = probe(Path(out or ".").absolute(), *asked)
-    findings = doctors.findings(machine, recipe, plan)
-    for finding in findings:
+    found = findings(machine, recipe, plan)
+    for finding in found:
         say(str(finding))
-    problems, warnings = (sum(one.state == state for one in findings) for state in (doctors.PROBLEM, doctors.WARNING))
+    problems, warnings = (sum(one.state == state for one in found) for state in (PROBLEM, WARNING))
     counts = (
         f"{count} {word}{'' if count == 1 else 's'}" for count, word in ((problems, "problem"), (warnings, "warning"))
     )

@@ -1,20 +1,217 @@
-"""`recipe explain`: what a setting does, what more and less of it cost, and where it goes."""
+"""`recipe explain`: what a setting does, tried on a recipe: what more and less of it cost, and which emitted lines it changes."""
 
+import difflib
 import json
-from dataclasses import asdict
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import click
 
-from runner.check.validate import load
+from runner import catalog
+from runner.catalog import tables
+from runner.check import by_schema, origins
+from runner.check.origins import computed
+from runner.check.validate import changed, load
 from runner.commands.options import complete_recipe, complete_setting, end, listing_option, say, set_option, table
-from runner.parts.start import explaining
-from runner.parts.start.explaining import Explained
+from runner.parts.planner.parameters import UnknownArchitecture
+from runner.parts.planner.planned import Planned
 from runner.recipe import overrides as changing
 from runner.recipe import units
+from runner.recipe.copying import written
+from runner.recipe.document import value_at
+from runner.recipe.overrides import Override, path_of
 from runner.recipe.recipe import Recipe
-from runner.scenarios import names
+from runner.render import emit
+from runner.scenarios import names, targets, translate
+from runner.scenarios.targets import place
 from runner.tools import packaged
+from runner.tools.names import nearest
+from runner.tools.names import setting as name_of
 from runner.tools.problem import Stop
+
+# Emitted copies of the recipe and of the whole plan, where every setting stands; and a file of files.
+COPIES = ("recipe.json", "plan.json", "configmap.yaml")
+MOST_TRIED = 5
+# What the catalog has for a setting, by its `x-offers`.
+OFFERED = {"gpus": catalog.gpu_names, "models": catalog.model_ids}
+# The runner's own hashes of contents (`names.content_hash`), which follow every change.
+_HASH = re.compile(r"'?\b[0-9a-f]{10}\b'?")
+_AMOUNT = re.compile(r"(\d+(?:\.\d+)?)( ?[A-Za-z]+)\Z")
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A recipe with another value. memory_bytes: of its largest stage, seconds: of all; None where nobody can tell. refused: why
+    it cannot have that value; changed: lines of emitted files that are then others, by file."""
+
+    value: Any
+    memory_bytes: int | None = None
+    seconds: float | None = None
+    refused: str = ""
+    changed: Mapping[str, tuple[str, ...]] | None = None
+
+    @property
+    def shown(self) -> str:
+        return written(self.value) if self.value is not None else "left out"
+
+
+@dataclass(frozen=True)
+class Explained:
+    """A setting: what its schema says of it, what it may be, with the scenarios where it is that, and the settings within it with
+    their titles; and tried on a recipe what it is there, where that comes from, and the values beside it."""
+
+    setting: str
+    title: str
+    meaning: str
+    values: Mapping[str, tuple[str, ...]]
+    within: tuple[tuple[str, str], ...]
+    here: Tried | None = None
+    origin: str = ""
+    source: str = ""
+    beside: tuple[Tried, ...] = ()
+
+    @property
+    def scenarios(self) -> tuple[str, ...]:
+        return tuple(sorted(one for having in self.values.values() for one in having))
+
+
+def named(word: str, scenarios: tuple[str, ...]) -> list[str]:
+    """The whole names of the settings that a word means: as it stands, as the end of a name, or as another tool calls it; that of
+    `train` first, which most recipes have.
+
+    Raises Stop where there is none, with those that are near.
+    """
+    known = list(dict.fromkeys(name for one in scenarios for name, _ in by_schema.settings(one)))
+    known.sort(key=lambda name: not name.startswith("train"))
+    word = name_of(0 if isinstance(part, int) else part for part in path_of(word.replace("[]", "[0]")))
+    for meant in (
+        word,
+        tables.setting_called(word.rpartition(".")[2], [name.rpartition(".")[2] for name in known]) or word,
+    ):
+        if found := [name for name in known if name == meant] or [name for name in known if name.endswith(f".{meant}")]:
+            return found
+    ends = {name.rpartition(".")[2]: name for name in reversed(known)}
+    by_end = ends.get(nearest(word.rpartition(".")[2], ends) or "")
+    near = (nearest(word, known) or by_end) if "." in word else (by_end or nearest(word, known))
+    raise Stop(
+        f"There is no setting `{word}`.",
+        (f"Did you mean `{near}`? " if near else "")
+        + "docs/settings.md has all of them, and `recipe explain SECTION` those of one.",
+    )
+
+
+def facts(setting: str, scenarios: tuple[str, ...] = ()) -> list[Explained]:
+    """What the schemas say of a setting, once for all scenarios that mean the same by it."""
+    found: dict[tuple[str, str], Explained] = {}
+    for scenario in scenarios or names():
+        if part := by_schema.part(scenario, setting):
+            title, meaning = part["title"], part["description"]
+            inner = part.get("properties") or part.get("items", {}).get("properties") or {}
+            within = tuple((name, one["title"]) for name, one in inner.items())
+            one = found.setdefault((title, meaning), Explained(setting, title, meaning, {}, within))
+            values = part["markdownDescription"].removeprefix(meaning).strip()
+            having = {**one.values, values: (*one.values.get(values, ()), scenario)}
+            found[title, meaning] = replace(one, values=having)
+    return list(found.values())
+
+
+def tried(explained: Explained, recipe: Recipe) -> Explained:
+    """The same with a recipe's own value, and others beside it."""
+    path = path_of(explained.setting)
+    value = value_at(recipe.settings.plain(), path)
+    made = dict(computed(recipe)).get(path)
+    origin = origins.origin(recipe.document, path) if value is not None or made is None else f"computed: {made.how}"
+    others = _others(recipe, explained.setting, value)
+    before = _emitted(recipe) if others else {}
+    beside = [_tried(recipe, explained.setting, other, before) for other in others]
+    line = recipe.document.keys.get(path) if origin.startswith("line ") else None
+    source = recipe.document.text.splitlines()[line.line - 1].strip() if line else ""
+    here = _tried(recipe, explained.setting, value if value is not None or made is None else made.value)
+    return replace(explained, here=here, origin=origin, source=source, beside=tuple(beside))
+
+
+def _others(recipe: Recipe, setting: str, value: Any) -> list[Any]:
+    """Values to try: half and twice a number or an amount, the other choices, and of 0 or what is left out the schema's example."""
+    part = by_schema.part(recipe.scenario, setting)
+    if "const" in part or part.get("properties"):
+        return []
+    if choices := part.get("enum") or ([True, False] if part.get("type") == "boolean" else []):
+        return [choice for choice in choices if choice != value][:MOST_TRIED]
+    if value is None:
+        # In a list there may be no entry that could have it.
+        return [] if "[" in setting else list(part.get("examples", []))[:1]
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        # Of nothing there is no half: what the schema shows is tried.
+        halves = [value / 2, value * 2] if value else part.get("examples", [])
+        whole = part.get("type") == "integer"
+        kept = [round(one) if whole or float(one).is_integer() else float(f"{one:.12g}") for one in halves]
+        return [one for one in kept if one != value and _within_bounds(one, part)]
+    if isinstance(value, str) and (amount := _AMOUNT.match(value)):
+        return [f"{float(amount[1]) * by:g}{amount[2]}" for by in (0.5, 2)]
+    offered = OFFERED[part["x-offers"]]() if part.get("x-offers") in OFFERED else part.get("examples", [])
+    known = [other for other in offered if other != value]
+    if isinstance(value, str) and not known:
+        known = [f"{value}2"]
+    # Where there is no other to try, there is a name like it, or leaving it out.
+    return known[:: max(1, len(known) // MOST_TRIED)][:MOST_TRIED] or [None]
+
+
+def _within_bounds(value: float, part: Mapping[str, Any]) -> bool:
+    return bool(
+        value >= part.get("minimum", value)
+        and value <= part.get("maximum", value)
+        and value > part.get("exclusiveMinimum", value - 1)
+        and value < part.get("exclusiveMaximum", value + 1)
+    )
+
+
+def _tried(recipe: Recipe, setting: str, value: Any, before: Mapping[str, str] | None = None) -> Tried:
+    """before: what is emitted for the recipe as it is; None where that has the value already."""
+    try:
+        wished = Override(setting, None, value, "recipe explain")
+        other = recipe if before is None else changed(recipe, [wished])[0]
+        planned = Planned.of(other)
+    except Stop as stop:
+        return Tried(value, refused=next((one.message for one in stop.problems), stop.text.partition("\n")[0]))
+    except UnknownArchitecture:
+        return Tried(value, changed=_differing(before, other))
+    need = max((stage.memory.total for stage in planned.forecasts), default=None)
+    said = next((one.message for one in planned.problems), "") if before is not None else ""
+    return Tried(value, need, planned.seconds, said, _differing(before, other))
+
+
+def _differing(before: Mapping[str, str] | None, other: Recipe) -> dict[str, tuple[str, ...]] | None:
+    """The lines of emitted files that the other recipe has and were not there before, hashes apart. Copies of the recipe count
+    where nothing else differs."""
+    if before is None:
+        return None
+    after = _emitted(other)
+    found = {path: tuple(dict.fromkeys(_changed(before.get(path, ""), text))) for path, text in after.items()}
+    kept = {path: lines for path, lines in found.items() if lines}
+    kept |= {path: ("(a file less)",) for path in before if path not in after}
+    told = {path: lines for path, lines in kept.items() if path.rpartition("/")[2] not in COPIES}
+    return told or kept
+
+
+def _changed(before: str, after: str) -> Iterator[str]:
+    """Lines that are new."""
+    old, new = ([_HASH.sub("…", line) for line in text.splitlines()] for text in (before, after))
+    for kind, first, last, new_first, new_last in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if kind in ("replace", "insert"):
+            yield from (line.strip() for line in new[new_first:new_last])
+        elif kind == "delete":
+            yield from (f"(no {line.strip()})" for line in old[first:last])
+
+
+def _emitted(recipe: Recipe) -> dict[str, str]:
+    """What a recipe becomes on paper; of one for this machine what its engine reads."""
+    if targets.named(recipe):
+        return {file.path: file.text for file in emit(recipe)}
+    plan = translate(recipe, place(recipe))
+    return {f"{stage.name}/{file.path}": file.text for stage in plan.stages for file in stage.files}
+
 
 # What a setting is tried on where no recipe is named: the first of these starters that has it.
 STARTERS = ("survival", "lyrics", "gemma", "resnet", "seven-b")
@@ -33,10 +230,10 @@ def explain(setting: str, path: str | None, sets: tuple[str, ...], style: str) -
     """
     recipe = load(path, changing.from_options(sets))[0] if path else None
     scenarios = (recipe.scenario,) if recipe else names()
-    first, *others = explaining.named(setting, scenarios)
-    told = explaining.facts(first, scenarios)
+    first, *others = named(setting, scenarios)
+    told = facts(first, scenarios)
     on, called = (recipe, path) if recipe and path else _starter(told, sets)
-    told = [explaining.tried(one, on) if on.scenario in one.scenarios and not one.within else one for one in told]
+    told = [tried(one, on) if on.scenario in one.scenarios and not one.within else one for one in told]
     if style == "json":
         entries = [asdict(one) | {"tried_on": called if one.here else None} for one in told]
         say(json.dumps(entries, indent=2, ensure_ascii=False))

@@ -3,20 +3,78 @@
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import click
 
 from runner import catalog, parts
-from runner.catalog.models import in_folder, on_hub
+from runner.catalog.models import Model, described, in_folder, near_model
+from runner.check import by_schema
 from runner.check.validate import judge
 from runner.commands.options import card_named, end, gpu_option, listing_option, say, short, table
-from runner.parts.planner import cards, parameters
+from runner.parts.planner import forecast, memory, parameters
+from runner.parts.planner.parameters import UnknownArchitecture
 from runner.recipe import lock, units
+from runner.recipe.overrides import Override, apply
 from runner.recipe.reading import read
+from runner.recipe.recipe import Recipe
+from runner.scenarios import translate
+from runner.scenarios.targets import place
+from runner.tools import packaged
 from runner.tools.problem import Stop, errors_of
+
+# Ways to train a language model: the minimal starter of each, and the settings that differ from it.
+WAYS = {
+    "qlora": ("minimal/lora", {"train.adapter": "qlora"}),
+    "lora": ("minimal/lora", {}),
+    "last layers": ("minimal/last-layers", {}),
+    "all weights": ("minimal/causal-lm", {}),
+}
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a way of training needs of one GPU: bytes with one row at a time, and the cards with enough memory, the
+    smallest first."""
+
+    memory_bytes: int
+    cards: tuple[str, ...]
+
+
+def needs_of(model: catalog.Model, card: catalog.Gpu | None = None) -> dict[str, Need]:
+    """What each way of training needs for a model; empty where its architecture has no formulas. card: for this card
+    alone, in the number format that it trains in."""
+    # Models of the same shape share one computation.
+    shape = replace(model, id="model", licence="", gated=False, source="", parameters=None, published=None, revision="")
+    try:
+        return {way: _need(shape, way, card.precision(model.fp16) if card else "bf16") for way in WAYS}
+    except UnknownArchitecture:
+        return {}
+
+
+@cache
+def _need(model: catalog.Model, way: str, precision: str) -> Need:
+    starter, changes = WAYS[way]
+    wished = {"model.precision": precision, "train.micro_batch_size": 1, **changes}
+    document, _ = apply(read(packaged.named()[starter]), [Override(name, None, wished[name]) for name in wished])
+    recipe = Recipe(document, by_schema.read(document).settings, model)
+    forecasts = forecast.of(recipe, translate(recipe, place(recipe)), look=False)
+    need = max(stage.memory.total for stage in forecasts)
+    return Need(need, tuple(card.name for card in memory.cards(need, [stage.workload for stage in forecasts])))
+
+
+def size(model: catalog.Model) -> str:
+    """A model's number of parameters, for tables."""
+    if model.model_type not in parameters.FAMILIES:
+        return "-"
+    return f"{(model.parameters or parameters.total(model)) / 1e9:.2f}B"
+
+
+def licence(model: catalog.Model) -> str:
+    return (model.licence or "unknown") + (", gated" if model.gated else "")
 
 
 @click.group(invoke_without_command=True)
@@ -37,7 +95,7 @@ def models(context: click.Context, recipe: str | None, card: str | None, style: 
     gpu = card_named(card) if card else None
     known = [(one, "catalog") for name in catalog.model_ids() if (one := catalog.model(name))]
     known += [(lock.model_of(name, entry), file.name) for name, entry in lock.entries(file).items()]
-    found = [(model, where, cards.needs(model, gpu)) for model, where in known]
+    found = [(model, where, needs_of(model, gpu)) for model, where in known]
     if gpu:
         room = [
             (model, where, {way: need for way, need in ways.items() if gpu.name in need.cards})
@@ -47,7 +105,7 @@ def models(context: click.Context, recipe: str | None, card: str | None, style: 
     if style == "json":
         say(json.dumps([_entry(*each) for each in found], indent=2, ensure_ascii=False))
         return
-    titles = ("MODEL", "PARAMETERS", "LONGEST ROW", *(way.upper() for way in cards.WAYS), "LICENCE", "FROM")
+    titles = ("MODEL", "PARAMETERS", "LONGEST ROW", *(way.upper() for way in WAYS), "LICENCE", "FROM")
     table([titles, *(_row(*each, bool(gpu)) for each in found)])
     if gpu:
         say(f"\nOf the {units.gib(gpu.usable_gib * 2**30)} of {gpu.name}, with one row at a time.")
@@ -57,17 +115,17 @@ def models(context: click.Context, recipe: str | None, card: str | None, style: 
         )
 
 
-def _row(model: catalog.Model, where: str, needs: Mapping[str, cards.Need], sized: bool) -> tuple[str, ...]:
+def _row(model: catalog.Model, where: str, needs: Mapping[str, Need], sized: bool) -> tuple[str, ...]:
     """A line of the table. sized: whether it says how much memory each way takes, and not which card is the smallest."""
-    ways = [needs.get(way) for way in cards.WAYS]
+    ways = [needs.get(way) for way in WAYS]
     if sized:
         cells = [units.gib(need.memory_bytes) if need else "-" for need in ways]
     else:
         cells = [short(need.cards[0]) if need and need.cards else "-" for need in ways]
-    return model.id, cards.size(model), f"{model.max_position_embeddings:,}", *cells, cards.licence(model), where
+    return model.id, size(model), f"{model.max_position_embeddings:,}", *cells, licence(model), where
 
 
-def _entry(model: catalog.Model, where: str, needs: Mapping[str, cards.Need]) -> dict[str, Any]:
+def _entry(model: catalog.Model, where: str, needs: Mapping[str, Need]) -> dict[str, Any]:
     counted = (model.parameters or parameters.total(model)) if model.model_type in parameters.FAMILIES else None
     return {
         "model": model.id,
@@ -111,7 +169,7 @@ def add(
         named = document.lookup(("model", "revision")) if document else None
         model = written(file, name, revision or str(named or "main"), known_as)
     say(f"{file}: {model.id}" + (f" at {model.revision}" if model.revision else ""))
-    say(f"{model.model_type}, {cards.size(model)} parameters, licence {cards.licence(model)}.")
+    say(f"{model.model_type}, {size(model)} parameters, licence {licence(model)}.")
     if model.model_type not in parameters.FAMILIES:
         say("There are no formulas for its architecture: `recipe plan` will say so, and name those that it knows.")
     say(f"Recipes beside it may now say `base: {model.id}` under `model`. Keep the file under version control.")
@@ -144,3 +202,64 @@ def written(file: Path, name: str, revision: str, known_as: str | None = None) -
         model = on_hub(name, revision)
     lock.add(file, model.id, lock.entry_of(model, revision))
     return model
+
+
+def on_hub(name: str, revision: str) -> Model:
+    """The model of that name and revision on the hub, with the commit that this is now. Raises Stop where it cannot be had."""
+    from httpx import HTTPError
+    from huggingface_hub import HfApi, hf_hub_download
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HFValidationError,
+        RemoteEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    def fetch(file: str) -> Path | None:
+        try:
+            return Path(hf_hub_download(name, file, revision=facts.sha))
+        except RemoteEntryNotFoundError:
+            return None
+
+    try:
+        facts = HfApi().model_info(name, revision=revision)
+        model = described(name, fetch)
+    except GatedRepoError:
+        raise Stop(
+            f"`{name}` is gated: its licence must be accepted before its files can be had.",
+            f"Accept it at https://huggingface.co/{name}, then `hf auth login`, or set HF_TOKEN.",
+        ) from None
+    except RevisionNotFoundError:
+        raise Stop(
+            f"`{name}` has no revision `{revision}`.", "Name a branch, a tag or a commit; without one it is `main`."
+        ) from None
+    except RepositoryNotFoundError:
+        raise Stop(f"The hub has no model `{name}` that you may read.", _instead(name)) from None
+    except HFValidationError:
+        raise Stop(f"`{name}` is neither a folder here nor a name on the hub.", _near(name)) from None
+    except (HTTPError, OSError) as error:
+        raise Stop(
+            f"The hub cannot be asked for `{name}`: {(str(error).strip() or type(error).__name__).splitlines()[0]}",
+            "Check the network, and HF_ENDPOINT where you have a hub of your own; or name a folder that holds the model.",
+        ) from None
+    licences = [tag.partition(":")[2] for tag in facts.tags or () if tag.startswith("license:")]
+    return replace(model, revision=facts.sha or "", licence=" ".join(licences), gated=bool(facts.gated))
+
+
+def _near(name: str) -> str:
+    near = near_model(name)
+    known = f"Did you mean `{near}`? That one is in the catalog. " if near else ""
+    return f"{known}Check the name; a private model needs `hf auth login`, or HF_TOKEN."
+
+
+def _instead(name: str) -> str:
+    """What is there in place of a model: a dataset of that name, or a name that is near."""
+    from httpx import HTTPError
+    from huggingface_hub import HfApi
+
+    try:
+        HfApi().dataset_info(name)
+    except (HTTPError, OSError):
+        return _near(name)
+    return "That is the name of a dataset. A recipe names it under `data.hub`; `model.base` is to be a model."

@@ -1,0 +1,225 @@
+"""The commands of measuring: `recipe evaluate`, `gate`, `promote` and `compare`."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import click
+
+from runner import parts
+from runner.commands.options import end, open_recipe, recipe_path, run_option, say, set_option, url_option
+from runner.parts.evaluate import evaluation_report, gates
+from runner.recipe.recipe import Recipe
+from runner.run import inference
+from runner.run.run_folder import RunFolder, find
+from runner.run.stage_folder import StageFolder
+from runner.tools.files import read_json
+from runner.tools.problem import Stop
+from runner.tools.process import hush
+from runner.tools.run_files import ANSWERS
+
+
+@click.command()
+@recipe_path
+@click.argument("stage", required=False)
+@set_option
+@run_option
+@click.option(
+    "--checkpoint", metavar="DIR", help="This model instead of what the stage has left; it opens and closes no gate."
+)
+@url_option
+@click.option("--format", "form", type=click.Choice(("text", "json", "markdown")), default="text", show_default=True)
+def evaluate(
+    path: str,
+    stage: str | None,
+    sets: tuple[str, ...],
+    run_dir: str | None,
+    checkpoint: str | None,
+    url: str | None,
+    form: str,
+) -> int:
+    """Measure the model that a run has left, and the one that it began with; exit 1 where a gate is closed.
+
+    STAGE is one of a pipeline's; left out, the last one that has left a model. With `--url` what a server says is measured, on the
+    same rows; that is shown and recorded nowhere.
+    """
+    hush()
+    recipe, _ = open_recipe(path, sets, aside=form != "text")
+    if url and checkpoint:
+        raise Stop("`--url` measures what a server has, and `--checkpoint` what lies here.", "Leave one out.", code=2)
+    folder = inference.folder_of(recipe, run_dir, stage)
+    if url:
+        measured = parts.hook("models_at")(url, recipe, stage).measure(folder)
+        for line in evaluation_report.shown(folder, measured, form, judge=False):
+            say(line)
+        if form == "text":
+            end("Measured, and recorded nowhere.", "compare", path, "--url", url)
+        return 0
+    if checkpoint and not Path(checkpoint).exists():
+        raise Stop(f"There is no folder `{checkpoint}`.", "A stage's checkpoints lie in its folder `checkpoints/`.")
+    with folder.run.lock():
+        found = gates.measure(folder, Path(checkpoint).resolve() if checkpoint else None)
+    for line in evaluation_report.shown(folder, found, form):
+        say(line)
+    holds = bool(checkpoint) or not folder.stage.gates or gates.opened(folder)[0]
+    if form == "text":
+        if holds:
+            asks = "it holds what its gates ask" if folder.stage.gates else "no gate asks for more"
+            end(f"Measured; {asks}.", "compare", path)
+        else:
+            end("Measured; its gate stays closed.", "gate", path, folder.stage.name)
+    return 0 if holds else 1
+
+
+@click.command()
+@recipe_path
+@click.argument("stage", required=False)
+@set_option
+@run_option
+def gate(path: str, stage: str | None, sets: tuple[str, ...], run_dir: str | None) -> int:
+    """Read what is recorded for a stage, and say whether its gate is open (exit 0) or closed (exit 1).
+
+    STAGE is one of a pipeline's; left out, the last one that has left a model.
+    """
+    recipe, _ = open_recipe(path, sets)
+    folder = inference.folder_of(recipe, run_dir, stage)
+    is_open, lines = gates.described(folder, look=True)
+    for line in lines:
+        say(line)
+    if is_open:
+        end("What comes after it may start.", "compare", path)
+    else:
+        said = "Train it further, or overrule the gate with your name."
+        end(said, "promote", path, folder.stage.name, "--by", "NAME", "--reason", "TEXT")
+    return 0 if is_open else 1
+
+
+@click.command()
+@recipe_path
+@click.argument("stage")
+@set_option
+@run_option
+@click.option("--by", required=True, metavar="NAME", help="Who takes the responsibility.")
+@click.option("--reason", required=True, metavar="TEXT", help="Why the gate is overruled.")
+@click.option("--cluster", "on_cluster", is_flag=True, help="The run on the cluster of your kubeconfig.")
+def promote(
+    path: str, stage: str, sets: tuple[str, ...], run_dir: str | None, by: str, reason: str, on_cluster: bool
+) -> None:
+    """Let a stage pass in spite of its closed gate; who, when, why and what it missed are kept."""
+    if not by.strip() or not reason.strip():
+        raise Stop("A promotion needs a name and a reason.", "--by NAME --reason TEXT", code=2)
+    if on_cluster and run_dir:
+        raise Stop(
+            "`--run` names a run folder of this machine, and `--cluster` the run on the cluster.",
+            "Leave out one of the two.",
+            code=2,
+        )
+    if on_cluster:
+        parts.hook("promote_on_cluster")(path, sets, stage, by.strip(), reason.strip(), say)
+        end(f"`{stage}` passes, on record.", "status", path)
+        return
+    recipe, _ = open_recipe(path, sets)
+    run = find(recipe.name, run_dir)
+    plan = inference.plan_of(recipe, run)
+    with run.lock():
+        override = gates.promote(StageFolder(plan, plan.stage(stage)), by.strip(), reason.strip())
+    for line in override.lines:
+        say(line)
+    end(f"`{stage}` passes, on record.", "run" if run.kind == "run" else "rehearse", path)
+
+
+@click.command()
+@recipe_path
+@set_option
+@run_option
+@click.option("--with", "others", multiple=True, metavar="DIR", help="Another run of the same recipe. Repeatable.")
+@click.option(
+    "--question",
+    "questions",
+    multiple=True,
+    help="Ask this instead of the recipe's own questions. Repeatable.",
+)
+@url_option
+def compare(
+    path: str,
+    sets: tuple[str, ...],
+    run_dir: str | None,
+    others: tuple[str, ...],
+    questions: tuple[str, ...],
+    url: str | None,
+) -> None:
+    """Put the same questions to the model before and after, and show both answers side by side.
+
+    First of all, for each stage: losses, metrics, gates and promotions, side by side with those of other runs.
+    """
+    hush()
+    recipe, _ = open_recipe(path, sets)
+    if url:
+        asked = questions or [question for _, question in recipe.demo_questions]
+        if not asked:
+            asked = inference.questions_of(recipe, inference.folder_of(recipe, run_dir, None))
+        _served(recipe, url, asked)
+        end("Both have answered.", "evaluate", path, "--url", url)
+        return
+    runs = [find(recipe.name, folder) for folder in (run_dir, *others)]
+    names = [f"{run.kind} {number}" for number, run in enumerate(runs, 1)]
+    for name, run in zip(names, runs, strict=True):
+        say(f"{name}: {run.path}")
+    # Of several runs each stage's answers stand beside each other; of a single one, before and after.
+    rows = evaluation_report.compare(recipe, runs, questions if others else ())
+    shown = [
+        (row.stage if not index or rows[index - 1].stage != row.stage else "", row.what, *row.texts)
+        for index, row in enumerate(rows)
+    ]
+    _show(("stage", "", *names), shown, lines=False)
+    if not others:
+        _answers(recipe, runs[0], questions)
+    end("So they differ.", "report", *(run.shown for run in runs))
+
+
+def _answers(recipe: Recipe, run: RunFolder, questions: Sequence[str]) -> None:
+    """The answers of a run's model before and after, to these questions or else the demo's."""
+    try:
+        folder = inference.newest(inference.plan_of(recipe, run))
+    except Stop:
+        if questions or recipe.demo_questions:
+            raise
+        return  # nothing has been asked that could be shown
+    if not (asked := questions or inference.questions_of(recipe, folder)):
+        return
+    before, after = inference.models(recipe, folder)
+    say(f"before: {before.model}")
+    say(f"after:  {after.model}")
+    # What the stage has already answered is not asked again.
+    known = {row["question"]: (row["before"], row["after"]) for row in read_json(folder.path / ANSWERS) or []}
+    new = [question for question in asked if question not in known]
+    if new:
+        both = (inference.answers_of(chat, new) for chat in (before, after))
+        known |= dict(zip(new, zip(*both, strict=True), strict=True))
+    _show_answers((question, *known[question]) for question in asked)
+
+
+def _served(recipe: Recipe, url: str, questions: Sequence[str]) -> None:
+    server = parts.hook("models_at")(url, recipe)
+    sides = [server.chat(base) for base in (True, False)]
+    for side, chat in zip(("before", "after"), sides, strict=True):
+        say(f"{side + ':':<8}{chat.model} at {server.url}")
+    before, after = (server.answers(chat, questions) for chat in sides)
+    _show_answers(zip(questions, before, after, strict=True))
+
+
+def _show_answers(rows: Iterable[tuple[str, ...]]) -> None:
+    _show(("question", "before", "after"), (tuple(text or "(nothing)" for text in row) for row in rows), lines=True)
+
+
+def _show(titles: Iterable[str], rows: Iterable[tuple[str, ...]], lines: bool) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(*titles, show_lines=lines, expand=True)
+    for row in rows:
+        if not lines and row[0]:
+            table.add_section()
+        table.add_row(*map(escape, row))
+    console = Console()
+    Console(width=None if console.is_terminal else 120).print(table)

@@ -1,0 +1,271 @@
+"""The planner's formulas for what the image trainer trains. They are coarse, because its network fits any card: a list of
+convolutions gives parameters, operations and what is kept, within a tenth of the exact trace (tests/parts/trace)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from runner import catalog
+from runner.catalog import Gpu
+from runner.catalog.tables import DEPTHS
+from runner.parts.planner import constants
+from runner.parts.planner.formulas import Advice, Counts, Loss, splits
+from runner.parts.planner.memory import Memory, Moment, at_peak
+from runner.parts.planner.row_counts import Rows
+from runner.parts.planner.state import State
+from runner.parts.planner.workload import FULL, HALF, Run, cadence, checkpoints_of, steps_of, times_in
+from runner.plan import Stage
+from runner.recipe.recipe import Recipe
+
+if TYPE_CHECKING:
+    from runner.parts.planner.duration import Duration
+
+# What Python needs to launch one layer's kernels (convolution, norm, ReLU) forward and backward, and the optimizer's.
+SECONDS_A_LAYER = 5e-4
+CONVOLUTION_SHARE = 0.60  # of a data sheet's rate that convolutions reach; assumed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Images(Run):
+    """What one training run on images asks of its GPUs.
+
+    width: channels of the first stage. image_size: pixels, square. classes, test_rows: counts; the test images are
+    measured once, at the end.
+    """
+
+    precision: str = "fp32"
+    architecture: str = "resnet18"
+    width: int = 64
+    image_size: int = 32
+    classes: int = 10
+    test_rows: int = 0
+
+
+class Convolution(NamedTuple):
+    """A square convolution with its norm: channels in and out, kernel and output in pixels. 1×1 is beside a block."""
+
+    fan_in: int
+    fan_out: int
+    kernel: int
+    pixels: int
+
+    @property
+    def weights(self) -> int:
+        return self.kernel**2 * self.fan_in * self.fan_out
+
+    @property
+    def output(self) -> int:
+        """Numbers of one image's output."""
+        return self.fan_out * self.pixels**2
+
+
+def convolutions(work: Images) -> Iterator[Convolution]:
+    """Every convolution in the order of the forward pass (He et al. 2015, arXiv 1512.03385, section 4.2): a 3×3 stem,
+    then stages of basic blocks, each after the first halving the pixels and doubling the channels."""
+    pixels, channels = work.image_size, work.width
+    yield Convolution(3, channels, 3, pixels)
+    for stage, depth in enumerate(DEPTHS[work.architecture]):
+        wide = work.width << stage
+        pixels = -(-pixels // 2) if stage else pixels
+        for _ in range(depth):
+            if channels != wide:
+                yield Convolution(channels, wide, 1, pixels)
+            yield Convolution(channels, wide, 3, pixels)
+            yield Convolution(wide, wide, 3, pixels)
+            channels = wide
+
+
+def of_stage(recipe: Recipe, stage: Stage, rows: Rows, look: bool) -> ImageFormulas:
+    """The formulas for a stage, read from the very config that the image trainer gets."""
+    model, trainer = stage.config["model"], stage.config["trainer"]
+    facts = catalog.dataset(stage.data.get("hub") or "") or {}
+    work = Images(
+        machines=stage.machines,
+        **model,
+        precision="bf16" if trainer["bf16"] else "fp16" if trainer["fp16"] else "fp32",
+        micro_batch_size=trainer["per_device_train_batch_size"],
+        evaluation_batch_size=trainer["per_device_eval_batch_size"],
+        accumulation=trainer["gradient_accumulation_steps"],
+        optimizer=trainer["optim"],
+        sharding="none" if stage.machines.world_size == 1 else "ddp",
+        epochs=trainer["num_train_epochs"],
+        learning_rate=trainer["learning_rate"],
+        warmup_ratio=trainer["warmup_ratio"],
+        rows=rows.training,
+        evaluation_rows=rows.validation,
+        test_rows=facts.get("test_rows", 0) if stage.data.get("test_split") else 0,
+        keep=trainer["save_total_limit"],
+        **cadence(trainer, stage.config["recipe_runner"]),
+    )
+    return ImageFormulas(work)
+
+
+@dataclass(frozen=True)
+class ImageFormulas:
+    """The formulas for one run on images (see `formulas.Formulas`)."""
+
+    work: Images
+
+    @property
+    def name(self) -> str:
+        return f"{self.work.architecture}, {self.work.width} channels wide, {self.work.classes} classes"
+
+    @property
+    def counts(self) -> Counts:
+        """Convolutions without bias, two numbers a channel for each norm, and the classifier with its bias."""
+        layers = list(convolutions(self.work))
+        total = sum(layer.weights + 2 * layer.fan_out for layer in layers)
+        total += (layers[-1].fan_out + 1) * self.work.classes
+        return Counts(total, total)
+
+    @property
+    def _kept(self) -> list[int]:
+        """Bytes of one image that autograd keeps: of the image itself, and of each convolution its output, which the norm
+        needs, and the output of the ReLU after it."""
+        wide, image = self._width, 3 * self.work.image_size**2
+        copy = 0 if wide == FULL else HALF * image
+        return [FULL * image + copy] + [
+            wide * layer.output * (1 if layer.kernel == 1 else 2) for layer in convolutions(self.work)
+        ]
+
+    @property
+    def _width(self) -> int:
+        """Bytes a number inside the layers."""
+        return FULL if self.work.precision == "fp32" else HALF
+
+    @property
+    def _state(self) -> State:
+        layers, gradients = list(convolutions(self.work)), FULL * self.counts.total
+        weights = gradients + 2 * FULL * sum(layer.fan_out for layer in layers)  # norms count as they go
+        optimizer = 0 if self.work.optimizer == "sgd" else 2 * gradients
+        return State(weights, gradients, optimizer, buffers=gradients if self.work.sharding == "ddp" else 0)
+
+    @property
+    def memory(self) -> Memory:
+        work, state, rows = self.work, self._state, self.work.micro_batch_size
+        base, layers, kept = state.weights + state.optimizer + state.buffers, list(convolutions(work)), self._kept
+        there, alive, moments = state.gradients if work.accumulation > 1 else 0, rows * sum(kept), []
+        for layer, own in zip(reversed(layers), reversed(kept), strict=False):
+            fresh = FULL * layer.weights
+            # The gradients that come in and go out, that of the way around a block, and weights' beside those there.
+            flight = 3 * self._width * rows * layer.output + (fresh if work.accumulation > 1 else 0)
+            there = min(state.gradients, there + fresh)
+            moments.append(Moment("backward", base, there, alive, temporary=flight))
+            alive -= rows * own
+        # The plain AdamW works on lists of tensors and holds the roots of all second moments at once.
+        roots = state.gradients if work.optimizer == "adamw_torch" else 0
+        moments.append(Moment("step", base, state.gradients, 0, temporary=roots))
+        # Nothing is kept in evaluation: there are the images, a block's input, and what its layers read and write.
+        return at_peak(
+            work, state, moments, base + work.evaluation_batch_size * (kept[0] + 5 * self._width * layers[0].output)
+        )
+
+    @property
+    def steps(self) -> int | None:
+        return steps_of(self.work.rows, self.work.effective_batch_size, self.work.epochs)
+
+    @property
+    def warmup_steps(self) -> int:
+        """transformers' Trainer rounds up."""
+        return math.ceil((self.steps or 0) * self.work.warmup_ratio)
+
+    def flops(self, rows: int, training: bool = True) -> float:
+        """Two operations a weight and output pixel, as many for each of the two gradients; the images need none."""
+        once = [2 * layer.weights * layer.pixels**2 for layer in convolutions(self.work)]
+        return rows * (3 * sum(once) - once[0] if training else sum(once))
+
+    def rate(self, gpu: Gpu) -> float:
+        table = {"fp32": gpu.fp32_tflops, "bf16": gpu.bf16_tflops, "fp16": gpu.fp16_tflops}
+        return (table[self.work.precision] or gpu.fp32_tflops) * 1e12
+
+    def pass_seconds(self, gpu: Gpu, rows: int, training: bool = True) -> float:
+        """One micro batch. What is kept is written once and read twice or more, and backward moves as much again; small
+        images leave a GPU waiting for Python, which launches every layer's kernels."""
+        from runner.parts.planner.duration import BANDWIDTH_SHARE
+
+        compute = self.flops(rows, training) / (self.rate(gpu) * CONVOLUTION_SHARE)
+        moved = rows * sum(self._kept) * (6 if training else 2) + self.counts.total * FULL
+        launching = len(list(convolutions(self.work))) * SECONDS_A_LAYER * (1 if training else 0.3)
+        seconds = max(compute + moved / (gpu.memory_gb_s * 1e9 * BANDWIDTH_SHARE), launching)
+        return seconds * constants.constants(gpu.name).slowness
+
+    def time(self, gpu: Gpu) -> Duration | None:
+        from runner.parts.planner import duration
+
+        work, state, count = self.work, self._state, self.steps
+        if count is None:
+            return None
+        world = work.machines.world_size
+
+        def waiting(gbit_s: float) -> float:
+            link = duration.slowest_link(work.machines, gpu, gbit_s)
+            return 0.5 * 2 * (world - 1) / world * state.gradients / link
+
+        wait = waiting(work.network.gbit_s)
+        update = (2 * state.optimizer + 3 * state.gradients) / (gpu.memory_gb_s * 1e9 * duration.BANDWIDTH_SHARE)
+        step = self.pass_seconds(gpu, work.micro_batch_size) * work.accumulation + wait + update
+        batch_seconds = self.pass_seconds(gpu, work.evaluation_batch_size, training=False)
+
+        def evaluated(rows: int) -> float:
+            return batch_seconds * math.ceil(rows / world / work.evaluation_batch_size)
+
+        # `checkpoint_latest.pth` is another one.
+        writing = (2 * state.weights + state.optimizer) / (work.disk_mb_s * 1e6)
+        kept = checkpoints_of(work, count, step, writing)
+        evaluations = times_in(work.evaluation_steps, work, count) + 1
+        return duration.Duration(
+            steps=count,
+            step_seconds=step,
+            waiting_seconds=wait,
+            training_seconds=count * step,
+            evaluation_seconds=evaluations * evaluated(work.evaluation_rows or 0) + evaluated(work.test_rows),
+            overhead_seconds=duration.START_SECONDS + kept.seconds,
+            rows_a_step=work.effective_batch_size,
+            tokens_a_step=0,
+            tokens=0,
+            evaluations=evaluations,
+            checkpoints=kept,
+            flops=self.flops(work.micro_batch_size),
+            spread=duration.spread(work, gpu),
+            network_seconds=duration.by_network(count, work.network, waiting),
+        )
+
+    def offers(self, recipe: Recipe, stage: Stage, gpu: Gpu, budget: float) -> list[Advice[Images]]:
+        work, advice = self.work, []
+        for rows, accumulation in splits(work, smaller=True):
+            changed = replace(work.with_rows(rows), accumulation=accumulation)
+            if ImageFormulas(changed).memory.total <= budget:
+                changes = {"train.micro_batch_size": rows, "train.gradient_accumulation_steps": accumulation}
+                advice.append(Advice(changes, changed))
+                break
+        if work.precision == "fp32" and gpu.bf16:
+            advice.append(Advice({"model.precision": "bf16"}, replace(work, precision="bf16"), Loss.EXACTNESS))
+        narrower = replace(work, width=work.width // 2)
+        advice.append(Advice({"model.width": narrower.width}, narrower, Loss.LEARNING))
+        return [change for change in advice if ImageFormulas(change.workload).memory.total <= budget]
+
+    def written(self, stage: Stage) -> dict[str, int]:
+        """Prepared pixels, a checkpoint (weights and optimizer), and the three weight files, of which the latest has the
+        optimizer with it."""
+        work, state = self.work, self._state
+        images = (work.rows or 0) + (work.evaluation_rows or 0) + work.test_rows
+        return {
+            "prepared data": images * 3 * work.image_size**2,
+            "checkpoint": state.weights + state.optimizer,
+            "weights (latest, best, final)": 3 * state.weights + state.optimizer,
+        }
+
+    def beside(self, stage: Stage) -> dict[str, int]:
+        """Every process holds all images as bytes."""
+        return {"images": stage.machines.gpus_per_node * self.written(stage)["prepared data"]}
+
+    def notes(self) -> Mapping[str, str]:
+        work = self.work
+        pixels = f"micro batch {work.micro_batch_size} images of {work.image_size} × {work.image_size} pixels"
+        return {"activations": f"{pixels}, {work.precision}", "optimizer": work.optimizer}
+
+    def changed(self, **fields: Any) -> ImageFormulas:
+        return ImageFormulas(replace(self.work, **fields))

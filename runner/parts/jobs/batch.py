@@ -1,0 +1,180 @@
+"""Plain Jobs and pods beside training: what prepares a stage, what measures it, and what opens its claim for a while."""
+
+from dataclasses import asdict, replace
+
+from runner.parts.jobs import code, kubernetes, podspec
+from runner.parts.jobs.kubernetes import Manifest
+from runner.plan import PLAN_FILE, Machines, Plan, Stage
+from runner.tools.files import Artifact
+from runner.tools.names import content_hash
+from runner.tools.text import yaml_text
+
+# What the label `recipe-runner/part` of a stage's own Jobs says, and the files that they are in.
+PREPARE, GATE = "prepare", "gate"
+PREPARE_FILE, GATE_FILE = "job.yaml", "gate.yaml"
+# How often a pod that prepares is tried again.
+TRIES = 3
+
+
+def job(plan: Plan, stage: Stage, name: str, part: str, spec: Manifest, annotations: dict[str, str]) -> Manifest:
+    """A plain Job that goes with a stage. part: what it does for the stage, one word."""
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": name,
+            "namespace": plan.site["namespace"],
+            "labels": kubernetes.pod_labels(plan, stage) | {"recipe-runner/part": part} | kubernetes.queue(plan),
+            "annotations": annotations,
+        },
+        "spec": spec,
+    }
+
+
+def pod(
+    plan: Plan,
+    stage: Stage,
+    part: str,
+    container: Manifest,
+    volumes: list[Manifest],
+    machines: Machines | None = None,
+) -> Manifest:
+    """The template of a pod with one container that runs once. machines: with the GPU that it needs; None for any."""
+    return {
+        "metadata": {"labels": kubernetes.pod_labels(plan, stage) | {"recipe-runner/part": part}},
+        "spec": {
+            **podspec.identity(plan),
+            "restartPolicy": "Never",
+            "securityContext": podspec.pod_security(),
+            **(podspec.where(machines) if machines else {}),
+            **podspec.cloned(plan),
+            "containers": [container],
+            "volumes": volumes,
+        },
+    }
+
+
+def small(
+    plan: Plan,
+    part: str,
+    command: list[str],
+    mounts: list[Manifest],
+    env: dict[str, str] | None = None,
+    secrets: list[Manifest] | None = None,
+    memory: str = "1Gi",
+) -> Manifest:
+    """The container of a pod that computes nothing. env: beside the writable folders and the code's own; secrets: what of it
+    is read from Secrets; memory: a quantity."""
+    share = {"cpu": "1", "memory": memory}
+    return {
+        "name": part,
+        **kubernetes.pulled(plan),
+        "command": command,
+        "env": podspec.listed(podspec.CACHES | code.environment(plan) | (env or {})) + (secrets or []),
+        "resources": {"requests": share, "limits": share},
+        "securityContext": podspec.container_security(),
+        "volumeMounts": mounts,
+    }
+
+
+def alone(plan: Plan, stage: Stage, part: str, container: Manifest, volumes: list[Manifest], seconds: int) -> Manifest:
+    """A pod without a Job, which a command makes, waits for and deletes. seconds: after which it ends by itself."""
+    template = pod(plan, stage, part, container, volumes)
+    meta = {"name": f"{kubernetes.job_name(plan)}-{part}", "namespace": plan.site["namespace"]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": template["metadata"] | meta,
+        "spec": template["spec"] | {"activeDeadlineSeconds": seconds},
+    }
+
+
+def prepare(plan: Plan, stage: Stage) -> list[Artifact]:
+    """A stage that trains nothing: its Job, on CPU, so that no GPU waits for a download; with config map and claims. plan: of this
+    stage alone."""
+    name = f"job/{kubernetes.job_name(plan)} --namespace {plan.site['namespace']}"
+    comment = (
+        "# It needs no GPU, and comes before the stages that train. Wait for it with\n"
+        f"#   oc wait --for=condition=complete --timeout=4h {name}\n"
+        "# A Job that is there cannot be changed. To send it again, first take it away with\n"
+        f"#   oc delete {name}\n"
+    )
+    return kubernetes.folder(plan, stage, PREPARE_FILE, yaml_text(prepare_job(plan, stage)), comment)
+
+
+def prepare_job(plan: Plan, stage: Stage) -> Manifest:
+    """One pod without a GPU, with the training pods' image, folders and claims; or several that share the work, each with its
+    number, and each tried again by itself."""
+    plain = podspec.writable(plan) | dict(stage.env) | {"AXOLOTL_DO_NOT_TRACK": "1", "CUDA_VISIBLE_DEVICES": ""}
+    if (count := stage.machines.nodes) == 1:
+        pods: Manifest = {"backoffLimit": TRIES}
+    else:
+        # All run at once, because each waits for what the others leave; what one cannot do the others wait for in vain, and the
+        # Job ends (`maxFailedIndexes`).
+        alike = {"completions": count, "parallelism": count}
+        pods = {"completionMode": "Indexed", **alike, "backoffLimitPerIndex": TRIES, "maxFailedIndexes": 0}
+    spec = {
+        **pods,
+        "activeDeadlineSeconds": round(plan.site["deadline_hours"] * 3600),
+        "template": _template(plan, stage, PREPARE, list(stage.command), plain),
+    }
+    origin = kubernetes.origin(spec, plan, stage)
+    return job(plan, stage, kubernetes.job_name(plan), PREPARE, spec, origin)
+
+
+def gate(plan: Plan, stage: Stage) -> list[Artifact]:
+    """The Job that measures what a stage has left, on the claim, and ends well only where the gate after it is open. It is no part
+    of `kustomization.yaml`, because it comes after. Empty where no gate stands."""
+    if not stage.gates:
+        return []
+    conditions = "; ".join(map(str, stage.gates))
+    # Not `apply`: a Job that is there already cannot be changed, and measures nothing a second time.
+    comment = (
+        f"# Once the job beside it is done: oc replace --force -f {GATE_FILE}. Nothing after `{stage.name}` starts, and its model\n"
+        f"# counts as good, before {conditions}.\n"
+        f"# What is measured is sealed with a key of yours, which `recipe submit` puts into the Secret. By hand:\n"
+        f"# oc create secret generic {podspec.KEY_SECRET} --from-file={podspec.KEY}=$HOME/.config/recipe-runner/key\n"
+    )
+    return [Artifact(GATE_FILE, comment + yaml_text(gate_job(plan, stage)))]
+
+
+def gate_job(plan: Plan, stage: Stage) -> Manifest:
+    """One pod, which tries once, because a second look at the same result would see the same."""
+    machines = stage.machines.one_gpu
+    measured = replace(stage, machines=machines, shm_gib=min(stage.shm_gib, max(1, int(machines.memory_gib // 4))))
+    command = ["python", "-m", "runner.entrypoints.stage", "gate", f"{plan.place.config_dir}/{PLAN_FILE}"]
+    plain = podspec.writable(plan) | {"AXOLOTL_DO_NOT_TRACK": "1", "TOKENIZERS_PARALLELISM": "false"}
+    spec = {
+        "backoffLimit": 0,
+        "activeDeadlineSeconds": round(plan.site["deadline_hours"] * 3600),
+        "template": _template(plan, measured, GATE, command, plain),
+    }
+    annotations = kubernetes.origin(spec, plan, stage) | {kubernetes.KEY: gate_key(stage)}
+    return job(plan, stage, gate_name(plan), GATE, spec, annotations)
+
+
+def gate_name(plan: Plan) -> str:
+    return f"{kubernetes.job_name(plan)}-{GATE}"
+
+
+def gate_key(stage: Stage) -> str:
+    """A hash of all that a verdict depends on: the stage's results, its gates, and how they are measured."""
+    measured = asdict(stage.evaluation) if stage.evaluation else None
+    return content_hash([stage.keys.get("", ""), [str(gate) for gate in stage.gates], measured])
+
+
+def _template(plan: Plan, stage: Stage, part: str, command: list[str], plain: dict[str, str]) -> Manifest:
+    """The pod of one of these Jobs. stage: with the machines that the pod needs; plain: its environment but for tokens and code."""
+    container = {
+        "name": part,
+        **kubernetes.pulled(plan),
+        "command": command,
+        "env": podspec.variables(plan, plain | code.environment(plan)),
+        "resources": podspec.as_text(podspec.resources(plan, stage)),
+        # A pod that could not even say why leaves the end of its log.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": podspec.container_security(),
+        "volumeMounts": podspec.mounts(plan),
+    }
+    volumes = podspec.volumes(plan, stage, kubernetes.config_map_name(plan, stage))
+    return pod(plan, stage, part, container, volumes, stage.machines)

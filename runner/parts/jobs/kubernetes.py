@@ -1,0 +1,329 @@
+"""What every target for a cluster shares: folders, names, labels, the config map and the claims. The pod is in `podspec`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from runner import __version__
+from runner.check.origins import Computed
+from runner.plan import Place, Plan, Stage
+from runner.recipe.document import Path_
+from runner.recipe.recipe import Recipe
+from runner.recipe.units import gib
+from runner.render import planned
+from runner.scenarios.shared import common
+from runner.tools.files import Artifact
+from runner.tools.names import content_hash, label
+from runner.tools.problem import Stop
+from runner.tools.text import yaml_text
+
+if TYPE_CHECKING:
+    from runner.recipe.sections import Openshift
+
+# An object of Kubernetes' API, or a part of one.
+Manifest = dict[str, Any]
+
+CONFIG_DIR = "/etc/recipe-runner"
+# Where a pod has its code that comes by git.
+CODE_DIR = "/opt/recipe-code"
+# What recipes' relative paths start from: in the image (container/Containerfile), and in a clone of this project.
+IMAGE_FILES, CLONED_FILES = "/opt/recipe-runner/recipes", f"{CODE_DIR}/repository/recipes"
+# What `recipe submit` sends, below the results folder on the claim.
+SENT_FILES = "files"
+# What the result of a stage depends on, however the rest of the recipe changes.
+KEY = "recipe-runner/key"
+# The folder that a job writes its results to.
+RUN_DIR = "recipe-runner/run-dir"
+# How what was planned for a job is called, each figure by its own name after it.
+PLANNED = "recipe-runner/planned-"
+# The image that pods start from: a label in short, an annotation in full.
+IMAGE = "recipe-runner/image"
+CLAIMS_FILE, CONFIG_FILE = "claims.yaml", "configmap.yaml"
+# The mode of a claim that several machines may write at a time.
+SHARED = "ReadWriteMany"
+IMAGE_REGISTRY = "image-registry.openshift-image-registry.svc:5000"
+# The kinds of training job, by their targets; from this version of OpenShift AI on a TrainJob takes `runtimePatches`, and there is
+# no PyTorchJob any more.
+PYTORCHJOB, TRAINJOB = "pytorchjob", "trainjob"
+PATCHES_SINCE = (3, 6)
+
+
+def default(site: Mapping[str, Any]) -> str:
+    """The target for a cluster; before OpenShift AI 3.6 that is the job that is known. site: the recipe's section `openshift`."""
+    return TRAINJOB if patched(site) else PYTORCHJOB
+
+
+def takes(recipe: Recipe, target: str) -> bool:
+    """Whether a recipe goes to a cluster, and as this target."""
+    return "openshift" in recipe.settings and default(recipe.settings["openshift"]) == target
+
+
+def patched(site: Mapping[str, Any]) -> bool:
+    """Whether a cluster's TrainJob takes `runtimePatches`; site: the recipe's section `openshift`."""
+    return version(site) >= PATCHES_SINCE
+
+
+def version(site: Mapping[str, Any]) -> tuple[int, int]:
+    """OpenShift AI's version."""
+    return numbers(site["version"])
+
+
+def numbers(text: str) -> tuple[int, int]:
+    """A version as two numbers, so that 3.10 comes after 3.6."""
+    major, minor = text.split(".")
+    return int(major), int(minor)
+
+
+def place(recipe: Recipe) -> Place:
+    """The folders of a recipe's pods: configs from the config map, data from a claim or the image, results on the first
+    claim, scratch on the pod's own disk.
+
+    Raises Stop where the recipe names no cluster.
+    """
+    if "openshift" not in recipe.settings:
+        raise Stop(
+            f"The recipe `{recipe.name}` has no section `openshift`, so it cannot go to a cluster.",
+            "Add the section; `recipes/survival.yaml` has one to copy.",
+        )
+    site: Openshift = recipe.settings["openshift"]
+    first_mount = site.claims[0].mount.rstrip("/") if site.claims else ""
+    run_dir = site.output_dir or f"{first_mount}/{recipe.name}"
+    embedded = f"/opt/recipe-runner/data/{recipe.name}"
+    data_dir = site.data_dir or (embedded if site.data_from == "image" else f"{run_dir}/data")
+    files_dirs = {"image": IMAGE_FILES, "git": CLONED_FILES, "claim": f"{run_dir}/{SENT_FILES}"}
+    prepared = recipe.on_claim(data_dir)
+    return Place(
+        config_dir=CONFIG_DIR,
+        data_dir=data_dir,
+        run_dir=run_dir,
+        scratch_dir="/tmp/recipe-runner",
+        prepared=prepared,
+        model_dir=_model_dir(recipe, first_mount) if recipe.on_claim(run_dir) else None,
+        files_dir=files_dirs[site.data_from],
+        on_cluster=True,
+    )
+
+
+def _model_dir(recipe: Recipe, mount: str) -> str | None:
+    """The folder of a base model that is fetched ahead, one a model and revision, shared by recipes; None where the
+    recipe has no model, or one that lies in a folder already."""
+    if "base" not in recipe.settings.get("model", ()) or recipe.base_folder or recipe.model.base.startswith("/"):
+        return None
+    base = recipe.model.base
+    return f"{mount}/base-models/{label(base)}-{content_hash([base, recipe.model_revision], 8)}"
+
+
+def job_name(plan: Plan) -> str:
+    return plan.site.get("job_name") or plan.name
+
+
+def job(api_version: str, kind: str, spec: Manifest, plan: Plan, stage: Stage) -> Manifest:
+    """The object that an operator makes pods of; spec: what that operator wants to know."""
+    return {
+        "apiVersion": api_version,
+        "kind": kind,
+        "metadata": {
+            "name": job_name(plan),
+            "namespace": plan.site["namespace"],
+            "labels": pod_labels(plan, stage) | queue(plan),
+            "annotations": origin(spec, plan, stage) | foreseen(stage) | dashboard(plan),
+        },
+        "spec": spec,
+    }
+
+
+def queue(plan: Plan) -> dict[str, str]:
+    """The label that puts a job into a Kueue queue."""
+    return {"kueue.x-k8s.io/queue-name": plan.site["queue"]} if plan.site.get("queue") else {}
+
+
+def dashboard(plan: Plan) -> dict[str, str]:
+    """Annotations of a training job by which OpenShift AI's dashboard shows it as one of its own. Connections have their namespace
+    before them, as where a workload may have several (opendatahub-operator, connections of a Notebook)."""
+    profile, space = plan.site.get("hardware_profile"), plan.site["namespace"]
+    named = {"name": profile["name"], "namespace": profile["namespace"]} if profile else {}
+    connections = ",".join(f"{space}/{name}" for name in plan.site.get("connections") or ())
+    return {f"opendatahub.io/hardware-profile-{part}": value for part, value in named.items()} | (
+        {"opendatahub.io/connections": connections} if connections else {}
+    )
+
+
+def origin(spec: Manifest, plan: Plan, stage: Stage) -> dict[str, str]:
+    """Annotations of a job: what it was made from, and a hash of all that it says, which tells a changed recipe."""
+    return {
+        "recipe-runner/recipe": plan.name,
+        "recipe-runner/stage": stage.name,
+        "recipe-runner/content": content_hash([spec, plan.fingerprint]),
+        RUN_DIR: plan.place.run_dir,
+        IMAGE: image(plan),
+        **({KEY: stage.keys[""]} if stage.keys else {}),
+    }
+
+
+def foreseen(stage: Stage) -> dict[str, str]:
+    """Annotations of a training job: the memory that the plan foresaw on each GPU and on each machine, for the day when that
+    was not enough, and its speed and price, which `recipe status` holds beside the real ones."""
+    return {
+        # Equal after a way through JSON, which makes 103718.0 of 103718.
+        f"{PLANNED}{what.replace('_', '-')}": gib(amount) if what.endswith("memory") else f"{amount:.12g}"
+        for what, amount in stage.needs.items()
+    }
+
+
+def scraped(plan: Plan) -> dict[str, str]:
+    """Annotations of a pod that tell Prometheus where training shows its metrics."""
+    return {
+        "prometheus.io/scrape": "true",
+        "prometheus.io/path": "/metrics",
+        "prometheus.io/port": str(plan.site["metrics_port"]),
+    }
+
+
+def image(plan: Plan) -> str:
+    """The recipe's own, else what the site builds in the namespace, under the tag that it gives."""
+    return plan.site.get("image") or f"{IMAGE_REGISTRY}/{plan.site['namespace']}/recipe-runner:{__version__}"
+
+
+def movable(plan: Plan) -> bool:
+    """Whether the image may be built anew under the same name: a digest (`NAME@sha256:…`) names one image for ever, a tag
+    whichever was built last."""
+    return "@" not in image(plan)
+
+
+def pulled(plan: Plan) -> dict[str, str]:
+    """A container's image, and when its machine fetches it. By default that is once a tag, and a machine that has an
+    older build goes on with it; asked always, it fetches only the layers that it has not got."""
+    return {"image": image(plan), **({"imagePullPolicy": "Always"} if movable(plan) else {})}
+
+
+def header(plan: Plan, stage: Stage) -> str:
+    """The first lines of a job's file, for people."""
+    machines, site = stage.machines, plan.site
+    gpus = f"{machines.nodes} × {machines.gpus_per_node} {machines.gpu}" if machines.gpus_per_node else "no GPU"
+    lines = [
+        f"# Made by recipe-runner from the recipe `{plan.name}` ({plan.fingerprint}): {gpus}. Change the recipe and render "
+        "again."
+    ]
+    mlflow = stage.config.get("use_mlflow") or "MLFLOW_EXPERIMENT_NAME" in stage.env
+    secrets = (
+        ("hub_token_secret", "The hub's token comes", ("token",)),
+        (
+            "tracking_secret",
+            "The tracking server's key comes",
+            ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN") if mlflow else ("WANDB_API_KEY",),
+        ),
+    )
+    for setting, what, keys in secrets:
+        if secret := site.get(setting):
+            files = " ".join(f"--from-file={key}=FILE" for key in keys)
+            lines.append(f"# {what} from a Secret; put it into a file, and then, once:")
+            lines.append(f"#   oc create secret generic {secret} --namespace {site['namespace']} {files}")
+    return "\n".join(lines) + "\n"
+
+
+def labels(plan: Plan, stage: Stage) -> dict[str, str]:
+    """Labels that lead from anything on the cluster back to the recipe."""
+    return {
+        "app.kubernetes.io/name": label(plan.name),
+        "app.kubernetes.io/managed-by": "recipe-runner",
+        "recipe-runner/scenario": label(plan.scenario),
+        "recipe-runner/stage": label(stage.name),
+        "recipe-runner/fingerprint": plan.fingerprint,
+    }
+
+
+def pod_labels(plan: Plan, stage: Stage) -> dict[str, str]:
+    """Labels of jobs and pods: those of everything, and the image, by its name and tag or the beginning of its digest.
+    The whole reference is the job's annotation of that name."""
+    name, _, digest = image(plan).rpartition("/")[2].partition("@")
+    return labels(plan, stage) | {IMAGE: label(f"{name}-{digest[:19]}" if digest else name)}
+
+
+def config_map_name(plan: Plan, stage: Stage) -> str:
+    """Named by content: a changed config is another map, and a running job keeps the one it started with."""
+    return f"{job_name(plan)}-{content_hash([[file.path, file.text] for file in stage.files])}"
+
+
+def is_config_map_of(name: str, plan: Plan) -> bool:
+    """Whether a config map is called as those of a plan of one stage are, whatever was in it."""
+    return re.fullmatch(rf"{re.escape(job_name(plan))}-[0-9a-f]{{{len(content_hash(''))}}}", name) is not None
+
+
+def config_map(plan: Plan, stage: Stage) -> Artifact:
+    value = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": config_map_name(plan, stage),
+            "namespace": plan.site["namespace"],
+            "labels": labels(plan, stage),
+        },
+        "immutable": True,
+        "data": {file.path: file.text for file in stage.files},
+    }
+    return Artifact(CONFIG_FILE, yaml_text(value))
+
+
+def claims(plan: Plan) -> Artifact:
+    """One PersistentVolumeClaim a claim. More than one machine writing one volume needs ReadWriteMany."""
+    several = max(plan.most_nodes, *(stage.machines.nodes for stage in plan.stages)) > 1
+    documents = [
+        yaml_text(
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "metadata": {"name": claim["name"], "namespace": plan.site["namespace"]},
+                "spec": {
+                    "accessModes": [SHARED if several else "ReadWriteOnce"],
+                    **({"storageClassName": claim["storage_class"]} if claim.get("storage_class") else {}),
+                    "resources": {"requests": {"storage": f"{plan.claim_gib(claim['name'])}Gi"}},
+                },
+            }
+        )
+        for claim in plan.site.get("claims") or ()
+    ]
+    return Artifact(CLAIMS_FILE, "---\n".join(documents))
+
+
+def folder(plan: Plan, stage: Stage, name: str, text: str, comment: str = "") -> list[Artifact]:
+    """What lies beside a job: its claims, its config map, the job's own file, and a kustomization so that `oc apply -k FOLDER`
+    takes what is for the cluster and leaves the rest. name, text: of the job's file; comment: for the kustomization.
+
+    The kustomization leaves the claims out: the site may have made larger ones under these names, and a cluster refuses every
+    other size and mode.
+    """
+    files = [claims(plan), config_map(plan, stage), Artifact(name, header(plan, stage) + text)]
+    files = [file for file in files if file.text]
+    resources = [file.path for file in files if file.path != CLAIMS_FILE]
+    comment = f"# oc apply -k . sends everything that `{plan.name}` needs to the cluster.\n{comment}"
+    if len(resources) < len(files):
+        comment += f"# Before that, once: oc create -f {CLAIMS_FILE} makes the claims that are not there yet.\n"
+    listing = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": resources}
+    return [*files, Artifact("kustomization.yaml", comment + yaml_text(listing))]
+
+
+def computed(recipe: Recipe) -> Iterator[tuple[Path_, Computed]]:
+    """What the lines of `openshift` that are left out are on the cluster."""
+    if "openshift" not in recipe.settings:
+        return
+    plan = planned(recipe, default(recipe.settings["openshift"]))
+    pods = common.machines(recipe, plan.place)
+    left, same = "what `machines` leave for pods, within `limits`", "what is requested"
+    values: dict[Path_, Computed] = {
+        ("job_name",): Computed(recipe.name, "the recipe's name"),
+        ("image",): Computed(image(plan), "the namespace's own"),
+        ("data_dir",): Computed(plan.place.data_dir, "where prepared data lies"),
+        ("output_dir",): Computed(plan.place.run_dir, "on the first claim"),
+        ("requests", "memory"): Computed(f"{pods.requested_memory_gib:g} GiB", left),
+        ("requests", "cpus"): Computed(pods.requested_cpus, left),
+        ("limits", "memory"): Computed(f"{pods.memory_gib:g} GiB", same),
+        ("limits", "cpus"): Computed(pods.cpus, same),
+    }
+    for index, claim in enumerate(plan.site.get("claims", ())):
+        size = plan.claim_gib(claim["name"])
+        values["claims", index, "size_gib"] = Computed(size, "what the plan needs there, and room to spare")
+    for path, one in values.items():
+        if recipe.document.lookup(("openshift", *path)) is None:
+            yield ("openshift", *path), one

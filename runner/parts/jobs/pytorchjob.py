@@ -1,0 +1,55 @@
+"""Target pytorchjob: a stage as a PyTorchJob of the Kubeflow training operator, kubeflow.org/v1."""
+
+import copy
+
+from runner.parts.jobs import batch, kubernetes, podspec
+from runner.parts.jobs.kubernetes import Manifest
+from runner.plan import Plan, Stage
+from runner.recipe.recipe import Recipe
+from runner.tools.files import Artifact
+from runner.tools.text import yaml_text
+
+KIND = kubernetes.PYTORCHJOB
+# The operator takes the master's port from the container port of this name, and looks for a container of that one.
+PYTORCH = "pytorch"
+MASTER_PORT = {"name": "pytorchjob-port", "containerPort": 23456}
+
+# The folders of the recipe's pods.
+place = kubernetes.place
+
+
+def named(recipe: Recipe) -> bool:
+    return kubernetes.takes(recipe, KIND)
+
+
+def job(plan: Plan, stage: Stage) -> list[Artifact]:
+    """What trains as a PyTorchJob, everything else as a Job, with all that goes with it. plan: of this stage alone."""
+    if not stage.trains:
+        return batch.prepare(plan, stage)
+    text = yaml_text(_pytorchjob(plan, stage))
+    return [*kubernetes.folder(plan, stage, "pytorchjob.yaml", text), *batch.gate(plan, stage)]
+
+
+def _pytorchjob(plan: Plan, stage: Stage) -> Manifest:
+    """One pod spec for master and workers, nothing that the operator sets itself."""
+    site, machines = plan.site, stage.machines
+    replica = {
+        "restartPolicy": site["restart_policy"],
+        "template": podspec.pod_template(plan, stage, PYTORCH, [MASTER_PORT]),
+    }
+    replicas = {"Master": {"replicas": 1, **replica}}
+    if machines.nodes > 1:
+        replicas["Worker"] = {"replicas": machines.nodes - 1, **copy.deepcopy(replica)}
+    spec = {
+        # Text, as the operator's schema has it; a bare number is refused.
+        "nprocPerNode": str(max(1, machines.gpus_per_node)),
+        "runPolicy": {
+            "cleanPodPolicy": site["clean_pod_policy"],
+            # The operator counts the restarts of all pods together, and ends the job when they reach this (Kubeflow common,
+            # PastBackoffLimit); when one fails, the others lose it and fail too.
+            "backoffLimit": site["backoff_limit"] * machines.nodes + 1,
+            "activeDeadlineSeconds": round(site["deadline_hours"] * 3600),
+        },
+        "pytorchReplicaSpecs": replicas,
+    }
+    return kubernetes.job("kubeflow.org/v1", "PyTorchJob", spec, plan, stage)

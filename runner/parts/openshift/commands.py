@@ -1,0 +1,485 @@
+"""The commands for the cluster, and what commands of other parts ask of it.
+
+Imports that only one command needs are in it, because `recipe status` is asked often.
+"""
+
+import sys
+import webbrowser
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from runner import parts
+from runner.check import sources, validate
+from runner.commands.options import (
+    allow_option,
+    complete_recipe,
+    end,
+    open_recipe,
+    port_option,
+    print_notes,
+    recipe_path,
+    say,
+    set_option,
+)
+from runner.parts.jobs import kubernetes
+from runner.parts.jobs.kubernetes import Manifest
+from runner.parts.openshift import client, jobs, pipeline, watch
+from runner.parts.openshift.client import Cluster, connect
+from runner.parts.openshift.diagnose import why
+from runner.parts.openshift.errors import TryAgain, pause
+from runner.parts.openshift.pipeline import Milestone
+from runner.parts.openshift.status import ENDED, FAILED, FINISHED, JobState, early_stop, look
+from runner.plan import Plan, Stage
+from runner.recipe.recipe import Recipe
+from runner.render import planned
+from runner.run import run_folder
+from runner.run.run_manifest import keep
+from runner.scenarios import translate
+from runner.scenarios.shared.common import FETCHING
+from runner.scenarios.targets import place
+from runner.tools.files import write_all
+from runner.tools.problem import Stop, errors_of
+from runner.tools.process import HOST
+
+stage_option = click.option("--stage", metavar="NAME", help="The stage that is meant.")
+
+
+def open_plan(path: str, sets: tuple[str, ...]) -> Plan:
+    """The plan of a recipe, as the cluster got it; its data files need not be on this machine."""
+    return open_both(path, sets, look=False)[1]
+
+
+def open_both(path: str, sets: tuple[str, ...], look: bool = True) -> tuple[Recipe, Plan]:
+    """A recipe, and its plan as the cluster gets it. look: whether the files that it names are looked at."""
+    recipe, _ = open_recipe(path, sets, look=look)
+    if not recipe.settings.get("openshift"):
+        raise Stop(
+            f"`{path}` has no section `openshift`, and so no place on a cluster.",
+            "Write `openshift:` with a `namespace`.",
+        )
+    return recipe, planned(recipe, "pytorchjob")
+
+
+def find_job(cluster: Cluster, plan: Plan, stage: Stage) -> Manifest:
+    """The stage's job on the cluster. Raises Stop where there is none."""
+    for job in jobs.existing(cluster, plan, stage):
+        return job
+    name = kubernetes.job_name(plan.only(stage))
+    raise Stop(f"There is no job `{name}` in `{plan.site['namespace']}`.", "Send it: `recipe submit`.")
+
+
+def job_at_work(cluster: Cluster, plan: Plan, name: str | None) -> Manifest:
+    """The job that a person who looks means: of the stage `name`, else of the stage or gate at work or not done yet.
+
+    Raises Stop where there is none.
+    """
+    if name is not None:
+        return find_job(cluster, plan, plan.stage(name))
+    milestone = pipeline.looked_at(pipeline.milestones(cluster, plan))
+    if milestone and milestone.job:
+        return milestone.job
+    return find_job(cluster, plan, milestone.stage if milestone else plan.stages[-1])
+
+
+@click.command()
+@click.argument("paths", metavar="RECIPE...", nargs=-1, required=True, shell_complete=complete_recipe)
+@set_option
+@click.option("--out", metavar="DIR", help="Where to write. Default: build/NAME/site, of several recipes build/site.")
+def site(paths: tuple[str, ...], sets: tuple[str, ...], out: str | None) -> None:
+    """Write what the cluster needs before a recipe's first job: namespace, queue, rights, claims, the image, TensorBoard.
+    Recipes of several namespaces get a folder a namespace. Needs no cluster and no network."""
+    from runner.parts.openshift import site as sites
+
+    plans = [open_plan(path, sets) for path in dict.fromkeys(paths)]
+    folder = Path(out or (f"build/{plans[0].name}/site" if len(plans) == 1 else "build/site"))
+    for file in write_all(folder, sites.render(plans)):
+        say(str(file))
+    say()
+    for step in sites.steps(plans, str(folder)):
+        say(step)
+    end("Whoever may do so in the cluster does these steps once.", "submit", paths[0])
+
+
+@click.command()
+@recipe_path
+@set_option
+@stage_option
+@click.option("--dry-run", is_flag=True, help="Let the cluster judge everything, and send nothing.")
+@click.option(
+    "--yes", is_flag=True, help="End a running job of the recipe as it was before it changed, without asking."
+)
+@click.option(
+    "--all", "every", is_flag=True, help="Go on by itself, on the cluster, through every stage and gate after it."
+)
+@click.option("--follow", is_flag=True, help="Watch it: queue, image, start, step, loss and time left.")
+@click.option(
+    "--target", type=click.Choice(["pytorchjob", "trainjob"]), help="The kind of job. Default: by openshift.version."
+)
+@allow_option
+def submit(
+    path: str,
+    sets: tuple[str, ...],
+    stage: str | None,
+    dry_run: bool,
+    yes: bool,
+    every: bool,
+    follow: bool,
+    target: str | None,
+    allowed: tuple[str, ...],
+) -> None:
+    """Send a recipe to the cluster of your kubeconfig. Sending it twice changes nothing.
+
+    That is what comes first that is not done: a stage, or the gate after it. What needs no GPU is waited for. With --all a
+    driver goes on from there: a small job that sends what comes next when its time has come, and ends at a closed gate.
+    """
+    from runner.data.report import contents
+    from runner.parts.openshift import controller, rules, transfer
+    from runner.parts.openshift import submit as sending
+
+    if dry_run and follow:
+        raise Stop("With `--dry-run` nothing is sent that `--follow` could watch.", "Leave out one of the two.", code=2)
+    if every and stage:
+        raise Stop("`--all` goes through every stage, and `--stage` names one.", "Leave out one of the two.", code=2)
+    recipe, plan = open_both(path, sets)
+    if problems := list(rules.placeholder_commit(recipe)):
+        raise Stop([replace(problem, severity="error") for problem in problems])
+    # The same plan as it names files from here.
+    here = translate(recipe, place(recipe))
+    validate.require_fits(recipe, here, allowed)
+    print_notes(rules.only_here(recipe))
+    # Rows that lie in the image were read from the hub when it was built.
+    asked = [] if plan.stages[0].trains or plan.stages[0].name == FETCHING else list(sources.datasets(recipe))
+    print_notes(asked)
+    if wrong := errors_of(asked):
+        raise Stop(wrong)
+    files = transfer.files(recipe, plan.place)
+    rows = {stage.name: contents(stage.data) for stage in here.stages}
+    cluster = connect()
+    how = sending.Sending(say, confirm(yes), target, dry_run, files, rows)
+    what = controller.submit_all(cluster, plan, how) if every else sending.submit(cluster, plan, stage, how)
+    if dry_run:
+        end("The cluster has judged it; nothing was sent.", "submit", path)
+    elif what is None:
+        end("Nothing is left to send.", "fetch", path)
+    else:
+        if follow:
+            with live() as show:
+                watch.follow(cluster, what, show)
+        else:
+            say(f"Watch it: recipe status {path}, recipe logs {path} -f")
+        end("It is on the cluster.", "status", path)
+
+
+def confirm(yes: bool) -> Callable[[str], bool]:
+    """Asks on a terminal; elsewhere `--yes` must say so beforehand."""
+
+    def ask(question: str) -> bool:
+        if yes:
+            return True
+        if not sys.stdin.isatty():
+            raise Stop(
+                question.replace("End it and start anew?", "It was not ended."), "`--yes` ends it and starts anew."
+            )
+        return click.confirm(question)
+
+    return ask
+
+
+@contextmanager
+def live() -> Iterator[watch.Show]:
+    """Shows states: one line that changes on a terminal, a line a change where output is piped."""
+
+    def text(state: JobState | None, reasons: list[str]) -> str:
+        said = [f"{state.name}: {watch.line(state)}"] if state else []
+        return "\n".join([*said, *(f"  {reason}" for reason in reasons)])
+
+    with screen() as show:
+        yield lambda state, reasons: show(text(state, reasons))
+
+
+@contextmanager
+def screen() -> Iterator[Callable[[str], None]]:
+    """Shows a text in place of the one before it; where output is piped, below it, and only when it has changed."""
+    if not sys.stdout.isatty():
+        said = ""
+
+        def show(now: str) -> None:
+            nonlocal said
+            if now != said:
+                said = now
+                say(now)
+
+        yield show
+        return
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(Text("…"), refresh_per_second=4) as view:
+        yield lambda now: view.update(Text(now, overflow="fold"))
+
+
+@click.command()
+@click.argument("path", metavar="[RECIPE]", required=False, shell_complete=complete_recipe)
+@set_option
+@stage_option
+@click.option(
+    "--namespace", "-n", metavar="NAME", help="Without RECIPE: where to look. Default: your current namespace."
+)
+@click.option(
+    "--watch", "-w", "keep_watching", is_flag=True, help="Without RECIPE: keep the table until every job has ended."
+)
+def status(
+    path: str | None, sets: tuple[str, ...], stage: str | None, namespace: str | None, keep_watching: bool
+) -> None:
+    """Say how far a recipe's job is and why it does not start; without RECIPE, a table of all jobs of recipe-runner.
+
+    The table holds speed and GPU memory beside what was planned, and says what was spent so far: in the currency of
+    `limits.price_per_gpu_hour` where the recipe names it, else in GPU hours.
+    """
+    # A recipe names its own namespace, and only a recipe has settings and stages.
+    if path and namespace:
+        raise Stop(
+            "`-n` says where to look without a recipe; a recipe names its namespace itself.",
+            f"Leave out -n, or write `--set openshift.namespace={namespace}`.",
+            code=2,
+        )
+    if path and keep_watching:
+        raise Stop(
+            "`--watch` keeps the table of all jobs.",
+            "Leave out the recipe; `recipe submit RECIPE --follow` follows one.",
+            code=2,
+        )
+    if not path and (sets or stage):
+        raise Stop(f"`{'--stage' if stage else '--set'}` is about a recipe, and none is named.", "Name one.", code=2)
+    if path is None:
+        cluster = connect()
+        _table(cluster, namespace or cluster.namespace, keep_watching)
+        end("So far they are.", "status", "RECIPE")
+        return
+    plan = open_plan(path, sets)
+    _stages(connect(), plan, stage)
+    end("So far it is.", "logs", path, "-f")
+
+
+def _table(cluster: Cluster, namespace: str, keep_watching: bool) -> None:
+    def text() -> tuple[str, bool]:
+        rows = watch.rows(cluster, namespace)
+        lines = watch.table(rows) if rows else [f"No job of recipe-runner in `{namespace}`."]
+        return "\n".join(lines), all(row.state.ended for row in rows)
+
+    if not keep_watching:
+        return say(text()[0])
+    shown = ""
+    with screen() as show:
+        while True:
+            try:
+                shown, ended = text()
+                show(shown)
+                if ended:
+                    return
+            except TryAgain as silence:
+                show("\n".join(filter(None, [shown, f"{silence.text.splitlines()[0]} Trying again."])))
+            pause()
+
+
+def _show(cluster: Cluster, name: str, job: Manifest) -> None:
+    state = look(cluster, job)
+    say(f"{name}: {watch.line(state)}")
+    for reason in why(cluster, state):
+        say(f"  {reason}")
+
+
+def _early(cluster: Cluster, milestone: Milestone) -> str:
+    """That a finished stage has ended early, where it was allowed to."""
+    allowed = (milestone.stage.config.get("recipe_runner") or {}).get("early_stopping")
+    if not allowed or milestone.of_gate or milestone.job is None or milestone.state != FINISHED:
+        return ""
+    ended = early_stop(cluster, milestone.job)
+    return f"; {ended.told}" if ended else ""
+
+
+def _stages(cluster: Cluster, plan: Plan, only: str | None) -> None:
+    """Every stage and every gate, or those of one stage."""
+    if only:
+        plan.stage(only)
+    there = jobs.ours(cluster, plan)
+    way = pipeline.milestones(cluster, plan, there=there)
+    for milestone in way:
+        stage, state = milestone.stage.name, milestone.state
+        name = f"{stage} gate" if milestone.of_gate else stage
+        if only not in (None, stage):
+            continue
+        if milestone.of_gate and milestone.job and state in (*ENDED, pipeline.PROMOTED):
+            say(f"{name}: {'closed' if state == FAILED else 'promoted' if state == pipeline.PROMOTED else 'open'}")
+            for text in (*pipeline.table(cluster, milestone), *pipeline.promotion(milestone.job).splitlines()):
+                say(f"  {text}")
+        elif milestone.job and (milestone.at_work or state == FAILED):
+            _show(cluster, name, milestone.job)
+            if state in (pipeline.CHANGED, pipeline.GOING):
+                say(f"  {state[0].upper()}{state[1:]}.")
+        else:
+            say(f"{name}: {state}{_early(cluster, milestone)}")
+    if not only and (job := pipeline.driver_of(cluster, plan)):
+        say(f"driver: {pipeline.driver_state(job)}")
+        for text in pipeline.driver_why(cluster, job):
+            say(f"  {text}")
+    for run in () if only else pipeline.runs_of(cluster, plan):
+        say(f"run `{run}` of Kubeflow Pipelines: goes on by itself")
+    for job in pipeline.beside(there, plan, way):
+        kind, name = job["kind"], job["metadata"]["name"]
+        _show(cluster, f"{kind} `{name}`", job)
+        command = f"oc delete {kind.lower()} {name} -n {plan.site['namespace']}"
+        say(f"  The recipe has no such stage any more. To end it: {command}")
+
+
+@click.command()
+@recipe_path
+@set_option
+@stage_option
+@click.option("--node", type=click.IntRange(0), default=0, help="The machine, 0 for the master.", show_default=True)
+@click.option("--follow", "-f", is_flag=True, help="Go on until the job ends.")
+def logs(path: str, sets: tuple[str, ...], stage: str | None, node: int, follow: bool) -> None:
+    """Show the log of one of a job's machines, that of the previous container first where it was started again."""
+    plan = open_plan(path, sets)
+    cluster = connect()
+    job = job_at_work(cluster, plan, stage)
+    if follow:
+        meta = job["metadata"]
+        watch.follow_log(cluster, lambda: cluster.get(job["kind"], meta["namespace"], meta["name"]), node, say)
+        return
+    for line in watch.whole_log(cluster, job, node):
+        say(line)
+    for reason in why(cluster, look(cluster, job)):
+        # Beside the log, so that it can be piped on as it is.
+        click.echo(reason, err=True)
+    end("The log ends here for now.", "status", path)
+
+
+@click.command()
+@recipe_path
+@set_option
+@stage_option
+@click.option("--to", metavar="DIR", help="Run folder to write to. Default: runs/NAME, where `recipe ask` looks.")
+@click.option("--all", "everything", is_flag=True, help="Checkpoints and prepared data too; they are large.")
+def fetch(path: str, sets: tuple[str, ...], stage: str | None, to: str | None, everything: bool) -> None:
+    """Bring a job's results from its claim: model, curves, answers, summary. Interrupted, it goes on where it was.
+
+    A stage of several lies in a folder of its own below the run's.
+    """
+    from runner.parts.openshift import transfer
+
+    recipe, plan = open_both(path, sets, look=False)
+    cluster = connect()
+    # The last one holds what the recipe is for.
+    chosen = plan.stage(stage) if stage else plan.stages[-1]
+    folder = run_folder.folder(plan.name, "run", to)
+    transfer.require_imported(folder, plan)
+    came, number = transfer.fetch(cluster, plan, chosen, folder.path, say, everything)
+    current = transfer.record_results(folder, plan, chosen, number, say)
+    say(f"{came} files fetched; everything is in {(Path(to) if to else folder.path) / chosen.folder}")
+    if current:
+        keep(folder, recipe, plan)
+        for after_fetch in parts.hooks("after_fetch"):
+            after_fetch(folder, say)
+    end("The results are here.", "compare", path)
+
+
+@click.command()
+@recipe_path
+@set_option
+@stage_option
+def stop(path: str, sets: tuple[str, ...], stage: str | None) -> None:
+    """End a recipe's job and delete it. Results and checkpoints stay on the claim.
+
+    That is what is at work or not done yet, a stage or the gate after it; with --stage the stage and its gate. The driver of
+    `submit --all` ends with it, and a run of Kubeflow Pipelines.
+    """
+    plan = open_plan(path, sets)
+    cluster = connect()
+    ended = []
+
+    def end_job(job: Manifest) -> None:
+        jobs.delete(cluster, job["kind"], job["metadata"]["namespace"], job["metadata"]["name"])
+        ended.append(f"{job['kind']} `{job['metadata']['name']}`")
+
+    # Before what it would send again.
+    if driver := pipeline.driver_of(cluster, plan):
+        end_job(driver)
+    for run in pipeline.runs_of(cluster, plan):
+        try:
+            pipeline.end_run(cluster, plan, run)
+            ended.append(f"the run `{run}` of Kubeflow Pipelines")
+        except Stop as refusal:
+            # It waits, and sends nothing by itself.
+            waits = (
+                f"The run `{run}` of Kubeflow Pipelines waits for a new submit; end it in the dashboard, under Runs."
+            )
+            say(f"{refusal.text}\n{waits}")
+    # What is done stays on the cluster, which shows by it how far all is.
+    milestone = None if stage else pipeline.looked_at(pipeline.milestones(cluster, plan))
+    chosen = milestone.stage if milestone else plan.stage(stage) if stage else plan.stages[-1]
+    plan_of = plan.only(chosen)
+    either = [milestone.of_gate] if milestone else [False, True] if chosen.gates else [False]
+    for job in (job for of_gate in either for job in jobs.existing(cluster, plan, chosen, of_gate)):
+        if jobs.recipe_of(job) != plan_of.name:
+            told = f"{job['kind']} `{job['metadata']['name']}` is not of the recipe `{plan.name}`, and stays."
+            raise Stop(told, "Look at it with `oc describe`.")
+        end_job(job)
+    if not ended:
+        say(f"No job of `{plan.name}` is under way.")
+        end("Nothing was ended.", "status")
+        return
+    say(
+        f"{', '.join(ended)} ended. What was trained lies in {plan_of.place.run_dir}; `recipe submit` goes on from there."
+    )
+    end("What was trained stays.", "submit", path)
+
+
+@click.command("open")
+@recipe_path
+@set_option
+@port_option(6006, "TensorBoard")
+@click.option("--no-browser", is_flag=True, help="Only say the address.")
+def open_tensorboard(path: str, sets: tuple[str, ...], port: int, no_browser: bool) -> None:
+    """Show the curves of all runs on a recipe's claim, until ^C."""
+    plan = open_plan(path, sets)
+    cluster = connect()
+    space = plan.site["namespace"]
+    claim = plan.claim_of(plan.place.run_dir)
+    pod = client.tensorboard(cluster, space, claim["name"] if claim else None)
+
+    def ready(local: int) -> None:
+        address = f"http://{HOST}:{local}/"
+        say(f"TensorBoard: {address}  (^C ends it)")
+        if not no_browser:
+            webbrowser.open(address)
+
+    client.forward(cluster, space, pod, client.TENSORBOARD_PORT, port, ready)
+
+
+def why_on_cluster(path: str, sets: tuple[str, ...], stage: str | None) -> list[str]:
+    """How far a recipe's job is, and what stands in its way.
+
+    Raises Stop where the cluster has no job of the recipe, or cannot be asked."""
+    plan = open_plan(path, sets)
+    cluster = connect()
+    state = look(cluster, job_at_work(cluster, plan, stage))
+    kind, meta = state.job["kind"], state.job["metadata"]
+    told = why(cluster, state) or ["Nothing stands in its way."]
+    return [f"{kind} `{state.name}` in `{meta['namespace']}`: {watch.line(state)}", *told]
+
+
+def promote_on_cluster(
+    path: str, sets: tuple[str, ...], stage: str, by: str, reason: str, tell: Callable[[str], None]
+) -> None:
+    """Lets a stage of a run on the cluster pass, and wakes what has waited for it."""
+    from runner.parts.openshift import controller
+
+    plan = open_plan(path, sets)
+    cluster = connect()
+    controller.promote(cluster, plan, plan.stage(stage), by, reason, tell)
+    controller.wake(cluster, plan, tell)

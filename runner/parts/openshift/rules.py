@@ -1,0 +1,318 @@
+"""Rules about where a recipe runs: cluster or plain machines, counts that agree, names that a cluster accepts."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import wraps
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from runner.catalog import hardware
+from runner.catalog.hardware import GIB
+from runner.check.rules import limits_can_be_meant, memory_sizes
+from runner.parts.jobs import code, kubernetes
+from runner.recipe import units
+from runner.recipe.document import Path_
+from runner.recipe.recipe import Recipe
+from runner.scenarios.shared import common
+from runner.tools.names import JOB_NAME, listed, longest_job_name
+from runner.tools.problem import Problem
+
+if TYPE_CHECKING:
+    from runner.recipe.sections import Openshift
+
+# Kubernetes' names of most objects (RFC 1123).
+_NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\Z")
+# An image as registries take it (github.com/distribution/reference): host, path in lower case, tag, digest.
+_IMAGE = re.compile(
+    r"(?:[A-Za-z0-9.-]+(?::\d+)?/)?[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*)*"
+    r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?\Z"
+)
+# Folders of a pod that are something else already.
+_TAKEN = {
+    "/dev/shm": "shared memory",
+    "/tmp": "scratch",
+    kubernetes.CONFIG_DIR: "the configs",
+    "/opt/recipe-runner": "the code and its data",
+    code.MOUNT: "the code by git",
+}
+_SYSTEM = dict.fromkeys(("/usr/bin", "/usr/lib", "/usr/local", "/bin", "/lib", "/lib64", "/proc", "/sys"), "the system")
+# Those that have room for a claim in a folder of its own; code and configs lose what lies there.
+_ROOMY = ("/dev/shm", "/tmp", *_SYSTEM)
+# Where the machines of a job meet: PyTorchJob's and TrainJob's own.
+_MEETING = (23456, 29500)
+# How pods come by this machine's files, and what to do about it.
+_BY_HAND = "FILES.md in the folder that `recipe render` writes has the commands for doing it by hand."
+_OTHERWISE = f"Write `openshift.data_from: claim`, and `recipe submit` sends it. {_BY_HAND}"
+_COMES = {
+    "claim": ("as it is when `recipe submit` sends it", _BY_HAND),
+    "image": ("as it was when their image was built", _OTHERWISE),
+    "git": ("as it is in the commit that they clone", _OTHERWISE),
+}
+
+
+def _of_site(rule: Callable[[Recipe, Openshift], Iterator[Problem]]) -> Callable[[Recipe], Iterator[Problem]]:
+    """A rule about the section `openshift`; a recipe without it has nothing to judge."""
+
+    @wraps(rule)
+    def judge(recipe: Recipe) -> Iterator[Problem]:
+        site: Openshift | None = recipe.settings.get("openshift")
+        return rule(recipe, site) if site is not None else iter(())
+
+    return judge
+
+
+@_of_site
+def links_are_used(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
+    """Over Ethernet, NCCL uses only the interfaces that are named. A name without a number at its end stands for all
+    that begin so."""
+    if site.network.kind != "ethernet":
+        return
+    named = site.network.interface.removeprefix("=").split(",")
+    if (site.network.links or 1) > len(named) and all(name[-1:].isdigit() for name in named):
+        message = f"`links` is {site.network.links}, and pods talk to each other through {listed(named)} alone."
+        hint = (
+            "Delete the line, and let `gbit_s` be what that carries; or name every interface, with commas between them."
+        )
+        yield recipe.problem("openshift.network.links", message, hint)
+
+
+@_of_site
+def ports_differ(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
+    if site.progress_port == site.metrics_port:
+        message = f"Prometheus and the console cannot both be answered at port {site.metrics_port}; they want different words."
+        hint = "Write another number, or delete the line."
+        yield recipe.problem("openshift.progress_port", message, hint)
+
+
+@_of_site
+def pods_fit(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
+    """A pod that requests more than its machine can give waits for ever."""
+    if any(memory_sizes(recipe)):
+        return
+    size, count, asked, most = units.size(recipe.machines.memory), recipe.machines.cpus, site.requests, site.limits
+    memory = _Measure("memory", " GiB", size / GIB, hardware.memory(size) / GIB, hardware.pod_memory_gib(size))
+    yield from memory.judge(recipe, common.gib(asked.memory), common.gib(most.memory))
+    cpus = _Measure("cpus", " CPUs", count, hardware.cpus(count), hardware.pod_cpus(count))
+    yield from cpus.judge(recipe, asked.cpus, most.cpus)
+
+
+@dataclass(frozen=True)
+class _Measure:
+    """Memory (GiB) or CPUs of a machine. name: of the setting; has: all of it; gives: what pods can have; left: what
+    one pod can have beside the cluster's own."""
+
+    name: str
+    unit: str
+    has: float
+    gives: float
+    left: int
+
+    def judge(self, recipe: Recipe, requested: float | None, limit: float | None) -> Iterator[Problem]:
+        keep = "the kubelet, the system and the cluster's own pods keep the rest"
+        larger = f"Where the machine has more, say so in `machines.{self.name}`."
+        if self.left < 1:
+            message = f"A machine with {self._shown(self.has)} has nothing left for a pod: {keep}."
+            yield recipe.problem(("machines", self.name), message, "Take larger machines.")
+        elif requested and requested > self.left:
+            never = requested > self.gives
+            yield recipe.problem(
+                ("openshift", "requests", self.name),
+                f"The pod {'can never' if never else 'may never'} start: it requests {self._shown(requested)}, and a machine "
+                f"with {self._shown(self.has)} has about {self._shown(self.left)} for it; {keep}.",
+                f"Write at most {self._shown(self.left)}, or delete the line. {larger}",
+                severity="error" if never else "note",
+            )
+        if limit and limit > self.has:
+            message = f"The limit is {self._shown(limit)}, and the machine has {self._shown(self.has)}."
+            yield recipe.problem(
+                ("openshift", "limits", self.name), message, f"Write less, or delete the line. {larger}"
+            )
+        if limit and requested and limit < requested:
+            yield recipe.problem(
+                ("openshift", "limits", self.name),
+                f"The limit is {self._shown(limit)}, less than the {self._shown(requested)} that the pod requests.",
+                f"Write at least {self._shown(requested)}, or delete the line.",
+            )
+
+    def _shown(self, amount: float) -> str:
+        return f"{round(amount, 1):g}{self.unit}"
+
+
+@_of_site
+def deadline(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
+    """Training that stops at its own limit saves a model; the cluster's deadline saves none. A pipeline's limit is over
+    all its jobs."""
+    limit: str | None = (recipe.settings.get("limits") or {}).get("time")
+    deadline_hours = site.deadline_hours
+    if not limit or "pretrain" in recipe.settings or deadline_hours is None or any(limits_can_be_meant(recipe)):
+        return
+    hours = units.seconds(limit) / 3600
+    if deadline_hours <= hours:
+        message = f"The job is ended after {deadline_hours:g} hours, before training could stop at its limit of {limit} and save."
+        hint = f"Write {math.ceil(hours * 1.1) + 1} or more: starting, loading and the last saving count too."
+        yield recipe.note("openshift.deadline_hours", message, hint, mending=math.ceil(hours * 1.1) + 1)
+
+
+@_of_site
+def data_place(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
+    """What the cluster prepares needs a claim to lie on, and what is not sent must come from somewhere."""
+    if site.data_from == "git" and recipe.code_from_git is None:
+        message = "The data is to come with a clone, and `image.code_from_git` names no commit to clone."
+        hint = "Add `image.code_from_git`; or write `claim`, and `recipe submit` sends the files."
+        yield recipe.problem("openshift.data_from", message, hint)
+    mounts = [claim.mount.rstrip("/") for claim in site.claims or ()]
+    if site.data_from == "image" and "pretrain" not in recipe.settings:
+        return  # prepared when the image was built, or, where `data_dir` lies on a claim, there
+    named = "data_dir" if site.data_dir else "output_dir" if site.output_dir else "data_from"
+    folder = site.data_dir or (None if site.data_from == "image" else site.output_dir or next(iter(mounts), None))
+    if mounts and not (folder and recipe.on_claim(folder)):
+        message = "The cluster prepares the data, and the folder for it lies on no claim."
+        hint = f"Let `data_dir` start with {listed(mounts, 'or')}."
+        yield recipe.problem(("openshift", named), message, hint)
+
+
+@_of_site
+def only_here(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
+    """Says where pods get the files beside a recipe. It is no rule: a recipe may run only here."""
+    place, comes = kubernetes.place(recipe), _COMES[site.data_from]
+    for setting, name in recipe.local_files():
+        message = f"Pods read `{common.data_file(recipe, place, name)}`, which is `{name}` {comes[0]}."
+        yield recipe.note(setting, message, comes[1])
+
+
+def placeholder_commit(recipe: Recipe) -> Iterator[Problem]:
+    """No rule: the starter recipe has to hold a placeholder, and only what is rendered from it does not work."""
+    code = recipe.code_from_git
+    if code and not code.commit.strip("0"):
+        message = "This commit is a placeholder; on the cluster, pods would not find it and would not start."
+        hint = "Push your copy of this project, and write its address and what `git rev-parse HEAD` prints."
+        yield recipe.note("image.code_from_git.commit", message, hint)
+
+
+@_of_site
+def storage(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
+    claims = site.claims or ()
+    for setting in ("name", "mount"):
+        seen: dict[str, int] = {}
+        for index, claim in enumerate(claims):
+            if claim[setting] in seen:
+                message = f"Two claims have the {setting} `{claim[setting]}`."
+                yield recipe.problem(("openshift", "claims", index, setting), message, "Give each its own.")
+            seen[claim[setting]] = index
+    if not claims and not site.output_dir:
+        message = "`openshift` has no `claims`, so results would be lost with the pods."
+        hint = "Name a claim under `claims`, with its mount."
+        yield recipe.problem("openshift", message, hint, key=True)
+    if claims and site.output_dir and not recipe.on_claim(site.output_dir):
+        message = (
+            f"`output_dir` `{site.output_dir}` lies on none of the claims, so results would be lost with the pods."
+        )
+        hint = f"Let it start with {listed((claim.mount for claim in claims), 'or')}."
+        yield recipe.problem("openshift.output_dir", message, hint)
+    name, most = site.job_name or recipe.name, longest_job_name(recipe.machines.nodes)
+    if not JOB_NAME.match(name) or len(name) > most:
+        message = (
+            f"`{name}` cannot name a job of {recipe.machines.nodes} machines on the cluster."
+            if len(name) > most
+            else f"`{name}` cannot name a job on the cluster."
+        )
+        hint = f"Use at most {most} lower-case letters, digits and `-`."
+        yield recipe.problem(("openshift", "job_name") if site.job_name else ("name",), message, hint)
+
+
+@_of_site
+def names(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
+    """What the cluster refuses when it gets it."""
+    if site.image and not _IMAGE.match(site.image):
+        hint = "Write it as REGISTRY/PATH:TAG or REGISTRY/PATH@sha256:DIGEST: the path in lower case, no blanks."
+        yield recipe.problem(("openshift", "image"), f"`{site.image}` cannot name an image.", hint)
+    stated: dict[Path_, tuple[str | None, str]] = {("openshift", "queue"): (site.queue, "a queue")}
+    for index, claim in enumerate(site.claims or ()):
+        stated["openshift", "claims", index, "storage_class"] = (claim.storage_class, "a storage class")
+    for path, (name, what) in stated.items():
+        if name and not _NAME.match(name):
+            hint = "Use lower-case letters, digits, `-` and `.`, as the cluster itself lists them."
+            yield recipe.problem(path, f"`{name}` cannot name {what} on the cluster.", hint)
+    if site.queue and len(site.queue) > 63 and _NAME.match(site.queue):
+        message = f"A job names its queue in a label, which holds 63 characters, and this one has {len(site.queue)}."
+        yield recipe.problem(("openshift", "queue"), message, "Name a queue with a shorter name.")
+
+
+@_of_site
+def folders(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
+    """A claim hides what a pod has in a folder, and prepared rows are no results."""
+    for index, claim in enumerate(site.claims or ()):
+        mount = claim.mount.rstrip("/") or "/"
+        for taken, what in (_TAKEN | _SYSTEM).items():
+            below = taken not in _ROOMY and f"{mount}/".startswith(f"{taken}/")
+            if mount == "/" or f"{taken}/".startswith(f"{mount}/") or below:
+                message = f"A claim at `{claim.mount}` would hide {what} of its pods, in `{taken}`."
+                hint = "Mount it elsewhere, such as `/shared/models`."
+                yield recipe.problem(("openshift", "claims", index, "mount"), message, hint)
+                break
+    if site.data_dir and site.output_dir and site.data_dir.rstrip("/") == site.output_dir.rstrip("/"):
+        message = "`data_dir` and `output_dir` are one folder, and a run that begins anew would clear its own rows."
+        hint = f"Write `data_dir: {site.output_dir.rstrip('/')}/data`, or delete the line."
+        yield recipe.problem("openshift.data_dir", message, hint)
+    elif site.data_dir and site.claims and not recipe.on_claim(site.data_dir) and site.data_from == "image":
+        message = f"`{site.data_dir}` lies on none of the claims, so pods look for prepared rows there in their image."
+        hint = "Let it start with a claim's mount, or delete the line; nothing to do where your image has them."
+        yield recipe.note("openshift.data_dir", message, hint)
+
+
+@_of_site
+def ports(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
+    for setting in ("metrics_port", "progress_port"):
+        if site[setting] in _MEETING:
+            message = f"At port {site[setting]} the machines of a job meet, so nothing else can be answered there."
+            hint = "Write another number, or delete the line."
+            yield recipe.problem(("openshift", setting), message, hint)
+
+
+def _tools(recipe: Recipe) -> Iterator[tuple[Path_, str]]:
+    """Every line that names a tool for curves which is a server of its own, with its value."""
+    homes: list[tuple[Path_, Any]] = [(("report_to",), recipe.settings.get("report_to"))]
+    homes += [((name, "report_to"), one.get("report_to")) for name, one in recipe.sections.items()]
+    return ((path, tool) for path, tool in homes if tool in ("wandb", "mlflow"))
+
+
+@_of_site
+def trackers(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
+    """Pods have no key of their own to a tracking server."""
+    if site.get("tracking_secret"):
+        return
+    for path, tool in _tools(recipe):
+        message = f"`report_to: {tool}` needs a key, and pods have none: `openshift.tracking_secret` names no Secret."
+        hint = "Add that line; the rendered job's first lines say how the Secret is made. Or write `report_to: tensorboard`."
+        yield recipe.problem(path, message, hint)
+
+
+def mlflow_is_there(recipe: Recipe) -> Iterator[Problem]:
+    """None of the project's extras brings MLflow, and so its own image has not got it; `wandb` comes with Axolotl."""
+    site: Openshift | None = recipe.settings.get("openshift")
+    for path, tool in _tools(recipe):
+        if tool != "mlflow" or (site is None and find_spec(tool)):
+            continue
+        if site is None:
+            message = "The package `mlflow` is not on this machine, and training stops where it is missing."
+            yield recipe.note(path, message, "`pip install mlflow` wherever it runs.")
+        elif site.image:
+            message = f"The package `mlflow` comes with none of the extras, and training stops where `{site.image}` has not got it."
+            hint = "Nothing to do, if that image has it. Else write `report_to: tensorboard` or `wandb`."
+            yield recipe.note(path, message, hint)
+        else:
+            message = "The project's own image has no package `mlflow`, so training would stop when it begins."
+            hint = "Write `report_to: tensorboard` or `wandb`; or name an image that has it, `openshift.image`."
+            yield recipe.problem(path, message, hint)
+
+
+RULES = (
+    *(storage, pods_fit, links_are_used, ports_differ, data_place, deadline),
+    *(names, folders, ports, trackers, mlflow_is_there),
+)
+# What whoever renders or sends a recipe is to know of its files, and `check` need not say.
+RENDER_NOTES = (placeholder_commit, only_here)

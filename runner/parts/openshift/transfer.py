@@ -1,0 +1,320 @@
+"""Transfer: data files to a claim, and a run's results from it to this machine, through a short-lived pod."""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from runner.catalog.models import BESIDE, CONFIG
+from runner.data.report import REPORT_FILE
+from runner.parts.jobs import kubernetes
+from runner.parts.jobs.kubernetes import SENT_FILES
+from runner.parts.openshift.client import Cluster, connect, pieces
+from runner.parts.openshift.errors import TryAgain, pause, recent
+from runner.parts.openshift.file_server import CHUNK, Piece, partial
+from runner.parts.openshift.helper_pod import Share, Tell, helper
+from runner.plan import Place, Plan, Stage
+from runner.recipe.recipe import Recipe
+from runner.run.run_folder import RunFolder, RunRecord, require_of
+from runner.run.stage_folder import StageRecord
+from runner.scenarios.shared import common
+from runner.scenarios.shared.common import data_file
+from runner.tools.files import read_record, sha256, write_json
+from runner.tools.names import content_hash
+from runner.tools.problem import Stop
+from runner.tools.run_files import ADAPTER, BEST_IMAGES, BEST_MODEL, DEMO, DEMO_OUTPUTS, REPORT, RUN, STAGE
+
+# Bytes of one request: small files travel together, large ones in parts.
+MOST = 8 * 2**20
+# Seconds between two lines about how far it is.
+EVERY_SECONDS = 5.0
+# Large, and of no use away from the cluster.
+LEFT_THERE = ("checkpoints/", "scratch/", "data/", f"{SENT_FILES}/")
+# What became of the rows; these come without them.
+REPORTS = (f"/{REPORT}", f"/{REPORT_FILE}")
+# What a stage is for: where some of it has come, what is not among it is of another run.
+RESULTS = (BEST_MODEL, ADAPTER, BEST_IMAGES, DEMO_OUTPUTS)
+OLDER = (
+    "What lies on the claim is of the recipe as it was before it changed; the recipe as it is now has no results there yet. "
+    "`recipe status` says how far its job is; fetch again when that has finished."
+)
+ELSEWHERE = "Name another folder with `--to`."
+# Files of a stage that name a model, and the setting that does.
+NAMING = ((DEMO, "base_model"), (f"{ADAPTER}/adapter_config.json", "base_model_name_or_path"))
+# The stage that the pod is of which looks at a model.
+LOOKS = "model"
+
+
+@dataclass(frozen=True)
+class Files:
+    """Files that a recipe's pods need from this machine. paths: each file here, by its path below `folder` there;
+    digests: their SHA-256, by the same path; sent: the key of files that were sent before, for a caller that has none
+    of them."""
+
+    folder: str
+    paths: Mapping[str, Path]
+    digests: Mapping[str, str]
+    sent: str = ""
+
+    @property
+    def key(self) -> str:
+        """One hash for all; empty where there is nothing to send."""
+        return content_hash(dict(self.digests), 32) if self.digests else self.sent
+
+
+def files(recipe: Recipe, place: Place) -> Files | None:
+    """The files of this machine that pods find on a claim, by their names there; None where pods get them in another
+    way.
+
+    Raises Stop where one is missing or cannot be read.
+    """
+    site = recipe.openshift
+    if site is None or site.data_from != "claim" or place.files_dir is None:
+        return None
+    paths: dict[str, Path] = {}
+    for _, local in recipe.local_files():
+        here = recipe.folder / local
+        name = str(PurePosixPath(data_file(recipe, place, local) or "").relative_to(place.files_dir))
+        inner = [here] if here.is_file() else sorted(path for path in here.rglob("*") if path.is_file())
+        if not inner:
+            raise Stop(f"There is nothing in `{here}` that could be sent.", "Paths start from the recipe's own folder.")
+        paths |= {(name if path == here else f"{name}/{path.relative_to(here).as_posix()}"): path for path in inner}
+    try:
+        return Files(place.files_dir, paths, {name: sha256(path) for name, path in paths.items()})
+    except OSError as error:
+        raise Stop(f"`{error.filename}` cannot be read: {error.strerror}.") from None
+
+
+def upload(cluster: Cluster, plan: Plan, stage: Stage, sent: Files, tell: Tell) -> None:
+    """Sends what the claim has not got, and takes away there what is here no more. What has come over stays, whatever
+    breaks; sending again goes on behind it. plan: of the stage alone.
+
+    Raises Stop where the claim is too small, or the helper does not start.
+    """
+    with helper(cluster, plan, stage, tell, sent.folder, writes=True) as share:
+        left = _state(share, sent)
+        total = sum(left.values())
+        told = grown = time.monotonic()
+        while left:
+            for pieces, body in _bodies(sent, left):
+                head = json.dumps([asdict(piece) for piece in pieces]).encode()
+                try:
+                    share.ask("pieces", head + b"\n" + body, content="application/octet-stream")
+                except TryAgain:
+                    pause()
+                    break
+                for piece in pieces:
+                    left[piece.path] -= piece.length
+                if time.monotonic() - told > EVERY_SECONDS:
+                    told = time.monotonic()
+                    tell(f"  sent {_mib(total - sum(left.values()))} of {_mib(total)} MiB")
+            before, left = sum(left.values()), _state(share, sent)
+            grown = time.monotonic() if sum(left.values()) < before else grown
+            if left and not recent(grown):
+                raise Stop("The data files came over in part only.", "Submit again; it goes on where it stopped.")
+        share.get("only", list(sent.paths))
+    count = f"{len(sent.paths):,} data file{'s' if len(sent.paths) > 1 else ''}"
+    tell(f"{count} in `{sent.folder}`: " + (f"{_mib(total)} MiB sent" if total else "all there already"))
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:,.1f}"
+
+
+def _state(share: Share, sent: Files) -> dict[str, int]:
+    """Bytes that are still to be sent, by file. Raises Stop where the claim has no room for them."""
+    sizes = {name: path.stat().st_size for name, path in sent.paths.items()}
+    asked = {name: (size, sent.digests[name]) for name, size in sizes.items()}
+    answer = share.signed("state", asked)
+    there = answer["there"]
+    left = {name: size - there[name] for name, size in sizes.items() if there[name] >= 0}
+    if (needed := sum(left.values())) > answer["free"]:
+        raise Stop(
+            f"The claim has {_mib(answer['free'])} MiB free, and the data files need {_mib(needed)} MiB.",
+            "Delete something there, or name a larger claim under `openshift.claims`.",
+        )
+    return left
+
+
+def _bodies(sent: Files, left: Mapping[str, int]) -> Iterator[tuple[list[Piece], bytes]]:
+    """What is left, in requests of at most MOST bytes. An empty file is a piece of no bytes."""
+    pieces: list[Piece] = []
+    body = bytearray()
+    for name, missing in left.items():
+        size = sent.paths[name].stat().st_size
+        with sent.paths[name].open("rb") as data:
+            data.seek(size - missing)
+            while True:
+                offset = data.tell()
+                part = data.read(MOST - len(body))
+                pieces.append(Piece(name, sent.digests[name], offset, len(part)))
+                body += part
+                if len(body) >= MOST:
+                    yield pieces, bytes(body)
+                    pieces, body = [], bytearray()
+                if offset + len(part) >= size or not part:
+                    break
+    if pieces:
+        yield pieces, bytes(body)
+
+
+def fetch(
+    cluster: Cluster, plan: Plan, stage: Stage, target: Path, tell: Tell, everything: bool = False
+) -> tuple[int, str]:
+    """Brings a stage's results into its place below the run folder `target`; returns how many files came, and the run's
+    own number on the claim, empty where it has none. A complete file of the same hash does not come again; a partial
+    one continues.
+
+    Raises Stop where there are no results, or the helper does not start.
+    """
+    with helper(cluster, plan.only(stage), stage, tell, plan.place.run_dir) as share:
+        files = json.loads(share.get("list"))
+        number = ""
+        if any(file["path"] == RUN for file in files):
+            number = RunRecord.of(json.loads(share.get(f"file/{RUN}"))).id
+        told = [file for file in files if file["path"].startswith("data/") and file["path"].endswith(REPORTS)]
+        files = [file for file in files if _comes(file["path"], stage, everything)]
+        _forget_older(share, {file["path"] for file in files}, target, stage)
+        if not files:
+            raise Stop(
+                f"`{plan.place_of(stage).run_dir}` holds no results yet.", "`recipe status` says how far the job is."
+            )
+        files += [file for file in told if file not in files]
+        return sum(_one(share, file, target, tell) for file in files), number
+
+
+def _comes(path: str, stage: Stage, everything: bool) -> bool:
+    """Whether a file of the run is fetched with a stage. The run's own record differs on each machine."""
+    home = f"{stage.folder}/" if stage.folder else ""
+    left = () if everything else LEFT_THERE
+    return path != RUN and path.startswith(home) and not path.removeprefix(home).startswith(left)
+
+
+def _forget_older(share: Share, names: set[str], target: Path, stage: Stage) -> None:
+    """Deletes results here that another run of the stage has left and this one does not have: a mix of both would load
+    as a model. What was made here from the same run stays, and so do older results until newer ones come.
+
+    names: of all that comes, below `target`.
+    """
+    home = target / stage.folder
+    record = (home / STAGE).relative_to(target).as_posix()
+    results = [path for name in RESULTS for path in (home / name, *(home / name).rglob("[!.]*")) if path.is_file()]
+    left = [path for path in results if path.relative_to(target).as_posix() not in names]
+    begins = tuple((home / name).relative_to(target).as_posix() for name in RESULTS)
+    if not left or record not in names or not any(name.startswith(begins) for name in names):
+        return
+    here = (home / STAGE).read_bytes() if (home / STAGE).is_file() else b""
+    if here != share.get(f"file/{record}"):
+        for path in left:
+            path.unlink()
+
+
+def _one(share: Share, file: dict[str, Any], target: Path, tell: Tell) -> int:
+    """One file; 1 where it came over, 0 where it was here. Raises Stop where its hash does not agree in the end."""
+    path = target / file["path"]
+    if not path.resolve().is_relative_to(target.resolve()):
+        raise Stop(f"The cluster named a file outside of the folder: {file['path']}")
+    there = share.signed(f"hash/{file['path']}")["digest"]
+    if path.is_file() and path.stat().st_size == file["size"] and sha256(path) == there:
+        return 0
+    path.parent.mkdir(parents=True, exist_ok=True)
+    half = partial(path, there)
+    before, grown = 0, time.monotonic()
+    _continue(share, file["path"], half, file["size"])
+    while (have := half.stat().st_size) < file["size"]:
+        if have > before:
+            before, grown = have, time.monotonic()
+        elif recent(grown):
+            pause()
+        else:
+            raise Stop(f"`{file['path']}` has come in part only.", "Fetch again; it goes on where it stopped.")
+        _continue(share, file["path"], half, file["size"])
+    if sha256(half) != there:
+        half.unlink()
+        raise Stop(
+            f"`{file['path']}` did not come over whole.", "Fetch again; if training is still writing, wait for it."
+        )
+    half.replace(path)
+    tell(f"{file['path']}  {file['size'] / 2**20:.1f} MiB")
+    return 1
+
+
+def _continue(share: Share, name: str, half: Path, size: int) -> None:
+    """Appends what is missing; a broken connection, or a cluster that is busy, leaves what has come."""
+    have = half.stat().st_size if half.is_file() else 0
+    if have >= size > 0:
+        return
+    try:
+        response = share.ask(f"file/{name}", headers={"Range": f"bytes={have}-"} if have else None, stream=True)
+        with half.open("ab" if have and response.status == 206 else "wb") as out:
+            for chunk in pieces(share.cluster, response, CHUNK):
+                out.write(chunk)
+    except TryAgain:
+        half.touch()
+
+
+def require_imported(folder: RunFolder, plan: Plan) -> None:
+    """Raises Stop where the folder holds a run that this machine made itself, or one of another recipe."""
+    require_of(folder, plan.name, ELSEWHERE)
+    if folder.state and folder.state.origin != "cluster":
+        raise Stop(f"`{folder.path}` holds a run of this machine.", ELSEWHERE)
+
+
+def record_results(folder: RunFolder, plan: Plan, stage: Stage, number: str, tell: Callable[[str], None]) -> bool:
+    """Marks the run folder, and replaces names that hold on the cluster only. Returns whether the results are of the
+    recipe as it is now.
+
+    number: the run's own on the claim, which its evaluations name; empty where it has none, and then no evaluation
+    counts.
+    """
+    home = folder.path / stage.folder
+    state = StageRecord.read(home)
+    # A claim keeps the results of the recipe as it was until those of the recipe as it is take their place. A change of
+    # another stage does not concern it.
+    older = bool(state) and state.keys.get("") != stage.keys[""]
+    status = "running" if older or not state else state.status
+    folder.mark(status, recipe=plan.name, origin="cluster", **({"id": number} if number else {}))
+    if older:
+        tell(OLDER)
+    for file, setting in NAMING:
+        _rename(home / file, setting, folder, plan, stage)
+    return not older
+
+
+def _rename(file: Path, setting: str, folder: RunFolder, plan: Plan, stage: Stage) -> None:
+    """Replaces a cluster's folder that a file names: by the base model that was downloaded to it, or by that folder of
+    the run here. A file that is fetched again is changed again."""
+    facts, place = read_record(file), plan.place
+    there = facts.get(setting)
+    if not isinstance(there, str):
+        return
+    if stage.model and there == place.model_dir:
+        write_json(file, facts | {setting: stage.model["base"], "revision": stage.model["revision"]})
+    elif there.startswith(f"{place.run_dir}/"):
+        write_json(file, facts | {setting: str(folder.path / there.removeprefix(f"{place.run_dir}/"))})
+
+
+@contextmanager
+def copied(recipe: Recipe, folder: str, tell: Callable[[str], None]) -> Iterator[Path]:
+    """The small files of the model in `folder` on one of the recipe's claims, in a temporary folder of this machine.
+    The recipe need not be valid yet: its model is not known before.
+
+    Raises Stop where the recipe has no such claim, or the claim no such folder.
+    """
+    if not recipe.on_claim(folder):
+        raise Stop(
+            f"`{folder}` is neither a folder of this machine nor on a claim of `{recipe.name}`.",
+            "A claim is named, with where pods see it, under `openshift.claims`.",
+        )
+    place = kubernetes.place(recipe)
+    plan = common.plan(recipe, place, lambda place: [common.work(place, LOOKS, {}, common.PREPARING)])
+    with TemporaryDirectory() as here:
+        with helper(connect(), plan.only(plan.stages[0]), plan.stages[0], tell, folder) as share:
+            there = {file["path"] for file in json.loads(share.get("list"))}
+            for name in there & {CONFIG, *BESIDE}:
+                (Path(here) / name).write_bytes(share.get(f"file/{name}"))
+        yield Path(here)

@@ -1,0 +1,291 @@
+"""Watching: a job until it ends, all jobs of a namespace as a table, and the logs of a job's machines."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from runner.parts.jobs.kubernetes import Manifest
+from runner.parts.openshift import diagnose, jobs
+from runner.parts.openshift.client import Cluster, Manifests
+from runner.parts.openshift.diagnose import GONE, times
+from runner.parts.openshift.errors import TryAgain, pause
+from runner.parts.openshift.jobs import Sent
+from runner.parts.openshift.status import FAILED, QUEUED, TRAINING, JobState, ended, entry_of, look, seconds
+from runner.tools.problem import Stop
+
+# Gets the state (None while the cluster cannot be reached) and what to say about it.
+Show = Callable[[JobState | None, list[str]], None]
+TITLES = ("job", "state", "step", "loss", "speed", "GPU memory", "left", "spent")
+
+
+class Failed(Stop):
+    """A job that was watched has failed. of_gate: whether it is a gate's, which then is closed."""
+
+    def __init__(self, sent: Sent, why: list[str], hint: str) -> None:
+        super().__init__(f"{sent.kind} `{sent.name}` failed. {' '.join(why)}", hint)
+        self.of_gate = sent.of_gate
+
+
+class Gone(Stop):
+    """A job that was watched has been taken away by somebody."""
+
+
+def follow(cluster: Cluster, sent: Sent, show: Show) -> JobState:
+    """Shows a job's state until it ends; returns the last one.
+
+    Raises Gone where the job is taken away, and Failed where it fails.
+    """
+    missing = 0
+    while True:
+        try:
+            job = cluster.get(sent.kind, sent.namespace, sent.name)
+            missing = missing + 1 if job is None else 0
+            if missing > 2:
+                raise Gone(f"{sent.kind} `{sent.name}` is not there any more; someone deleted it.", "Submit again.")
+            if job is not None:
+                state = look(cluster, job)
+                why = diagnose.why(cluster, state)
+                show(state, why)
+                if state.phase == FAILED:
+                    log = "recipe logs RECIPE" + ("" if sent.of_gate else f" --stage {sent.stage.name}")
+                    again = " Submitting again tries again." if not (sent.of_gate or sent.stage.trains) else ""
+                    hint = f"The log: `{log}`.{again}" if state.pods else again.strip()
+                    raise Failed(sent, why, hint)
+                if state.ended:
+                    return state
+        except TryAgain as silence:
+            show(None, [f"{silence.text.splitlines()[0]} The job goes on; trying again."])
+        pause()
+
+
+def line(state: JobState) -> str:
+    """A state in one line."""
+    said = f"{state.running} of {jobs.machines(state.job)} machines run" if state.pods else "no machine yet"
+    latest = state.progress.latest
+    if state.phase != TRAINING or latest is None:
+        return state.phase if state.ended else f"{state.phase}, {said}"
+    loss = f", loss {latest['loss']:.3f}" if "loss" in latest else ""
+    left = state.progress.seconds_left
+    return f"step {latest['step']} of {latest['steps']}{loss}{'' if left is None else f', about {rest(left)} left'}"
+
+
+def rest(seconds: float) -> str:
+    """How much longer, in hours and minutes."""
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min" if hours else f"{max(1, minutes)} min"
+
+
+@dataclass(frozen=True)
+class JobRow:
+    """A job: its state, what stands in its way, its place in its queue (`2nd of 5`, empty where it waits in none), and
+    the GPU hours that it has used so far."""
+
+    state: JobState
+    why: list[str] = field(default_factory=list)
+    place: str = ""
+    gpu_hours: float = 0.0
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """As TITLES has them; empty what nobody knows, or what is over."""
+        state, latest = self.state, self.state.progress.latest or {}
+        at_work = state.phase == TRAINING
+        left = state.progress.seconds_left if at_work else None
+        return (
+            state.name,
+            self._phase,
+            f"{latest['step']} of {latest['steps']}" if latest else "",
+            f"{latest['loss']:.3f}" if latest.get("loss") is not None else "",
+            self._speed(latest),
+            self._memory(latest),
+            rest(left) if left is not None else "",
+            self._spent,
+        )
+
+    @property
+    def _phase(self) -> str:
+        state = self.state
+        if state.phase == QUEUED:
+            return f"{state.phase}{f', {self.place}' if self.place else ''}"
+        missing = not state.ended and state.running < jobs.machines(state.job)
+        return state.phase + (f", {state.running} of {jobs.machines(state.job)} machines" if missing else "")
+
+    def _speed(self, latest: Mapping[str, Any]) -> str:
+        for what, unit in (("tokens_per_second", "tokens/s"), ("samples_per_second", "rows/s")):
+            if (real := latest.get(what)) is not None:
+                plan = jobs.foreseen(self.state.job, what.replace("_", "-"))
+                return f"{real:,.0f} {unit}" + (f" (plan {float(plan):,.0f})" if plan else "")
+        return ""
+
+    def _memory(self, latest: Mapping[str, Any]) -> str:
+        """What the allocator has taken of the first GPU, because that, and not what lies in it, must fit."""
+        real = latest.get("gpu_reserved_gib") or latest.get("gpu_memory_gib")
+        if real is None:
+            return ""
+        plan = jobs.foreseen(self.state.job, "gpu-memory")
+        return f"{real:.1f} GiB" + (f" (plan {plan.removesuffix(' GiB')})" if plan else "")
+
+    @property
+    def _spent(self) -> str:
+        if not self.gpu_hours:
+            return ""
+        price = jobs.foreseen(self.state.job, "price-per-gpu-hour")
+        return f"{self.gpu_hours * float(price):,.2f}" if price else f"{self.gpu_hours:.1f} GPU h"
+
+
+def rows(cluster: Cluster, namespace: str) -> list[JobRow]:
+    """Every job of a namespace that recipe-runner has rendered, the latest first."""
+    there = jobs.everyone(cluster, namespace)
+    there.sort(key=lambda job: str(job["metadata"]["creationTimestamp"]), reverse=True)
+    waiting = cluster.list("Workload", namespace, forgiving=True) if any(map(jobs.queue_of, there)) else []
+    found = []
+    for job in there:
+        state = look(cluster, job)
+        found.append(JobRow(state, diagnose.why(cluster, state), place(waiting, job), gpu_hours(state)))
+    return found
+
+
+def table(rows: list[JobRow]) -> list[str]:
+    """The rows under their titles, without columns that nobody fills, and below each what stands in its way."""
+    cells = [TITLES, *(row.cells for row in rows)]
+    kept = [column for column in range(len(TITLES)) if any(line[column] for line in cells[1:])]
+    width = {column: max(len(line[column]) for line in cells) for column in kept}
+    lines = ["  ".join(f"{line[column]:<{width[column]}}" for column in kept).rstrip() for line in cells]
+    said = [lines[0]]
+    for row, line in zip(rows, lines[1:], strict=True):
+        said += [line, *(f"  {reason}" for reason in row.why)]
+    return said
+
+
+def place(workloads: Manifests, job: Manifest) -> str:
+    """A job's place among those of this namespace that wait in the same queue of Kueue, which takes the most important
+    first, and of those the oldest. Jobs of other namespaces in a shared queue cannot be seen here."""
+    own = entry_of(workloads, job)
+    if own is None or not _waits(own):
+        return ""
+    line = sorted(
+        (entry for entry in workloads if _waits(entry) and _queue(entry) == _queue(own)),
+        key=lambda entry: (-int(entry.get("spec", {}).get("priority") or 0), entry["metadata"]["creationTimestamp"]),
+    )
+    return f"{ordinal(line.index(own) + 1)} of {len(line)} here in `{_queue(own) or jobs.queue_of(job)}`"
+
+
+def _queue(workload: Manifest) -> str:
+    return str(workload.get("spec", {}).get("queueName") or "")
+
+
+def _waits(workload: Manifest) -> bool:
+    over = jobs.holds(workload, "QuotaReserved", "Finished")
+    return not over and workload.get("spec", {}).get("active", True) is not False
+
+
+def ordinal(number: int) -> str:
+    """`1st`, `2nd`, `13th`."""
+    last = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{'th' if number % 100 in (11, 12, 13) else last}"
+
+
+def gpu_hours(state: JobState, now: datetime | None = None) -> float:
+    """How long GPUs were held: by each pod from its start to its end; by a job whose pods are gone, all its GPUs from
+    its start to its end. Replaced pods that are gone are not counted."""
+    now = now or datetime.now(UTC)
+    pods = [*state.replaced, *state.pods]
+    if not pods:
+        status = state.job.get("status", {})
+        # The last condition came about at its end.
+        changed = [each.get("lastTransitionTime") or "" for each in jobs.conditions_of(state.job)]
+        end = status.get("completionTime") or (max(changed, default="") if state.ended else None)
+        held = [(jobs.gpus(state.job), status.get("startTime"), end)] if end or not state.ended else []
+    else:
+        held = [(jobs.gpus_of(pod["spec"]), pod.get("status", {}).get("startTime"), _end_of(pod)) for pod in pods]
+    return sum(count * seconds(start, end, now) for count, start, end in held) / 3600
+
+
+def _end_of(pod: Manifest) -> str | None:
+    """When the last container of a pod has ended; None while it runs."""
+    status = pod.get("status", {})
+    if status.get("phase") not in ("Succeeded", "Failed"):
+        return None
+    entries = [entry.get("state", {}).get("terminated") or {} for entry in status.get("containerStatuses") or []]
+    return max((str(end["finishedAt"]) for end in entries if end.get("finishedAt")), default=status.get("startTime"))
+
+
+class NotYet(Stop):
+    """A machine that the job is for has no pod: not yet, or between two of them."""
+
+
+def pod_of(cluster: Cluster, job: Manifest, node: int) -> Manifest:
+    """The pod of machine `node`, 0 the master. Raises Stop where the job is for fewer, NotYet where it is not there."""
+    meta = job["metadata"]
+    if node >= (planned := jobs.machines(job)):
+        raise Stop(
+            f"{job['kind']} `{meta['name']}` has no machine {node}.",
+            f"It has 0 to {planned - 1}." if planned > 1 else "It has only machine 0.",
+        )
+    pods = jobs.pods_of(cluster, job)
+    for pod in pods:
+        if jobs.node_number(pod) == node:
+            return pod
+    if ended(job) and not pods:
+        raise Stop(f"{job['kind']} `{meta['name']}` has {ended(job)}.", GONE)
+    missing = f"no pod for machine {node}" if pods else "no pods"
+    raise NotYet(
+        f"{job['kind']} `{meta['name']}` has {missing}, and so no log.",
+        "`recipe status` says why, where it is known.",
+    )
+
+
+def whole_log(cluster: Cluster, job: Manifest, node: int) -> list[str]:
+    """A machine's log, that of the previous container first where it was restarted."""
+    pod = pod_of(cluster, job, node)
+    space, name = job["metadata"]["namespace"], pod["metadata"]["name"]
+    lines: list[str] = []
+    if _restarts(pod) and (before := cluster.log(space, name, jobs.container(job), previous=True)):
+        lines += [*before.splitlines(), f"--- `{name}` was started again ({times(_restarts(pod))} so far) ---"]
+    now = cluster.log(space, name, jobs.container(job))
+    # Of a pod without a machine a cluster gives an empty log, of one whose container waits none.
+    if not lines and (now is None or (not now and jobs.phase_of(pod) == "Pending")):
+        raise Stop(f"`{name}` has not started, and has no log yet.", "`recipe status` says what it waits for.")
+    return lines + (now or "").splitlines()
+
+
+def _restarts(pod: Manifest) -> int:
+    return sum(entry.get("restartCount", 0) for entry in jobs.containers_of(pod))
+
+
+def follow_log(cluster: Cluster, find: Callable[[], Manifest | None], node: int, say: Callable[[str], None]) -> None:
+    """Says every new line of a machine's log until its job ends; goes on after restarts and lost connections.
+
+    Raises Stop where the cluster refuses, and where there is no such machine: waiting would change neither.
+    """
+    since, silent, restarts = "", False, 0
+    while True:
+        try:
+            job = find()
+            if job is None:
+                say("--- the job is not there any more ---")
+                return
+            over = ended(job) is not None
+            pod, container = pod_of(cluster, job, node), jobs.container(job)
+            space, name = job["metadata"]["namespace"], pod["metadata"]["name"]
+            parts = (True, False) if _restarts(pod) > restarts else (False,)
+            for previous in parts:
+                text = cluster.log(space, name, container, previous=previous, stamped=True, since=since) or ""
+                # A stamp has nanoseconds, so that no line comes twice.
+                stamped = [line.partition(" ") for line in text.splitlines()]
+                for stamp, _, said in [each for each in stamped if each[0] > since]:
+                    since = stamp
+                    say(said)
+            restarts = _restarts(pod)
+            silent = False
+            if over:
+                return
+        except TryAgain:
+            if not silent:
+                say("--- the cluster does not answer; trying again ---")
+            silent = True
+        except NotYet:
+            if over:
+                raise
+        pause()

@@ -1,0 +1,363 @@
+"""A plan as JSON for tools, and as a picture: GPU memory over one step of each stage, and time by stage. The picture is
+one SVG file that needs nothing else and follows the reader's light or dark colours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from xml.sax.saxutils import escape, quoteattr
+
+from runner.parts.planner import forecast, limits, storage
+from runner.parts.planner.duration import Duration
+from runner.parts.planner.forecast import Forecast
+from runner.parts.planner.formulas import Traced
+from runner.parts.planner.memory import Memory, Moment
+from runner.parts.planner.planned import Planned
+from runner.parts.planner.recipe_offers import Offer
+from runner.parts.planner.scaling import StageOnMachines, rows
+from runner.recipe import units
+
+# How many moments of the backward pass are reported; it has one for each layer.
+MOST_MOMENTS = 12
+# What a GPU holds at a moment of a step.
+PARTS = ("weights", "optimizer", "gradients", "activations", "loss", "other", "reserve")
+
+
+@dataclass(frozen=True)
+class MomentParts:
+    """Bytes of a GPU at one moment of a step: forward, loss, backward, step. other: buffers, gathered weights, and
+    messages. reserve: CUDA context and allocator slack."""
+
+    moment: str
+    weights: int
+    optimizer: int
+    gradients: int
+    activations: int
+    loss: int
+    other: int
+    reserve: int
+
+    @classmethod
+    def of(cls, memory: Memory, moment: Moment) -> MomentParts:
+        state, slack = memory.state, memory.slack / max(memory.tensors, 1)
+        return cls(
+            moment=moment.name,
+            weights=state.weights,
+            optimizer=state.optimizer,
+            gradients=moment.gradients,
+            activations=moment.activations,
+            loss=moment.logits,
+            other=moment.base - state.weights - state.optimizer + moment.temporary,
+            reserve=round(moment.size * slack) + memory.context,
+        )
+
+    @property
+    def total(self) -> int:
+        return sum(getattr(self, name) for name in PARTS)
+
+
+def step(memory: Memory) -> list[MomentParts]:
+    """The moments of a step in order; a long backward pass is thinned evenly, and keeps its peak."""
+    backward = [moment for moment in memory.moments if moment.name == "backward"]
+    most = max(backward, key=lambda moment: moment.size, default=None)
+    every = -(-len(backward) // MOST_MOMENTS) or 1
+    kept = [moment for n, moment in enumerate(backward) if n % every == 0 or moment in (most, backward[-1])]
+    whole = [moment for moment in memory.moments if moment.name != "backward" or moment in kept]
+    # A step begins without activations.
+    start = whole[0]._replace(name="forward", activations=0, logits=0, temporary=0)
+    return [MomentParts.of(memory, moment) for moment in (start, *whole)]
+
+
+def as_json(planned: Planned, offers: Iterable[Offer], nodes: list[int], traced: Mapping[str, Traced]) -> str:
+    """The plan of a recipe. nodes: other counts of machines; traced: the exact traces by stage."""
+    plan, forecasts = planned.sized, planned.forecasts
+    trained = [each.stage.name for each in forecasts]
+    whole: dict[str, object] = {
+        "name": plan.name,
+        "basis": forecast.basis(forecasts, nodes),
+        # The size that is requested for each claim, and what will be written to it.
+        "claims_gib": {claim["name"]: plan.claim_gib(claim["name"]) for claim in plan.site.get("claims") or ()},
+        "claims_bytes": storage.needs(plan, forecasts),
+        "stages": [_stage(planned, each, nodes, traced.get(each.stage.name)) for each in forecasts],
+        # Stages that train nothing.
+        "without_formulas": [stage.name for stage in plan.stages if stage.name not in trained],
+        "all_stages": planned.together,
+        "all_machines": planned.hardware,
+        "before_training_bytes": list(storage.before_training(plan)),
+        "problems": [problem.as_json() for problem in planned.problems],
+        "notes": [note.as_json() for note in planned.notes],
+        "offers": [_offer(offer) for offer in offers],
+        "on_machines": rows(forecasts, nodes),
+    }
+    return dumped(whole)
+
+
+def dumped(value: object) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False, default=asdict)
+
+
+def _stage(planned: Planned, stage: Forecast, nodes: list[int], traced: Traced | None) -> dict[str, object]:
+    """What one stage needs; None for what is unknown."""
+    work, memory, rows = stage.workload, stage.memory, stage.rows
+    return {
+        "stage": stage.stage.name,
+        "model": stage.formulas.name,
+        "parameters": stage.counts.total,
+        "trainable_parameters": stage.counts.trainable,
+        "adapter_parameters": stage.counts.adapter,
+        "gpu": stage.stage.machines.gpu,
+        "gpus": stage.stage.machines.world_size,
+        # Of each GPU.
+        "gpu_memory_bytes": {
+            "total": memory.total,
+            # The range in nine of ten cases, and its source.
+            "range": stage.memory_range,
+            "published": str(stage.memory_spread),
+            # What nvidia-smi will show.
+            "shown": memory.shown,
+            # None for an unknown card.
+            "usable": stage.usable,
+            # The recipe's limit, None where it has none.
+            "limit": limits.gpu_memory(planned.recipe),
+            # The moment of the peak.
+            "moment": memory.moment,
+            "parts": memory.parts(),
+            # Of tensors, and of all.
+            "evaluation": memory.evaluation,
+            "in_evaluation": memory.in_evaluation,
+            "step": step(memory),
+        },
+        "fits": stage.fits,
+        "largest_micro_batch": stage.largest_micro_batch,
+        "host_memory_bytes": storage.host(stage),
+        "disk_bytes": storage.disk(stage, planned.sized),
+        "effective_batch_size": work.effective_batch_size,
+        "effective_batch_tokens": getattr(work, "batch_tokens", None),
+        "learning_rate": work.learning_rate,
+        "warmup_steps": stage.warmup_steps,
+        "warmup_share": stage.warmup_steps / stage.steps if stage.steps else None,
+        # tokens: of a mean row. source: of these counts.
+        "rows": {
+            "training": work.rows,
+            "evaluation": work.evaluation_rows,
+            "tokens": rows.tokens,
+            "source": rows.source,
+        },
+        "time": stage.time.as_json() if stage.time else None,
+        "time_published": stage.time_source,
+        "gpu_hours": stage.gpu_hours,
+        "cost": stage.cost,
+        "machines": [StageOnMachines.of(stage, count) for count in nodes],
+        "exact": traced,
+    }
+
+
+def _offer(offer: Offer) -> dict[str, object]:
+    """An offer: its lines, what all stages take after it, and what they learn less or differently, in words."""
+    return {
+        "lines": offer.lines,
+        # None where they are unknown.
+        "total_seconds": offer.after.seconds,
+        "gpu_hours": offer.after.together.gpu_hours,
+        # None also where the price is another card's.
+        "cost": offer.cost,
+        "gpu_memory_bytes": offer.gpu_memory,
+        "loses": offer.loses,
+    }
+
+
+# The picture.
+
+GIB = 2**30
+WIDTH, MARGIN, GAP = 960, 24, 40
+PLOT, EVALUATION = 190, 62  # height of a plot, and width of the bar beside it, in pixels
+AXIS = 46  # room for the figures at a plot's left
+ROW = 30  # height of a stage's line in the picture of time
+
+# Colours that people with any kind of sight tell apart, on white and on black (Okabe and Ito 2008).
+COLOURS = {
+    "weights": "#0072b2",
+    "optimizer": "#56b4e9",
+    "gradients": "#009e73",
+    "activations": "#e69f00",
+    "loss": "#d55e00",
+    "other": "#cc79a7",
+    "reserve": "#8c8c8c",
+}
+NAMES = {
+    "optimizer": "optimizer state",
+    "loss": "logits and loss",
+    "other": "buffers",
+    "reserve": "CUDA context and slack",
+}
+SPENT = {
+    "training_seconds": ("training", "#0072b2"),
+    "evaluation_seconds": ("evaluation", "#e69f00"),
+    "overhead_seconds": ("start and saving", "#8c8c8c"),
+}
+MOMENTS = {"forward": "forward", "loss": "loss", "backward": "backward", "step": "optimizer"}
+# The stretch of the x axis for each phase, which is not its duration, and the place of its name in it.
+PHASES = {"forward": (0.0, 0.25), "loss": (0.25, 0.34), "backward": (0.42, 0.9), "step": (0.9, 1.0)}
+PLACES = {"forward": (0.0, "start"), "loss": (1.0, "middle"), "backward": (0.5, "middle"), "step": (1.0, "end")}
+STYLE = """
+text { font: 13px system-ui, "Segoe UI", "DejaVu Sans", sans-serif; fill: #1b1f24 }
+.title { font-size: 17px; font-weight: 600 } .head { font-weight: 600 } .soft { fill: #57606a; font-size: 12px }
+.paper { fill: #ffffff } .figure { font-size: 12px; font-weight: 600 } .grid { stroke: #d0d7de } .axis { stroke: #57606a }
+.limit { stroke: #c8102e; stroke-width: 2; stroke-dasharray: 7 4 } .over { fill: #c8102e; font-size: 12px }
+.own { stroke: #8250df; stroke-width: 2; stroke-dasharray: 2 4 } .owned { fill: #8250df; font-size: 12px }
+.range { stroke: #1b1f24; stroke-width: 1.5 }
+@media (prefers-color-scheme: dark) {
+  text { fill: #e6edf3 } .soft { fill: #9da7b1 } .paper { fill: #0d1117 } .grid { stroke: #30363d }
+  .axis { stroke: #9da7b1 } .limit { stroke: #ff7b72 } .over { fill: #ff7b72 } .own { stroke: #d2a8ff } .owned { fill: #d2a8ff } .range { stroke: #e6edf3 }
+}
+"""
+
+
+def svg(planned: Planned) -> str:
+    """The whole picture."""
+    name, stages = planned.plan.name, planned.forecasts
+    columns = 1 if len(stages) == 1 else 2
+    wide = (WIDTH - 2 * MARGIN - (columns - 1) * GAP) / columns
+    parts, top = [_text(MARGIN, 34, f"{name}: what it needs", "title")], 62.0
+    if stages:
+        parts.append(_legend(MARGIN, top, [(NAMES.get(part, part), COLOURS[part]) for part in PARTS]))
+        top += 44
+    limit = limits.gpu_memory(planned.recipe)
+    for first in range(0, len(stages), columns):
+        for column, stage in enumerate(stages[first : first + columns]):
+            parts += _memory(stage, limit, MARGIN + column * (wide + GAP), top, wide)
+        top += PLOT + 92
+    if timed := {stage.stage.name: stage.time for stage in stages if stage.time}:
+        parts += _time(timed, top)
+        top += 66 + ROW * len(timed)
+    height = round(top + MARGIN)
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" role="img">',
+            f"<title>{escape(name)}: GPU memory over one step, and time by stage</title>",
+            f"<style>{STYLE}</style>",
+            f'<rect class="paper" width="{WIDTH}" height="{height}"/>',
+            *parts,
+            "</svg>\n",
+        ]
+    )
+
+
+def _memory(stage: Forecast, limit: int | None, left: float, top: float, wide: float) -> Iterator[str]:
+    """The plot of one stage: areas of what the GPU holds at each moment of a step, the bar of evaluation beside them,
+    and lines for the card and for the recipe's own limit."""
+    memory, usable, moments = stage.memory, stage.usable, step(stage.memory)
+    highest = 1.12 * max(memory.total, usable or 0, limit or 0)
+    base, right = top + 26 + PLOT, left + wide
+    x0, x1 = left + AXIS, right - EVALUATION - 22
+    scale = highest / PLOT
+
+    def y(size: float) -> float:
+        return base - size / scale
+
+    yield f'<g data-stage={quoteattr(stage.stage.name)} data-bytes-a-pixel="{scale:.6f}" data-base="{base:.2f}">'
+    fits = "nobody knows whether it fits" if stage.fits is None else "fits" if stage.fits else "does not fit"
+    yield _text(left, top + 8, f"{stage.stage.name}: {units.gib(memory.total)} on each GPU, {fits}", "head")
+    for tick in _ticks(highest / GIB):
+        yield _line(x0, y(tick * GIB), right, y(tick * GIB), "grid")
+        yield _text(x0 - 6, y(tick * GIB) + 4, f"{tick:g}", "soft", "end")
+    yield _text(left, top + 26, "GiB", "soft")
+    spots = _spots(moments, x0, x1)
+    below = [0.0] * len(spots)
+    for part in PARTS:
+        sizes = [getattr(moment, part) for moment in moments]
+        above = [low + size for low, size in zip(below, sizes, strict=True)]
+        edge = [*zip(spots, map(y, above), strict=True), *reversed([*zip(spots, map(y, below), strict=True)])]
+        if above != below:
+            points = " ".join(f"{x:.2f},{height:.2f}" for x, height in edge)
+            title = f"<title>{NAMES.get(part, part)}: at most {units.gib(max(sizes))}</title>"
+            yield f'<polygon data-part="{part}" points="{points}" fill="{COLOURS[part]}">{title}</polygon>'
+        below = above
+    for name, (start, end) in PHASES.items():
+        share, anchor = PLACES[name]
+        yield _text(x0 + (x1 - x0) * (start + share * (end - start)), base + 17, MOMENTS[name], "soft", anchor)
+    x, low = right - EVALUATION, 0
+    held = moments[0]
+    edges = (held.weights, held.weights + held.optimizer, memory.evaluation, memory.in_evaluation)
+    for part, high in zip(("weights", "optimizer", "activations", "reserve"), edges, strict=True):
+        size = max(0, high - low)
+        yield f'<rect data-part="{part}" x="{x:.2f}" y="{y(low + size):.2f}" width="{EVALUATION}" height="{size / scale:.2f}" fill="{COLOURS[part]}"/>'
+        low += size
+    yield _text(x + EVALUATION / 2, base + 17, "evaluation", "soft", "middle")
+    spot, most = max(zip(spots, moments, strict=True), key=lambda each: each[1].total)
+    yield _text(max(spot, x0 + 28), y(most.total) - 5, units.gib(most.total), "figure", "middle")
+    yield _text(x + EVALUATION / 2, y(low) - 5, units.gib(low), "figure", "middle")
+    yield _line(x0, base, right, base, "axis")
+    if usable:
+        yield _line(x0, y(usable), right, y(usable), "limit")
+        # Above the plot, where it covers nothing.
+        yield _text(right, top + 8, f"- - {stage.stage.machines.gpu} has {units.gib(usable)}", "over", "end")
+    if limit:
+        yield _line(x0, y(limit), right, y(limit), "own")
+        yield _text(right, top + 24, f"· · the recipe's limit is {units.gib(limit)}", "owned", "end")
+    yield "</g>"
+
+
+def _spots(moments: Sequence[MomentParts], left: float, right: float) -> list[float]:
+    """The place of each moment on the x axis: a phase has its share of the width, and its moments are evenly apart in
+    it."""
+    spots = []
+    for name, (start, end) in PHASES.items():
+        count = sum(moment.moment == name for moment in moments)
+        shares = [start + (end - start) * n / (count - 1) for n in range(count)] if count > 1 else [end] * count
+        spots += [left + (right - left) * share for share in shares]
+    return spots
+
+
+def _time(times: Mapping[str, Duration], top: float) -> Iterator[str]:
+    """A bar for each stage: training, evaluation, start and saving; the likely range across its end."""
+    x0, x1 = MARGIN + 130, WIDTH - MARGIN - 190
+    scale = max(time.range_seconds[1] for time in times.values()) / (x1 - x0)
+    yield f'<g data-seconds-a-pixel="{scale:.6f}" data-left="{x0}">'
+    yield _text(MARGIN, top + 8, "Time by stage, and the range it is likely in", "head")
+    yield _legend(MARGIN, top + 32, list(SPENT.values()))
+    for row, (stage, time) in enumerate(times.items()):
+        y, x = top + 56 + ROW * row, float(x0)
+        yield _text(x0 - 8, y + 13, stage, anchor="end")
+        for name, (words, colour) in SPENT.items():
+            seconds = getattr(time, name)
+            width = seconds / scale
+            title = f"<title>{stage}, {words}: {units.duration(seconds)}</title>"
+            yield f'<rect data-stage={quoteattr(stage)} data-part="{name}" x="{x:.2f}" y="{y}" width="{width:.2f}" height="18" fill="{colour}">{title}</rect>'
+            x += width
+        low, high = (x0 + seconds / scale for seconds in time.range_seconds)
+        yield _line(low, y + 9, high, y + 9, "range")
+        yield from (_line(end, y + 4, end, y + 14, "range") for end in (low, high))
+        likely = units.between(*time.range_seconds)
+        yield _text(x1 + 12, y + 13, f"{units.duration(time.total_seconds)} ({likely})")
+    yield "</g>"
+
+
+def _ticks(highest: float) -> list[float]:
+    """At most six round numbers from 0 to the highest value."""
+    step = next(
+        step
+        for power in range(-3, 9)
+        for step in (10.0**power, 2 * 10.0**power, 5 * 10.0**power)
+        if highest / step <= 5
+    )
+    return [step * n for n in range(int(highest / step) + 1)]
+
+
+def _legend(left: float, top: float, entries: Sequence[tuple[str, str]]) -> str:
+    parts, x = [], left
+    for name, colour in entries:
+        parts.append(f'<rect x="{x:.0f}" y="{top - 10:.0f}" width="12" height="12" fill="{colour}"/>')
+        parts.append(_text(x + 18, top, name, "soft"))
+        x += 18 + 7 * len(name) + 22
+    return "\n".join(parts)
+
+
+def _text(x: float, y: float, words: str, style: str = "", anchor: str = "start") -> str:
+    kind = f' class="{style}"' if style else ""
+    return f'<text x="{x:.2f}" y="{y:.2f}" text-anchor="{anchor}"{kind}>{escape(words)}</text>'
+
+
+def _line(x1: float, y1: float, x2: float, y2: float, style: str) -> str:
+    return f'<line x1="{x1:.2f}" y1="{y1:.2f}" x2="{x2:.2f}" y2="{y2:.2f}" class="{style}"/>'

@@ -1,1 +1,0 @@
-"""How a plan looks: tables for people, JSON for tools. No figure is made here."""

@@ -1,0 +1,426 @@
+"""A plan as text: on one screen, in all its parts, and beside an exact trace."""
+
+import textwrap
+from collections.abc import Iterator, Mapping
+
+from rich.console import Console
+from rich.table import Table
+
+from runner.commands.options import say
+from runner.parts.planner import scaling, storage
+from runner.parts.planner.duration import Duration
+from runner.parts.planner.forecast import Forecast, basis
+from runner.parts.planner.formulas import MOST_TRIED, Traced, left_out
+from runner.parts.planner.memory import EVALUATION
+from runner.parts.planner.planned import Planned
+from runner.parts.planner.recipe_offers import Offer
+from runner.parts.planner.workload import Run, Workload
+from runner.plan import Plan
+from runner.recipe import units
+
+WIDTH = 80
+# Seconds; the first checkpoint matters to runs that take longer.
+A_WHILE = 900
+_PARTS = {
+    "weights": "weights",
+    "gradients": "gradients",
+    "optimizer": "optimizer state",
+    "activations": "activations",
+    "logits": "logits and loss",
+    "temporary": "temporary buffers",
+    "communication": "communication buffers",
+    "context": "CUDA context",
+    "slack": "allocator slack",
+}
+
+
+# On one screen.
+
+
+def _say(line: str, first: str = "", rest: str = "") -> None:
+    say(textwrap.fill(line, WIDTH, initial_indent=first, subsequent_indent=rest))
+
+
+def _table() -> Table:
+    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+
+
+def _say_table(table: Table) -> None:
+    console = Console(width=WIDTH)
+    if console.measure(table).maximum > WIDTH:
+        table.padding = (0, 1, 0, 0)
+    with console.capture() as drawn:
+        console.print(table)
+    say("\n" + "\n".join(line.rstrip() for line in drawn.get().splitlines()) + "\n")
+
+
+def answer(planned: Planned, offers: list[Offer]) -> None:
+    """Prints the answer in four lines."""
+    for line in (*verdict(planned), *([_change(planned, offers)] if planned.forecasts else [])):
+        _say(line, rest="  ")
+
+
+def verdict(planned: Planned, price: str = "`--price`, that of one") -> tuple[str, ...]:
+    """Three sentences: whether it fits, how long it takes, what it costs. price: how a price is given."""
+    if not planned.forecasts:
+        return (f"Nothing can be said of {planned.plan.name}: there are no formulas for what it trains.",)
+    return _fits(planned), _time(planned), _cost(planned, price)
+
+
+def stages(planned: Planned) -> None:
+    """Prints a line for each stage, and the sources of the numbers."""
+    if not planned.forecasts:
+        return
+    forecasts = {each.stage.name: each for each in planned.forecasts}
+    room, priced = planned.forecasts[0].usable, planned.together.cost is not None
+    table = _table()
+    table.add_column("stage")
+    for name in (f"GiB of {room / 2**30:.1f}" if room else "GiB on each GPU", "batch (max)", "time (likely)"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("cost" if priced else "GPU h", justify="right", no_wrap=True)
+    for stage in planned.plan.stages:
+        if forecast := forecasts.get(stage.name):
+            table.add_row(stage.name, *_row(forecast, priced))
+        else:
+            table.add_row(stage.name, "no GPU", "", "not estimated")
+    _say_table(table)
+    for line in (*_basis(planned), *_disk(planned), *_first_checkpoint(planned)):
+        _say(line)
+
+
+def machines(planned: Planned, counts: list[int]) -> None:
+    """Prints a line for each count of machines, and the sources of the numbers."""
+    rows = scaling.rows(planned.forecasts, counts)
+    if not rows:
+        say("\nHow long it takes on other counts of machines cannot be told.")
+        return
+    priced = rows[0].cost is not None
+    table = _table()
+    table.add_column("machines", justify="right")
+    for name in ("GPUs", "time", "speed-up", "of ideal", "cost" if priced else "GPU h"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("limit", no_wrap=True)
+    for row in rows:
+        spent = row.cost if priced else row.gpu_hours
+        table.add_row(
+            f"{row.nodes:,}",
+            f"{row.gpus:,}",
+            "never ends" if row.total_seconds is None else units.duration(row.total_seconds),
+            "" if row.speed_up is None else f"{units.speed(row.speed_up)}",
+            "" if row.efficiency is None else f"{row.efficiency:.0%}",
+            "" if spent is None else rounded(spent),
+            row.limit,
+        )
+    _say_table(table)
+    # The formulas, each with its source, and how often to save on the largest count.
+    work, last = planned.forecasts[0].workload, rows[-1]
+    for line in (
+        "As many rows as here: accumulation falls first, then steps have more rows.",
+        "Communication: bytes of a ring over the network, and 14 µs a hop (NCCL's tuning).",
+        f"Saving and reading: bytes at {work.disk_mb_s:,.0f} MB/s"
+        f"{'; every machine reads the model from the claim.' if work.shared_disk else ', of a disk of each machine.'}",
+        f"Restarts: a GPU fails every {scaling.BETWEEN_FAILURES / 86400:,.0f} days (Llama 3: 419 times in 54 days on 16,384); "
+        f"each costs {units.duration(scaling.RESTART)}, reading, and the work since the last checkpoint (Daly 2006).",
+        f"On {last.nodes:,} machines a checkpoint comes every {units.duration(last.save_seconds)}; "
+        f"every {units.duration(last.best_save_seconds)} would cost least (Young 1974).",
+    ):
+        _say(line, rest="  ")
+
+
+def offered(offers: list[Offer]) -> None:
+    """Prints each offer with its number, what it takes, and what it loses."""
+    if offers:
+        say()
+    for number, offer in enumerate(offers, 1):
+        _say(f"{number}. {', '.join(offer.lines)}", rest="   ")
+        seconds, hours = offer.after.seconds, offer.after.together.gpu_hours
+        time = "time unknown" if seconds is None else f"{units.duration(seconds)}, {rounded(hours)} GPU hours"
+        cost = f", cost {rounded(offer.cost)}" if offer.cost is not None else ""
+        loses = ", ".join(offer.loses) or "loses nothing"
+        _say(f"{time}{cost}, {units.gib(offer.gpu_memory)}; {loses}", "   ", "   ")
+
+
+def _fits(planned: Planned) -> str:
+    most, name = max(planned.forecasts, key=lambda each: each.memory.total), planned.plan.name
+    low, high = (size / 2**30 for size in most.memory_range)
+    stage = most.stage.name if len(planned.forecasts) > 1 else "it"
+    need = f"{units.gib(most.memory.total)} ({low:.1f}–{high:.1f})"
+    if most.usable is None:
+        return f"{name} needs {need} on each GPU; `{most.stage.machines.gpu}` is not in the catalog."
+    verdict = "fits" if most.fits else "does not fit"
+    return f"{name} {verdict}: {stage} needs {need}, a GPU has {most.usable / 2**30:.1f}."
+
+
+def _time(planned: Planned) -> str:
+    whole, first = planned.together, planned.forecasts[0]
+    if len(whole.without) == len(planned.forecasts):
+        why = first.rows.source if first.gpu else "the GPU is not in the catalog"
+        return f"How long it takes cannot be told: {why}."
+    machines = first.stage.machines
+    gpus = f"{machines.world_size} × {first.gpu.title}" if first.gpu else ""
+    without = f", without {', '.join(whole.without)}" if whole.without else ""
+    return f"It takes {units.duration(whole.total_seconds)} ({units.between(*whole.range_seconds)}) on {gpus}{without}."
+
+
+def _first_checkpoint(planned: Planned) -> Iterator[str]:
+    """When the first checkpoint comes, for runs of some length."""
+    time = planned.forecasts[0].time
+    if time and time.checkpoints.count > 1 and planned.together.total_seconds >= A_WHILE:
+        yield f"Checkpoints: the first comes after {units.duration(time.checkpoints.first)}."
+
+
+def _cost(planned: Planned, price: str) -> str:
+    whole = planned.together
+    if len(whole.without) == len(planned.forecasts):
+        return "What it costs cannot be told either."
+    hours = f"{rounded(whole.gpu_hours)} GPU hours"
+    if whole.cost is None:
+        return f"It costs {hours}; with {price}, it is told in money."
+    return f"It costs {rounded(whole.cost)}: {hours} at {planned.forecasts[0].price:g}."
+
+
+def _change(planned: Planned, offers: list[Offer]) -> str:
+    if planned.problems and not offers:
+        return "Something has to change, and is said below; nothing here mends all of it."
+    if planned.problems:
+        if planned.recipe.document.origins:
+            return "Something has to change, and each of the offers below would do."
+        return "Something has to change: `--apply N` writes offer N into the recipe."
+    if planned.seconds is None:
+        return "Nothing has to change, as far as that can be told."
+    if any(offer.loss for offer in offers):
+        return "Nothing has to change to run; what is offered below makes more steps, and says what it takes."
+    if offers:
+        if planned.recipe.document.origins:
+            return "Nothing has to change; what is offered below loses nothing."
+        return "Nothing has to change; `--apply N` writes an offer, and none loses anything."
+    return "Nothing has to change, and nothing would be much faster and lose nothing."
+
+
+def _row(forecast: Forecast, priced: bool) -> Iterator[str]:
+    low, high = (size / 2**30 for size in forecast.memory_range)
+    need = f"{forecast.memory.total / 2**30:.1f}{'!' if forecast.fits is False else ''}"
+    yield f"{need} ({low:.1f}–{high:.1f})"
+    largest = forecast.largest_micro_batch
+    most = "?" if largest is None else "none" if not largest else f"{min(largest, MOST_TRIED)}"
+    yield f"{forecast.workload.micro_batch_size} ({most}{'+' if largest and largest > MOST_TRIED else ''})"
+    if forecast.time is None:
+        yield from ("cannot be told", "")
+        return
+    yield f"{units.duration(forecast.time.total_seconds)} ({units.between(*forecast.time.range_seconds, '–')})"
+    yield rounded((forecast.cost if priced else forecast.gpu_hours) or 0)
+
+
+def rounded(count: float) -> str:
+    """An amount of hours or money."""
+    return f"{count:,.0f}" if count >= 1000 else f"{count:,.1f}" if count >= 100 else f"{count:,.2f}"
+
+
+def _basis(planned: Planned) -> Iterator[str]:
+    """The sources of the ranges: memory for the stage that needs most, time for the longest."""
+    most = max(planned.forecasts, key=lambda each: each.memory.total)
+    yield f"Memory: {most.memory_spread}."
+    if timed := [each for each in planned.forecasts if each.time]:
+        yield f"Time: {max(timed, key=lambda each: each.gpu_hours or 0).time_source}."
+
+
+def _disk(planned: Planned) -> Iterator[str]:
+    plan = planned.sized
+    for name, need in storage.needs(plan, planned.forecasts).items():
+        if need:
+            yield f"Disk: {units.gib(need)} on the claim {name}, of {plan.claim_gib(name)} GiB."
+
+
+# In all its parts: a table for each stage, then the claims and the sources.
+
+
+def details(planned: Planned, nodes: list[int], traced: Mapping[str, Traced]) -> None:
+    """Prints all numbers of a plan, one table a stage."""
+    terminal = Console()
+    console = terminal if terminal.is_terminal else Console(width=120)
+    plan, forecasts = planned.sized, planned.forecasts
+    for forecast in forecasts:
+        table = Table(title=f"{plan.name}, stage {forecast.stage.name}", title_justify="left", show_header=False)
+        for section in (_model(forecast), _memory(forecast), _files(forecast, plan), _pace(forecast)):
+            for row in section:
+                table.add_row(*row)
+            table.add_section()
+        console.print(table)
+        exact(console, [forecast], traced)
+    reckoned = {forecast.stage.name for forecast in forecasts}
+    for stage in plan.stages:
+        if stage.name not in reckoned:
+            say(
+                f"Stage `{stage.name}` trains nothing; how long it takes depends on processors and network, and is not estimated."
+            )
+    for entry in storage.before_training(plan):
+        say(f"Before training: {entry.what}, {entry.size / 1e9:,.0f} GB in {entry.folder}")
+    if plan.site.get("claims"):
+        say(_claims(plan, forecasts))
+    if forecasts:
+        say(basis(forecasts, nodes))
+    if planned.hardware:
+        say(str(planned.hardware))
+
+
+def _claims(plan: Plan, forecasts: list[Forecast]) -> str:
+    """How much will be written to each claim, and the size that is requested."""
+    lines = ["Claims:"]
+    for name, need in storage.needs(plan, forecasts).items():
+        stated = next(claim for claim in plan.site["claims"] if claim["name"] == name).get("size_gib")
+        asked = f"the recipe asks for {stated} GiB" if stated else f"asked for: {plan.claim_gib(name)} GiB"
+        lines.append(f"  {name}: {units.gib(need)} will be written; {asked}")
+    return "\n".join(lines)
+
+
+def _model(forecast: Forecast) -> Iterator[tuple[str, str]]:
+    total, trained, adapter = forecast.counts.total, forecast.counts.trainable, forecast.counts.adapter
+    yield "model", forecast.formulas.name
+    if adapter:
+        yield "parameters", f"{total:,}, none of them trained"
+        yield (
+            "adapter",
+            f"{adapter:,} parameters, all trained, {4 * adapter / 1e9:.2f} GB in fp32 ({adapter / total:.2%})",
+        )
+    else:
+        yield "parameters", f"{total:,}, {trained:,} of them trained ({trained / total:.2%})"
+    machines = forecast.stage.machines
+    gpus = " + ".join(map(str, machines.uneven)) or f"{machines.nodes} × {machines.gpus_per_node}"
+    yield "on", f"{gpus} {forecast.gpu.title if forecast.gpu else machines.gpu}"
+
+
+def _memory(forecast: Forecast) -> Iterator[tuple[str, str]]:
+    memory, work = forecast.memory, forecast.workload
+    yield "GPU memory, each", f"{units.both(memory.total)} needed, {_MOMENTS[memory.moment]}"
+    low, high = forecast.memory_range
+    yield "  likely", f"{units.gib(low)} to {units.gib(high)} ({forecast.memory_spread})"
+    yield "  nvidia-smi shows", f"{units.gib(memory.shown)}, with what the allocator keeps for later"
+    if memory.moment == EVALUATION:
+        yield "  in training", f"{_column(sum(memory.parts().values()))}, {_MOMENTS[memory.training_moment]}, of which:"
+    notes = forecast.formulas.notes()
+    for part, size in memory.parts().items():
+        note = notes.get(part)
+        yield f"  {_PARTS[part]}", f"{_column(size)}   {note}" if note else _column(size)
+    yield (
+        "  in evaluation",
+        f"{_column(memory.evaluation)} of tensors, micro batch {work.evaluation_batch_size}",
+    )
+    usable, largest = forecast.usable, forecast.largest_micro_batch
+    if usable is None or largest is None:
+        yield "fits", f"nobody knows: the GPU `{forecast.stage.machines.gpu}` is not in the catalog"
+        return
+    left = usable - memory.total
+    yield (
+        "fits",
+        f"{'yes' if forecast.fits else 'no'}, {units.gib(abs(left))} {'left' if left >= 0 else 'too much'} of the {units.both(usable)} that the card has to use",
+    )
+    alone = memory.in_evaluation > usable and not work.evaluation_follows
+    none = "none while evaluation takes so much" if alone else "not even 1 fits"
+    more = "more than " if largest > MOST_TRIED else ""
+    yield "largest micro batch", f"{more}{min(largest, MOST_TRIED):,}" if largest else none
+
+
+def _column(size: int) -> str:
+    return f"{size / 2**20:8.0f} MiB" if 0 < size < 0.1 * 2**30 else f"{size / 2**30:8.2f} GiB"
+
+
+_MOMENTS = {
+    "loading": "while the model is loaded and split",
+    "forward": "at the forward pass",
+    "loss": "at the loss",
+    "backward": "at the backward pass",
+    "step": "at the optimizer's step",
+    "evaluation": "in evaluation",
+}
+
+
+def _files(forecast: Forecast, plan: Plan) -> Iterator[tuple[str, str]]:
+    machines, parts = forecast.stage.machines, storage.host(forecast)
+    shown = ", ".join(f"{name} {size / 2**30:.1f}" for name, size in parts.items())
+    yield (
+        f"main memory, each {storage.machine(plan)}",
+        f"{units.gib(sum(parts.values()))} of {machines.memory_gib:.1f} GiB ({shown})",
+    )
+    for entry in storage.disk(forecast, plan):
+        claim = plan.claim_of(entry.folder)
+        size = plan.claim_gib(claim["name"]) if claim else None
+        elsewhere = f"{entry.folder}, on no claim" if plan.site else entry.folder
+        where = f"claim {claim['name']}, {size} GiB" if claim else elsewhere
+        yield f"disk: {entry.what}", f"{entry.size / 1e9:8.2f} GB   {where}"
+
+
+def _batch(work: Run) -> str:
+    """The rows of a step; tokens where rows are packed."""
+    counted = f"{work.micro_batch_size} × {work.accumulation} × {work.machines.world_size} GPUs"
+    if not isinstance(work, Workload) or work.batch_tokens is None:
+        return f"{work.effective_batch_size} rows: {counted}"
+    about = f", about {work.batch_rows:,} rows" if work.batch_rows else ""
+    return f"{work.batch_tokens:,} tokens: {counted} packed rows of {work.sequence_len:,}{about}"
+
+
+def _checkpoints(time: Duration, work: Run) -> str:
+    """How many checkpoints there are, and when; an interruption costs the time between two."""
+    seen, own = time.checkpoints, time.checkpoints.within
+    if seen.count == 1:
+        return "1, at the end"
+    often = f"{seen.count:,}, one each {units.duration(seen.between)}"
+    if not own:
+        return f"{often}, with {'each evaluation' if work.evaluation_rows else 'each epoch'}"
+    by = "" if work.save_steps else " by the clock"
+    return f"{often} at the most{by}, the first after {units.duration(seen.first)}"
+
+
+def _pace(forecast: Forecast) -> Iterator[tuple[str, str]]:
+    time, work = forecast.time, forecast.workload
+    yield "effective batch", _batch(work)
+    yield "learning rate", f"{work.learning_rate:g}"
+    if time is None:
+        yield "time", f"cannot be told: {forecast.rows.source if forecast.gpu else 'the GPU is not in the catalog'}"
+        return
+    yield (
+        "rows",
+        f"{work.rows:,} to train, {work.evaluation_rows or 0:,} to evaluate, from {forecast.rows.source}"
+        if work.rows
+        else "decided by steps",
+    )
+    reading = forecast.formulas.notes().get("steps")
+    yield "steps", f"{time.steps:,}, {time.tokens:,.0f} tokens ({reading})" if reading else f"{time.steps:,}"
+    yield "checkpoints", _checkpoints(time, work)
+    rising = forecast.warmup_steps / time.steps
+    yield "warmup", f"{forecast.warmup_steps:,} steps ({rising:.1%})" + (", more than there are" if rising > 1 else "")
+    yield "time", f"{units.duration(time.total_seconds)} ({units.between(*time.range_seconds)})"
+    yield "  likely", forecast.time_source
+    yield (
+        "  of that",
+        f"training {units.duration(time.training_seconds)}, evaluation {units.duration(time.evaluation_seconds)}, start and saving {units.duration(time.overhead_seconds)}",
+    )
+    yield (
+        "speed",
+        f"{units.speed(time.samples_a_second)} samples and {units.speed(time.tokens_a_second)} tokens a second"
+        if time.tokens
+        else f"{units.speed(time.samples_a_second)} images a second",
+    )
+    price = f", {forecast.cost:,.2f} at {forecast.price:g} a GPU hour" if forecast.cost is not None else ""
+    yield "GPU hours", f"{forecast.gpu_hours:.2f}{price}"
+
+
+# Beside an exact trace.
+
+
+def exact(console: Console, forecasts: list[Forecast], traces: Mapping[str, Traced]) -> None:
+    """Prints the exact trace of each traced stage beside the quick estimate."""
+    for forecast in forecasts:
+        if (traced := traces.get(forecast.stage.name)) is None:
+            continue
+        table = Table("exact, on fake tensors", "exact", "quick", title_justify="left")
+        fields, counts = left_out(forecast.workload), forecast.counts
+        quick = forecast.formulas.changed(**fields).memory
+        table.add_row("parameters", f"{traced.parameters:,}", f"{counts.total + counts.adapter:,}")
+        table.add_row("trainable", f"{traced.trainable:,}", f"{counts.trainable:,}")
+        for name in ("weights", "gradients", "optimizer"):
+            table.add_row(name, units.gib(getattr(traced, name)), units.gib(getattr(quick.state, name)))
+        table.add_row("peak of tensors, training", units.gib(traced.peak), units.gib(quick.tensors))
+        table.add_row("peak of tensors, evaluation", units.gib(traced.evaluation_peak), units.gib(quick.evaluation))
+        if fields:
+            table.caption = "Nothing split by ZeRO and nothing offloaded; what they save is by formula alone."
+        console.print(table)

@@ -1,0 +1,77 @@
+"""Training on packed blocks: several context lengths under one schedule, one optimizer and one count of steps."""
+
+from pathlib import Path
+
+import numpy as np
+from torch.utils.data import Dataset
+
+from runner.catalog.tables import VALIDATION_BLOCKS
+from runner.trainer.settings import BlocksSettings
+
+
+class TrainBlocks(Dataset):
+    """All rows of pretraining as one long line, of which only those of one context length are there.
+
+    The Trainer skips what a checkpoint has seen by counting rows from step 0. So rows that shorter blocks have used are
+    counted and never read, and a resumed run, in any length and at any step, gets exactly the rows that are left.
+    Each pass over the blocks has an order of its own, drawn from seed, length and pass.
+
+    blocks: array (count, sequence_len) of token numbers. batch: rows a step. steps: steps in all.
+    """
+
+    column_names: tuple[str, ...] = ()
+
+    def __init__(self, blocks: np.ndarray, settings: BlocksSettings, batch: int, steps: int) -> None:
+        self.blocks, self.settings, self.batch, self.steps = blocks, settings, batch, steps
+        self._order: tuple[int, np.ndarray] | None = None
+
+    def __len__(self) -> int:
+        return self.steps * self.batch
+
+    def __getitem__(self, index: int) -> dict[str, list[int]]:
+        row = index - self.settings.first_step * self.batch
+        if row < 0:
+            raise IndexError(f"row {index} belongs to a shorter context length")
+        turn, place = divmod(row, len(self.blocks))
+        return _row(self.blocks[self._permutation(turn)[place]])
+
+    def _permutation(self, turn: int) -> np.ndarray:
+        if self._order is None or self._order[0] != turn:
+            draw = np.random.default_rng([self.settings.seed, self.settings.sequence_len, turn])
+            self._order = (turn, draw.permutation(len(self.blocks)).astype(np.int32))
+        return self._order[1]
+
+
+class ValidationBlocks(Dataset):
+    """The first blocks of the validation side, in their order."""
+
+    column_names: tuple[str, ...] = ()
+
+    def __init__(self, blocks: np.ndarray) -> None:
+        self.blocks = blocks[:VALIDATION_BLOCKS]
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    def __getitem__(self, index: int) -> dict[str, list[int]]:
+        if not 0 <= index < len(self.blocks):
+            raise IndexError(index)
+        return _row(self.blocks[index])
+
+
+def _row(tokens: np.ndarray) -> dict[str, list[int]]:
+    numbers = tokens.tolist()
+    return {"input_ids": numbers, "labels": numbers, "attention_mask": [1] * len(numbers)}
+
+
+def load(settings: BlocksSettings, batch: int, resumed_at: int) -> tuple[TrainBlocks, ValidationBlocks, int]:
+    """Both sides of a context length, and the number of steps that the Trainer is to count to.
+
+    A length that had reached its last step before a kill counts no further, so that nothing is trained twice.
+    """
+    steps = settings.steps if resumed_at < settings.last_step else settings.last_step
+    train, validation = (
+        np.load(Path(settings.folder) / f"{side}-{settings.sequence_len}.npy", mmap_mode="r")
+        for side in ("train", "validation")
+    )
+    return TrainBlocks(train, settings, batch, steps), ValidationBlocks(validation), steps

@@ -1,0 +1,137 @@
+"""The commands of the report: `recipe report` makes a page of a run, `recipe why` says what has ended one."""
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import cast
+
+import click
+
+from runner import parts
+from runner.catalog import troubles
+from runner.commands.options import complete_recipe, end, open_recipe, say, set_option
+from runner.parts.report import facts, page, sentences
+from runner.recipe.reading import read
+from runner.run.run_folder import RunFolder, find
+from runner.tools.files import write_text
+from runner.tools.problem import Stop
+from runner.tools.run_files import PAGE, RUN
+
+# Bytes of a log's end in which a reason is looked for: what eight processes leave of their traces, and more.
+MOST = 1_000_000
+NOTHING = "Nothing in it is known to stand in the way."
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...", shell_complete=complete_recipe)
+@click.option("--out", metavar="FILE", help="Where the page goes. Default: report.html in the run, of several here.")
+def report(runs: tuple[str, ...], out: str | None) -> None:
+    """Make an HTML page of a run folder, or of several beside each other. In place of a folder a recipe means its latest run.
+
+    The page is one file that needs nothing else, and can be sent.
+    """
+    import jinja2  # noqa: F401 - said here, before anything is read
+
+    folders = [
+        find("", run) if not Path(run).is_file() else find(str(read(run).data.get("name", run)), None) for run in runs
+    ]
+    file = Path(out) if out else folders[0].path / PAGE if len(folders) == 1 else Path(PAGE)
+    if file.is_dir():
+        file = file / PAGE
+    write_text(file, page.render([facts.of(folder) for folder in folders]))
+    say(os.path.relpath(file) if file.resolve().is_relative_to(Path.cwd()) else str(file))
+    end("Open the page in a browser, or send it; it needs nothing else.", "chat", "RECIPE", "--page")
+
+
+@click.command()
+@click.argument("path", metavar="PATH", shell_complete=complete_recipe)
+@set_option
+@click.option("--stage", metavar="NAME", help="The stage that is meant.")
+def why(path: str, sets: tuple[str, ...], stage: str | None) -> None:
+    """Say in a sentence, with its remedy, why a job does not start, hangs or has ended.
+
+    PATH is a recipe (its job on the cluster, else its latest run here), a run folder, a file with a log, with events or with
+    what `oc describe` says, or - for what is piped in. The word in brackets at the end of an answer is a heading of the
+    documentation's page "When something goes wrong" (docs/troubles.md), which has all of them.
+    """
+    given = Path(path)
+    lines: Iterable[str]
+    if path == "-" or (given.is_file() and given.suffix not in (".yaml", ".yml")) or given.is_dir():
+        if sets or stage:
+            raise Stop("`--set` and `--stage` are about a recipe.", "Leave them out, or name the recipe.", code=2)
+        if given.is_dir():
+            lines = _of_run(find("", path)) if (given / RUN).is_file() else _of_folder(given)
+        elif path == "-":
+            lines = _of_text(sys.stdin.buffer.read().decode(errors="replace")[-MOST:])
+        else:
+            lines = _of_text(facts.end_of(given, MOST))
+    else:
+        lines = _of_recipe(path, sets, stage)
+    for line in lines:
+        say(line)
+    recipe = given.suffix in (".yaml", ".yml")
+    end("That is all that is known of it.", *(("logs", path) if recipe else ("doctor",)))
+
+
+def _of_recipe(path: str, sets: tuple[str, ...], stage: str | None) -> Iterable[str]:
+    """What stands in the way of a recipe's job on the cluster; of its latest run here where it has none there."""
+    recipe, _ = open_recipe(path, sets, look=False)
+    nowhere: Stop | None = None
+    if recipe.settings.get("openshift"):
+        try:
+            return cast(Iterable[str], parts.hook("why_on_cluster")(path, sets, stage))
+        except Stop as stop:
+            nowhere = stop
+    try:
+        return _of_run(find(recipe.name, None))
+    except Stop:
+        raise nowhere or Stop(
+            f"Nothing of `{recipe.name}` has been run here.",
+            "`recipe rehearse` tries it; `recipe check` says what is wrong.",
+        ) from None
+
+
+def _of_text(text: str) -> Iterator[str]:
+    """What a log, events or the description of a pod tell: what is wrong, and the line that says so."""
+    found = troubles.find(text)
+    if found:
+        sentence = str(found)
+        yield sentence[0].upper() + sentence[1:]
+    else:
+        yield NOTHING
+    if line := found.line if found else troubles.last_error(text):
+        yield f"It said: {line}"
+
+
+def _of_folder(folder: Path) -> Iterator[str]:
+    """The same of all logs of a folder together, because one machine's may tell what another's waited for.
+
+    Raises Stop where there is none.
+    """
+    logs = sorted(folder.rglob("*.log"))
+    if not logs:
+        raise Stop(
+            f"`{folder}` is no run folder, and no log lies in it.",
+            "Name a recipe, a run folder, or a file with a log.",
+        )
+    yield from _of_text("\n".join(facts.end_of(log, MOST) for log in logs))
+
+
+def _of_run(run: RunFolder) -> Iterator[str]:
+    """What has ended a run of this machine, or of plain ones; how far it came where nothing has."""
+    try:
+        told = facts.of(run)
+    except Stop:
+        yield from _of_folder(run.path)  # made by an older version
+        return
+    yield from sentences.first(told)[:1]
+    failed = told.failed
+    if failed and (failed.stopped or failed.meaning):
+        yield failed.stopped or failed.meaning
+    elif told.state.fault:
+        yield from told.state.fault.splitlines()
+    elif failed:
+        yield "Nobody has left a reason: it is still at work, or it was ended without a word (its machine, or a signal)."
+    if failed and failed.said and not failed.stopped and failed.said not in told.state.fault:
+        yield f"It said: {failed.said}"

@@ -1,0 +1,215 @@
+"""Building: the model and the optimizer as Axolotl has them when training begins, without a weight being loaded."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from runner.parts.planner import parameters
+from runner.parts.planner.workload import Adapter, Workload
+from runner.parts.trace import stand_ins
+from runner.tools.names import listed
+from runner.tools.problem import Stop
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+
+
+def hf_config(workload: Workload) -> Any:
+    """The model's config: a folder's or the hub cache's own where there is one, else built from the catalog."""
+    from transformers import AutoConfig
+
+    model = workload.model
+    try:
+        config = AutoConfig.from_pretrained(model.id, local_files_only=True)
+        if config.model_type == model.model_type:
+            return config
+    except (OSError, ValueError):
+        pass
+    return AutoConfig.for_model(
+        model.model_type,
+        hidden_size=model.hidden_size,
+        intermediate_size=model.intermediate_size,
+        num_hidden_layers=model.num_hidden_layers,
+        num_attention_heads=model.num_attention_heads,
+        num_key_value_heads=model.num_key_value_heads,
+        head_dim=model.head_dim,
+        vocab_size=model.vocab_size,
+        max_position_embeddings=max(model.max_position_embeddings, workload.sequence_len),
+        tie_word_embeddings=model.tied,
+        pad_token_id=None,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+
+
+def attentions(config: Any) -> tuple[str, ...]:
+    """The kinds of attention that a model of this config can be asked for, as Axolotl asks for them; the fastest first.
+
+    Raises KeyError where transformers has no causal language model of its type."""
+    from transformers import AutoModelForCausalLM
+
+    known = AutoModelForCausalLM._model_mapping[type(config)]
+    able = {"flash_attention_2": known._supports_flash_attn, "sdpa": known._supports_sdpa, "eager": True}
+    return tuple(name for name, can in able.items() if can)
+
+
+def _attention(workload: Workload, config: Any) -> str:
+    """The attention that is traced: a stand-in, or, where a class has its attention built in, what it runs on a processor."""
+    from transformers import AutoModelForCausalLM
+
+    if workload.attention == "eager":
+        return "eager"
+    if AutoModelForCausalLM._model_mapping[type(config)]._can_set_attn_implementation():
+        # On a GPU SDPA runs kernels like FlashAttention's; on a CPU it would repeat keys and values for every head.
+        return stand_ins.PADDED if parameters.repeated(workload) else stand_ins.ATTENTION
+    return "sdpa" if "sdpa" in attentions(config) else "eager"
+
+
+def build(workload: Workload, real: bool = False) -> torch.nn.Module:
+    """The model as Axolotl 0.19.0 has it when training begins: dtypes, adapter, frozen parts, checkpointing.
+
+    real: for a GPU, with its own attention code in place of the stand-in (4-bit layers are stand-ins even so).
+    """
+    from transformers import AutoModelForCausalLM
+
+    stand_ins.register()
+    config = hf_config(workload)
+    dtype = torch.float32 if workload.in_full else DTYPES[workload.precision]
+    attention = workload.attention if real else _attention(workload, config)
+    model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention)
+    model.config.use_cache = False
+    if workload.fused_loss in ("fused", "cut") and not real:
+        stand_ins.fuse_loss(model, liger=workload.fused_loss == "fused")
+    if workload.adapter and workload.adapter.four_bit:
+        stand_ins.four_bit(model, dtype, DTYPES[workload.precision] if workload.sharding == "fsdp" else torch.uint8)
+    if workload.checkpointing:
+        if not model.supports_gradient_checkpointing:
+            raise Stop(
+                f"Models of the type `{workload.model.model_type}` have no gradient checkpointing in transformers, so training would "
+                "not start.",
+                "Write `gradient_checkpointing: false` under `train`.",
+            )
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    if workload.adapter:
+        model = _with_adapter(model, workload.adapter, real)
+    else:
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad = workload.trains(name)
+        if workload.raised:
+            _raise(model, lambda name: "norm" in name or "embed_tokens" in name or "lm_head" in name)
+    return model.train()
+
+
+def _raise(model: Any, concerns: Callable[[str], bool]) -> None:
+    """Puts the parameters of the wanted modules into fp32, wherever they are tied. (`module.to` swaps tensors, which those
+    that are watched do not allow.)"""
+    modules = list(model.named_modules())
+    wanted = {
+        old for name, module in modules if concerns(name) for old in module._parameters.values() if old is not None
+    }
+    made = {old: torch.nn.Parameter(old.detach().float(), old.requires_grad) for old in wanted}
+    for _, module in modules:
+        for key, old in list(module._parameters.items()):
+            if old in made:
+                module._parameters[key] = made[old]
+
+
+def _with_adapter(model: Any, adapter: Adapter, real: bool) -> Any:
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(
+        r=adapter.rank,
+        lora_dropout=adapter.dropout,
+        target_modules=list(adapter.targets),
+        task_type="CAUSAL_LM",
+    )
+    own = {name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, stand_ins.LINEAR)}
+    own -= {
+        name.rpartition(".")[2] for name, module in model.named_modules() if module is model.get_output_embeddings()
+    }
+    if not own & set(adapter.targets):
+        raise Stop(
+            f"None of the layers {listed(sorted(adapter.targets))} is in this model, so the adapter would have no place.",
+            f"Its linear layers are {listed(sorted(own))}; write those that are to have one as `lora_layers`.",
+        )
+    if real:
+        return get_peft_model(model, config)
+    with stand_ins.moving_by_replacing():
+        wrapped = get_peft_model(model, config)
+    stand_ins.gpu_dropout(wrapped)
+    return wrapped
+
+
+def optimizer_of(workload: Workload, model: torch.nn.Module) -> torch.optim.Optimizer:
+    """The optimizer over the trained parameters; the 8-bit one is a stand-in."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if "8bit" in workload.optimizer:
+        # torchao's, which shards have (`adamw_torch_8bit`), knows no embeddings.
+        embeddings = {
+            parameter
+            for module in model.modules()
+            if isinstance(module, torch.nn.Embedding) and workload.sharding != "fsdp"
+            for parameter in module.parameters()
+        }
+        return stand_ins.EightBitAdam(trained, embeddings)
+    # On a GPU the plain AdamW works on lists of tensors, and its temporaries are as large as what it updates.
+    fused = workload.optimizer.endswith("fused")
+    return torch.optim.AdamW(trained, fused=fused, foreach=not fused)
+
+
+def spread(workload: Workload, model: Any, mesh: Any) -> list[torch.Tensor]:
+    """What several GPUs add, and what the first of them holds: DDP's buckets, or FSDP2 over a process group that only
+    pretends (ZeRO is not traced). Returns the buckets."""
+    if workload.sharding == "ddp":
+        return [torch.empty_like(parameter) for parameter in model.parameters() if parameter.requires_grad]
+    if workload.sharding == "fsdp":
+        _shard(workload, model, mesh)
+    return []
+
+
+def pretended_mesh(workload: Workload) -> Any:
+    """A process group that only pretends, of as many GPUs as the workload has; None where nothing is sharded."""
+    if workload.sharding != "fsdp":
+        return None
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    count = workload.machines.world_size
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=count)
+    return init_device_mesh("cpu", (count,))
+
+
+def _shard(workload: Workload, model: Any, mesh: Any) -> None:
+    """FSDP2 as Axolotl 0.19.0 prepares it (monkeypatch/accelerate/fsdp2.py, fsdp2_prepare_model): a unit for each of an adapter's two
+    matrices, one for a layer, and the rest one unit, all of them split again after the forward pass, as the recipe asks for;
+    trained weights in fp32, as the runner holds them."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    half = DTYPES[workload.precision]
+    policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=half, output_dtype=half)
+    for module in model.modules():
+        for name, old in list(module._parameters.items()):
+            if old is not None and old.requires_grad and old.dtype != torch.float32:
+                module._parameters[name] = torch.nn.Parameter(old.detach().float())
+    base = model.get_base_model() if workload.adapter else model
+    base.tie_weights()
+    units = {workload.model.layer_class} if workload.model.layer_class else set(base._no_split_modules or ())
+    # The innermost first, as Axolotl goes through them.
+    for module in reversed(list(base.modules())):
+        for matrix in _matrices(module):
+            fully_shard(matrix, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
+        if type(module).__name__ in units:
+            fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
+    fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
+
+
+def _matrices(module: torch.nn.Module) -> list[torch.nn.Module]:
+    """An adapter's two matrices beside a linear layer."""
+    from peft.tuners.lora import LoraLayer
+
+    if not isinstance(module, LoraLayer):
+        return []
+    return [held[name] for held in (module.lora_A, module.lora_B) for name in module.active_adapters if name in held]

@@ -1,0 +1,407 @@
+"""Stand-ins: what needs a GPU's own code, replaced by code that asks for the same memory and does no arithmetic."""
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import bitsandbytes as bnb
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from transformers import AttentionInterface
+from transformers.pytorch_utils import Conv1D
+
+# What is linear: GPT-2 and its kin have a class of their own.
+LINEAR = (nn.Linear, Conv1D)
+ATTENTION, PADDED = "recipe_stand_in", "recipe_stand_in_padded"
+
+
+class _Flash(torch.autograd.Function):
+    """FlashAttention 2's memory: forward keeps q, k, v, the output and the log-sum-exp; backward has an fp32
+    accumulator for dq, and dk, dv for all heads before they are summed into groups (`mha_bwd`, csrc/flash_api.cpp).
+
+    Its operations go to whoever counts (`attending`): 2 a pair and channel for each of the two products forward, and 2.5 times
+    as many backward (arXiv 2307.08691, section 4.1)."""
+
+    @staticmethod
+    def forward(ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, pairs: int) -> Any:
+        output = torch.empty_like(query)
+        lse = query.new_empty(query.shape[:-1], dtype=torch.float32)
+        ctx.save_for_backward(query, key, value, output, lse)
+        ctx.operations = 4 * pairs * query.shape[0] * query.shape[2] * query.shape[3]
+        _counted.append(ctx.operations)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        query, key, value, _, lse = ctx.saved_tensors
+        accumulator, delta = torch.empty_like(query, dtype=torch.float32), torch.empty_like(lse)
+        wide = [torch.empty_like(query) for _ in range(2)] if query.shape[2] != key.shape[2] else []
+        gradients = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+        del accumulator, delta, wide
+        _counted.append(ctx.operations * 5 // 2)
+        return *gradients, None
+
+
+# Operations of the stand-in's passes since `attending` began.
+_counted: list[int] = []
+
+
+@contextmanager
+def attending() -> Iterator[list[int]]:
+    """The operations of attention, a pass an entry, which no counter of PyTorch's sees."""
+    _counted.clear()
+    yield _counted
+
+
+def flash(
+    module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any, **named: Any
+) -> tuple[Any, None]:
+    """Attention in transformers' interface: query (batch, heads, tokens, head size); output (batch, tokens, heads, …).
+
+    Values narrower than queries are padded, and the output cut, as transformers does it (`flash_attention_forward`)."""
+    width, narrow = query.shape[-1], value.shape[-1]
+    if narrow != width:
+        value = torch.nn.functional.pad(value, [0, width - narrow])
+    swapped = (tensor.transpose(1, 2) for tensor in (query, key, value))
+    output = _Flash.apply(*swapped, _pairs(module, query.shape[2], key.shape[2], named))
+    return output if narrow == width else output[..., :narrow], None
+
+
+def _pairs(module: Any, queries: int, keys: int, named: Mapping[str, Any]) -> int:
+    """How many keys all queries of a head read together: half of them all where none reads what comes after it, and of those at
+    most as many as a sliding window holds."""
+    causal = named.get("is_causal")
+    if not (getattr(module, "is_causal", True) if causal is None else causal) or queries != keys:
+        return queries * keys
+    window = min(named.get("sliding_window") or keys, keys)
+    return keys * window - window * window // 2
+
+
+def padded(module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *given: Any, **kwargs: Any) -> Any:
+    """SDPA beside a mask for padding: transformers repeats keys and values for every head (5.16, `use_gqa_in_sdpa`)."""
+    from transformers.integrations.sdpa_attention import repeat_kv
+
+    count = getattr(module, "num_key_value_groups", 1)
+    return flash(module, query, repeat_kv(key, count), repeat_kv(value, count), *given, **kwargs)
+
+
+def register() -> None:
+    AttentionInterface.register(ATTENTION, flash)
+    AttentionInterface.register(PADDED, padded)
+
+
+class _MatMul4Bit(torch.autograd.Function):
+    """bitsandbytes' MatMul4Bit: keeps no input, and unpacks the weight for a moment in both directions."""
+
+    @staticmethod
+    def forward(ctx: Any, given: torch.Tensor, packed: torch.Tensor, shape: Any) -> Any:
+        ctx.save_for_backward(packed)
+        ctx.shape, ctx.like = shape, given.shape
+        unpacked = given.new_empty(shape)
+        output = given.new_empty((*given.shape[:-1], shape[0]))
+        del unpacked
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        unpacked = gradient.new_empty(ctx.shape)
+        result = gradient.new_empty(ctx.like)
+        del unpacked
+        return result, None, None
+
+
+class FourBit(bnb.nn.Linear4bit):
+    """A linear layer whose weight lies in 4 bits with double quantisation: half a byte a number, and for each 64
+    numbers a byte, for each 16,384 numbers 4 bytes (arXiv 2305.14314, section 3).
+
+    old: a linear layer, or one of GPT-2's, whose weight is turned. stored: the type that the packed numbers are held as."""
+
+    def __init__(self, old: nn.Linear | Conv1D, dtype: torch.dtype, stored: torch.dtype) -> None:
+        nn.Module.__init__(self)
+        shape = tuple(old.weight.shape)
+        self.shape, self.compute_dtype = shape[::-1] if isinstance(old, Conv1D) else shape, dtype
+        self.out_features, self.in_features = self.shape
+        count = old.weight.numel()
+        packed = torch.empty((count // 2 // stored.itemsize, 1), dtype=stored)
+        self.weight = nn.Parameter(packed, requires_grad=False)
+        self.weight.compress_statistics, self.weight.quant_type = True, "nf4"
+        self.scales = nn.Buffer(torch.empty(count // 64, dtype=torch.uint8))
+        self.scales_of_scales = nn.Buffer(torch.empty(count // 16384, dtype=torch.float32))
+        self.bias = old.bias
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        # bitsandbytes gives back what it is given; under autocast that is the half precision of the run.
+        output = _MatMul4Bit.apply(given.to(self.compute_dtype), self.weight, self.shape)
+        return output if self.bias is None else output + self.bias.to(output.dtype)
+
+
+def four_bit(model: nn.Module, dtype: torch.dtype, stored: torch.dtype = torch.uint8) -> None:
+    """Replaces every linear layer but the LM head, as bitsandbytes' loading in transformers does. stored: FSDP splits and gathers
+    packed numbers as if they were of the run's own type (Axolotl 0.19.0, `bnb_4bit_quant_storage`)."""
+    model.is_loaded_in_4bit = True
+    head = model.get_output_embeddings()
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child) in LINEAR and child is not head:
+                setattr(parent, name, FourBit(child, dtype, stored))
+
+
+class _Dropped(torch.autograd.Function):
+    """Dropout on a GPU keeps a mask of one byte a number (`native_dropout`); on a CPU it keeps the noise itself."""
+
+    @staticmethod
+    def forward(ctx: Any, given: torch.Tensor) -> Any:
+        ctx.save_for_backward(torch.empty_like(given, dtype=torch.bool))
+        return torch.empty_like(given)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return torch.empty_like(gradient)
+
+
+class GpuDropout(nn.Dropout):
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        return _Dropped.apply(given) if self.training and self.p > 0 else given
+
+
+def gpu_dropout(model: nn.Module) -> None:
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child) is nn.Dropout:
+                setattr(parent, name, GpuDropout(child.p))
+
+
+def _apply(self: nn.Module, convert: Callable[[Any], Any], recurse: bool = True) -> nn.Module:
+    for child in self.children():
+        child._apply(convert)
+    for name, old in self._parameters.items():
+        if old is not None:
+            self._parameters[name] = nn.Parameter(convert(old.detach()), old.requires_grad)
+    for name, old in self._buffers.items():
+        self._buffers[name] = None if old is None else convert(old)
+    return self
+
+
+@contextmanager
+def moving_by_replacing() -> Iterator[None]:
+    """`module.to` puts new parameters in place of old ones: PyTorch 2.13 would swap the tensors of fake ones instead,
+    and cannot while anything watches them."""
+    kept = nn.Module._apply
+    nn.Module._apply = _apply
+    try:
+        yield
+    finally:
+        nn.Module._apply = kept
+
+
+class _FusedLoss(torch.autograd.Function):
+    """A fused linear cross-entropy: logits of a chunk at a time, and both gradients made in the forward pass. Liger's (0.8.1,
+    ops/fused_linear_cross_entropy.py) takes a power of two of rows at a time, and adds each chunk's gradient of a head in
+    half precision by way of a copy in fp32."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, liger: bool, training: bool) -> Any:
+        rows, width = hidden.numel() // hidden.shape[-1], hidden.shape[-1]
+        at_once = -(-rows // max(1, -(-weight.shape[0] // width)))
+        if liger:
+            at_once = min(rows, 1 << (at_once - 1).bit_length())
+        learned = training and ctx.needs_input_grad[1]
+        gradients = [torch.empty_like(hidden)] if training else []
+        gradients += [torch.empty_like(weight)] if learned else []
+        chunk = hidden.new_empty((at_once, weight.shape[0]))
+        loss = hidden.new_empty((), dtype=torch.float32)
+        if liger and learned and weight.dtype != torch.float32:
+            product = torch.empty_like(weight)
+            raised = product.float()
+            del product, raised
+        del chunk
+        ctx.save_for_backward(*gradients)
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        hidden, *weight = ctx.saved_tensors
+        return hidden, weight[0] if weight else None, None, None
+
+
+def fuse_loss(model: nn.Module, liger: bool) -> None:
+    """Puts a fused loss in the place of LM head and loss: Liger's in training, Cut Cross-Entropy in evaluation too."""
+    head = model.get_output_embeddings()
+    plain_head, plain_loss = head.forward, model.loss_function
+
+    def fused() -> bool:
+        return model.training or not liger
+
+    def forward(hidden: torch.Tensor) -> Any:
+        return _FusedLoss.apply(hidden, head.weight, liger, model.training) if fused() else plain_head(hidden)
+
+    head.forward = forward
+    model.loss_function = lambda logits, *given, **named: logits if fused() else plain_loss(logits, *given, **named)
+
+
+@contextmanager
+def plain_kernels() -> Iterator[None]:
+    """Lets models take the path that PyTorch alone can go, also where a package with kernels for GPUs is installed, as transformers
+    does for an export (5.16.1, `use_kernel_func_from_hub_with_fallback`)."""
+    from transformers.integrations import hub_kernels
+
+    kept = hub_kernels.is_torchdynamo_exporting
+    hub_kernels.is_torchdynamo_exporting = lambda: True
+    try:
+        yield
+    finally:
+        hub_kernels.is_torchdynamo_exporting = kept
+
+
+@contextmanager
+def autocast_seen(enabled: bool) -> Iterator[None]:
+    """peft asks whether autocast is on without naming a device, which means the GPU's."""
+    kept = torch.is_autocast_enabled
+    torch.is_autocast_enabled = lambda device_type=None: kept(device_type) if device_type else enabled
+    try:
+        yield
+    finally:
+        torch.is_autocast_enabled = kept
+
+
+class EightBitAdam(torch.optim.Optimizer):
+    """bitsandbytes' blockwise 8-bit Adam: two bytes a number and 8 bytes for each 256; in fp32 for small tensors
+    (under 4,096 numbers) and, as transformers' Trainer asks, for embeddings."""
+
+    def __init__(self, parameters: Any, embeddings: set[nn.Parameter]) -> None:
+        super().__init__(parameters, {})
+        self.embeddings = embeddings
+
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None and not self.state[parameter]:
+                    self.state[parameter] = dict(enumerate(self._state(parameter)))
+
+    def _state(self, parameter: torch.Tensor) -> list[Any]:
+        if parameter.numel() < 4096 or parameter in self.embeddings:
+            return [torch.empty_like(parameter, dtype=torch.float32) for _ in range(2)]
+        packed = [torch.empty_like(parameter, dtype=torch.uint8) for _ in range(2)]
+        blocks = -(-parameter.numel() // 256)
+        return packed + [parameter.new_empty(blocks, dtype=torch.float32) for _ in range(2)]
+
+
+# PyTorch's allocator for GPUs hands out multiples of this (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize).
+BLOCK = 512
+
+
+class Live(TorchDispatchMode):
+    """Counts the storages that are alive, in bytes. peak: the most since the last `reset`; at: the operation there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = self.peak = 0
+        self.at = ""
+        self._sizes: weakref.WeakKeyDictionary[torch.UntypedStorage, list[int]] = weakref.WeakKeyDictionary()
+
+    def reset(self) -> None:
+        self.peak, self.at = self.bytes, ""
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is torch.ops.aten._local_scalar_dense.default and args[0].dtype == torch.bool:
+            # A fake tensor has no number to judge by: what is done on a condition (a layer dropped by chance, a mask that hides
+            # nothing) is not done.
+            return False
+        result = function(*args, **(kwargs or {}))
+        before = self.peak
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, torch.Tensor):
+                # A DTensor's own storage would be as large as the whole.
+                held = leaf._local_tensor if isinstance(leaf, DTensor) else leaf
+                self._add(held.untyped_storage())
+        if self.peak > before:
+            self.at = function.overloadpacket.__name__
+        return result
+
+    def _add(self, storage: torch.UntypedStorage) -> None:
+        if storage in self._sizes:
+            return
+        # A list, because a storage may be resized and must take away what it then has.
+        self._sizes[storage] = size = [0]
+        weakref.finalize(storage, self._gone, size)
+        self._resize(storage, size)
+
+    def _resize(self, storage: torch.UntypedStorage, size: list[int]) -> None:
+        now = -(-storage.nbytes() // BLOCK) * BLOCK
+        self.bytes += now - size[0]
+        size[0] = now
+        self.peak = max(self.peak, self.bytes)
+
+    def _gone(self, size: list[int]) -> None:
+        self.bytes -= size[0]
+
+    @contextmanager
+    def resizing(self) -> Iterator[None]:
+        """Sees FSDP2 free gathered weights and take them back, which it does by resizing, past every operation."""
+        from torch.distributed.fsdp._fully_shard import _fsdp_param, _fsdp_param_group
+
+        kept = {
+            (module, name): getattr(module, name)
+            for module in (_fsdp_param, _fsdp_param_group)
+            for name in ("alloc_storage", "free_storage")
+            if hasattr(module, name)
+        }
+        for (module, name), function in kept.items():
+            setattr(module, name, self._seeing(function))
+        try:
+            yield
+        finally:
+            for (module, name), function in kept.items():
+                setattr(module, name, function)
+
+    def _seeing(self, function: Callable[[torch.Tensor], None]) -> Callable[[torch.Tensor], None]:
+        def resize(tensor: torch.Tensor) -> None:
+            function(tensor)
+            storage = tensor.untyped_storage()
+            if storage in self._sizes:
+                self._resize(storage, self._sizes[storage])
+            else:
+                self._add(storage)
+
+        return resize
+
+
+BETA = 0.1
+
+
+def loss(
+    model: torch.nn.Module,
+    reference: torch.nn.Module | None,
+    output: Callable[..., Any],
+    tokens: torch.Tensor,
+) -> torch.Tensor:
+    """The sigmoid loss over chosen answers, the first half of the rows, and rejected ones (Rafailov et al. 2023, arXiv
+    2305.18290). What is only logged is computed too, because it takes memory.
+
+    reference: None where an adapter is switched off instead. output: gives a model's output for `tokens` (rows, length).
+    """
+    from trl.trainer.utils import entropy_from_logits, selective_log_softmax
+
+    def answers(logits: torch.Tensor) -> torch.Tensor:
+        words = selective_log_softmax(logits[..., :-1, :], tokens[..., 1:])
+        words[torch.zeros_like(words, dtype=torch.bool)] = 0.0  # the question's words do not count
+        return words.sum(dim=1)
+
+    outputs = output(model)
+    own = answers(outputs.logits)
+    with torch.no_grad(), model.disable_adapter() if reference is None else nullcontext():
+        theirs = output(model if reference is None else reference)
+        base = answers(theirs.logits)
+    gain = (own - base).chunk(2, dim=0)
+    preferred = -torch.nn.functional.logsigmoid(BETA * (gain[0] - gain[1])).mean()
+    shifted = outputs.logits[..., :-1, :].detach()
+    with torch.no_grad():
+        entropy_from_logits(shifted)
+        for side in shifted.chunk(2, dim=0):
+            side.reshape(-1, side.shape[-1]).clone().mean(-1).sum()  # every word of it counts at worst
+        shifted.chunk(2, dim=0)[0].argmax(dim=-1)
+    return preferred

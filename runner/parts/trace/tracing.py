@@ -1,0 +1,190 @@
+"""Trace: the real model takes training steps on fake tensors, and every byte is counted. `trace` is the way in; torch
+is loaded when it is called."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from runner.commands.options import say
+from runner.parts.planner import memory
+from runner.parts.planner.forecast import Forecast
+from runner.parts.planner.formulas import Traced, left_out
+from runner.parts.planner.report import dumped
+from runner.parts.planner.workload import Run, Workload
+from runner.plan import Plan
+from runner.recipe import units
+from runner.recipe.recipe import Recipe
+from runner.tools import packaged
+from runner.tools.problem import Stop
+
+
+def trace(run: Run, operations: bool = True) -> Traced:
+    """A training step and an evaluation of a run on one of its GPUs. operations: whether to count them too, which takes
+    half as long again.
+
+    Raises Stop where the packages for it are not installed, ValueError where they cannot build the model.
+    """
+    from runner.tools.process import hush
+
+    hush()
+    try:
+        if isinstance(run, Workload):
+            from runner.parts.trace import language
+
+            return language.trace(run, operations)
+        from runner.parts.trace import images
+
+        return images.trace(run)
+    except ImportError:
+        raise Stop("`--exact` needs packages that are not installed.", packaged.install("train")) from None
+
+
+def any_architecture(run: Workload, folder: Path | None) -> Traced:
+    """The trace of a model whose architecture nobody has looked at, by its own `config.json`: in a folder, or the hub's
+    cache.
+
+    Raises Stop where that is not on this machine, transformers would not train the model so, or the architecture does
+    something that fake tensors cannot follow.
+    """
+    from runner.tools.process import hush
+
+    hush()
+    name, kind = str(folder or run.model.id), run.model.model_type
+    try:
+        from transformers import AutoConfig
+
+        from runner.parts.trace import language
+        from runner.parts.trace.building import attentions
+
+        config = AutoConfig.from_pretrained(name, local_files_only=True)
+    except ImportError:
+        raise Stop("`--exact` needs packages that are not installed.", packaged.install("train")) from None
+    except Exception as error:  # each class judges its own settings, in its own way
+        raise Stop(
+            f"`{run.model.id}` is of the type `{kind}`, and its own `config.json` is needed to build it: {_said(error)}",
+            "Run this where the model lies in its folder, or in the hub's cache.",
+        ) from None
+    try:
+        able = attentions(config)
+    except KeyError:
+        raise Stop(
+            f"transformers has no causal language model of the type `{kind}`, so it cannot be trained here.",
+            "`recipe models` shows those that are known.",
+        ) from None
+    if run.attention not in able:
+        raise Stop(
+            f"Models of the type `{kind}` have no `{run.attention}` in transformers, so training would not start.",
+            f"Write `attention: {able[0]}` under `model`.",
+        )
+    try:
+        return language.trace(replace(run, model=replace(run.model, id=name)))
+    except Stop:
+        raise
+    except Exception as error:  # any code of any architecture
+        raise Stop(
+            f"Models of the type `{kind}` cannot be traced: {_said(error)}",
+            "What it takes can only be tried: `recipe rehearse` shows whether it trains, and a short run on the GPU how much it "
+            "needs. `recipe models` shows those that are known.",
+        ) from None
+
+
+def _said(error: Exception) -> str:
+    """The first line of what an error says, which may be many of its own; of a fake tensor's in words."""
+    if isinstance(error, KeyError | TypeError | AttributeError | IndexError):
+        # Defaults of some classes are not whole, nor is every config.json.
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return f"its code in transformers stops at {first!r}, as it does where its `config.json` lacks a setting."
+    function = str(getattr(error, "func", "")).removesuffix(".default")
+    match type(error).__name__:
+        case "DataDependentOutputException":
+            return f"its code goes on by the numbers in a tensor (`{function}`), and fake tensors have none."
+        case "DynamicOutputShapeException":
+            return f"how large a tensor becomes depends on the numbers in another (`{function}`), and fake tensors have none."
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+BASIS = (
+    "By a run on fake tensors; CUDA context and allocator slack are assumed. The model runs as PyTorch alone runs it: where a "
+    "GPU has kernels for its layers, it takes less."
+)
+
+
+def plan_by_trace(recipe: Recipe, plan: Plan, forecasts: Sequence[Forecast], as_json: bool) -> int:
+    """Prints what traces say of models without formulas, as `recipe plan` prints a plan; 1 where one does not fit its
+    GPU."""
+    stages = []
+    for forecast in forecasts:
+        if isinstance(run := forecast.workload, Workload):
+            traced = any_architecture(run, recipe.base_folder)
+            needed = memory.whole(run, max(traced.peak, traced.evaluation_peak))
+            stages.append(_stage(forecast, run, traced, needed))
+            if not as_json:
+                Console(width=120).print(_table(forecast, run, traced, needed))
+    if as_json:
+        shown = [stage["stage"] for stage in stages]
+        report = {
+            "name": recipe.name,
+            "basis": BASIS,
+            "stages": stages,
+            "without_formulas": [stage.name for stage in plan.stages if stage.name not in shown],
+            "problems": [],
+            "notes": [],
+        }
+        say(dumped(report))
+    else:
+        say(BASIS)
+    return int(any(stage["fits"] is False for stage in stages))
+
+
+def _stage(forecast: Forecast, run: Workload, traced: Traced, needed: int) -> dict[str, object]:
+    """A stage under the names of the plan's JSON. needed: bytes of each GPU."""
+    machines, usable = forecast.stage.machines, forecast.usable
+    return {
+        "stage": forecast.stage.name,
+        "model": forecast.formulas.name,
+        "model_type": run.model.model_type,
+        "parameters": traced.parameters,
+        "trainable_parameters": traced.trainable,
+        "gpu": machines.gpu,
+        "gpus": machines.world_size,
+        "micro_batch_size": run.micro_batch_size,
+        "evaluation_batch_size": run.evaluation_batch_size,
+        "sequence_len": run.sequence_len,
+        # usable: None for an unknown card, as is `fits`.
+        "gpu_memory_bytes": {"total": needed, "usable": usable},
+        "fits": None if usable is None else needed <= usable,
+        # Of one micro batch.
+        "flops": traced.flops,
+        "time": None,
+        # Fields that the trace leaves out: what the run splits or offloads counts whole.
+        "without": sorted(left_out(run)),
+        "exact": traced,
+    }
+
+
+def _table(forecast: Forecast, run: Workload, traced: Traced, needed: int) -> Table:
+    fits = f"nobody knows: the GPU `{forecast.stage.machines.gpu}` is not in the catalog"
+    if (usable := forecast.usable) is not None:
+        fits = f"{'yes' if needed <= usable else 'no'}, the card has {units.both(usable)} to use"
+    rows = {
+        "model": f"{forecast.formulas.name}, of the type {run.model.model_type}",
+        "parameters": f"{traced.parameters:,}, {traced.trainable:,} of them trained",
+        "GPU memory, each": f"{units.both(needed)}, of which:",
+        "  weights": units.gib(traced.weights),
+        "  gradients": units.gib(traced.gradients),
+        "  optimizer": units.gib(traced.optimizer),
+        "  peak of tensors, training": f"{units.gib(traced.peak)}, micro batch {run.micro_batch_size}",
+        "  peak of tensors, evaluation": f"{units.gib(traced.evaluation_peak)}, micro batch {run.evaluation_batch_size}",
+        "fits": fits,
+        "operations": f"{traced.flops / 1e12:,.3g} × 10^12 in a micro batch",
+        "time": "cannot be told: there are no formulas for this architecture",
+    }
+    table = Table(title=f"Stage {forecast.stage.name}, by trace alone", title_justify="left", show_header=False)
+    for row in rows.items():
+        table.add_row(*row)
+    if left_out(run):
+        table.caption = "Nothing split by ZeRO and nothing offloaded; what they save comes off."
+    return table

@@ -1,1 +1,0 @@
-"""Alias, for one release: recipes rendered by 0.1 start the trainer of images by this name."""

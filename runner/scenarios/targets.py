@@ -1,0 +1,45 @@
+"""Targets: where a recipe can run, and its folders there. Targets belong to parts (`contract.py`, Target)."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from importlib import import_module
+from typing import TYPE_CHECKING, cast
+
+from runner import parts
+from runner.plan import RUNS, Place
+from runner.recipe.recipe import Recipe
+
+if TYPE_CHECKING:
+    from runner.scenarios.contract import Target
+
+# All that `recipe render` writes for.
+NAMES = tuple(parts.table("targets"))
+
+
+def target(name: str) -> Target:
+    return cast("Target", import_module(parts.table("targets")[name]))
+
+
+def place(recipe: Recipe, name: str | None = None) -> Place:
+    """The folders of a recipe's machines: for a target, or for the first target that the recipe has a section for, or this
+    machine. Without a target the data files are read where they are now, beside the recipe.
+
+    Raises Stop where the recipe lacks the target's section.
+    """
+    if name and hasattr(target(name), "place"):
+        return target(name).place(recipe)
+    first = next((target(each) for each in named(recipe) if hasattr(target(each), "place")), None)
+    return replace(first.place(recipe), files_dir=None) if first else _here(recipe)
+
+
+def _here(recipe: Recipe) -> Place:
+    """The folders of a run on this machine."""
+    folder = os.path.abspath(f"{RUNS}/{recipe.name}")
+    return Place(f"{folder}/config", f"{folder}/data", folder, f"{folder}/scratch")
+
+
+def named(recipe: Recipe) -> tuple[str, ...]:
+    """The targets that the recipe has a section for."""
+    return tuple(name for name in NAMES if target(name).named(recipe))

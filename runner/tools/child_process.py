@@ -1,0 +1,81 @@
+"""Child process: how an engine's process and the command that started it keep in touch. The process ends when the
+command is gone, so that two never work in one folder, and lines of its output report its progress."""
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+# The environment variable with the parent's number; `run.launch`, `entrypoints.stage` and `run_node.sh` set it.
+PARENT = "RECIPE_RUNNER_PARENT"
+SECONDS = 0.5
+
+
+def watch_parent() -> None:
+    """Watches from a thread of its own; does nothing where no parent is named."""
+    parent = os.environ.get(PARENT, "")
+    if parent.isdigit():
+        end_with(int(parent))
+        # A fork has no threads of its parent, and a pool's manager would wait for ever for a parent that is gone.
+        os.register_at_fork(after_in_child=lambda: end_with(int(parent)))
+
+
+def end_with(parent: int) -> None:
+    """Ends this process when that one is gone."""
+    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while alive(parent):
+        time.sleep(SECONDS)
+    # At once and without cleaning up, as a kill would: a resumed run trusts only complete checkpoints.
+    os._exit(1)
+
+
+def alive(process: int) -> bool:
+    """Whether a process runs; one that has ended and waits to be noticed does not."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        if Path("/proc/self/stat").exists():
+            return False
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return False
+        return True
+    return not state or state[0] not in ("Z", "X")
+
+
+MARK = "[recipe] "
+# What is said of a moment: `event` is its name, and the rest its figures.
+Event = Mapping[str, Any]
+# What a bar says beside it, each for as long as it takes.
+TRAINING, MEASURING, SAVING, ASKING = "training", "measuring", "saving", "asking"
+_DECODER = json.JSONDecoder()
+
+
+def event_line(event: Event) -> str:
+    """One event as a line of output."""
+    return MARK + json.dumps(event)
+
+
+def tell(event: str, **facts: Any) -> None:
+    print(event_line({"event": event, **facts}), flush=True)
+
+
+def events(text: str) -> Iterator[Event]:
+    """Every whole event in a piece of a log.
+
+    Processes share one output, so a line may be cut, or end with another one's words: anything else is skipped.
+    """
+    for part in text.split(MARK)[1:]:
+        try:
+            event, _ = _DECODER.raw_decode(part)
+        except ValueError:
+            continue
+        if isinstance(event, dict):
+            yield event
