@@ -38,7 +38,7 @@ SECRET = "hub-token"
 
 
 @dataclass(frozen=True)
-class Kind:
+class DataKind:
     """What somebody may have. starter: the recipe that is copied; ways: of training on it, as `recipe models` has them,
     the one that it takes first; model: where nobody names another; technique: in words. least: rows at once that it
     needs, because batch normalisation says little on fewer."""
@@ -53,11 +53,11 @@ class Kind:
 
 _ADAPTER = ("minimal/lora", ("lora", "qlora"), "microsoft/Phi-4-mini-instruct", "a LoRA adapter")
 KINDS = {
-    "questions": Kind("Questions and answers", *_ADAPTER),
-    "conversations": Kind("Conversations", *_ADAPTER),
-    "text": Kind("Plain text", "minimal/causal-lm", ("all weights",), "HuggingFaceTB/SmolLM2-360M", "all weights"),
-    "songs": Kind("Songs", *_ADAPTER),
-    "images": Kind("Images", "minimal/image-classification", technique="a ResNet-18", least=16),
+    "questions": DataKind("Questions and answers", *_ADAPTER),
+    "conversations": DataKind("Conversations", *_ADAPTER),
+    "text": DataKind("Plain text", "minimal/causal-lm", ("all weights",), "HuggingFaceTB/SmolLM2-360M", "all weights"),
+    "songs": DataKind("Songs", *_ADAPTER),
+    "images": DataKind("Images", "minimal/image-classification", technique="a ResNet-18", least=16),
 }
 PLACES = {"here": "this machine", "machines": "plain machines", "cluster": "OpenShift"}
 # Columns that people call so, the likeliest first.
@@ -86,7 +86,7 @@ class Answers:
     namespace: str = ""
 
     @property
-    def of(self) -> Kind:
+    def of(self) -> DataKind:
         return KINDS[self.kind]
 
     @property
