@@ -79,7 +79,7 @@ def results(out: Path) -> dict[str, dict]:
 def test_an_engine_and_what_it_forks_end_when_the_command_that_started_it_is_gone():
     holder = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     code = (
-        "import multiprocessing, time; from runner.trainer import child_process; child_process.watch_parent()\n"
+        "import multiprocessing, time; from runner.tools import child_process; child_process.watch_parent()\n"
         "child = multiprocessing.get_context('fork').Process(target=time.sleep, args=(60,)); child.start()\n"
         "print(child.pid, flush=True); time.sleep(60)"
     )
