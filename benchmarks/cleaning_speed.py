@@ -21,7 +21,8 @@ from pathlib import Path
 
 from runner.parts.pretrain import cleaning, executors
 from runner.parts.pretrain.cleaning import clean, help_clean
-from runner.parts.pretrain.stages import INDEX, Cleaning, Corpus, CorpusSet, helping_pod
+from runner.parts.pretrain.stages import Cleaning, Corpus, CorpusSet
+from runner.tools.process import INDEX, helping_pod
 
 
 def corpus(file: str) -> Corpus:

@@ -19,12 +19,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from runner.files import read_json
-from runner.scenarios.image_classification.rehearsal import MIN_ACCURACY
-from runner.scenarios.pipeline.curriculum import AFTER
-
 from runner.check.validate import load
+from runner.parts.images.translation import MIN_ACCURACY
+from runner.parts.pretrain.architecture import AFTER
 from runner.scenarios.shared.rehearsal import MIN_GAIN, MIN_STEPS
+from runner.tools.files import read_json
 
 ROOT = Path(__file__).resolve().parent.parent
 STARTERS = [file.stem for file in sorted((ROOT / "recipes").glob("*.yaml"))]

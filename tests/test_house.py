@@ -99,6 +99,24 @@ def test_imports_of_the_core_point_down():
             assert CORE.index(room(wanted)) <= CORE.index(room(module)), f"{module} imports {wanted}, which is above it"
 
 
+def test_programs_beside_the_package_import_what_is_there():
+    known = modules()
+    asked, lacking = 0, []
+    for file in (
+        file for folder in ("benchmarks", "container", "docs", "schemas") for file in (ROOT / folder).rglob("*.py")
+    ):
+        for wanted in imports(file):
+            if not wanted.startswith("runner."):
+                continue
+            asked += 1
+            module, _, name = wanted.rpartition(".")
+            if wanted not in known and not re.search(
+                rf"\b{re.escape(name)}\b", known[module].read_text("utf-8") if module in known else ""
+            ):
+                lacking.append(f"{file.relative_to(ROOT)} imports {wanted}")
+    assert asked > 50 and lacking == []
+
+
 MAP = ROOT / "ARCHITECTURE.md"
 
 

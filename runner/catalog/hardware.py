@@ -16,8 +16,9 @@ _PCIE = (((9, 0), 64.0), ((8, 0), 32.0), ((0, 0), 16.0))
 class Gpu:
     """A GPU: its label on the cluster, memory in GiB, compute capability as NVIDIA writes it (`8.9`).
 
-    usable_gib: what PyTorch can have of it. memory_gb_s: its memory's bandwidth, 10^9 bytes a second. bf16_tflops and its
-    kin: dense rates, 10^12 operations a second, 0 for none. link: nvlink, pcie or host; link_gb_s: one direction of it.
+    usable_gib: what PyTorch can have of it. memory_gb_s: its memory's bandwidth, 10^9 bytes a second. bf16_tflops and
+    its kin: dense rates, 10^12 operations a second, 0 for none. link: nvlink, pcie or host; link_gb_s: one direction of
+    it.
     """
 
     name: str

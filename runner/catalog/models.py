@@ -18,16 +18,17 @@ from runner.tools.problem import Stop
 class Model:
     """What the runner must know of a model to train it.
 
-    id: hub name or folder. Sizes are counts. tied: whether embedding and LM head are one tensor.
-    layers_path, embedding, lm_head: names inside the model, as `named_parameters()` gives them.
-    layer_class: the class of one transformer layer, for FSDP. linear: the linear layers inside one, for LoRA.
-    parameters: all parameters, tied ones once; None where nobody has counted.
-    chat_template: the special tokens it was trained to see, a section of templates.toml; empty where nobody has looked.
-    fp16: whether its activations stay within fp16. own_template: whether its tokenizer has a chat template, as far as is known. custom_code: whether it runs code that comes with the model;
+    id: hub name or folder. Sizes are counts. tied: whether embedding and LM head are one tensor. layers_path,
+    embedding, lm_head: names inside the model, as `named_parameters()` gives them. layer_class: the class of one
+    transformer layer, for FSDP. linear: the linear layers inside one, for LoRA. parameters: all parameters, tied ones
+    once; None where nobody has counted. chat_template: the special tokens it was trained to see, a section of
+    templates.toml; empty where nobody has looked. fp16: whether its activations stay within fp16. own_template: whether
+    its tokenizer has a chat template, as far as is known. custom_code: whether it runs code that comes with the model;
     remote_code: whether that code is fetched from the hub. published: the hub's own count of parameters, which may hold
-    tied ones twice. licence: as the hub abbreviates it; gated: whether it must be accepted there before files can be had.
-    revision: the commit that a lock file holds it to; empty where none does. usual_glu: whether its feed-forward part has the
-    activation of its family and no biases, which is what fused kernels compute; False where nobody has looked.
+    tied ones twice. licence: as the hub abbreviates it; gated: whether it must be accepted there before files can be
+    had. revision: the commit that a lock file holds it to; empty where none does. usual_glu: whether its feed-forward
+    part has the activation of its family and no biases, which is what fused kernels compute; False where nobody has
+    looked.
     """
 
     id: str
@@ -96,8 +97,8 @@ def model_types() -> frozenset[str]:
 
 
 def near_model(name: str) -> str | None:
-    """The catalog's model whose name, with or without its owner, is most like `name`, one that begins with it first; None where
-    none is near."""
+    """The catalog's model most like `name`, with or without its owner, one that begins so first; None where none is
+    near."""
     without_owner = {known.partition("/")[2]: known for known in model_ids()}
     begins = (
         known
@@ -109,8 +110,8 @@ def near_model(name: str) -> str | None:
 
 
 def unsuitable(name: str, folder: Path | None = None) -> Unsuitable | None:
-    """Why a model cannot be trained on the pinned stack, by its name or, where the catalog has none of that name, by its folder's
-    `config.json`; None where nothing is known against it."""
+    """Why a model cannot be trained on the pinned stack, by its name or, outside the catalog, by its `config.json`;
+    None without a known reason."""
     if facts := table("unsuitable").get(name):
         return Unsuitable(facts["why"], tuple(facts["instead"]))
     config = None if _known(name) else config_of(name, folder)
@@ -187,9 +188,9 @@ def original(model: Model) -> Facts:
 
 
 def from_config(name: str, config: Mapping[str, Any]) -> Model:
-    """A Model from a Hugging Face `config.json`. What that does not say is what a twin was told of its original, else taken
-    from the catalog's first model of that type, and special tokens only where the vocabulary is equally large; names inside
-    the model are else those of the LLaMA family.
+    """A Model from a Hugging Face `config.json`. What that does not say is what a twin was told of its original, else
+    taken from the catalog's first model of that type, and special tokens only where the vocabulary is equally large;
+    names inside the model are else those of the LLaMA family.
 
     Raises KeyError where the config lacks a size, another of NO_GEOMETRY where one is no count.
     """
@@ -257,8 +258,9 @@ UNBOUNDED = 2**31 - 1
 
 
 def _by_usual_names(config: Mapping[str, Any]) -> Facts:
-    """The config of an architecture that nobody has looked at, with its sizes under the usual names, and those that it may
-    lack (heads of a state-space model, positions of ALiBi) as what says nothing: for such a model only its trace counts."""
+    """The config of an architecture that nobody has looked at, with its sizes under the usual names, and those that it
+    may lack (heads of a state-space model, positions of ALiBi) as what says nothing: for such a model only its trace
+    counts."""
     kinds = next((config[name] for name in ("layer_types", "layers_block_type") if config.get(name)), ())
     known: Facts = {"intermediate_size": 0, "num_attention_heads": 1, "max_position_embeddings": UNBOUNDED}
     known |= {"num_hidden_layers": len(kinds)} if kinds else {}
@@ -283,11 +285,11 @@ def _usual_glu(config: Mapping[str, Any]) -> bool:
 class ChatTemplate:
     """The special tokens around each message of a conversation.
 
-    axolotl: the name that Axolotl knows it by. turn: one message, with `{role}` and `{content}`, and after `{answer}` that of
-    the answering role, where it is another; end: the token that ends it; assistant: what the answering role is called.
-    tokens: those that the tokenizer must have as one token each. begin: what stands before the first message, where the model's own
-    tokenizer writes that. system: a system prompt, as `{content}`, where it has no turn of its own: it then stands in the next
-    question, before its words.
+    axolotl: the name that Axolotl knows it by. turn: one message, with `{role}` and `{content}`, and after `{answer}`
+    that of the answering role, where it is another; end: the token that ends it; assistant: what the answering role is
+    called. tokens: those that the tokenizer must have as one token each. begin: what stands before the first message,
+    where the model's own tokenizer writes that. system: a system prompt, as `{content}`, where it has no turn of its
+    own: it then stands in the next question, before its words.
     """
 
     axolotl: str
@@ -366,8 +368,8 @@ def in_folder(folder: Path, name: str) -> Model:
 
 
 def described(name: str, fetch: Fetch) -> Model:
-    """What a model's own files say of it. fetch: gives a file by its name, None where there is none. Raises Stop where they describe
-    no model that can be trained."""
+    """What a model's own files say of it. fetch: gives a file by its name, or None. Raises Stop where they describe no
+    model that can be trained."""
     config = _json(fetch(CONFIG), name)
     if not config:
         message = f"`{name}` has no `{CONFIG}`, so it is no model that transformers can load."
@@ -412,8 +414,9 @@ def _token(value: Any) -> str:
 
 
 def _template(kin: str, own: str, words: Mapping[str, Any]) -> str:
-    """The catalog's template whose tokens the model's own template writes, its kin's first and else the one with the most;
-    for a model without one its kin's, where its tokenizer has those tokens. Empty where none fits: then its own is used."""
+    """The catalog's template whose tokens the model's own template writes, its kin's first and else the one with the
+    most; for a model without one its kin's, where its tokenizer has those tokens. Empty where none fits: then its own
+    is used."""
     known = {name: chat_template(name).tokens for name in table("templates")}
     added = {_token(value) for value in (words.get("added_tokens_decoder") or {}).values()}
     if own in ('""', "[]"):

@@ -29,7 +29,8 @@ def table(name: str) -> dict[str, Facts]:
 
 
 def dataset(name: str) -> Facts | None:
-    """`rows`, the lengths of their text and more of a data set on the hub, as datasets.toml has them; None where nobody has counted."""
+    """The facts of a data set on the hub as datasets.toml has them: `rows`, lengths and more; None for an unknown
+    one."""
     return table("datasets").get(name)
 
 
@@ -53,8 +54,8 @@ def command_called(word: str) -> str | None:
 
 
 def shared_storage(provisioner: str) -> bool | None:
-    """Whether volumes of a provisioner can be ReadWriteMany; None where that is not known. A cluster's operator may put its own
-    name before the driver's (`openshift-storage.cephfs.csi.ceph.com`)."""
+    """Whether volumes of a provisioner can be ReadWriteMany; None for an unknown one. An operator may put its name
+    before the driver's (`openshift-storage.cephfs.csi.ceph.com`)."""
     for known, facts in table("storage").items():
         if provisioner == known or provisioner.endswith(f".{known}"):
             return bool(facts["shared"])
@@ -71,15 +72,15 @@ def axolotl_settings() -> Schema:
 
 @cache
 def deepspeed_settings() -> Schema:
-    """What the pinned DeepSpeed reads of its file, as a JSON Schema; of `zero_optimization` every value is judged. Written by
+    """The settings of the pinned DeepSpeed's file as a JSON Schema, with every value of `zero_optimization`. Written by
     `schemas/deepspeed_settings.py`; tests compare it with DeepSpeed itself."""
     schema: Schema = json.loads(DEEPSPEED_SETTINGS_FILE.read_text(encoding="utf-8"))
     return schema
 
 
 def fused_kernels(model_type: str) -> dict[str, bool]:
-    """Which of `rope`, `rms_norm` and `glu` liger-kernel 0.8.1 computes as transformers does for models of a type; empty
-    where nobody has looked."""
+    """Which of `rope`, `rms_norm` and `glu` liger-kernel 0.8.1 computes as transformers does, by model type; empty for
+    an unknown one."""
     return dict(table("fused-kernels").get(model_type, {}))
 
 
@@ -91,8 +92,8 @@ def fused_loss_models() -> frozenset[str]:
 
 
 def axolotl_refusal(setting: str, value: Any, config: Mapping[str, Any]) -> str | None:
-    """Why Axolotl would refuse a setting of its own beside a config that the runner makes, as the end of a sentence; None where
-    it takes it, as far as is known."""
+    """Why Axolotl would refuse a setting of its own beside a config that the runner makes, as the end of a sentence;
+    None without a known reason."""
     if value is None or setting in config:
         return None
     values = value if isinstance(value, list) else [value]

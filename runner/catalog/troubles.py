@@ -1,4 +1,4 @@
-"""Troubles: what logs, events and pods say when something goes wrong, and what that means, as one table (`troubles.toml`)."""
+"""Troubles: what logs, events and pods say when something goes wrong, and its meaning, as a table (`troubles.toml`)."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ _OF_A_CHILD = "ChildFailedError"
 
 @dataclass(frozen=True)
 class Trouble:
-    """One thing that goes wrong: where it is looked for, by which patterns, what it means, and what to do. needs: a word
-    without which it does not count; reads: what adds words from the text; follows: whether another machine mostly brings it about."""
+    """One thing that goes wrong: where it is looked for, its patterns, its meaning and remedy. needs: a word that must
+    be known; reads: what adds words from the text; follows: whether another machine usually causes it."""
 
     name: str
     places: tuple[str, ...]
@@ -62,8 +62,8 @@ class Trouble:
         return self.name.replace(" ", "-")
 
     def found_in(self, text: str, words: Mapping[str, str], anywhere: bool = False) -> FoundTrouble | None:
-        """The last time that a text says it, because what came before has passed; None where it never does. anywhere: whether
-        nobody knows what the text is of, and the line must show that."""
+        """The last match in a text, because earlier ones have passed, or None. anywhere: the text is of unknown origin,
+        and the line itself must show what it is about."""
         if self.needs and not words.get(self.needs):
             return None
         for pattern in self.patterns:
@@ -136,8 +136,8 @@ def known() -> tuple[Trouble, ...]:
 
 
 def find(text: str, *places: str, **words: str) -> FoundTrouble | None:
-    """The first trouble of the table that a text tells of, of those that are looked for in these places; where none is named,
-    nobody knows what the text is of, and all are. words: what whoever looks knows for its sentences."""
+    """The first trouble of the table that a text tells of, among those of these places; without places the text is of
+    unknown origin, and all count. words: the caller's, for the sentences."""
     for trouble in known():
         here = not places or set(trouble.places) & set(places)
         if here and (found := trouble.found_in(text, words, anywhere=not places)):
@@ -156,7 +156,8 @@ def remedy(name: str) -> str:
 
 
 def last_error(log: str, whatever: bool = False) -> str:
-    """The last line of a log that names an error, cut to what is shown; empty where none does. whatever: then its last line."""
+    """The last line of a log that names an error, cut to SHOWN; empty without one. whatever: then the log's last
+    line."""
     for pattern in _ERRORS:
         said: list[str] = [line.strip() for line in pattern.findall(log) if _OF_A_CHILD not in line]
         if said:
@@ -171,7 +172,7 @@ def _line(text: str, at: int) -> str:
 
 
 def _package(_text: str, words: Mapping[str, str]) -> dict[str, str]:
-    """A package that is missing, and how it is installed. Code that comes with a model may want one that no extra brings."""
+    """A missing package, and how to install it. Code that comes with a model may need one that no extra brings."""
     package = packaged.package(words["module"])
     extra = packaged.bringing(package)
     return {"package": package, "install": packaged.install(extra) if extra else f"pip install {package}"}
@@ -193,15 +194,15 @@ _SPEAKS = re.compile(r"\[[rR]ank ?(\d+)\]")
 
 
 def _of_one_machine(speaking: set[int]) -> range:
-    """The ranks that must be on the machine that these are on: every machine has equally many, numbered on from the one before."""
+    """The ranks on the machine of these: every machine has equally many, numbered on from the one before."""
     first, last = min(speaking), max(speaking)
     count = next(count for count in range(last - first + 1, last + 2) if first // count == last // count)
     return range(first // count * count, (first // count + 1) * count)
 
 
 def late(text: str, world_size: int = 0) -> str:
-    """Who came late to a collective that nobody ended, as a sentence; empty where the logs do not say who waited. text: the log of
-    one machine or, where `world_size` says how many ranks there are, those of all of them together."""
+    """Who came late to a collective that nobody ended, as a sentence; empty where the logs do not say who waited. text:
+    the log of one machine or, with `world_size` (ranks), of all of them together."""
     found = _WAITED.findall(text)
     if not found:
         return ""

@@ -91,7 +91,7 @@ def unknown(recipe: Recipe) -> Problem:
 
 
 def _no_folder(recipe: Recipe) -> Problem | None:
-    """That a base model which can only be a folder is none; None where it may be a name on the hub, or lies on a claim."""
+    """A base model that can only be a folder and is none; None where it may be a hub name, or is on a claim."""
     base = recipe.model.base
     folder = recipe.folder / base
     if recipe.on_claim(base) or not (isdir(folder) or base.startswith((".", "/", "~")) or base.count("/") != 1):
@@ -251,7 +251,7 @@ def attention_fits_precision(recipe: Recipe) -> Iterator[Problem]:
 
 
 def gated(recipe: Recipe) -> Iterator[Problem]:
-    """The hub gives a gated model only to accounts that have accepted its licence, and pods have none without a token."""
+    """The hub gives a gated model only to accounts that accepted its licence; pods need a token for it."""
     facts, site = recipe.model_facts, recipe.settings.get("openshift")
     if facts is None or not facts.gated or recipe.base_folder or site is None or site.hub_token_secret:
         return

@@ -1,5 +1,4 @@
-"""Batch: which files below a folder are recipes, and all of them judged. A file that is named is always judged; in a folder others
-are left alone."""
+"""Batch: finds the recipes below folders, where other YAML is left alone, and judges all of them."""
 
 import codecs
 import json
@@ -35,8 +34,8 @@ class RecipeFiles:
 
 
 def find(paths: Iterable[str], strict: bool = False) -> RecipeFiles:
-    """The recipe files that the arguments mean. strict: whether all YAML below a folder is to be judged. Raises Stop (exit 2)
-    where a folder holds none."""
+    """The recipe files that the arguments mean. strict: judge all YAML below a folder. Raises Stop (exit 2) for
+    none."""
     recipes: list[str] = []
     others: list[str] = []
     for path in paths:
@@ -68,7 +67,7 @@ def _may_be(name: str) -> bool:
 
 
 def _yaml_below(root: Path) -> Iterator[Path]:
-    """Sorted; not in folders that are hidden or that the product has left: a run and emitted files hold recipes as they were."""
+    """Sorted; leaves out hidden folders, runs and emitted files, which hold recipes as they were."""
     for folder, names, files in os.walk(root):
         shown = (name for name in names if not name.startswith(".") and name not in OWN)
         names[:] = sorted(name for name in shown if not Path(folder, name, RUN).is_file())
@@ -76,7 +75,7 @@ def _yaml_below(root: Path) -> Iterator[Path]:
 
 
 def is_meant(file: Path) -> bool:
-    """Whether somebody meant this file as a recipe, told by the names at the beginning of its lines, so that it need not be YAML."""
+    """Whether a file is meant as a recipe, by the names at the beginning of its lines; it need not be YAML."""
     lines = _lines(file)
     written = {found[1] for _, line in lines if (found := _SETTING.match(line))}
     return "scenario" in written or len(written & SECTIONS) >= 2
@@ -112,8 +111,8 @@ def _lines(file: Path) -> Iterator[tuple[int, str]]:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What `recipe check` finds. checked: recipes that were looked at; problems: notes included, file by file; bugs: how many files
-    could not be judged because of a fault of the runner's own."""
+    """What `recipe check` finds. checked: how many recipes; problems: with notes, file by file; bugs: how many files
+    the runner itself failed on."""
 
     checked: int
     problems: tuple[Problem, ...]
@@ -141,8 +140,8 @@ def judged(
     allowed: Collection[str] = (),
     jobs: int = 1,
 ) -> CheckReport:
-    """Every file examined, with the same changes on top of each, by as many processes as `jobs`; one on which the runner itself fails
-    hides no other."""
+    """Judges every file, with the same changes on top, in `jobs` processes; a failure of the runner hides no other
+    file."""
     one = partial(_whatever, changes=changes, online=online, allowed=allowed)
     if jobs == 1 or len(files) == 1:
         found = list(map(one, files))

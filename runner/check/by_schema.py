@@ -94,8 +94,8 @@ def sentence(scenario: str, path: Path_) -> str:
 
 
 def as_text(document: Document, changes: Iterable[Override]) -> list[Override]:
-    """The changes, where a setting is text with what was written for it: no shell hands on the quotes that say so in a file,
-    and `3.10` is no number of a version."""
+    """The changes, with what was written where a setting is text: no shell passes on a file's quotes, and the version
+    `3.10` is no number."""
 
     def one(change: Override) -> Override:
         number = isinstance(change.after, bool | int | float) and change.written is not None

@@ -1,4 +1,4 @@
-"""Notes on values that work and are unwise, each with the usual one, and on texts that say something else than was meant."""
+"""Notes on values that work and are unwise, each with the usual one, and on texts that probably mean something else."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Origins: a recipe as YAML with every default in it, and behind each line where its value comes from, computed ones included."""
+"""Origins: a recipe as YAML with every default and computed value, and the source of each behind its line."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -106,7 +106,7 @@ class _Writer:
 
 
 def _fits_block(text: str) -> bool:
-    """Whether a text of several lines is the same one as a block, without indentation or spaces that a block would change."""
+    """Whether a text of several lines stays the same as a block, which changes indentation and some spaces."""
     lines = text.removesuffix("\n").split("\n")
     plain = all(line.isprintable() and line == line.rstrip() for line in lines)
     return len(lines) > 1 and plain and bool(lines[-1]) and lines[0][:1] not in ("", " ")

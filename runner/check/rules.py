@@ -1,7 +1,7 @@
 """Rules that a schema cannot say: contradictions between lines, and lines that do not fit model, GPU or data.
 
-A rule is a function from a Recipe to Problems. Those here look at settings, not at scenarios, and stay silent where their
-settings are not there; what one scenario alone needs stands in its folder, in `rules.py`.
+A rule is a function from a Recipe to Problems. These look at settings, not at scenarios, and yield nothing without
+their settings; a scenario's own rules are in its folder, in `rules.py`.
 """
 
 from __future__ import annotations
@@ -29,11 +29,8 @@ LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z")
 
 
 def judge(recipe: Recipe, look: bool = True) -> list[Problem]:
-    """Every Problem that a rule finds, the shared ones and those of the recipe's scenario. A rule whose settings the schema
-    has refused says nothing.
-
-    look: whether the recipe's files are looked at, which need not be here for whoever asks after a job.
-    """
+    """Every Problem that the shared rules and the scenario's find. A rule yields nothing where the schema has refused
+    its settings. look: whether to read the recipe's files, which need not be on this machine."""
     problems: list[Problem] = []
     modules = parts.modules("rules")
     shared = (*RULES, *(rule for module in modules for rule in module.RULES))
@@ -145,7 +142,7 @@ def limits_can_be_meant(recipe: Recipe) -> Iterator[Problem]:
 
 
 def _packed_by(recipe: Recipe, way: str) -> Iterator[tuple[str, Settings, str]]:
-    """The sections whose rows are packed in a way, each with its name and its precision: a stage's own, or that of all."""
+    """The sections with this packing, each with its name and its precision: its own, or the model's."""
     for name, section in recipe.sections.items():
         if section.get("packing") == way:
             yield name, section, str(section.get("precision") or recipe.model.precision)
@@ -167,7 +164,7 @@ def joined_rows(recipe: Recipe) -> Iterator[Problem]:
 
 
 def packed_rows(recipe: Recipe) -> Iterator[Problem]:
-    """Axolotl keeps packed rows apart with FlashAttention or, under sdpa, with torch's own; in fp32 and with eager, by a mask."""
+    """FlashAttention, or torch's own under sdpa, separates packed rows; fp32 and eager need a mask."""
     for name, _, precision in _packed_by(recipe, "pack"):
         gpu, eager = catalog.gpu(recipe.machines.gpu), recipe.model.attention == "eager"
         masked = eager or precision == "fp32"

@@ -28,16 +28,16 @@ BOUNDS = {
 
 @dataclass(frozen=True)
 class SchemaProblems:
-    """problems: what a schema refuses, one for each mistake; lost: sections whose lines stand in another one, because the line
-    that opens them is not there."""
+    """problems: one for each mistake; lost: sections whose lines are in another one, because the line that opens them
+    is missing."""
 
     problems: list[Problem]
     lost: set[str]
 
 
 def problems(document: Document, schema: Schema, errors: Iterable[ValidationError]) -> SchemaProblems:
-    """The Problems behind validation errors: one for each unknown setting, or for a section that has slipped into another, one
-    for all that a section lacks."""
+    """The Problems behind validation errors: one for each unknown setting or slipped section, one for all that is
+    missing."""
     found: list[Problem] = []
     lost: set[str] = set()
     lacking: dict[Path_, ValidationError] = {}
@@ -132,7 +132,7 @@ def meant(key: str, known: Iterable[str]) -> str | None:
 
 
 def settings(section: Schema, path: Path_ = ()) -> Iterator[tuple[Path_, Schema]]:
-    """Every setting of a schema, sections too, by its path, with what the schema says of it; a list's entries are its `[0]`."""
+    """Every setting and section of a schema, by its path, with its part of the schema; entries of a list are `[0]`."""
     for name, part in section.get("properties", {}).items():
         yield (*path, name), part
         yield from settings(part, (*path, name))
@@ -209,8 +209,8 @@ _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)")
 
 
 def of_another_kind(allowed: str, value: Any, part: Schema, name: str, default: str, written: str) -> tuple[str, str]:
-    """What is wrong with a value of the wrong kind, and what to write. name: of the setting, in backticks; default: words for
-    that; written: the value as it stands in the file."""
+    """A value of the wrong kind, and what to write. name: of the setting, in backticks; default: words about it;
+    written: the value as it is in the file."""
     kind, setting = KINDS[allowed], name.strip("`")
     if value is None:
         return f"{name} has no value.", f"Write {kind}{default}."
@@ -310,8 +310,8 @@ def _numbers(text: str) -> Iterator[str]:
 
 
 def values(document: Document, path: Path_, schema: Schema, value: Any, owner: str, name: str) -> Iterator[Problem]:
-    """What is wrong with a value by the schema of whoever takes it. path: where it stands in the document; schema: with its `$defs`;
-    name: what the value is called in messages, empty for the whole of a file."""
+    """What is wrong with a value by its reader's schema, `$defs` included. path: its place in the document; name: its
+    name in messages, empty for a whole file."""
     from jsonschema import Draft202012Validator
 
     for outer in Draft202012Validator(schema).iter_errors(value):

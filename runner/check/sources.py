@@ -1,5 +1,4 @@
-"""Rules about where rows come from: one source a section, files that are there with the columns that are named, what their
-first rows show, and what the hub has."""
+"""Rules about where rows come from: one source a section, files with the named columns, first rows, and the hub."""
 
 from __future__ import annotations
 
@@ -194,8 +193,8 @@ def _data_files(recipe: Recipe, home: Path_, data: Settings, files: tuple[str, .
 def fits(
     recipe: Recipe, home: Path_, data: Settings, setting: str, said: str, there: list[str], other: str = ""
 ) -> Iterator[Problem]:
-    """Whether data with these columns has those that the recipe names, and a form. setting: that names the data; said: the
-    data, as a person names it; other: what else helps."""
+    """Whether data with these columns has a form and the columns that the recipe names. setting: the one that names the
+    data; said: the data's name for people; other: one more remedy."""
     if data.knows("form") and not data.get("songs"):
         yield from _form(recipe, home, data, setting, said, there)
     for column, user in templates.needed(data).items():
@@ -258,7 +257,7 @@ def commits(recipe: Recipe) -> Iterator[Problem]:
 
 
 def splits(recipe: Recipe) -> Iterator[Problem]:
-    """Of a data set of the catalog it is known which splits it has; parts of one and several are `train[:10%]` and `train+test`."""
+    """The catalog knows the splits of its data sets. `train[:10%]` is a part of one, `train+test` are two."""
     for home, section in recipe.data_sets():
         hub = section.get("hub")
         there = _known(section).get("splits") if hub else None
@@ -295,8 +294,8 @@ LATER = "What prepares the data asks again, before a GPU is held."
 
 
 def datasets(recipe: Recipe) -> Iterator[Problem]:
-    """The datasets on the hub are there, and have the columns that the recipe names; the library reads them that will read
-    them later. A note where nobody can be asked."""
+    """The hub's data sets exist and have the columns that the recipe names, as the library that will read them says. A
+    note where the hub cannot be asked."""
     named = [(home, data) for home, data in recipe.data_sets() if data.get("hub")]
     if not named:
         return
@@ -333,7 +332,8 @@ ENDINGS = (".jsonl", ".csv", ".tsv")
 
 
 def first_rows(recipe: Recipe) -> Iterator[Problem]:
-    """What the first rows of local files show, long before `recipe prepare` looks at all of them; notes, because a few are not all."""
+    """What the first rows of local files show, long before `recipe prepare` reads all; notes, because a few are not
+    all."""
     for home, data in recipe.data_sets():
         file = recipe.folder / data["path"] if data.get("path") else None
         if not file or file.suffix not in ENDINGS or not file.is_file() or not data.knows("form") or data.get("songs"):

@@ -1,5 +1,4 @@
-"""Check: a document becomes a Recipe, or every Problem that keeps it from being one, as far as anything can be judged before it
-runs."""
+"""Check: a document becomes a Recipe, or every Problem that can be found before it runs."""
 
 from __future__ import annotations
 
@@ -101,8 +100,8 @@ ALLOWED = (TOO_LARGE,)
 def examine(
     file: Path | str, changes: Iterable[Override] = (), online: bool = False, allowed: Collection[str] = ()
 ) -> list[Problem]:
-    """Every Problem with the recipe in a file, `-` for standard input, notes included; translating it, too, must find nothing wrong. online: whether
-    the hub is asked for what only it can say; allowed: of ALLOWED what is noted alone."""
+    """Every Problem with the recipe in a file (`-` for standard input), notes and problems of translating it included.
+    online: ask the hub too; allowed: those of ALLOWED that are notes only."""
     try:
         document, _ = override(reading.standard_input() if file == "-" else reading.read(file), changes)
     except Stop as stop:
@@ -134,7 +133,7 @@ def _said(file: Path | str, stop: Stop) -> list[Problem]:
 
 
 def require_fits(recipe: Recipe, plan: Plan, allowed: Collection[str] = ()) -> None:
-    """Raises Stop where a stage cannot fit its GPU, unless that is allowed; for whoever sends a recipe or writes its files."""
+    """Raises Stop where a stage cannot fit its GPU, unless that is allowed; before a recipe is sent or rendered."""
     if wrong := errors_of(_foreseen(recipe, plan, allowed)):
         raise Stop(wrong)
 
@@ -156,7 +155,7 @@ Follow = Callable[[Recipe, Recipe], Iterator[tuple[str, Any]]]
 
 
 def with_followers(document: Document, changes: list[Override]) -> list[Override]:
-    """The changes, and behind them what follows from them. Changes that cannot be applied are left to who applies them."""
+    """The changes, each followed by what derives from it. Changes that cannot be applied are left to the caller."""
     whole = list(changes)
     with suppress(Stop, BrokenSetting):
         for causes, follow in FOLLOWERS:

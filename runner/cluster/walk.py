@@ -1,4 +1,4 @@
-"""Alias of `runner.parts.openshift.controller`."""
+"""Alias of `runner.parts.openshift.controller`, for one release: pods of 0.1 run it by this name."""
 
 import sys
 

@@ -29,8 +29,8 @@ from runner.tools.problem import Stop
 def ask(
     path: str, question: str, sets: tuple[str, ...], run_dir: str | None, base: bool, stage: str | None, url: str | None
 ) -> None:
-    """Put a QUESTION to the model that a recipe trained, in the words it was trained with; to one of images, the file of a
-    PICTURE."""
+    """Put a QUESTION to the model that a recipe trained, in the words it was trained with; to one of images, the file
+    of a PICTURE."""
     from runner.tools.process import hush
 
     hush()

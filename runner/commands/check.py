@@ -34,8 +34,8 @@ def check(
     strict: bool,
     allowed: tuple[str, ...],
 ) -> int:
-    """Say what is wrong in recipes: file, line, what to do. A folder means every recipe below it: YAML with `scenario` or two
-    sections of a recipe, but not in `build` and `runs`, which hold what was made of recipes.
+    """Say what is wrong in recipes: file, line, what to do. A folder means every recipe below it: YAML with `scenario`
+    or two sections of a recipe, but not in `build` and `runs`, which hold what was made of recipes.
 
     `-` means the recipe on standard input.
 

@@ -19,10 +19,10 @@ from runner.tools.process import ensure_home
 
 # The core's own, each with its module here and what `recipe --help` says of it. A part's stand in its table.
 CORE = {
-    "list": ("list", "Show the starter recipes."),
+    "list": ("show", "Show the starter recipes."),
     "show": ("show", "Show a recipe with every default, and where it comes from."),
     "check": ("check", "Say what is wrong in recipes, with line and remedy."),
-    "render": ("render", "Write what the cluster needs."),
+    "render": ("show", "Write what the cluster needs."),
     "prepare": ("run", "Prepare a recipe's data."),
     "rehearse": ("run", "Run all of it here with a tiny model."),
     "run": ("run", "Train on the GPUs of this machine."),

@@ -62,8 +62,8 @@ OFFERS: dict[str, Completing] = {"gpus": complete_gpu, "models": complete_model}
 
 
 def complete_setting(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Settings of the recipe that the command line names, or of all scenarios; of one whose values are few, those behind the
-    `=` of `--set`."""
+    """Settings of the recipe that the command line names, or of all scenarios; of one whose values are few, those
+    behind the `=` of `--set`."""
     from runner.check import by_schema
 
     scenarios = _scenarios(context)
@@ -85,7 +85,8 @@ def complete_setting(context: click.Context, parameter: click.Parameter, begun: 
 
 
 def _scenarios(context: click.Context) -> Sequence[str]:
-    """The scenario of the recipe, or the starter, that the command line names; all where it names none that can be read."""
+    """The scenario of the recipe, or the starter, that the command line names; all where it names none that can be
+    read."""
     from runner import scenarios
     from runner.recipe.reading import read
     from runner.tools import packaged
@@ -181,8 +182,8 @@ def table(rows: Sequence[Sequence[str]]) -> None:
 
 
 def end(said: str, *then: object) -> None:
-    """The last two lines of a command, for the person who gave it: what has come of it, and the words of the command to type
-    next. They go to standard error, because programs read the output."""
+    """The last two lines of a command, for the person who gave it: what has come of it, and the words of the command to
+    type next. They go to standard error, because programs read the output."""
     command = " ".join(word if word.isupper() else shlex.quote(word) for word in map(str, then))
     click.echo(f"\n{said}\nNext: recipe {command}", err=True)
 
@@ -197,8 +198,8 @@ def open_recipe(
     aside: bool = False,
 ) -> tuple[Recipe, list[Override]]:
     """The recipe with `--set` and `more` on top, and below them, where `environment` holds, the environment. Prints
-    what changed. look: whether the files that it names are looked at. aside: print on standard error, because a program reads
-    the output."""
+    what changed. look: whether the files that it names are looked at. aside: print on standard error, because a program
+    reads the output."""
     wished = os.environ if environment else {}
     recipe, made, notes = load(path, [*changing.from_options(sets), *(more or [])], wished, look)
     print_notes(notes)
@@ -214,8 +215,8 @@ def print_notes(problems: Iterable[Problem]) -> None:
 
 
 def with_section(recipe: Recipe, section: str, by: str) -> Recipe:
-    """The recipe with a section that is there only where it is written, with the section's defaults where it is not. by: what
-    asks for it. A recipe of a scenario that does not know it stays as it is."""
+    """The recipe with a section that is there only where it is written, with the section's defaults where it is not.
+    by: what asks for it. A recipe of a scenario that does not know it stays as it is."""
     if section in recipe.settings or not recipe.settings.knows(section):
         return recipe
     document, _ = override(recipe.document, [Override(section, None, {}, by=by)])

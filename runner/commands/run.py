@@ -1,4 +1,5 @@
-"""`recipe run`, `rehearse` and `prepare`: a recipe at full size, with a tiny model, or its data alone, on this machine."""
+"""`recipe run`, `rehearse` and `prepare`: a recipe at full size, with a tiny model, or its data alone, on this
+machine."""
 
 from __future__ import annotations
 

@@ -70,11 +70,11 @@ def edit(text: str, changes: Iterable[Override]) -> str:
 
 
 def rewrite(document: Document, changes: Iterable[Override], edited: Edit = edit) -> str:
-    """Makes changes in the very file that was read, and gives the difference, a unified diff without context. edited: how they
-    are made.
+    """Changes the file that was read, and returns the difference, a unified diff without context. edited: how to change
+    text.
 
-    Raises Stop, with nothing written, where the file cannot be written to, is another one by now, or where its form keeps a
-    change from being made in its text."""
+    Raises Stop, with nothing written, where the file is read-only or has changed meanwhile, or where its form does not
+    allow a change in its text."""
     changes, path = list(changes), Path(document.file)
     wanted, _ = apply(document, changes)
     by_hand = f"Write by hand: {listed(f'{change.setting}: {written(change.after)}' for change in changes)}."
@@ -110,8 +110,8 @@ def write(path: Path, text: str) -> None:
 
 
 def for_file(text: str, schema: str, old_file: str, new_file: str) -> str:
-    """The text with its editor line pointing at `schema`, its own file name in the comments, and what its first line says of the
-    recipe said of the one that it was copied from."""
+    """The text with its editor line pointing at `schema`, its own file name in comments, and a first line that names
+    the recipe that it was copied from."""
     line = f"# yaml-language-server: $schema={schema}"
     text = EDITOR_LINE.sub(lambda _: line, text, count=1) if EDITOR_LINE.search(text) else f"{line}\n{text}"
     old, new = (PurePath(file).stem for file in (old_file, new_file))
@@ -180,8 +180,8 @@ def _without(document: Document, path: Path_) -> str:
 
 
 def _end(document: Document, path: Path_) -> int:
-    """Where a value's text ends. A section or list of several lines ends with its last value, and not before the next setting,
-    whose own comments stand between."""
+    """Where a value's text ends: that of a section or list of several lines with its last value, before the comments of
+    the next setting."""
     text, ends = document.text, [document.values[path].start]
     for where, place in document.values.items():
         value = document.lookup(where) if where[: len(path)] == path else None
@@ -214,8 +214,8 @@ def _shortened(document: Document, path: Path_, count: int) -> str:
 
 
 def _behind(change: Override, parents: list[str | int]) -> str:
-    """What stands behind the key of a new line: the value, a list that is long as a line an item, and behind what the runner itself
-    writes why it does."""
+    """What stands behind the key of a new line: the value (a long list as a line an item), and, for values that the
+    runner chose, the reason."""
     value, indent = change.after, "  " * (len(parents) + 1)
     note = f"# {change.why}" if change.why and change.by == NEW else ""
     width = COMMENTS - len(f"{indent[2:]}{change.path[-1]}: ")
@@ -273,8 +273,8 @@ Says = Callable[[Path_], str]
 
 @dataclass(frozen=True)
 class _Line:
-    """A line with a comment. paths: of the settings that stand on it, the outermost first; at: where the comment begins, with
-    the spaces before it."""
+    """A line with a comment. paths: the settings on it, the outermost first; at: where the comment and the spaces
+    before it begin."""
 
     number: int
     paths: tuple[Path_, ...]

@@ -45,8 +45,8 @@ class Document:
         severity: str = "error",
         mending: Any = None,
     ) -> Problem:
-        """A Problem at the value (or the key) of `path`, or at the nearest parent that stands in the file. mending: a value there
-        with which all is well."""
+        """A Problem at the value (or the key) of `path`, or at its nearest parent in the file. mending: a value there
+        that solves it."""
         if mending is not None:
             found = self.problem(path, message, hint, key=key, severity=severity)
             return replace(found, mends=(".".join(map(str, path)), mending))
@@ -66,7 +66,7 @@ class Document:
         return Problem(self.file, place.line, place.column, message, hint, source, width, severity)
 
     def written(self, path: Path_) -> str:
-        """The value at `path` as it stands in the file, `3.10` for the number 3.1; as it was read where it stands in none."""
+        """The value at `path` as it is in the file, `3.10` for the number 3.1; else as it was read."""
         changed = any(self.origins.get(path[:length]) for length in range(len(path) + 1))
         place = None if changed else self.values.get(path)
         return self.text[place.start : place.end].strip() if place else str(self.lookup(path))
@@ -89,7 +89,7 @@ def value_at(value: Any, path: Path_) -> Any:
 def leaves(
     value: Any, entered: Callable[[Sequence[Any]], object] = lambda items: False, path: Path_ = ()
 ) -> Iterator[tuple[Path_, Any]]:
-    """Every setting that is no section, by its path; a section without settings is one. entered: the lists whose items count
+    """Every setting that is no section, by its path; an empty section counts. entered: the lists whose items count
     each; other lists are one value."""
     items: Iterable[tuple[str | int, Any]] = ()
     if isinstance(value, Mapping):

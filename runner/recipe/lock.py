@@ -1,4 +1,4 @@
-"""Lock: models outside the catalog, written down beside a recipe, so that every machine knows them without a network."""
+"""Lock: models outside the catalog, written down beside a recipe, so that no machine needs a network for them."""
 
 import json
 import re
@@ -100,7 +100,7 @@ def find(folder: Path, name: str, revision: str) -> tuple[Model | None, list[Pro
 
 
 def entries(file: Path) -> dict[str, Facts]:
-    """Every entry of a lock file by the model's name; none where there is no file. Raises Stop with all that is wrong."""
+    """Every entry of a lock file by the model's name; empty without a file. Raises Stop with all problems."""
     document = _read(file)
     if document and (problems := [one for name in document.data["models"] for one in _wrong(document, name)]):
         raise Stop(problems)
@@ -108,7 +108,8 @@ def entries(file: Path) -> dict[str, Facts]:
 
 
 def add(file: Path, name: str, entry: Mapping[str, Any]) -> None:
-    """Writes an entry into a lock file, in the place of an older one of that name. Raises Stop where the file is broken."""
+    """Writes an entry into a lock file, and replaces an older one of that name. Raises Stop where the file is
+    broken."""
     if bad := [key for key, value in entry.items() if not _judge(key)[0](value)]:
         raise Stop(
             f"What `{name}` says of {listed(bad)} makes no sense.", "Is its `config.json` as it came from its makers?"

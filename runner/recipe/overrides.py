@@ -1,4 +1,4 @@
-"""Overrides on top of a recipe's text: `--set`, the environment, and what a rehearsal puts in place of the real thing."""
+"""Overrides on top of a recipe's text: `--set`, the environment, and the substitutions of a rehearsal."""
 
 import copy
 import json
@@ -195,8 +195,8 @@ def without_time_limit(by: str) -> Override:
 def on_one_machine(
     recipe: Recipe, gpus: int, by: str, why: str, numbers: Sequence[int] | None = None
 ) -> list[Override]:
-    """What puts a recipe on this one machine with so many GPUs, or processes in their place. numbers: of the particular GPUs,
-    the first ones where it does not matter."""
+    """Puts a recipe on this one machine with so many GPUs, or processes in their place. numbers: of the GPUs, by
+    default the first ones."""
     here = [{"address": "localhost", "gpus": list(numbers or range(gpus))}]
     plain = [Override("nodes.machines", None, here, by, "this machine")] if "nodes" in recipe.settings else []
     return [

@@ -35,7 +35,7 @@ def read(file: Path | str, kind: str = "recipe", start: str = START) -> Document
 
 
 def text(file: Path | str, kind: str = "recipe") -> str:
-    """The text of a recipe file, without a byte order mark. Raises Stop with the Problem for a file that is missing or no text."""
+    """The text of a recipe file, without a byte order mark. Raises Stop where the file is missing or no text."""
     name = str(file)
     path = Path(file)
     if path.is_dir():
@@ -212,7 +212,8 @@ class Builder:
         return key
 
     def set_twice(self) -> Iterator[Problem]:
-        """One Problem for each key that is set again; one for all where a section, or an entry of a list, has run into another."""
+        """One Problem for each key that is set again; one for all where a section or a list's entry has run into
+        another."""
         for path, again in self.twice.items():
             key, place = again[0]
             first = self.document.keys[*path, key].line
@@ -312,7 +313,7 @@ class Header:
 
 
 def hidden_header(document: Document, line: int) -> Header | None:
-    """The commented first line of a section that the lines down to this one would belong to; None where there is none."""
+    """The commented first line of a section that the lines down to this one would belong to, or None."""
     lines = document.text.splitlines()
     for number in range(line - 1, 0, -1):
         if found := _HIDDEN.fullmatch(lines[number - 1]):
@@ -473,7 +474,8 @@ def _lost_header(document: Document, lines: list[str], line: int) -> Problem | N
 
 
 def _missing_dash(document: Document, lines: list[str], line: int) -> Problem | None:
-    """An entry of a list without its `- `: the first one, which the next one's dash then does not fit, or a text among others."""
+    """An entry of a list without its `- `: the first one, which the next dash then does not fit, or a text among
+    others."""
     if glued := _GLUED_DASH.match(lines[line - 1]):
         at = Span(line, len(glued[1]) + 1, 1)
         return document.problem_at(at, "The space after the `-` is missing here.", f"Write `- {glued[2]}`.")

@@ -105,7 +105,8 @@ class Settings(Mapping[str, Any]):
         return key in self._known
 
     def with_own(self, own: Settings, together: tuple[str, ...]) -> Settings:
-        """This section with the settings of one of its `sets`, which win. together: names; the set's own hide all of them."""
+        """This section with the settings of one of its `sets` on top. together: names; any own one hides all of
+        them."""
         hidden = {"sets", *(together if any(name in own for name in together) else ())}
         defaults = {"form": "auto"} if self.knows("form") else {}
         kept = {name: value for name, value in self._values.items() if name not in hidden}
@@ -120,7 +121,8 @@ class Settings(Mapping[str, Any]):
         return {key: self[name] for name, key in known if key and self.get(name) is not None}
 
     def making(self, key: str) -> list[str]:
-        """The settings here that one of Axolotl's follows from: unchanged, computed (`x-axolotl-makes`), or of the same name."""
+        """The settings that one of Axolotl's follows from: unchanged, computed (`x-axolotl-makes`), or of the same
+        name."""
         return [
             name
             for name, part in self._known.items()
@@ -157,8 +159,8 @@ def _thaw(value: Any) -> Any:
 
 
 def with_defaults(value: Any, schema: Mapping[str, Any]) -> Any:
-    """A copy of `value` with the schema's defaults filled in, optional sections included; except those whose presence is
-    a request (`x-only-written`)."""
+    """A copy of `value` with the schema's defaults, optional sections included, except sections whose presence is a
+    request (`x-only-written`)."""
     if isinstance(value, list) and schema.get("type") == "array":
         return [with_defaults(item, schema.get("items", {})) for item in value]
     if isinstance(value, float) and value.is_integer() and schema.get("type") == "integer":
@@ -210,7 +212,8 @@ class Recipe(Sections):
             return value
 
     def problem(self, setting: Path_ | str, message: str, hint: str = "", **how: Any) -> Problem:
-        """A Problem at a setting, by its path or, inside sections alone, its dotted name; how: as `Document.problem` has it."""
+        """A Problem at a setting, by its path or its dotted name (sections alone); how: arguments of
+        `Document.problem`."""
         path = tuple(setting.split(".")) if isinstance(setting, str) else setting
         return self.document.problem(path, message, hint, **how)
 
@@ -266,7 +269,8 @@ class Recipe(Sections):
         return tuple((home, data) for home, data in homes.items() if isinstance(data, Settings))
 
     def longest_row(self, home: Path_) -> tuple[Path_, int | None]:
-        """The setting for how long rows of the data section or set at `home` may be, and its tokens; None where it is not there."""
+        """The setting that limits rows of the data section or set at `home`, and its tokens; None where it is not
+        set."""
         owner = str(home[0]) if "data" in home[1:2] else "model"
         section = self.settings.get(owner)
         return (owner, "sequence_len"), section.get("sequence_len") if isinstance(section, Settings) else None

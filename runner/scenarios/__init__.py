@@ -84,17 +84,18 @@ def rehearsal(scenario: str) -> Substitutions:
 
 def prepare(data: Mapping[str, Any], out: Path, **options: Any) -> Report:
     """Writes what a stage's `data` asks for into `out`; a no-op where it already lies there."""
-    preparers = PREPARERS | parts.table("preparers")
-    preparer = cast(Preparer, importlib.import_module(preparers[data["kind"]]))
-    return reading(preparer.prepare)(data, out, **options)
+    return reading(cast(Preparer, _preparer(data)).prepare)(data, out, **options)
+
+
+def _preparer(data: Mapping[str, Any]) -> ModuleType:
+    return importlib.import_module((PREPARERS | parts.table("preparers"))[data["kind"]])
 
 
 def first(stage: Stage) -> dict[str, Iterator[RenderedExample]]:
     """The rows that a stage trains on or prepares, one by one, as the model will see them, by their purpose; empty
     where nothing shows them."""
     if stage.data:
-        preparers = PREPARERS | parts.table("preparers")
-        shown = getattr(importlib.import_module(preparers[stage.data["kind"]]), "first", None)
+        shown = getattr(_preparer(stage.data), "first", None)
         return {stage.name: reading(shown)(stage.data)} if shown else {}
     scenario, _, function = stage.config.get("work", "").partition(".")
     # What every scenario may have as work is of none, and its rows are those of the stage that trains.

@@ -1,4 +1,4 @@
-"""Names: telling a person which name they meant, names and texts as a person reads them, and names that a cluster accepts."""
+"""Names: the nearest known name, names and texts as a person reads them, and names that a cluster accepts."""
 
 import difflib
 import hashlib

@@ -1,5 +1,5 @@
-"""Packaged: where starter recipes and schemas are (in the wheel beside the code, in a checkout at its root), which of the
-package's extras brings what, and how one is installed."""
+"""Packaged: where starter recipes and schemas are (in the wheel beside the code, in a checkout at its root), and how to
+install the package's extras."""
 
 import re
 import shlex
@@ -63,8 +63,8 @@ def bringing(package: str) -> str | None:
 
 
 def install(extra: str) -> str:
-    """The command that installs an extra beside this installation: by the checkout that it runs from, else by what the installed
-    package says of itself, because no registry need have the project."""
+    """The command that installs an extra beside this installation: from its checkout, else from the installed package's
+    own metadata, because no registry need have the project."""
     root = Path(__file__).resolve().parents[2]
     # Its build asks for the torch that is there.
     options = " --no-build-isolation" if extra == "flash" else ""

@@ -1,4 +1,4 @@
-"""Process: a home folder for this one, libraries that do not write over what the runner says, free ports, and which pod it is in."""
+"""Process: a home folder, quiet libraries, free ports, and which pod this is."""
 
 import errno
 import logging
@@ -34,8 +34,8 @@ def hush() -> None:
 
 
 def without_scikit_learn() -> None:
-    """Call it before the first import of transformers, in a process that runs models alone: 5.16 imports scikit-learn for a
-    kind of generation that nobody here asks for, and that is a quarter of its time."""
+    """Call it before the first import of transformers, in a process that only runs models: 5.16 imports scikit-learn
+    for an unused kind of generation, a quarter of its import time."""
     sys.modules.setdefault("sklearn", cast(Any, None))
 
 
@@ -44,8 +44,8 @@ def _errors_only(record: logging.LogRecord) -> bool:
 
 
 def ensure_home() -> None:
-    """Gives this process, and all that it starts, a home folder where the user has none that can be written to: the libraries of
-    training keep caches in it. The folder lies below the temporary one, and stays for the next command."""
+    """Gives this process and its children a home folder where the user's cannot be written to: libraries of training
+    cache there. It is below the temporary folder, and stays for the next command."""
     home = os.path.expanduser("~")
     if home != "/" and os.access(home, os.W_OK):
         return
@@ -88,5 +88,5 @@ INDEX = "JOB_COMPLETION_INDEX"
 
 
 def helping_pod() -> int:
-    """The number of this pod, where it is one of several and not the first, which does all that cannot be shared; else 0."""
+    """The number of this pod among several; 0 for the only one and the first, which does all that cannot be shared."""
     return int(os.environ.get(INDEX) or 0)

@@ -1,5 +1,5 @@
-"""The files of a run folder by name, and of each stage's folder in it. Whoever writes, reads or clears one takes its name from
-here; this module imports nothing."""
+"""The names of the files in a run folder and in each stage's. Writers, readers and cleaners take them from here; this
+module imports nothing."""
 
 # Of the run: what it is of, and what was changed in the recipe to make it.
 RUN = "run.json"

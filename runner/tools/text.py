@@ -1,4 +1,4 @@
-"""Writing YAML that people can read, and that readers of YAML 1.1 (PyYAML) and 1.2 (kubectl, Helm, editors) take as we mean it."""
+"""Writing YAML that people can read, and that readers of YAML 1.1 and 1.2 (PyYAML; kubectl, Helm) take the same way."""
 
 import re
 from typing import Any

@@ -26,8 +26,8 @@ def room_for(rank: int) -> int | None:
 
 @dataclass(frozen=True)
 class ServedAdapter:
-    """What vLLM asks of an adapter. rank: the largest in it. whole: the layers that it holds whole (`modules_to_save`). bias: which
-    biases it holds, PEFT's word."""
+    """What vLLM needs to know of an adapter. rank: the largest in it. whole: layers that it holds whole
+    (`modules_to_save`). bias: which biases it holds, in PEFT's word."""
 
     rank: int
     whole: tuple[str, ...] = ()

@@ -1,7 +1,6 @@
 """Records of a training beside its model: summary, proof, early stop, time limit, held-out rows, package versions.
 Without PyTorch, because the plan and a job's status read them too."""
 
-import importlib.metadata
 import math
 import platform
 from collections.abc import Iterable, Mapping
@@ -274,10 +273,12 @@ PACKAGES = ("axolotl", "torch", "transformers", "peft", "trl", "accelerate", "da
 
 
 def versions() -> dict[str, str]:
+    from importlib import metadata  # takes longer to import than a check may lose
+
     installed = {"recipe-runner": __version__, "python": platform.python_version()}
     for package in PACKAGES:
         try:
-            installed[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
+            installed[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
             continue
     return installed

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from runner.check.validate import load
-from runner.commands.list import list_recipes
+from runner.commands.show import list_recipes
 from runner.parts.start.drafting import minimal_starter
 from runner.recipe import copying, reading, units
 from runner.recipe.overrides import from_options
@@ -362,7 +362,7 @@ def test_ask_and_compare_without_a_run_say_how_to_get_one(recipe_command, tmp_pa
 
 def test_our_own_bug_is_3_with_a_sentence_and_a_file(tmp_path):
     code = (
-        "import runner.commands.list as module\n"
+        "import runner.commands.show as module\n"
         "def broken(path): raise KeyError('x')\n"
         "module.facts = broken\n"
         "from runner.commands.cli import main\nmain(['list'])"
@@ -383,7 +383,7 @@ def test_our_own_bug_is_3_with_a_sentence_and_a_file(tmp_path):
 
 def test_interrupting_is_130():
     code = (
-        "import runner.commands.list as module\n"
+        "import runner.commands.show as module\n"
         "def pressed(path): raise KeyboardInterrupt\n"
         "module.facts = pressed\n"
         "from runner.commands.cli import main\nmain(['list'])"

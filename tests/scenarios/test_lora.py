@@ -18,7 +18,7 @@ import torch
 from runner import catalog
 from runner.check.validate import load
 from runner.parts.evaluate import gates
-from runner.parts.export.commands import merge
+from runner.parts.export import commands
 from runner.parts.jobs import kubernetes
 from runner.parts.serve import chat, openai_api
 from runner.plan import Place
@@ -428,10 +428,10 @@ def test_a_merge_into_the_run_is_put_on_record_and_waits_for_nobody_at_work_ther
 
     monkeypatch.setattr(merging, "merge", merged)
     with run.lock(), pytest.raises(Stop, match="Another command is at work"):
-        merge.merge_run(recipe, str(tmp_path), None)
+        commands.merge_run(recipe, str(tmp_path), None)
     train = StageFolder(plan, plan.stage("train"))
     (tmp_path / "best_model" / "config.json").write_text("{}")
-    assert merge.merge_run(recipe, str(tmp_path), None) == tmp_path / "best_model"
+    assert commands.merge_run(recipe, str(tmp_path), None) == tmp_path / "best_model"
     assert train.finished and not train.changed_outputs()
 
 
@@ -459,7 +459,7 @@ def test_merging_writes_over_neither_the_adapter_nor_its_base(tmp_path, golden_m
     (adapter / "adapter_config.json").write_text(facts, encoding="utf-8")
     for out in (adapter, base):
         with pytest.raises(Stop, match="`--out`") as stop:
-            merge.merge_adapter(adapter, out)
+            commands.merge_adapter(adapter, out)
         golden_message(stop.value, out.name)
     assert (adapter / "adapter_model.safetensors").read_bytes() == b"weights"
 

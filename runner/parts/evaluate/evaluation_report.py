@@ -141,8 +141,7 @@ def _markdown(
     yield from (f"## {folder.plan.name}: `{folder.stage.name}`", "")
     if verdicts:
         yield from (f"The gate is **{'open' if is_open else 'closed'}**.", "")
-        said = [(one, "holds" if one.holds else f"missed: {one.why}") for one in verdicts]
-        rows = [(f"`{one.metric} {one.threshold}`", one.got, verdict) for one, verdict in said]
+        rows = [(f"`{one.metric} {one.threshold}`", one.got, one.said) for one in verdicts]
         yield from _grid(("gate", "got", "verdict"), rows)
         yield from (*(line.strip() for line in override), *([""] if override else []))
     yield from _grid(("metric", "before", "after"), [(f"`{row[0]}`", *row[1:]) for row in _rows(measured)])

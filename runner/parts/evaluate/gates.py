@@ -102,6 +102,10 @@ class GateVerdict(Record):
     holds: bool = False
     why: str = ""
 
+    @property
+    def said(self) -> str:
+        return "holds" if self.holds else f"missed: {self.why}"
+
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Self:
         # Older records call it so.

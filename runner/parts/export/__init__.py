@@ -5,6 +5,7 @@ from runner.parts import Part
 PART = Part(
     package=__name__,
     needs=("evaluate", "report"),
+    command_module="commands",
     commands={
         "export": "Write a model for others, proven to be the trained one.",
         "merge": "Make an adapter part of its base model.",

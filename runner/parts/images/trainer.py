@@ -1,7 +1,7 @@
 """`python -m runner.parts.images.trainer [--prepare] CONFIG`: trains a network for small images, as `images.yaml` says.
 
-It runs in a stock training image with nothing but this repository on its path, so it, what its pods run around it and all
-that they reach import only the standard library, this package and STOCK_PACKAGES; a test follows the imports.
+It runs in a stock training image with nothing but this repository on its path. So whatever its pods reach imports only
+the standard library, this package and that image's packages; `tests/parts/images/test_images.py` lists them.
 """
 
 import argparse
@@ -15,24 +15,6 @@ from runner.tools.files import write_json
 from runner.tools.problem import Stop
 from runner.tools.process import hush
 from runner.tools.run_files import LOG, STOPPED
-
-# Import names that OpenShift AI's training image py312-cuda128-torch290 has, among many more. Source: Pipfile and
-# Pipfile.lock in opendatahub-io/distributed-workloads, images/runtime/training/py312-cuda128-torch290 (transformers 5.5.0,
-# accelerate 1.12.0, datasets 4.3.0, numpy 1.26.4, pyarrow 23.0.1, pillow 12.3.0, pydantic 2.12.5, tensorboard 2.20.0).
-# Images up to py312-cuda128-torch280 lack Pillow; there `recipe prepare` has to be done elsewhere.
-STOCK_PACKAGES: tuple[str, ...] = (
-    "PIL",
-    "accelerate",
-    "datasets",
-    "numpy",
-    "pyarrow",
-    "pydantic",
-    "torch",
-    "transformers",
-    "yaml",
-)
-# What transformers itself requires (5.5.0, setup.py).
-STOCK_PACKAGES += ("huggingface_hub", "safetensors", "tokenizers")
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -5,6 +5,6 @@ from runner.parts import Part
 PART = Part(
     package=__name__,
     sections=("nodes",),
-    rules="rules",
+    rules="target",
     targets={"nodes": "target"},
 )

@@ -1,13 +1,17 @@
-"""Target nodes: a start script for each of a few plain machines, without Kubernetes.
+"""Target nodes: a start script for each of a few plain machines, without Kubernetes; and the rules of the section `nodes`, that its
+counts agree with `machines`, and that each machine has its own address.
 
-`run_node.sh` beside this file is their template. They need bash and the runner's own Python on every machine, and storage
+`run_node.sh` beside this file is the scripts' template. They need bash and the runner's own Python on every machine, and storage
 that all of them share.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import json
+import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
@@ -16,7 +20,7 @@ from runner.plan import RECIPE_FILE, Place, Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.render import planned
 from runner.tools.files import Artifact
-from runner.tools.problem import Stop
+from runner.tools.problem import Problem, Stop
 
 if TYPE_CHECKING:
     from runner.recipe.sections import Nodes
@@ -121,3 +125,51 @@ _MEANINGS = {
     "TOKENIZERS_PARALLELISM": "Keep the tokenizer from starting threads of its own in every process.",
     "TQDM_DISABLE": "No progress bars in the log.",
 }
+
+
+def counts_agree(recipe: Recipe) -> Iterator[Problem]:
+    """`nodes` names the machines that `machines` counts."""
+    plain: Nodes | None = recipe.settings.get("nodes")
+    if plain is None:
+        return
+    counts, stated = recipe.gpu_counts, recipe.machines
+    if len(counts) != stated.nodes:
+        message = f"`nodes` names {len(counts)} machine{'s' if len(counts) > 1 else ''}, and `machines.nodes` is {stated.nodes}."
+        hint = f"Name {stated.nodes}, or write `nodes: {len(counts)}` in `machines`."
+        yield recipe.problem("nodes.machines", message, hint, key=True)
+    elif max(counts) != stated.gpus_per_node:
+        message = f"`nodes` uses up to {max(counts)} GPUs of a machine, and `machines.gpus_per_node` is {stated.gpus_per_node}."
+        hint = f"Write `gpus_per_node: {max(counts)}` in `machines`, or other `gpus` here."
+        yield recipe.problem("nodes.machines", message, hint, key=True)
+    for index, machine in enumerate(plain.machines):
+        if len(set(machine.gpus)) < len(machine.gpus):
+            place = ("nodes", "machines", index, "gpus")
+            yield recipe.problem(place, "A GPU is named twice.", "Name each GPU of a machine once.")
+    if "openshift" in recipe.settings and len(set(counts)) > 1:
+        shown = ", ".join(map(str, counts))
+        message = f"The plain machines use {shown} GPUs, and a job on the cluster has equally many on each machine."
+        hint = "Use equally many on each, or make two recipes, one for the cluster and one for the plain machines."
+        yield recipe.problem("nodes.machines", message, hint, key=True)
+
+
+def addresses(recipe: Recipe) -> Iterator[Problem]:
+    """Each plain machine has one that can be, and its own."""
+    plain: Nodes | None = recipe.settings.get("nodes")
+    seen: set[str] = set()
+    for index, machine in enumerate(plain.machines if plain else ()):
+        place, address = ("nodes", "machines", index, "address"), machine.address
+        try:
+            this_machine = address == "localhost" or ipaddress.ip_address(address).is_loopback
+        except ValueError:
+            this_machine = False
+            if re.fullmatch(r"[\d.]+", address):
+                hint = "Four numbers from 0 to 255, such as `10.0.0.11`; or the machine's name."
+                yield recipe.problem(place, f"`{address}` is no address of a machine.", hint)
+        # Several of this machine's own are a try on it.
+        if address.lower() in seen and not this_machine:
+            hint = "Give each machine its own; GPUs of one machine stand in one line, `gpus: [0, 1]`."
+            yield recipe.problem(place, f"Two machines have the address `{address}`.", hint)
+        seen.add(address.lower())  # names of machines are the same in capitals
+
+
+RULES = (counts_agree, addresses)

@@ -22,6 +22,11 @@ NOT_MADE = ("FailedCreatePod", "FailedCreate")
 NOT_MOUNTED = ("FailedMount", "FailedAttachVolume")
 # Lines of a log's end in which a reason is looked for: each of eight processes may leave a trace of its own.
 TAIL = 2000
+LESS = "`machines`"
+BUILD = "Build it with `oc start-build recipe-runner --from-dir=. --follow`, or correct `openshift.image`."
+MORE_MEMORY = troubles.remedy("main memory")
+# Where a failed job's last words are, once its pods are away.
+GONE = "Its pods are gone, and their logs with them; `recipe fetch RECIPE` brings what it had left on its claim."
 
 
 def log_reader(cluster: Cluster, space: str, container: str) -> LogOf:
@@ -130,14 +135,6 @@ def limit_of(pod: Manifest, containers: tuple[str, ...]) -> str:
     """The limit of main memory of the first container of these names, as the pod says it."""
     worker = next(entry for entry in pod["spec"]["containers"] if entry["name"] in containers)
     return str(worker.get("resources", {}).get("limits", {}).get("memory", "?"))
-
-
-LESS = "`machines`"
-BUILD = "Build it with `oc start-build recipe-runner --from-dir=. --follow`, or correct `openshift.image`."
-MORE_MEMORY = troubles.remedy("main memory")
-
-# Where a failed job's last words are, once its pods are away.
-GONE = "Its pods are gone, and their logs with them; `recipe fetch RECIPE` brings what it had left on its claim."
 
 
 def why(cluster: Cluster, state: JobState) -> list[str]:

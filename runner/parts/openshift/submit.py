@@ -26,6 +26,8 @@ from runner.tools.problem import Stop
 Tell = Callable[[str], None]
 # Asks the person a question; True for yes. Raises Stop where nobody can be asked.
 Confirm = Callable[[str], bool]
+DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+SETTING = "`openshift.claims[].storage_class`"
 
 
 @dataclass(frozen=True)
@@ -323,10 +325,6 @@ def wait(cluster: Cluster, sent: Sent, tell: Tell) -> None:
         said = lines
 
     follow(cluster, sent, show)
-
-
-DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
-SETTING = "`openshift.claims[].storage_class`"
 
 
 def require_storage(cluster: Cluster, made: Manifests, tell: Callable[[str], None]) -> None:

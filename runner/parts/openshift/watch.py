@@ -16,6 +16,7 @@ from runner.tools.problem import Stop
 
 # Gets the state (None while the cluster cannot be reached) and what to say about it.
 Show = Callable[[JobState | None, list[str]], None]
+TITLES = ("job", "state", "step", "loss", "speed", "GPU memory", "left", "spent")
 
 
 class Failed(Stop):
@@ -73,9 +74,6 @@ def rest(seconds: float) -> str:
     """How much longer, in hours and minutes."""
     hours, minutes = divmod(round(seconds / 60), 60)
     return f"{hours} h {minutes} min" if hours else f"{max(1, minutes)} min"
-
-
-TITLES = ("job", "state", "step", "loss", "speed", "GPU memory", "left", "spent")
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Calibration: what a run took beside what was planned, shown at its end, and stored for later plans.
 
-The store holds pace and allocator slack of this person's own runs, by card, in the user's configuration folder. `recipe plan` alone
-reads it (`constants.taking`). What is checked, rendered and submitted is the same on every machine.
+The store holds pace and allocator slack of this person's own runs, by card, in the user's configuration folder. `recipe
+plan` alone reads it (`constants.taking`). What is checked, rendered and submitted is the same on every machine.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Beside:
 
     @property
     def planned(self) -> float:
-        """Seconds of a step by the formulas alone, or the second run would be compared with the first; 0 where they cannot be
-        told."""
+        """Seconds of a step by the formulas alone, or the second run would be compared with the first; 0 where they
+        cannot be told."""
         return self.foreseen.step_seconds or 0.0
 
     def __str__(self) -> str:
@@ -100,7 +100,8 @@ def _by_recipe(recipe: Recipe, run: RunFolder) -> list[Beside]:
 
 
 def after(recipe: Recipe, run: RunFolder) -> Iterator[str]:
-    """What to say of a run on this machine, once it is done; it is kept where the configuration folder can be written."""
+    """What to say of a run on this machine, once it is done; it is kept where the configuration folder can be
+    written."""
     return _kept(_by_recipe(recipe, run))
 
 
@@ -152,9 +153,10 @@ ENOUGH = 19
 
 @dataclass(frozen=True)
 class Observed(Record):
-    """One stage of a run beside its plan. run: what tells it from others. gpu: the card's label. seconds: of a step, without
-    what the plan thinks that GPUs wait for each other; planned: by the formulas alone. allocated, reserved: the most that
-    PyTorch's tensors, and its allocator, took of a GPU, bytes; 0 where nobody looked. planned_allocated: by the formulas."""
+    """One stage of a run beside its plan. run: what tells it from others. gpu: the card's label. seconds: of a step,
+    without what the plan thinks that GPUs wait for each other; planned: by the formulas alone. allocated, reserved: the
+    most that PyTorch's tensors, and its allocator, took of a GPU, bytes; 0 where nobody looked. planned_allocated: by
+    the formulas."""
 
     run: str = ""
     gpu: str = ""
@@ -172,8 +174,8 @@ class Learned(Record):
 
 
 def keep(observed: Iterable[Observed]) -> Path:
-    """Adds runs to the file, in place of what it knew of the same ones; gives where it lies. Raises OSError where it cannot
-    be written."""
+    """Adds runs to the file, in place of what it knew of the same ones; gives where it lies. Raises OSError where it
+    cannot be written."""
     new = [each for each in observed if each.run and each.gpu]
     known = {each.run: each for each in (*Learned.read(settings_folder()).runs, *new)}
     # What comes again is the newest.
@@ -200,7 +202,8 @@ def _of(runs: list[Observed], gpu: str) -> Constants:
 
 
 def _cell(run: Observed, known: Constants) -> dict[str, Any]:
-    """A run as benchmarks/memory_on_gpu.py would have it. Where nobody looked at memory, slack is what the catalog knows."""
+    """A run as benchmarks/memory_on_gpu.py would have it. Where nobody looked at memory, slack is what the catalog
+    knows."""
     allocated = run.allocated or constants.GIB
     reserved = max(run.reserved, allocated) if run.allocated else round((1 + known.slack) * allocated)
     return {

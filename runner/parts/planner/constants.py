@@ -23,10 +23,10 @@ GIB = 2**30
 class Constants:
     """What no formula gives, of one card.
 
-    slack: what the allocator holds beyond live tensors, as a share of them. context: bytes of the driver, of kernels and
-    of cuBLAS. slowness: seconds of a step over those that the formulas say. spread: the fastest and the slowest likely
-    time, as shares of the time, None where too little was measured. source: card, date, versions and count of cells; empty
-    where all of it is assumed.
+    slack: what the allocator holds beyond live tensors, as a share of them. context: bytes of the driver, of kernels
+    and of cuBLAS. slowness: seconds of a step over those that the formulas say. spread: the fastest and the slowest
+    likely time, as shares of the time, None where too little was measured. source: card, date, versions and count of
+    cells; empty where all of it is assumed.
     """
 
     slack: float = 0.04
@@ -39,7 +39,7 @@ class Constants:
 ASSUMED = Constants()
 
 
-# What takes the place of the catalog's, by card, while somebody plans with it (`learned.py`).
+# What takes the place of the catalog's, by card, while somebody plans with it (`calibration`).
 _own: ContextVar[Mapping[str, Constants]] = ContextVar("own", default=MappingProxyType({}))
 
 

@@ -27,7 +27,7 @@ from runner.parts.planner.workload import (
 from runner.plan import Machines
 
 # What no data sheet says. Each share is what published runs reach (benchmarks/results/outside.txt); what
-# benchmarks/memory_on_gpu.py has measured of a card corrects their sum (`measured.py`).
+# benchmarks/memory_on_gpu.py has measured of a card corrects their sum (`constants`).
 BANDWIDTH_SHARE = 0.75
 LEAST_WAITING = 0.1  # of the messages, which nothing hides
 SECONDS_A_LAYER = 1.2e-3  # what Python needs to launch a layer's kernels, forward and backward
@@ -47,9 +47,10 @@ class Link:
     hidden: float
 
 
-# How the cards of a machine talk, as the catalog says. NVLink: 4 A100 lose 2 to 3 % by it (foundation-model-stack); several
-# machines over 1,600 Gbit/s hide as much (llm-foundry). Without peer access everything goes through main memory: 2 RTX
-# 3090 and 2 RTX 6000 Ada gathered weights at 2.7 GB/s, and hid little of it (fsdp_qlora). PCIe with it is assumed.
+# How the cards of a machine talk, as the catalog says. NVLink: 4 A100 lose 2 to 3 % by it (foundation-model-stack);
+# several machines over 1,600 Gbit/s hide as much (llm-foundry). Without peer access everything goes through main
+# memory: 2 RTX 3090 and 2 RTX 6000 Ada gathered weights at 2.7 GB/s, and hid little of it (fsdp_qlora). PCIe with it is
+# assumed.
 LINKS = {"nvlink": Link(0.70, 0.9), "pcie": Link(0.30, 0.5), "host": Link(0.085, 0.2)}
 
 
@@ -91,9 +92,9 @@ _TRAFFIC = {
 class Duration:
     """steps: of the optimizer, a count. The rest in seconds: of one step, of it spent waiting for other GPUs, of all
     steps, of evaluations, of starting and saving. tokens_a_step, rows_a_step: over all GPUs; tokens are 0 for images.
-    flops: of one micro batch. spread: the fastest and the slowest that is likely, as shares of the time; network_seconds: how
-    much less and more all steps take over the fastest and the slowest network that is assumed. checkpoints: how many, when,
-    and what of starting and saving they take.
+    flops: of one micro batch. spread: the fastest and the slowest that is likely, as shares of the time;
+    network_seconds: how much less and more all steps take over the fastest and the slowest network that is assumed.
+    checkpoints: how many, when, and what of starting and saving they take.
     """
 
     steps: int
@@ -152,8 +153,9 @@ def operations(workload: Workload, rows: float, training: bool = True) -> Operat
     """Operations of one micro batch: 2 a weight and token forward, as many for each of the two gradients that are
     needed (Kaplan et al. 2020, arXiv 2001.08361, section 2.1), attention by half of its square (arXiv 2307.08691, 4.1).
 
-    Each layer's last product counts with checkpointing too, though PyTorch ends before it makes that again: with it left out, and
-    shares fitted anew, 215 published runs were no nearer (3.7 % off in place of 3.6, and more of them too low).
+    Each layer's last product counts with checkpointing too, though PyTorch ends before it makes that again: with it
+    left out, and shares fitted anew, 215 published runs were no nearer (3.7 % off in place of 3.6, and more of them too
+    low).
     """
     model, length = workload.model, row_tokens(workload)
     tokens, layers = rows * length, model.num_hidden_layers
@@ -176,9 +178,9 @@ def operations(workload: Workload, rows: float, training: bool = True) -> Operat
 
 
 def traffic(workload: Workload, rows: float, training: bool = True) -> float:
-    """Bytes that a micro batch moves through the card's memory for its tokens: what the forward pass keeps is written and
-    read, and the backward pass moves about twice that; the loss goes over its logits thrice. Plain operations write and
-    read what lies between them too."""
+    """Bytes that a micro batch moves through the card's memory for its tokens: what the forward pass keeps is written
+    and read, and the backward pass moves about twice that; the loss goes over its logits thrice. Plain operations write
+    and read what lies between them too."""
     tokens = rows * row_tokens(workload)
     alike = Counter(parameters.layers_trained(workload))
     kept = sum(count * parameters.layer_activations(workload, own) for own, count in alike.items()) * tokens
@@ -228,8 +230,8 @@ def passing(workload: Workload, gpu: Gpu, rows: float, training: bool = True) ->
 
 
 def unpacked(workload: Workload) -> float:
-    """Bytes that 4-bit weights cost to unpack in a micro batch. At 2 × 512 tokens QLoRA was measured 1.44 to 1.51 times as
-    slow as LoRA (h2oai/h2o-llmstudio, A100)."""
+    """Bytes that 4-bit weights cost to unpack in a micro batch. At 2 × 512 tokens QLoRA was measured 1.44 to 1.51 times
+    as slow as LoRA (h2oai/h2o-llmstudio, A100)."""
     if not workload.adapter or not workload.adapter.four_bit:
         return 0
     linear = sum(prod(shape) for shape in parameters.linear(workload.model).values())
@@ -260,8 +262,8 @@ def assumed_seconds(workload: Workload, gpu: Gpu, rows: float, training: bool = 
 
 
 def sent(workload: Workload) -> float:
-    """Bytes that a GPU sends in a step. A ring moves 2(n-1)/n of the gradients (Patarasuk and Yuan 2009); ZeRO-3 and FSDP
-    gather all weights twice in every micro batch, and split gradients in each (arXiv 1910.02054, section 7)."""
+    """Bytes that a GPU sends in a step. A ring moves 2(n-1)/n of the gradients (Patarasuk and Yuan 2009); ZeRO-3 and
+    FSDP gather all weights twice in every micro batch, and split gradients in each (arXiv 1910.02054, section 7)."""
     count = workload.machines.world_size
     if count == 1:
         return 0.0
@@ -284,14 +286,15 @@ def waiting(workload: Workload, gpu: Gpu, computing: float, gbit_s: float | None
     return max(LEAST_WAITING * messages, messages - hidden * computing)
 
 
-# Seconds from a GPU to the next, over the network and in a machine (NCCL, src/graph/tuning.cc, hwLat, protocol Simple, in microseconds).
+# Seconds from a GPU to the next, over the network and in a machine (NCCL, src/graph/tuning.cc, hwLat, protocol Simple,
+# in microseconds).
 HOP, HOP_IN_A_MACHINE = 14.0e-6, {"nvlink": 3.4e-6, "pcie": 5.7e-6, "host": 5.7e-6}
 
 
 def latency(workload: Workload, gpu: Gpu) -> float:
-    """Seconds that a step's messages take to come around however small they are, where there are several machines; in one they are
-    in what published runs reach. Gathering and splitting go around a ring of all GPUs; sums may take a tree over the machines
-    (NCCL, src/graph/tuning.cc, ncclTopoTuneModel: ring and tree)."""
+    """Seconds that a step's messages take to come around however small they are, where there are several machines; in
+    one they are in what published runs reach. Gathering and splitting go around a ring of all GPUs; sums may take a
+    tree over the machines (NCCL, src/graph/tuning.cc, ncclTopoTuneModel: ring and tree)."""
     machines = workload.machines
     if machines.nodes == 1:
         return 0.0
@@ -314,16 +317,16 @@ def slowest_link(machines: Machines, gpu: Gpu, gbit_s: float) -> float:
 
 
 def by_network(steps: int, network: Network, wait: Callable[[float], float]) -> tuple[float, float]:
-    """Seconds that so many steps take less and more where the network is the fastest or the slowest that is assumed. wait:
-    seconds of a step at so many Gbit/s."""
+    """Seconds that so many steps take less and more where the network is the fastest or the slowest that is assumed.
+    wait: seconds of a step at so many Gbit/s."""
     usual = wait(network.gbit_s)
     return steps * (usual - wait(network.most)), steps * (wait(network.least) - usual)
 
 
 def updating(workload: Workload, gpu: Gpu) -> float:
-    """The optimizer's step: weights, gradients and state are read, weights and state written; the plain AdamW goes over its
-    lists of tensors about 20 times (a step of PEFT's full run on an L40S takes 363 ms). Clipping reads gradients twice
-    and writes them."""
+    """The optimizer's step: weights, gradients and state are read, weights and state written; the plain AdamW goes over
+    its lists of tensors about 20 times (a step of PEFT's full run on an L40S takes 363 ms). Clipping reads gradients
+    twice and writes them."""
     state = held(workload)
     if workload.offload.optimizer:
         return stepping(workload, gpu)
@@ -392,8 +395,8 @@ def _estimate(workload: Workload, gpu: Gpu, _: constants.Constants, likely: tupl
 
 
 def spread(run: Run, gpu: Gpu) -> tuple[float, float]:
-    """The fastest and the slowest that is likely, as shares of the time: of this card where it has been measured, else by
-    what the plan was on published runs."""
+    """The fastest and the slowest that is likely, as shares of the time: of this card where it has been measured, else
+    by what the plan was on published runs."""
     return constants.constants(gpu.name).spread or published_runs.time(run).of(1.0)
 
 

@@ -73,7 +73,8 @@ class Forecast:
 
     @property
     def memory_range(self) -> tuple[int, int]:
-        """Between which bytes the need of each GPU lies, in nine of ten cases: by what its tensors may turn out to be."""
+        """Between which bytes the need of each GPU lies, in nine of ten cases: by what its tensors may turn out to
+        be."""
         memory = self.memory
         tensors = memory.evaluation if memory.moment == EVALUATION else memory.tensors
         low, high = self.memory_spread.of(tensors)
@@ -114,7 +115,8 @@ class Forecast:
 
     @property
     def largest_micro_batch(self) -> int | None:
-        """The most rows at once that the card has room for; 0 where not even one is, None where nobody knows the card."""
+        """The most rows at once that the card has room for; 0 where not even one is, None where nobody knows the
+        card."""
         if (room := self.usable) is None:
             return None
 
@@ -125,7 +127,8 @@ class Forecast:
         return largest(lambda rows: taken(rows) <= room)
 
     def offers(self, recipe: Recipe, budget: float) -> Sequence[Advice[Run]]:
-        """The changes that bring the memory of a GPU to `budget` bytes by these formulas, those that lose least first."""
+        """The changes that bring the memory of a GPU to `budget` bytes by these formulas, those that lose least
+        first."""
         return self.formulas.offers(recipe, self.stage, self.gpu, budget) if self.gpu else []
 
     def on(self, count: int) -> Forecast:
@@ -144,7 +147,8 @@ class Forecast:
 
 
 def largest(fits: Callable[[int], bool]) -> int:
-    """The largest count for which `fits(count)` is true; 0 where it is for none, more than `MOST_TRIED` where it is for all."""
+    """The largest count for which `fits(count)` is true; 0 where it is for none, more than `MOST_TRIED` where it is for
+    all."""
     low, high = 0, 1
     while high <= MOST_TRIED and fits(high):
         low, high = high, high * 2
@@ -165,8 +169,8 @@ def of(
     """A Forecast for every stage that there are formulas for.
 
     look: whether data prepared here, data files and the hub's cache may be asked; without, the answer is the same on
-    every machine. Raises UnknownArchitecture where a model's architecture has no formulas; any_architecture: not here, but where its
-    figures are asked for.
+    every machine. Raises UnknownArchitecture where a model's architecture has no formulas; any_architecture: not here,
+    but where its figures are asked for.
     """
     forecasts = []
     run_dir = Path(RUNS) / recipe.name if look else None
@@ -303,8 +307,8 @@ def _patient(recipe: Recipe, forecast: Forecast, section: str, steps: int | None
 
 
 def late(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
-    """What may end before it is done, where it takes as long as the plan thinks likely: training at the recipe's own limit,
-    a stage's job at the cluster's deadline."""
+    """What may end before it is done, where it takes as long as the plan thinks likely: training at the recipe's own
+    limit, a stage's job at the cluster's deadline."""
     times = [(forecast.stage.name, forecast.time) for forecast in forecasts if forecast.time]
     stated = (recipe.settings.get("limits") or {}).get("time")
     limit = units.seconds(stated) if stated else math.inf
@@ -327,7 +331,8 @@ WIDEST = 5
 
 
 def ended_by_deadline(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
-    """A stage's job that the cluster may end before it is done; of several the longest, because they have one deadline."""
+    """A stage's job that the cluster may end before it is done; of several the longest, because they have one
+    deadline."""
     hours = (recipe.settings.get("openshift") or {}).get("deadline_hours")
     if hours is None:
         return

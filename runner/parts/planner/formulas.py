@@ -1,5 +1,5 @@
-"""Formulas: what is reckoned of a stage. Each engine that trains has one class of them, in the table `formulas` of a part; here is
-that of Axolotl's language models."""
+"""Formulas: what is reckoned of a stage. Each engine that trains has one class of them, in the table `formulas` of a
+part; here is that of Axolotl's language models."""
 
 from __future__ import annotations
 
@@ -20,9 +20,6 @@ from runner.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
     from runner.parts.planner.duration import Duration
-if TYPE_CHECKING:
-    from runner.parts.planner.duration import Duration
-
 
 W_co = TypeVar("W_co", bound=Run, covariant=True)
 
@@ -59,8 +56,8 @@ class Advice(Generic[W_co]):
 
 
 def splits(run: Run, smaller: bool) -> Iterator[tuple[int, int]]:
-    """Micro batches and accumulations with the same product as the run's: the next smaller micro batch and so on, or the
-    next larger ones; none above MOST_TRIED."""
+    """Micro batches and accumulations with the same product as the run's: the next smaller micro batch and so on, or
+    the next larger ones; none above MOST_TRIED."""
     rows, own = run.micro_batch_size * run.accumulation, run.micro_batch_size
     for size in range(min(own - 1, MOST_TRIED), 0, -1) if smaller else range(own + 1, min(rows, MOST_TRIED) + 1):
         if rows % size == 0:
@@ -137,7 +134,8 @@ class Traced:
 
 
 def left_out(run: Run) -> dict[str, Any]:
-    """The fields of a run that a trace takes otherwise: DDP and FSDP are as they are, ZeRO and offloading are not traced."""
+    """The fields of a run that a trace takes otherwise: DDP and FSDP are as they are, ZeRO and offloading are not
+    traced."""
     if not isinstance(run, Workload) or not (run.sharding.startswith("zero") or run.offload):
         return {}
     # Whole on one GPU, and in the numbers that the split ones have.

@@ -1,5 +1,5 @@
-"""Main memory of one machine beside its GPUs, for a language model: at each moment when it takes more than its processes do.
-Bytes. Measured by benchmarks/main_memory.py.
+"""Main memory of one machine beside its GPUs, for a language model: at each moment when it takes more than its
+processes do. Bytes. Measured by benchmarks/main_memory.py.
 """
 
 from runner.parts.planner import parameters, state
@@ -20,17 +20,17 @@ def moments(workload: Workload) -> dict[str, int]:
 
 
 def loading(workload: Workload) -> int:
-    """Under FSDP every process loads the whole model (Axolotl 0.19.0, loaders/model.py); else, and in 4 bits (`state.loaded`),
-    weights go to the GPU as they are read from a mapped file."""
+    """Under FSDP every process loads the whole model (Axolotl 0.19.0, loaders/model.py); else, and in 4 bits
+    (`state.loaded`), weights go to the GPU as they are read from a mapped file."""
     if workload.sharding != "fsdp" or state.four_bit(workload):
         return 0
     return workload.machines.gpus_per_node * whole(workload)
 
 
 def saving(workload: Workload) -> int:
-    """The first process has whole weights before they are written: FSDP and ZeRO-3 gather them, and safetensors (0.8) copies
-    those of a GPU. FSDP gathers the optimizer's state after that, in the formats that it is split in (accelerate 1.13.0,
-    save_fsdp_model and save_fsdp_optimizer)."""
+    """The first process has whole weights before they are written: FSDP and ZeRO-3 gather them, and safetensors (0.8)
+    copies those of a GPU. FSDP gathers the optimizer's state after that, in the formats that it is split in (accelerate
+    1.13.0, save_fsdp_model and save_fsdp_optimizer)."""
     if workload.sharding != "fsdp":
         return weights(workload)
     held = state.held(workload)
@@ -38,8 +38,8 @@ def saving(workload: Workload) -> int:
 
 
 def resuming(workload: Workload) -> int:
-    """The optimizer's state is read onto the processor: by a single process (transformers 5.16, Trainer), by the first of
-    FSDP's, and by each of DeepSpeed's its own share. DDP reads it onto each GPU."""
+    """The optimizer's state is read onto the processor: by a single process (transformers 5.16, Trainer), by the first
+    of FSDP's, and by each of DeepSpeed's its own share. DDP reads it onto each GPU."""
     held = state.held(workload).optimizer
     if workload.sharding == "fsdp":
         return saving(workload)
@@ -69,9 +69,9 @@ def weights(workload: Workload) -> int:
 
 
 def checkpoint(workload: Workload) -> int:
-    """Weights, and the optimizer's state from all GPUs that share it, or from main memory. Under FSDP the weights lie there
-    twice: model.safetensors for whoever loads the model, and pytorch_model_fsdp.bin for going on (transformers 5.16,
-    Trainer._save_optimizer_and_scheduler)."""
+    """Weights, and the optimizer's state from all GPUs that share it, or from main memory. Under FSDP the weights lie
+    there twice: model.safetensors for whoever loads the model, and pytorch_model_fsdp.bin for going on (transformers
+    5.16, Trainer._save_optimizer_and_scheduler)."""
     shards = workload.machines.world_size if workload.sharding not in ("none", "ddp") else 1
     optimizer = state.held(workload).optimizer * shards
     copies = 2 if workload.sharding == "fsdp" else 1

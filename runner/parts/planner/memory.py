@@ -20,12 +20,13 @@ EVALUATION, LOADING = "evaluation", "loading"
 # What may be the peak of training: before the first step, and the phases of a step, in order.
 PHASES = (LOADING, "forward", "loss", "backward", "step")
 
-# NCCL's channels, where GPUs talk to each other: published are 0.53 GiB among 2 A100 and 0.67 among 4 (NVIDIA/nccl, issue
-# 964), and 1.45 to 1.6 over several machines (stas00/ml-engineering; NVIDIA/nccl, issue 864).
+# NCCL's channels, where GPUs talk to each other: published are 0.53 GiB among 2 A100 and 0.67 among 4 (NVIDIA/nccl,
+# issue 964), and 1.45 to 1.6 over several machines (stas00/ml-engineering; NVIDIA/nccl, issue 864).
 NCCL_LEAST, NCCL_A_PEER, NCCL_MOST = int(0.7 * GIB), int(0.07 * GIB), int(1.6 * GIB)
-# What PyTorch's allocator takes of a card beyond the most that tensors ever held, as a share of that: by whether weights or
-# gradients are split over GPUs, and whether logits are whole. Medians over published runs (benchmarks/results/outside.txt)
-# without `expandable_segments`; with them, as Axolotl 0.19 sets them, blocks grow in place and little is left over.
+# What PyTorch's allocator takes of a card beyond the most that tensors ever held, as a share of that: by whether
+# weights or gradients are split over GPUs, and whether logits are whole. Medians over published runs
+# (benchmarks/results/outside.txt) without `expandable_segments`; with them, as Axolotl 0.19 sets them, blocks grow in
+# place and little is left over.
 SLACK_SHOWN = {(False, False): 0.07, (False, True): 0.27, (True, False): 0.20, (True, True): 0.25}
 SLACK_EXPANDABLE = {False: 0.04, True: 0.08}
 
@@ -34,9 +35,9 @@ SLACK_EXPANDABLE = {False: 0.04, True: 0.08}
 class Memory:
     """The parts at the peak of training, in bytes on one GPU, and the peak of evaluation.
 
-    training_moment: when the peak of training is: loading, forward, loss, backward or step. moments: all of a step, in order.
-    state: what is held between steps.
-    shown: what nvidia-smi will show, which is more than the run needs: the allocator gives back only what others need.
+    training_moment: when the peak of training is: loading, forward, loss, backward or step. moments: all of a step, in
+    order. state: what is held between steps. shown: what nvidia-smi will show, which is more than the run needs: the
+    allocator gives back only what others need.
     """
 
     weights: int
@@ -106,14 +107,15 @@ def _estimate(workload: Workload, _: constants.Constants) -> Memory:
 
 
 def whole(run: Run, tensors: int) -> int:
-    """What a GPU is taken of, in bytes, where so many of them are tensors: the context and the allocator's slack beside them."""
+    """What a GPU is taken of, in bytes, where so many of them are tensors: the context and the allocator's slack beside
+    them."""
     known = constants.constants(run.machines.gpu)
     return round(tensors * (1 + known.slack)) + known.context + nccl(run.machines.world_size)
 
 
 def at_peak(run: Run, state: State, moments: Iterable[Moment], evaluation: int) -> Memory:
-    """The memory of a run, given what is held between steps, the moments that can be the peak of training, and the bytes
-    of tensors in evaluation."""
+    """The memory of a run, given what is held between steps, the moments that can be the peak of training, and the
+    bytes of tensors in evaluation."""
     moments = sorted(moments, key=lambda moment: PHASES.index(moment.name))
     peak = max(moments, key=lambda moment: moment.size)
     known = constants.constants(run.machines.gpu)
@@ -167,75 +169,94 @@ class Moment(NamedTuple):
 
 
 def _moments(workload: Workload, state: State) -> Iterator[Moment]:
-    """The moments that can be the peak: the loss, each layer's backward pass, the embedding's, the step, and before all of them
-    the loading of what is then split."""
+    """The moments that can be the peak: the loss, each layer's backward pass, the embedding's, the step, and before all
+    of them the loading of what is then split."""
     model, tokens = workload.model, workload.micro_batch_size * workload.answers * workload.most_tokens
     base = state.weights + state.optimizer + state.buffers + state.gathered
-    trained, first = parameters.layers_trained(workload), parameters.first_trained(workload)
-    of_layer = {own: parameters.layer_activations(workload, own) * tokens for own in set(trained)}
-    full = [of_layer[own] for own in trained]
-    edge = parameters.boundary(workload) * tokens
+    trained, lowest = parameters.layers_trained(workload), parameters.first_trained(workload)
+    by_trained = {kind: parameters.layer_activations(workload, kind) * tokens for kind in set(trained)}
+    whole_layer = [by_trained[kind] for kind in trained]
+    layer_input = parameters.boundary(workload) * tokens
     # Checkpointing keeps every layer's input, also below the first trained layer, where nothing else is kept
     # (torch/utils/checkpoint.py, without reentrance; seen in the trace).
-    kept = [edge if workload.checkpointing else 0 if i < first else full[i] for i in range(len(full))]
-    last = parameters.final_norm(workload) * tokens
+    kept_by_layer = [
+        layer_input if workload.checkpointing else 0 if i < lowest else whole_layer[i] for i in range(len(whole_layer))
+    ]
+    activations = sum(kept_by_layer) + parameters.final_norm(workload) * tokens
     # With accumulation the gradients of the micro batches before are there from the start.
-    there = state.gradients if workload.accumulation > 1 else 0
-    halves = copies(workload)
-    left = 0 if workload.checkpointing else halves
-    alone, at_loss = adapter_alone(workload), base - state.gathered + _gathered_at_loss(workload, state)
-    yield Moment("loss", at_loss, there, sum(kept) + last, loss(workload, tokens), left)
+    earlier_gradients = state.gradients if workload.accumulation > 1 else 0
+    half_copies = copies(workload)
+    kept_copies = 0 if workload.checkpointing else half_copies
+    split_adapter, at_loss = adapter_alone(workload), base - state.gathered + _gathered_at_loss(workload, state)
+    yield Moment("loss", at_loss, earlier_gradients, activations, loss(workload, tokens), kept_copies)
     if workload.sharding == "fsdp":
-        yield from _gathering(workload, state, base, there, sum(kept) + last, tokens)
+        yield from _gathering(workload, state, base, earlier_gradients, activations, tokens)
     # While a layer runs, the two after it are gathered, each in one piece before it is copied out.
-    yield Moment("forward", base, there, sum(kept[:-1]), 0, (1 if alone else 3) * state.layer)
-    if halves:
-        yield Moment("loss", at_loss, there, sum(kept) + last, _forward_end(workload, tokens), halves)
-    yield from _head_backward(workload, at_loss, state, sum(kept) + last, tokens, left)
+    yield Moment(
+        "forward", base, earlier_gradients, sum(kept_by_layer[:-1]), 0, (1 if split_adapter else 3) * state.layer
+    )
+    if half_copies:
+        yield Moment(
+            "loss",
+            at_loss,
+            earlier_gradients,
+            activations,
+            _forward_end(workload, tokens),
+            half_copies,
+        )
+    yield from _head_backward(workload, at_loss, state, activations, tokens, kept_copies)
     head = of_words(workload, _head(workload))
     # A tied head's gradient waits for the embedding's, beside those of the micro batches before.
-    waiting = head if model.tied and not state.root else 0
-    again = waiting if workload.accumulation > 1 else 0
-    passing = parameters.backward(workload) * tokens
+    tied_head = head if model.tied and not state.root else 0
+    tied_and_earlier = tied_head if workload.accumulation > 1 else 0
+    backward_pass = parameters.backward(workload) * tokens
     linear, wide = parameters.linear(model), workload.widths.linear
     gradients = [
-        0 if workload.adapter else gradient(workload, own) for own in parameters.of_layers(model, workload.unfrozen)
+        0 if workload.adapter else gradient(workload, numbers)
+        for numbers in parameters.of_layers(model, workload.unfrozen)
     ]
-    for index in reversed(range(first, model.num_hidden_layers)):
-        own = left_behind = gradients[index]
+    for index in reversed(range(lowest, model.num_hidden_layers)):
+        layer_gradient = remaining_gradient = gradients[index]
         if workload.adapter:
-            own = left_behind = state.gradients // model.num_hidden_layers
+            layer_gradient = remaining_gradient = state.gradients // model.num_hidden_layers
         elif workload.sharding == "fsdp":
             # What a layer leaves behind is its shard, in fp32.
-            left_behind = own * FULL // (wide * workload.machines.world_size)
-        done = (
+            remaining_gradient = layer_gradient * FULL // (wide * workload.machines.world_size)
+        gradients_so_far = (
             state.gradients
             if workload.accumulation > 1
-            else min(state.gradients, head + left_behind * (model.num_hidden_layers - index))
+            else min(state.gradients, head + remaining_gradient * (model.num_hidden_layers - index))
         )
-        recomputed = full[index] if workload.checkpointing else 0
-        fresh = own if workload.accumulation > 1 else 0
-        flight = passing
+        recomputed = whole_layer[index] if workload.checkpointing else 0
+        fresh_gradient = layer_gradient if workload.accumulation > 1 else 0
+        temporary = backward_pass
         if workload.adapter and workload.adapter.four_bit and workload.checkpointing:
             # A 4-bit weight is unpacked for its backward pass (bitsandbytes, MatMul4Bit), when one of those is gone.
             unpacked = HALF * max(map(prod, linear.values()))
-            flight += max(0, unpacked - HALF * model.intermediate_size * tokens)
+            temporary += max(0, unpacked - HALF * model.intermediate_size * tokens)
         if trained[index]:
             # The down-projection's input is gone when gate's and up's gradients are there.
-            flight -= wide * model.intermediate_size * tokens
-        # The next layer is on its way, unless an adapter's matrices come before it; and this one's gradients are whole twice while
-        # they are summed and split.
-        flight += state.layer * (3 if trained[index] else 0 if alone else 1)
-        flight += halves * (1 if workload.checkpointing else index + 1) // model.num_hidden_layers
-        yield Moment("backward", base, done, sum(kept[: index + 1]) + recomputed, 0, flight + fresh // 2 + again)
+            temporary -= wide * model.intermediate_size * tokens
+        # The next layer is on its way, unless an adapter's matrices come before it; and this one's gradients are whole
+        # twice while they are summed and split.
+        temporary += state.layer * (3 if trained[index] else 0 if split_adapter else 1)
+        temporary += half_copies * (1 if workload.checkpointing else index + 1) // model.num_hidden_layers
+        yield Moment(
+            "backward",
+            base,
+            gradients_so_far,
+            sum(kept_by_layer[: index + 1]) + recomputed,
+            0,
+            temporary + fresh_gradient // 2 + tied_and_earlier,
+        )
         if not workload.checkpointing and index < model.num_hidden_layers - 1 and trained[index] == trained[index + 1]:
             break  # the layers below are like this one and hold less
-    fresh = of_words(workload, model.embedding)
-    late = waiting + (fresh if workload.accumulation > 1 else 0)
-    if state.root and fresh:
+    embedding = of_words(workload, model.embedding)
+    beside_gradients = tied_head + (embedding if workload.accumulation > 1 else 0)
+    if state.root and embedding:
         # Gradients of what is outside the layers are whole twice; a tied embedding's come from both ends.
-        late += state.root * (3 if model.tied else 2) - state.layer
-    yield Moment("backward", base, state.gradients, 0, 0, edge + late)
+        beside_gradients += state.root * (3 if model.tied else 2) - state.layer
+    yield Moment("backward", base, state.gradients, 0, 0, layer_input + beside_gradients)
     yield Moment("step", base - state.gathered, state.gradients, 0, 0, step(workload, state))
     yield Moment(LOADING, loaded(workload), 0, 0)
 
@@ -247,17 +268,17 @@ def adapter_alone(workload: Workload) -> bool:
 
 
 def _gathered_at_loss(workload: Workload, state: State) -> int:
-    """Gathered weights at the loss. The piece that a layer was gathered in lies there until the next is, which an adapter's
-    matrices soon are; and preferences are compared outside of the model, when all of it is split again."""
+    """Gathered weights at the loss. The piece that a layer was gathered in lies there until the next is, which an
+    adapter's matrices soon are; and preferences are compared outside of the model, when all of it is split again."""
     if workload.sharding == "fsdp" and workload.objective == "dpo":
         return 0
     return state.root if adapter_alone(workload) else state.gathered
 
 
 def _gathering(workload: Workload, state: State, base: int, there: int, kept: int, tokens: int) -> Iterator[Moment]:
-    """Weights outside the layers and the first layer's are gathered, each into one piece, and copied out of it, when a forward
-    pass begins; and the former once more when the backward pass does, because they were split after the forward pass, as
-    `reshard_after_forward` asks for. Beside that is what the loss has left for its own backward pass."""
+    """Weights outside the layers and the first layer's are gathered, each into one piece, and copied out of it, when a
+    forward pass begins; and the former once more when the backward pass does, because they were split after the forward
+    pass, as `reshard_after_forward` asks for. Beside that is what the loss has left for its own backward pass."""
     logits = FULL * tokens * workload.model.vocab_size
     if workload.objective == "dpo":  # the second model's
         yield Moment("forward", base, there, kept, logits, state.gathered)
@@ -287,8 +308,8 @@ def _head_backward(
 
 
 def _forward_end(workload: Workload, tokens: int, training: bool = True) -> int:
-    """Bytes of logits and loss when the model's forward pass ends, and with it what autocast keeps. In preference training
-    the loss comes after it, and the logits are there in both precisions."""
+    """Bytes of logits and loss when the model's forward pass ends, and with it what autocast keeps. In preference
+    training the loss comes after it, and the logits are there in both precisions."""
     if workload.objective == "dpo":
         return (HALF + FULL) * tokens * workload.model.vocab_size
     return loss(workload, tokens, training and workload.fused_loss != "none")
@@ -298,8 +319,8 @@ def loss(workload: Workload, tokens: int, training: bool = True) -> int:
     """Bytes of logits and loss at their widest.
 
     Plain cross-entropy (transformers, loss_utils.py) holds the log-softmax, the gradient that reaches it and the one
-    that leaves it, each in fp32: 12 bytes a token and word. Evaluation holds the logits in half precision, in fp32
-    and the log-softmax: 10. Chunked still holds the logits in half precision and twice in fp32, its own and accelerate's
+    that leaves it, each in fp32: 12 bytes a token and word. Evaluation holds the logits in half precision, in fp32 and
+    the log-softmax: 10. Chunked still holds the logits in half precision and twice in fp32, its own and accelerate's
     copy: 10. Liger (arXiv 2410.10989, section 3.2) holds chunks of as many rows as the vocabulary is wider than the
     stream, a power of two of them (0.8.1), and the gradients of input and weight, in training alone; Cut Cross-Entropy
     (arXiv 2411.09009) holds chunks always.
@@ -335,9 +356,10 @@ def _added(workload: Workload) -> int:
 
 def step(workload: Workload, state: State) -> int:
     """Temporaries of the optimizer's step: the plain AdamW works on lists of tensors and holds the roots of all second
-    moments at once (torch/optim/adam.py, foreach); fused and 8-bit ones update in place. DeepSpeed joins a GPU's share of
-    the gradients into one tensor and copies that to fp32 (0.18.9, runtime/zero/stage_1_and_2.py, step), in stage 3 by
-    groups (stage3.py, _prepare_fp32_grad_for_sub_group); its optimizer's temporaries come when the half ones are gone."""
+    moments at once (torch/optim/adam.py, foreach); fused and 8-bit ones update in place. DeepSpeed joins a GPU's share
+    of the gradients into one tensor and copies that to fp32 (0.18.9, runtime/zero/stage_1_and_2.py, step), in stage 3
+    by groups (stage3.py, _prepare_fp32_grad_for_sub_group); its optimizer's temporaries come when the half ones are
+    gone."""
     if not workload.sharding.startswith("zero"):
         return state.gradients if workload.optimizer == "adamw_torch" else 0
     if workload.offload.optimizer:
@@ -362,12 +384,13 @@ def evaluation(workload: Workload, state: State) -> int:
     if halves := copies(workload):
         at_loss = max(at_loss, _forward_end(workload, tokens, training=False) + halves)
     base = state.weights + state.optimizer + state.buffers
-    # Beside a layer there are its input, its norm's output, the sum around attention, and the embeddings, which a variable holds.
+    # Beside a layer there are its input, its norm's output, the sum around attention, and the embeddings, which a
+    # variable holds.
     if workload.sharding != "fsdp":
         running = state.gathered + max(at_loss + edge, layer + 3 * state.layer + 4 * edge)
         return base + max(running, 2 * state.root + state.root // workload.machines.world_size)
-    # Weights are gathered into one piece and copied out of it, which the next layer's comes beside; those outside the layers
-    # with the first layer's, in preference training beside the first model's logits.
+    # Weights are gathered into one piece and copied out of it, which the next layer's comes beside; those outside the
+    # layers with the first layer's, in preference training beside the first model's logits.
     piece = 0 if adapter_alone(workload) else state.layer
     there = FULL * tokens * workload.model.vocab_size if workload.objective == "dpo" else 0
     return base + max(
@@ -384,7 +407,8 @@ def usable(gpu: Gpu) -> int:
 
 
 def cards(need: int, runs: Iterable[Run]) -> list[Gpu]:
-    """The cards of the catalog that have `need` bytes to use and can run what all of `runs` ask for, the smallest first."""
+    """The cards of the catalog that have `need` bytes to use and can run what all of `runs` ask for, the smallest
+    first."""
     runs = list(runs)
     known = [card for name in catalog.gpu_names() if (card := catalog.gpu(name))]
     able = [card for card in known if usable(card) >= need and all(run.runs_on(card) for run in runs)]

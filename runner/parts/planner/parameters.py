@@ -126,8 +126,8 @@ def _trained(model: Model, unfrozen: tuple[str, ...]) -> dict[str, tuple[int, ..
 
 @dataclass(frozen=True)
 class Numbers:
-    """How many numbers parameters hold: inside, those of linear layers; outside, those of norms, embedding and head, which may
-    have another precision."""
+    """How many numbers parameters hold: inside, those of linear layers; outside, those of norms, embedding and head,
+    which may have another precision."""
 
     inside: int
     outside: int
@@ -275,8 +275,8 @@ def backward(workload: Workload) -> int:
     wide, count = workload.widths, 3
     adapted = workload.adapter and {"gate_proj", "up_proj", "gate_up_proj"} & set(workload.adapter.targets)
     if adapted and workload.checkpointing and not (workload.adapter and workload.adapter.four_bit):
-        # An adapter's own, before both are summed; what is kept without checkpointing is gone by then. Beside 4-bit weights it
-        # reads what they read, and needs no copy of it.
+        # An adapter's own, before both are summed; what is kept without checkpointing is gone by then. Beside 4-bit
+        # weights it reads what they read, and needs no copy of it.
         count += 2 if family(workload.model).fused else 1
     return count * wide.linear * workload.model.intermediate_size + 2 * wide.stream * workload.model.hidden_size
 

@@ -18,7 +18,8 @@ from runner.tools.problem import Problem
 
 @dataclass(frozen=True)
 class ClusterTotals:
-    """Time and cost of the stages whose time can be told, and the names of the others. cost: None where no price is named."""
+    """Time and cost of the stages whose time can be told, and the names of the others. cost: None where no price is
+    named."""
 
     total_seconds: float
     range_seconds: tuple[float, float]
@@ -42,8 +43,8 @@ class ClusterTotals:
 
 @dataclass(frozen=True)
 class Planned:
-    """A recipe, the plan that it makes, and a forecast for each stage that there are formulas for. price: of one GPU hour, as
-    given beside the recipe; rows: as given where nobody can count them."""
+    """A recipe, the plan that it makes, and a forecast for each stage that there are formulas for. price: of one GPU
+    hour, as given beside the recipe; rows: as given where nobody can count them."""
 
     recipe: Recipe
     plan: Plan
@@ -53,7 +54,8 @@ class Planned:
 
     @classmethod
     def of(cls, recipe: Recipe, price: float | None = None, rows: int | None = None) -> Planned:
-        """Raises UnknownArchitecture where there are no formulas for a model, and Stop where the recipe makes no plan."""
+        """Raises UnknownArchitecture where there are no formulas for a model, and Stop where the recipe makes no
+        plan."""
         plan = translate(recipe, place(recipe))
         return cls(recipe, plan, forecast.of(recipe, plan, price, rows), price, rows)
 
@@ -65,8 +67,8 @@ class Planned:
 
     @cached_property
     def problems(self) -> list[Problem]:
-        """What keeps the recipe from doing what it says: stages that do not fit, limits that do not hold, claims and machines
-        that are too small."""
+        """What keeps the recipe from doing what it says: stages that do not fit, limits that do not hold, claims and
+        machines that are too small."""
         large = [problem for stage in self.forecasts if (problem := forecast.too_large(self.recipe, stage))]
         stored = storage.problems(self.recipe.document, self.plan, self.forecasts)
         return [*large, *limits.broken(self.recipe, self.forecasts), *stored]
@@ -96,9 +98,10 @@ class Planned:
 
 @dataclass(frozen=True)
 class Hardware:
-    """Sums over all machines of the largest stage. gpu_memory, main_memory: bytes; gpu_memory_gb_s: 10^9 bytes a second;
-    network_gbit_s: what their links reach, 10^9 bits a second, 0 for one machine; tflops: 10^12 operations a second that
-    data sheets promise, in the run's precision. gpu: None, and what follows from it 0, where the catalog does not know it."""
+    """Sums over all machines of the largest stage. gpu_memory, main_memory: bytes; gpu_memory_gb_s: 10^9 bytes a
+    second; network_gbit_s: what their links reach, 10^9 bits a second, 0 for one machine; tflops: 10^12 operations a
+    second that data sheets promise, in the run's precision. gpu: None, and what follows from it 0, where the catalog
+    does not know it."""
 
     machines: int
     gpus: int

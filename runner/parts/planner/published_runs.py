@@ -1,6 +1,7 @@
 """Outside: how far the plan was from GPU runs that others have published, by kind of run.
 
-The errors lie in the catalog; benchmarks/outside.py makes them from published rows. An error is planned over measured, less 1.
+The errors lie in the catalog; benchmarks/outside.py makes them from published rows. An error is planned over measured,
+less 1.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,14 +17,15 @@ FILE = catalog.HERE / "outside.json"
 ENOUGH = 19
 # Published figures are rounded, and versions differ.
 LEAST = 0.01
-# How far formulas and fake-tensor runs lie apart in nine of ten cells (benchmarks/results/estimate-accuracy.txt), which is all
-# that is known of memory where nobody has published a run.
+# How far formulas and fake-tensor runs lie apart in nine of ten cells (benchmarks/results/estimate-accuracy.txt), which
+# is all that is known of memory where nobody has published a run.
 UNLIKE = 0.05
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What tells runs apart: what is trained (full, last, lora, qlora, dpo, images), sharding, loss, and the card's label."""
+    """What tells runs apart: what is trained (full, last, lora, qlora, dpo, images), sharding, loss, and the card's
+    label."""
 
     method: str
     sharding: str
@@ -45,8 +47,8 @@ def kind(run: Run) -> Kind:
 
 @dataclass(frozen=True)
 class Spread:
-    """The lowest and the highest error that nine of ten published runs lay between, how many runs those were, and what they
-    have to do with this one, in words."""
+    """The lowest and the highest error that nine of ten published runs lay between, how many runs those were, and what
+    they have to do with this one, in words."""
 
     low: float
     high: float
@@ -74,8 +76,8 @@ def _signed(count: int) -> str:
 
 def range_of(errors: Sequence[float]) -> tuple[float, float]:
     """Between which nine of ten more such errors are to be expected, whatever their distribution: of n in order, the
-    next lies between the r-th and the r-th from the end in n + 1 - 2 r of n + 1 cases. A little wider, because what comes after is
-    of other sources too, and at least LEAST wide on each side."""
+    next lies between the r-th and the r-th from the end in n + 1 - 2 r of n + 1 cases. A little wider, because what
+    comes after is of other sources too, and at least LEAST wide on each side."""
     ordered = sorted(errors)
     rank = max(1, int(0.03 * (len(ordered) + 1)))
     return min(ordered[rank - 1], -LEAST), max(ordered[-rank], LEAST)

@@ -1,4 +1,5 @@
-"""Rows: how many a stage trains on and how long they are, as far as that can be known without a download; and their rules."""
+"""Rows: how many a stage trains on and how long they are, as far as that can be known without a download; and their
+rules."""
 
 from __future__ import annotations
 
@@ -20,7 +21,6 @@ from runner.tools.problem import Problem
 if TYPE_CHECKING:
     from runner.data.row_files import SampledRows
 
-
 # Tokens around a turn of a conversation, as ChatML has them, and at the end of a document.
 MARKS_A_TURN = 5
 MARKS_A_DOCUMENT = 1
@@ -28,8 +28,9 @@ MARKS_A_DOCUMENT = 1
 
 @dataclass(frozen=True)
 class Rows:
-    """Counts of rows, None where nobody knows. lengths: in tokens, empty where nobody has counted. longest: tokens of the longest
-    row, 0 where nobody has counted: what is reckoned from bytes or known of a hundredth of the rows says nothing of one.
+    """Counts of rows, None where nobody knows. lengths: in tokens, empty where nobody has counted. longest: tokens of
+    the longest row, 0 where nobody has counted: what is reckoned from bytes or known of a hundredth of the rows says
+    nothing of one.
 
     source: where the figures come from, as a person says it.
     """
@@ -70,7 +71,8 @@ def _source(plan: Plan, stage: Stage) -> tuple[Mapping[str, Any] | None, Mapping
 
 
 def _mixed(domain: Rows, training: int, general: Rows, share: float) -> Rows:
-    """A domain's `training` rows with general ones beside them, drawn from those of SFT until `share` is the domain's part."""
+    """A domain's `training` rows with general ones beside them, drawn from those of SFT until `share` is the domain's
+    part."""
     lacking = round(training * (1 - share) / share)
     added = min(lacking, general.training or lacking)
     lengths = domain.lengths
@@ -81,8 +83,8 @@ def _mixed(domain: Rows, training: int, general: Rows, share: float) -> Rows:
 
 
 def known(data: Mapping[str, Any], folder: Path | None, given: int | None = None) -> Rows:
-    """What is known of rows: given by hand, prepared already, in the recipe, in local files, or in the catalog. Lengths that
-    nobody has counted while preparing are those of files and catalog.
+    """What is known of rows: given by hand, prepared already, in the recipe, in local files, or in the catalog. Lengths
+    that nobody has counted while preparing are those of files and catalog.
 
     data: as a preparer reads it. folder: where it writes; None where no file may be opened.
     """
@@ -107,7 +109,8 @@ def known(data: Mapping[str, Any], folder: Path | None, given: int | None = None
 
 
 def _prepared(data: Mapping[str, Any], folder: Path | None) -> report.PreparedRows | None:
-    """What lies prepared; None where nothing does, where it was made under other settings, or of what the files held before."""
+    """What lies prepared; None where nothing does, where it was made under other settings, or of what the files held
+    before."""
     made = report.PreparedRows.read(folder) if folder else None
     if not made or not made.train_rows or made.asked != report.asked(data):
         return None
@@ -143,7 +146,8 @@ def _of_set(one: Mapping[str, Any], data: Mapping[str, Any], folder: Path | None
 
 
 def _held_out(one: Mapping[str, Any], data: Mapping[str, Any], folder: Path | None) -> int | None:
-    """The rows of a data set that only the validation loss is measured on, or of a split of it; None where nobody knows."""
+    """The rows of a data set that only the validation loss is measured on, or of a split of it; None where nobody
+    knows."""
     if one.get("path"):
         return _of_set(one, data, folder).training
     return (catalogued(one) or {}).get(f"{one.get('split')}_rows")
@@ -210,7 +214,8 @@ def _sampled(there: SampledRows, one: Mapping[str, Any], data: Mapping[str, Any]
             continue  # brackets without end
         taken += bool(read)
         lengths += [tokens + beside for tokens in read]
-    # A row that none can be made of is left out by whoever prepares them; where none is like what was looked for, nothing is known.
+    # A row that none can be made of is left out by whoever prepares them; where none is like what was looked for,
+    # nothing is known.
     count = round(there.count * taken / len(there.rows)) if taken else there.count
     return Rows(count, None, Lengths.counted(lengths), source)
 

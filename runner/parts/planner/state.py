@@ -14,7 +14,8 @@ class State:
     """What is held between steps, in bytes on each GPU. gradients: of all trained weights, once they are there.
 
     buffers: communication. gathered: sharded weights that are whole while the model runs: those outside the layers
-    (`root`) and one layer. layer: whole weights of one layer, root: of what is outside; both 0 where nothing is sharded.
+    (`root`) and one layer. layer: whole weights of one layer, root: of what is outside; both 0 where nothing is
+    sharded.
     """
 
     weights: int
@@ -45,8 +46,8 @@ def held(workload: Workload) -> State:
 
 def _fsdp(workload: Workload, weights: int, gradients: int, optimizer: int, shards: int) -> State:
     """FSDP2: trained weights are in fp32 (accelerate 1.13.0 means to raise them and does not, so the runner does), and
-    everything is split; while the model runs, a layer is whole in the run's precision, and so is the unit of embedding and
-    head."""
+    everything is split; while the model runs, a layer is whole in the run's precision, and so is the unit of embedding
+    and head."""
     wide = workload.widths.linear
     count = parameters.trainable(workload) if not workload.adapter else 0
     whole = [prod(shape) for _, shape in parameters.layer(workload.model, 0)]
@@ -69,9 +70,9 @@ def _fsdp(workload: Workload, weights: int, gradients: int, optimizer: int, shar
 
 
 def loaded(workload: Workload) -> int:
-    """Weights on each GPU while a model in 4 bits is split under FSDP: every process has it whole on its GPU, and keeps what it
-    has loaded beside the shares until all of them are made (Axolotl 0.19.0: loaders/model.py, `device_map`; fsdp2.py,
-    `original_sd`). 0 otherwise: other weights wait in main memory."""
+    """Weights on each GPU while a model in 4 bits is split under FSDP: every process has it whole on its GPU, and keeps
+    what it has loaded beside the shares until all of them are made (Axolotl 0.19.0: loaders/model.py, `device_map`;
+    fsdp2.py, `original_sd`). 0 otherwise: other weights wait in main memory."""
     if workload.sharding != "fsdp" or not four_bit(workload):
         return 0
     return _weights(workload) + held(workload).weights
@@ -79,14 +80,15 @@ def loaded(workload: Workload) -> int:
 
 def _zero(workload: Workload, stage: int) -> State:
     """DeepSpeed's ZeRO with half-precision weights: fp32 master and Adam's two moments (12 bytes a trained weight) are
-    split from stage 1, gradients from stage 2, weights from stage 3. A bucket of gradients lies there whole, in stages 1 and 2
-    twice, because `overlap_comm` fills one while the other travels (0.18.9, runtime/zero: stage_1_and_2.py, setup_buckets;
-    stage3.py, ipg_buckets).
+    split from stage 1, gradients from stage 2, weights from stage 3. A bucket of gradients lies there whole, in stages
+    1 and 2 twice, because `overlap_comm` fills one while the other travels (0.18.9, runtime/zero: stage_1_and_2.py,
+    setup_buckets; stage3.py, ipg_buckets).
 
-    In stage 3 some weights are whole: those that come up again within `reuse` numbers, which around the turn from forward to
-    backward are as many as lie half as far away, and those gathered ahead, each in one piece before it is copied out of it
-    (0.18.9, runtime/zero: partitioned_param_coordinator.py, __params_to_release and fetch_sub_module). What lies beside the
-    GPU is not here, gradients included, which follow the optimizer from stage 2 on as their bucket is full."""
+    In stage 3 some weights are whole: those that come up again within `reuse` numbers, which around the turn from
+    forward to backward are as many as lie half as far away, and those gathered ahead, each in one piece before it is
+    copied out of it (0.18.9, runtime/zero: partitioned_param_coordinator.py, __params_to_release and fetch_sub_module).
+    What lies beside the GPU is not here, gradients included, which follow the optimizer from stage 2 on as their bucket
+    is full."""
     shards, wide = workload.machines.world_size, workload.widths.linear
     count = parameters.trainable(workload)
     weights = _weights(workload) + reference(workload)
@@ -106,7 +108,8 @@ def _zero(workload: Workload, stage: int) -> State:
 
 
 def prefetched(workload: Workload) -> int:
-    """Numbers that ZeRO-3 gathers ahead: 0.9 × hidden² where the file leaves it to transformers (5.16, integrations/deepspeed.py)."""
+    """Numbers that ZeRO-3 gathers ahead: 0.9 × hidden² where the file leaves it to transformers (5.16,
+    integrations/deepspeed.py)."""
     by_width = int(0.9 * workload.model.hidden_size**2)
     return min(parameters.total(workload.model), by_width if workload.prefetch is None else workload.prefetch)
 
@@ -180,7 +183,8 @@ def trained_bytes(workload: Workload) -> int:
 
 def copies(workload: Workload) -> int:
     """The half-precision copies of fp32 weights in the layers: autocast makes each once and keeps it to the end of the
-    forward pass (ATen/autocast_mode.cpp, cached_cast), and without checkpointing autograd keeps it for the backward pass."""
+    forward pass (ATen/autocast_mode.cpp, cached_cast), and without checkpointing autograd keeps it for the backward
+    pass."""
     if not workload.in_full or workload.sharding == "fsdp":
         return 0
     per_layer = sum(prod(shape) for shape in parameters.linear(workload.model).values())
@@ -188,7 +192,8 @@ def copies(workload: Workload) -> int:
 
 
 def gradient(workload: Workload, numbers: parameters.Numbers) -> int:
-    """Whole gradients of so many weights as the backward pass makes them: FSDP's before they are split, in half precision."""
+    """Whole gradients of so many weights as the backward pass makes them: FSDP's before they are split, in half
+    precision."""
     return numbers.whole * workload.widths.linear if workload.sharding == "fsdp" else _bytes(workload, numbers)
 
 
@@ -216,22 +221,22 @@ def _optimizer(workload: Workload) -> int:
 
 # In the list of what a run writes.
 ON_DISK = "weights and state on the disk"
-# Beside a trained number that the optimizer has in main memory: its fp32 weight and gradient and two moments (DeepSpeed 0.18.9,
-# estimate_zero3_model_states_mem_needs: 16 bytes, 18 with the weight in half precision).
+# Beside a trained number that the optimizer has in main memory: its fp32 weight and gradient and two moments (DeepSpeed
+# 0.18.9, estimate_zero3_model_states_mem_needs: 16 bytes, 18 with the weight in half precision).
 STATE = 4 * FULL
 # Memory that the system cannot move is handed out in powers of two (the same function's additional_buffer_factor).
 PINNED = 1.5
-# What DeepSpeed keeps for a disk, for each process: buffers of the optimizer and of weights, and weights that stay in main memory
-# (0.18.9, runtime/zero/offload_config.py: buffer_count, max_in_cpu).
+# What DeepSpeed keeps for a disk, for each process: buffers of the optimizer and of weights, and weights that stay in
+# main memory (0.18.9, runtime/zero/offload_config.py: buffer_count, max_in_cpu).
 STATE_BUFFERS, WEIGHTS_BUFFERS, WEIGHTS_IN_MEMORY = 4, 5, 10**9
-# Bytes that a step moves from and to a disk for a trained number: weight and moments there and back, its gradient likewise
-# (Rajbhandari et al. 2021, ZeRO-Infinity, arXiv 2104.07857, section 4.1).
+# Bytes that a step moves from and to a disk for a trained number: weight and moments there and back, its gradient
+# likewise (Rajbhandari et al. 2021, ZeRO-Infinity, arXiv 2104.07857, section 4.1).
 MOVED_A_STEP = 2 * STATE
 # Of PCIe's rate what a copy reaches: 12 of 16 GB/s (ZeRO-Infinity, section 4).
 PCIE_SHARE = 0.75
-# Numbers a second that AdamW goes through on the processors of a machine: 10^9 in 0.26 s at most, with two sockets, whose memory
-# sets the pace (Ren et al. 2021, ZeRO-Offload, arXiv 2101.06840, table 4: 10^10 in 2.57 s); a core by itself 0.3 × 10^9 (torch 2.13's
-# fused AdamW made 0.47 to 0.63 on one or two busy cores).
+# Numbers a second that AdamW goes through on the processors of a machine: 10^9 in 0.26 s at most, with two sockets,
+# whose memory sets the pace (Ren et al. 2021, ZeRO-Offload, arXiv 2101.06840, table 4: 10^10 in 2.57 s); a core by
+# itself 0.3 × 10^9 (torch 2.13's fused AdamW made 0.47 to 0.63 on one or two busy cores).
 ADAM, ADAM_A_CORE = 3.9e9, 0.3e9
 # However much slower the plain one is, which goes over its tensors many times: 5.7 in that table, 6 to 7 in torch 2.13.
 PLAIN = 6
@@ -269,8 +274,8 @@ def on_disk(workload: Workload) -> int:
 
 
 def stepping(workload: Workload, gpu: Gpu) -> float:
-    """A step of the optimizer on the processors: gradients come from the GPUs and weights go back in half precision, each GPU's
-    own share; under FSDP in fp32, after every micro batch."""
+    """A step of the optimizer on the processors: gradients come from the GPUs and weights go back in half precision,
+    each GPU's own share; under FSDP in fp32, after every micro batch."""
     trained, machines = parameters.trainable(workload), workload.machines
     cores = min(ADAM, ADAM_A_CORE * machines.cpus) / (PLAIN if workload.optimizer == "adamw_torch" else 1)
     down, up = (
@@ -282,8 +287,8 @@ def stepping(workload: Workload, gpu: Gpu) -> float:
 
 
 def fetching(workload: Workload, gpu: Gpu) -> float:
-    """Weights that come to the GPUs in a step, each GPU's own share, once forward and once backward in every micro batch; what of
-    it computing hides is not taken off."""
+    """Weights that come to the GPUs in a step, each GPU's own share, once forward and once backward in every micro
+    batch; what of it computing hides is not taken off."""
     if not workload.offload.weights:
         return 0.0
     wide = FULL if workload.sharding == "fsdp" and not workload.adapter else workload.widths.linear

@@ -93,8 +93,8 @@ def needs(plan: Plan, forecasts: list[Forecast]) -> dict[str, int]:
 
 
 def sized(plan: Plan, forecasts: list[Forecast]) -> Plan:
-    """The plan with what it needs written into it: the size of each claim, and the memory of each stage's machines with its
-    speed and price, so that targets can ask for the one, and the cluster's messages recall the other."""
+    """The plan with what it needs written into it: the size of each claim, and the memory of each stage's machines with
+    its speed and price, so that targets can ask for the one, and the cluster's messages recall the other."""
     stages = {
         forecast.stage.name: {"gpu_memory": forecast.memory.total, "memory": sum(host(forecast).values())}
         | _pace(forecast)
@@ -199,8 +199,8 @@ TIMES = 2
 
 
 def seconds(plan: Plan, forecast: Forecast) -> int | None:
-    """The step that is under way, an evaluation that follows it, and the checkpoint at the speed of its claim, in whole minutes;
-    None where the run writes to no claim."""
+    """The step that is under way, an evaluation that follows it, and the checkpoint at the speed of its claim, in whole
+    minutes; None where the run writes to no claim."""
     if plan.claim_of(plan.place_of(forecast.stage).run_dir) is None:
         return None
     saving: float = forecast.formulas.written(forecast.stage)["checkpoint"] / (forecast.workload.disk_mb_s * 1e6)

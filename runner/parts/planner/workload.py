@@ -19,7 +19,8 @@ from runner.trainer import records
 _OPTIMIZER = "adamw_torch_fused"
 # Where nothing is on a claim: a disk of this machine's own, assumed.
 OWN_DISK_MB_S = 1000.0
-# What Axolotl rounds padded rows up to (0.19.0, core/builders/causal.py); TRL does not round those of preferences (1.9).
+# What Axolotl rounds padded rows up to (0.19.0, core/builders/causal.py); TRL does not round those of preferences
+# (1.9).
 MULTIPLE = 64
 # Settings of Axolotl's that put fused kernels in the place of a layer's own operations.
 _FUSED_KERNELS = ("liger_rms_norm", "liger_glu_activation", "lora_mlp_kernel", "lora_qkv_kernel")
@@ -31,8 +32,8 @@ REACHED = 0.80
 
 @dataclass(frozen=True)
 class Network:
-    """gbit_s: what training reaches over all links of a machine together, one direction, 10^9 bits a second; least, most:
-    between which that lies. title: in words. source: empty where the recipe says it."""
+    """gbit_s: what training reaches over all links of a machine together, one direction, 10^9 bits a second; least,
+    most: between which that lies. title: in words. source: empty where the recipe says it."""
 
     title: str
     gbit_s: float
@@ -46,8 +47,8 @@ class Network:
 
 
 def network(kind: str, gbit_s: float | None = None, links: int | None = None) -> Network:
-    """kind: ethernet or rdma, of pods, or plain, of machines without Kubernetes. gbit_s: the nominal rate of a link, links:
-    how many a machine has, as far as the recipe says it."""
+    """kind: ethernet or rdma, of pods, or plain, of machines without Kubernetes. gbit_s: the nominal rate of a link,
+    links: how many a machine has, as far as the recipe says it."""
     count = links or 1
     if gbit_s:
         rate = count * gbit_s * REACHED
@@ -87,8 +88,8 @@ class Adapter:
 
 @dataclass(frozen=True)
 class Offload:
-    """What lies beside the GPUs. optimizer, weights: where, cpu or nvme, empty for the GPUs. path: the folder on a disk, mb_s: how
-    fast that is. buffer: numbers in each of the buffers that weights on a disk come through."""
+    """What lies beside the GPUs. optimizer, weights: where, cpu or nvme, empty for the GPUs. path: the folder on a
+    disk, mb_s: how fast that is. buffer: numbers in each of the buffers that weights on a disk come through."""
 
     optimizer: str = ""
     weights: str = ""
@@ -104,17 +105,16 @@ class Offload:
 class Run:
     """What every training run asks of its GPUs, whatever it trains.
 
-    precision: bf16, fp16 or fp32, what weights are multiplied in.
-    learning_rate: of which nothing here depends, so that what is reckoned of a run is kept for every rate.
-    micro_batch_size, evaluation_batch_size: rows on one GPU at once. evaluation_follows: whether the second is the first,
-    because the recipe says nothing of its own. accumulation: micro batches a step.
-    sharding: none, ddp, zero1, zero2, zero3 or fsdp. offload: what lies beside the GPUs. network: between machines.
-    expandable_segments: whether PyTorch's allocator lets blocks grow in place.
-    rows: training rows, None where nobody has counted; evaluation_rows likewise. max_steps: 0 where epochs decide.
-    keep: checkpoints kept. evaluation_steps, engine_save_steps: steps between two evaluations, and between two checkpoints of the
-    engine's own accord, 0 where epochs decide; save_steps: between two of the runner's, 0 where the clock decides.
-    disk_mb_s: how fast checkpoints are written and models read, 10^6 bytes a second; shared_disk: whether it is a claim, which
-    all machines have together.
+    precision: bf16, fp16 or fp32, what weights are multiplied in. learning_rate: of which nothing here depends, so that
+    what is reckoned of a run is kept for every rate. micro_batch_size, evaluation_batch_size: rows on one GPU at once.
+    evaluation_follows: whether the second is the first, because the recipe says nothing of its own. accumulation: micro
+    batches a step. sharding: none, ddp, zero1, zero2, zero3 or fsdp. offload: what lies beside the GPUs. network:
+    between machines. expandable_segments: whether PyTorch's allocator lets blocks grow in place. rows: training rows,
+    None where nobody has counted; evaluation_rows likewise. max_steps: 0 where epochs decide. keep: checkpoints kept.
+    evaluation_steps, engine_save_steps: steps between two evaluations, and between two checkpoints of the engine's own
+    accord, 0 where epochs decide; save_steps: between two of the runner's, 0 where the clock decides. disk_mb_s: how
+    fast checkpoints are written and models read, 10^6 bytes a second; shared_disk: whether it is a claim, which all
+    machines have together.
     """
 
     machines: Machines
@@ -171,17 +171,16 @@ class Workload(Run):
     """What one training run of a language model asks of its GPUs.
 
     unfrozen: patterns of the parameters that are trained; empty means all (or, with an adapter, the adapter alone).
-    fp32_weights: whether weights are held in fp32 whatever they are multiplied in.
-    attention: flash_attention_2, sdpa or eager. sequence_len: tokens of the longest row.
-    bucket_bytes: of gradients that travel together.
-    prefetch: numbers that ZeRO-3 gathers ahead, None for transformers' rule; reuse: it keeps weights that are needed again within so
-    many numbers; group: numbers that a step of its optimizer works through at a time. All as DeepSpeed has them.
+    fp32_weights: whether weights are held in fp32 whatever they are multiplied in. attention: flash_attention_2, sdpa
+    or eager. sequence_len: tokens of the longest row. bucket_bytes: of gradients that travel together. prefetch:
+    numbers that ZeRO-3 gathers ahead, None for transformers' rule; reuse: it keeps weights that are needed again within
+    so many numbers; group: numbers that a step of its optimizer works through at a time. All as DeepSpeed has them.
     fused_loss: none, fused (Liger: no whole logits in training), cut (Cut Cross-Entropy: none at all) or chunked.
-    objective: sft or dpo. packing: rows fill the length; evaluation_packing: in evaluation too. several: whether a row that fills
-    the length is several of the data's, as many as fit. joined: the rows of a micro batch are one, without padding.
-    lengths: of the data's rows in tokens, empty where nobody has counted; longest: of the longest one, 0 where nobody has.
-    compile: whether torch.compile runs. fused_kernels: whether norms, rotation and feed-forward (or, beside an adapter, its
-    matrices) are fused kernels.
+    objective: sft or dpo. packing: rows fill the length; evaluation_packing: in evaluation too. several: whether a row
+    that fills the length is several of the data's, as many as fit. joined: the rows of a micro batch are one, without
+    padding. lengths: of the data's rows in tokens, empty where nobody has counted; longest: of the longest one, 0 where
+    nobody has. compile: whether torch.compile runs. fused_kernels: whether norms, rotation and feed-forward (or, beside
+    an adapter, its matrices) are fused kernels.
     """
 
     model: Model
@@ -223,15 +222,17 @@ class Workload(Run):
 
     @property
     def most_tokens(self) -> int:
-        """Tokens of a row in the largest micro batch, which decides over memory: some micro batch has the longest row, and the
-        others in it are padded to that. Packed rows fill the whole length, and so may one that nobody has counted."""
+        """Tokens of a row in the largest micro batch, which decides over memory: some micro batch has the longest row,
+        and the others in it are padded to that. Packed rows fill the whole length, and so may one that nobody has
+        counted."""
         if self.packing or not self.longest:
             return self.sequence_len
         return min(self.sequence_len, -(-self.longest // MULTIPLE) * MULTIPLE)
 
     @property
     def answers(self) -> int:
-        """Rows that the model reads for one row of the data: a preference has a chosen and a rejected answer (TRL 1.9)."""
+        """Rows that the model reads for one row of the data: a preference has a chosen and a rejected answer (TRL
+        1.9)."""
         return 2 if self.objective == "dpo" else 1
 
     @property
@@ -246,15 +247,17 @@ class Workload(Run):
 
     @cached_property
     def in_full(self) -> bool:
-        """Whether all weights are held in fp32 and multiplied in half precision. DeepSpeed puts every weight of a model into
-        half precision and holds fp32 copies of its own (0.18.9, runtime/engine.py, _configure_distributed_model)."""
+        """Whether all weights are held in fp32 and multiplied in half precision. DeepSpeed puts every weight of a model
+        into half precision and holds fp32 copies of its own (0.18.9, runtime/engine.py,
+        _configure_distributed_model)."""
         return self.fp32_weights and self.precision != "fp32" and not self.sharding.startswith("zero")
 
     @cached_property
     def raised(self) -> bool:
-        """Whether norms and embeddings are used in fp32 while the rest is multiplied in half precision: where all weights are
-        held so; and Axolotl does so without an adapter, unless FlashAttention or Cut Cross-Entropy needs them in half precision
-        (ModelLoader._configure_embedding_dtypes). FSDP and DeepSpeed use everything in half precision."""
+        """Whether norms and embeddings are used in fp32 while the rest is multiplied in half precision: where all
+        weights are held so; and Axolotl does so without an adapter, unless FlashAttention or Cut Cross-Entropy needs
+        them in half precision (ModelLoader._configure_embedding_dtypes). FSDP and DeepSpeed use everything in half
+        precision."""
         if self.precision == "fp32" or self.sharding == "fsdp" or self.sharding.startswith("zero"):
             return False
         plain = not self.adapter and self.attention != "flash_attention_2" and self.fused_loss != "cut"
@@ -449,8 +452,9 @@ def _fused_loss(config: Mapping[str, Any]) -> str:
 
 
 def steps(workload: Workload) -> int | None:
-    """Steps of the optimizer; None where nobody knows the rows. Axolotl counts the rows of all epochs together, so that one
-    smaller step ends the run and not each epoch (0.19.0, calculate_total_num_steps), and gives that to the Trainer."""
+    """Steps of the optimizer; None where nobody knows the rows. Axolotl counts the rows of all epochs together, so that
+    one smaller step ends the run and not each epoch (0.19.0, calculate_total_num_steps), and gives that to the
+    Trainer."""
     if workload.max_steps:
         return workload.max_steps
     rows = _rows(workload)
@@ -468,7 +472,8 @@ def _rows(workload: Workload) -> float | None:
 
 
 def packed(workload: Workload, rows: int | None) -> float | None:
-    """So many of the data's rows as the model sees them: several in one of the whole length, or cut out of all their text."""
+    """So many of the data's rows as the model sees them: several in one of the whole length, or cut out of all their
+    text."""
     if not (workload.packing and workload.lengths and rows):
         return rows
     length = workload.sequence_len
@@ -477,8 +482,8 @@ def packed(workload: Workload, rows: int | None) -> float | None:
 
 
 def row_tokens(workload: Workload) -> float:
-    """Tokens that a GPU computes for one row, padding counted where there is some: up to the longest row of its micro batch. The
-    whole length where nobody knows the rows' own."""
+    """Tokens that a GPU computes for one row, padding counted where there is some: up to the longest row of its micro
+    batch. The whole length where nobody knows the rows' own."""
     length = workload.sequence_len
     if workload.packing or not workload.lengths:
         return length
@@ -497,8 +502,8 @@ def attended(workload: Workload) -> float:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """count: over the whole run; within: of them between two of the engine's own. first: seconds of training until the first
-    one; between: from one to the next; writing: that one takes."""
+    """count: over the whole run; within: of them between two of the engine's own. first: seconds of training until the
+    first one; between: from one to the next; writing: that one takes."""
 
     count: int
     within: int
@@ -513,13 +518,14 @@ class Checkpoints:
 
 
 def times_in(every: int, run: Run, steps: int) -> int:
-    """How often something comes in a run of so many steps, every so many of them or, where that is 0, each epoch; the end is one."""
+    """How often something comes in a run of so many steps, every so many of them or, where that is 0, each epoch; the
+    end is one."""
     return math.ceil(steps / every) if every else max(1, math.ceil(run.epochs))
 
 
 def checkpoints_of(run: Run, steps: int, step_seconds: float, writing: float) -> Checkpoints:
-    """Those of a run of so many steps, with `writing` seconds each: the engine's, with evaluations, and the runner's between
-    them."""
+    """Those of a run of so many steps, with `writing` seconds each: the engine's, with evaluations, and the runner's
+    between them."""
     training = steps * step_seconds
     ends = times_in(run.engine_save_steps, run, steps)
     interval = training / ends

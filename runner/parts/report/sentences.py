@@ -54,15 +54,11 @@ def _trained(run: RunFacts) -> str:
 
 def rows(run: RunFacts) -> str:
     """What was trained on, in words; empty where nobody knows."""
-    known = [facts for facts in run.data.values() if facts.record]
-    if len(known) == 1:
-        return _rows(known[0])
-    # Where the data was never here, the proof has counted it.
-    return count(run.proven[0].proof.rows, "row") if not known and len(run.proven) == 1 else ""
-
-
-def _rows(data: DataFacts) -> str:
-    record: Mapping[str, Any] = data.record
+    known = [facts.record for facts in run.data.values() if facts.record]
+    if len(known) != 1:
+        # Where the data was never here, the proof has counted it.
+        return count(run.proven[0].proof.rows, "row") if not known and len(run.proven) == 1 else ""
+    (record,) = known
     source = str(record.get("source") or "").rstrip("/").rpartition("/")[2]
     of = f" of {source}" if source else ""
     if isinstance(side := record.get("train"), dict) and "tokens" in side:
@@ -269,8 +265,7 @@ def full_size(run: RunFacts) -> Iterator[tuple[str, ...]]:
 
 
 def verdicts(stage: StageFacts) -> Iterator[tuple[str, ...]]:
-    for one in stage.verdicts:
-        yield one.metric, one.threshold, one.got, "holds" if one.holds else f"missed: {one.why}"
+    return ((one.metric, one.threshold, one.got, one.said) for one in stage.verdicts)
 
 
 def metrics(stage: StageFacts) -> Iterator[tuple[str, str]]:

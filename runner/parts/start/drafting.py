@@ -1,5 +1,5 @@
-"""A recipe of one's own: what somebody says of data, model and machines, the settings that follow from it, and a copy of another
-recipe with them in it, before anything is written."""
+"""A recipe of one's own: what somebody says of data, model and machines, the settings that follow from it, and a copy
+of another recipe with them in it, before anything is written."""
 
 import filecmp
 import os
@@ -38,10 +38,10 @@ SECRET = "hub-token"
 
 
 @dataclass(frozen=True)
-class Kind:
-    """What somebody may have. starter: the recipe that is copied; ways: of training on it, as `recipe models` has
-    them, the one that it takes first; model: where nobody names another; technique: in words. least: rows at once that it needs, because batch normalisation says
-    little on fewer."""
+class DataKind:
+    """What somebody may have. starter: the recipe that is copied; ways: of training on it, as `recipe models` has them,
+    the one that it takes first; model: where nobody names another; technique: in words. least: rows at once that it
+    needs, because batch normalisation says little on fewer."""
 
     title: str
     starter: str
@@ -53,11 +53,11 @@ class Kind:
 
 _ADAPTER = ("minimal/lora", ("lora", "qlora"), "microsoft/Phi-4-mini-instruct", "a LoRA adapter")
 KINDS = {
-    "questions": Kind("Questions and answers", *_ADAPTER),
-    "conversations": Kind("Conversations", *_ADAPTER),
-    "text": Kind("Plain text", "minimal/causal-lm", ("all weights",), "HuggingFaceTB/SmolLM2-360M", "all weights"),
-    "songs": Kind("Songs", *_ADAPTER),
-    "images": Kind("Images", "minimal/image-classification", technique="a ResNet-18", least=16),
+    "questions": DataKind("Questions and answers", *_ADAPTER),
+    "conversations": DataKind("Conversations", *_ADAPTER),
+    "text": DataKind("Plain text", "minimal/causal-lm", ("all weights",), "HuggingFaceTB/SmolLM2-360M", "all weights"),
+    "songs": DataKind("Songs", *_ADAPTER),
+    "images": DataKind("Images", "minimal/image-classification", technique="a ResNet-18", least=16),
 }
 PLACES = {"here": "this machine", "machines": "plain machines", "cluster": "OpenShift"}
 # Columns that people call so, the likeliest first.
@@ -67,9 +67,9 @@ ANSWERING = ("answer", "response", "output", "completion", "reply", "a", "target
 
 @dataclass(frozen=True)
 class Answers:
-    """Empty what nobody has said yet. question, answer: templates of columns, or of songs the column that asks for the song and
-    that of its words; column: of documents. gpus: in each machine. addresses: of plain machines, the main one first; results:
-    a folder that all of them share."""
+    """Empty what nobody has said yet. question, answer: templates of columns, or of songs the column that asks for the
+    song and that of its words; column: of documents. gpus: in each machine. addresses: of plain machines, the main one
+    first; results: a folder that all of them share."""
 
     kind: str = "questions"
     data: str = ""
@@ -86,7 +86,7 @@ class Answers:
     namespace: str = ""
 
     @property
-    def of(self) -> Kind:
+    def of(self) -> DataKind:
         return KINDS[self.kind]
 
     @property
@@ -119,7 +119,8 @@ class Answers:
 
     @property
     def guessed(self) -> tuple[str, str]:
-        """Templates for the question and the answer, by what their columns are called, else the first one and the last one."""
+        """Templates for the question and the answer, by what their columns are called, else the first one and the last
+        one."""
         known = {name.lower(): name for name in self.columns}
         if len(known) < 2:
             raise Stop(
@@ -133,7 +134,8 @@ class Answers:
         return f"[{question}]", f"[{answer}]"
 
     def template(self, text: str) -> str:
-        """A template as somebody says it: in brackets, or the name of one column. Raises Stop where a column is not there."""
+        """A template as somebody says it: in brackets, or the name of one column. Raises Stop where a column is not
+        there."""
         there = self.columns
         whole = text if "[" in text else f"[{text.strip()}]"
         for name in templates.columns(whole):
@@ -203,8 +205,8 @@ QUESTIONS = 3
 
 @dataclass(frozen=True)
 class Draft:
-    """A copy of the recipe `origin` under another name. changes: what is made in it; wished: what somebody asked for; moved: of
-    those what only says where a file now lies; files: by the setting that names each."""
+    """A copy of the recipe `origin` under another name. changes: what is made in it; wished: what somebody asked for;
+    moved: of those what only says where a file now lies; files: by the setting that names each."""
 
     origin: Document
     text: str
@@ -259,7 +261,8 @@ def draft(origin: Path, name: str, wishes: list[Override]) -> Draft:
 
 
 def _without_placeholder(document: Document, wished: list[Override]) -> list[Override]:
-    """What takes code by git out of a copy whose commit is a placeholder: it would need a repository of one's own first."""
+    """What takes code by git out of a copy whose commit is a placeholder: it would need a repository of one's own
+    first."""
     commit = document.lookup(("image", "code_from_git", "commit"))
     if not isinstance(commit, str) or commit.strip("0") or any(change.path[0] == "image" for change in wished):
         return []
@@ -268,15 +271,17 @@ def _without_placeholder(document: Document, wished: list[Override]) -> list[Ove
 
 
 def beside(name: str, folder: Path) -> str:
-    """What a file or folder that a recipe in `folder` names is called in the copy: a file goes with it, below its folder, also
-    where the recipe's own lies above (`../data/x.csv`); a folder, which may be large, stays where it is."""
+    """What a file or folder that a recipe in `folder` names is called in the copy: a file goes with it, below its
+    folder, also where the recipe's own lies above (`../data/x.csv`); a folder, which may be large, stays where it
+    is."""
     if not Path(name).is_absolute() and os.path.isdir(folder / name):
         return os.path.relpath(folder / name)
     return re.sub(r"^(\.\./)+", "", name)
 
 
 def _files(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Every file and folder that a recipe names, in whatever section, and models on the hub, which are neither: where, and its name."""
+    """Every file and folder that a recipe names, in whatever section, and models on the hub, which are neither: where,
+    and its name."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in items:
         if key in ("path", "validation_path", "sample", "sample_task", "base") and isinstance(item, str):
@@ -308,8 +313,8 @@ def _data(name: str, answers: Answers) -> Mapping[str, Any]:
 
 
 def choices(answers: Answers) -> list[tuple[catalog.Model, Need]]:
-    """The catalog's models that can be trained on such data, the smallest first, each with what the first way needs that some card
-    has room for."""
+    """The catalog's models that can be trained on such data, the smallest first, each with what the first way needs
+    that some card has room for."""
     found = []
     for model in filter(None, map(catalog.model, catalog.model_ids())):
         spoken = answers.kind == "text" or model.chat_template
@@ -320,7 +325,8 @@ def choices(answers: Answers) -> list[tuple[catalog.Model, Need]]:
 
 
 def card(answers: Answers, here: str = "") -> str:
-    """The GPU that is proposed: this machine's, else the smallest with room for the model; a middling one where nobody knows."""
+    """The GPU that is proposed: this machine's, else the smallest with room for the model; a middling one where nobody
+    knows."""
     model = catalog.model(answers.base) if answers.base else None
     told = needs_of(model) if model else {}
     return here or next(
@@ -329,8 +335,8 @@ def card(answers: Answers, here: str = "") -> str:
 
 
 def finished(name: str, answers: Answers, sets: Iterable[Override] = ()) -> Draft:
-    """The whole recipe: with a batch that fits its GPU and makes enough steps, what else it takes to fit, questions of its own
-    data, and what `recipe list` says of it. sets: what somebody sets beside, which wins.
+    """The whole recipe: with a batch that fits its GPU and makes enough steps, what else it takes to fit, questions of
+    its own data, and what `recipe list` says of it. sets: what somebody sets beside, which wins.
 
     Raises Stop where it has errors, or has no room on its GPU whatever is changed.
     """
@@ -507,7 +513,8 @@ def minimal_starter(source: str) -> Path:
     return Path(best.file)
 
 
-# Lines of a section of data that are about the rows of one source alone, and where nothing else says which rows validate.
+# Lines of a section of data that are about the rows of one source alone, and where nothing else says which rows
+# validate.
 OF_A_SOURCE = ("hub", "sets", "revision", "subset", "split", "test_split", "sample", "mean", "std")
 VALIDATES, SHARE = ("validation_split", "validation_path"), 0.1
 
@@ -537,7 +544,8 @@ def _with_own_data(document: Document, changes: list[Override]) -> list[Override
 
 
 def _stale_questions(document: Document, change: Override) -> list[Override]:
-    """What takes a demo's questions away that were asked about the data of before; those about new data come from its rows."""
+    """What takes a demo's questions away that were asked about the data of before; those about new data come from its
+    rows."""
     demo = document.lookup(("demo",))
     asked = [name for name in DEMO_QUESTIONS if name in demo] if isinstance(demo, dict) else []
     names = ["demo"] if asked and len(asked) == len(demo) else [f"demo.{name}" for name in asked]

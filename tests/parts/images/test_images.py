@@ -18,7 +18,6 @@ from runner.check.validate import load
 from runner.commands.cli import _code as command
 from runner.parts.images import network, training, translation
 from runner.parts.images.data import SPLITS
-from runner.parts.images.trainer import STOCK_PACKAGES
 from runner.parts.jobs import code, kubernetes
 from runner.parts.proof import hooks, judging
 from runner.recipe.overrides import from_options
@@ -612,6 +611,23 @@ def _file(module):
     return next((path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file()), None)
 
 
+# Import names that OpenShift AI's training image py312-cuda128-torch290 has, among many more. Source: Pipfile and
+# Pipfile.lock in opendatahub-io/distributed-workloads, images/runtime/training/py312-cuda128-torch290 (transformers 5.5.0,
+# accelerate 1.12.0, datasets 4.3.0, numpy 1.26.4, pyarrow 23.0.1, pillow 12.3.0, pydantic 2.12.5, tensorboard 2.20.0).
+# Images up to py312-cuda128-torch280 lack Pillow; there `recipe prepare` has to be done elsewhere.
+STOCK_PACKAGES: tuple[str, ...] = (
+    "PIL",
+    "accelerate",
+    "datasets",
+    "numpy",
+    "pyarrow",
+    "pydantic",
+    "torch",
+    "transformers",
+    "yaml",
+)
+# What transformers itself requires (5.5.0, setup.py).
+STOCK_PACKAGES += ("huggingface_hub", "safetensors", "tokenizers")
 # Packages that the stock image lacks, and the modules that import them when they are called: for spreadsheets, models of the
 # hub, cleaning, and what is said of rows.
 OF_LANGUAGE = {

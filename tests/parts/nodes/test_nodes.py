@@ -83,7 +83,7 @@ def test_what_trains_ends_with_a_script_that_is_killed(tmp_path):
     script = scripts(tmp_path, f"nodes.output_dir={tmp_path}/out", f"nodes.python={tmp_path}/bin/python")[0]
     (tmp_path / "bin").mkdir()
     trains = (
-        "import os, pathlib, sys, time; from runner.trainer import child_process; child_process.watch_parent();"
+        "import os, pathlib, sys, time; from runner.tools import child_process; child_process.watch_parent();"
         "pathlib.Path(sys.argv[1]).write_text(str(os.getpid())); time.sleep(60)"
     )
     stubs = {"python": "", "axolotl": f'exec {shlex.quote(sys.executable)} -c "{trains}" {tmp_path}/pid'}

@@ -1,4 +1,5 @@
-"""`recipe diff`: what two recipes differ in: in their settings, defaults filled in, and in what they need and what is emitted for them."""
+"""`recipe diff`: what two recipes differ in: in their settings, defaults filled in, and in what they need and what is
+emitted for them."""
 
 import json
 import re
@@ -34,7 +35,8 @@ _FOLLOWING = ("fingerprint", "proven_for.")
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that is not the same: its name, both values, None where it is not there, and what it is. unit: of a figure."""
+    """One thing that is not the same: its name, both values, None where it is not there, and what it is. unit: of a
+    figure."""
 
     name: str
     before: Any
@@ -88,8 +90,9 @@ def _meaning(name: str, scenario: str) -> str:
 
 
 def in_plans(before: Document | None, after: Document, price: float | None = None) -> list[Difference]:
-    """What each stage of two recipes needs of memory, time and money, the same or not, and the emitted settings that differ.
-    before: None for none, and then no emitted settings are told. price: of one GPU hour, None for the recipes' own.
+    """What each stage of two recipes needs of memory, time and money, the same or not, and the emitted settings that
+    differ. before: None for none, and then no emitted settings are told. price: of one GPU hour, None for the recipes'
+    own.
 
     Raises Stop where one of them is not valid."""
     old, old_units = _planned(before, price) if before else ({}, {})

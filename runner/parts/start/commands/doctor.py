@@ -55,8 +55,8 @@ PACKAGES = (
 )
 # What torchrun on one machine and the training operator meet on.
 PORTS = (29500, 23456)
-# FlashAttention as transformers takes it where the package is not there: from the hub, or from a folder that LOCAL_KERNELS
-# names for it (the kernels library's own variable).
+# FlashAttention as transformers takes it where the package is not there: from the hub, or from a folder that
+# LOCAL_KERNELS names for it (the kernels library's own variable).
 FLASH_KERNEL = "kernels-community/flash-attn2"
 
 
@@ -106,8 +106,8 @@ class Machine:
 
 
 def probe(folder: Path, models: tuple[str, ...] = (), ports: tuple[int, ...] = PORTS) -> Machine:
-    """This machine, as far as it can be seen. folder: where results would go. models: names on the hub to ask for. ports:
-    those to be free."""
+    """This machine, as far as it can be seen. folder: where results would go. models: names on the hub to ask for.
+    ports: those to be free."""
     hub = why_no_hub()
     return Machine(
         python=platform.python_version(),
@@ -156,7 +156,8 @@ def _cards() -> tuple[Card, ...]:
 
 
 def _flash_kernel() -> str | None:
-    """The folder that FlashAttention's kernel is loaded from, as LOCAL_KERNELS names it (NAME=FOLDER, `:` between them)."""
+    """The folder that FlashAttention's kernel is loaded from, as LOCAL_KERNELS names it (NAME=FOLDER, `:` between
+    them)."""
     for entry in os.environ.get("LOCAL_KERNELS", "").split(":"):
         name, _, folder = entry.partition("=")
         if name == FLASH_KERNEL and Path(folder).is_dir():
@@ -188,12 +189,15 @@ def _memory_gib() -> float:
 
 def _free_gib(folder: Path) -> float:
     """Free space where `folder` is or would be, GiB; 0 where it cannot be told."""
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
     try:
-        return shutil.disk_usage(folder).free / 2**30
+        return shutil.disk_usage(_existing(folder)).free / 2**30
     except OSError:
         return 0.0
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that is there."""
+    return next((each for each in (folder, *folder.parents) if each.exists()), folder)
 
 
 def _taken(port: int) -> bool:
@@ -251,7 +255,8 @@ class Finding:
 
 
 def findings(machine: Machine, recipe: Recipe | None = None, plan: Plan | None = None) -> list[Finding]:
-    """Everything worth saying, in the order of the checks; with a recipe also what it asks for, of its own GPUs alone."""
+    """Everything worth saying, in the order of the checks; with a recipe also what it asks for, of its own GPUs
+    alone."""
     if recipe and machine.cards:
         taken = particular(machine.visible, gpus_of(recipe), len(machine.cards))
         names = device_names(machine.visible, len(machine.cards))
@@ -398,14 +403,7 @@ def disk(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator
         yield Finding(PROBLEM, "disk", text, "free some, or use --out")
     else:
         yield Finding(WARNING, "disk", text, "models take tens of GiB; free some space")
-
-
-def files(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
-    """Whether results can be written at all."""
-    folder = Path(machine.folder)
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    if not os.access(folder, os.W_OK):
+    if not os.access(folder := _existing(Path(machine.folder)), os.W_OK):
         yield Finding(PROBLEM, "disk", f"nothing can be written to {folder}", "another folder with --out")
 
 
@@ -435,7 +433,7 @@ def hub(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[
 
 
 # Each check costs one line here.
-CHECKS = (packages, gpus, memory, disk, files, ports, hub)
+CHECKS = (packages, gpus, memory, disk, ports, hub)
 
 
 def needed_gib(recipe: Recipe | None, plan: Plan | None) -> float:

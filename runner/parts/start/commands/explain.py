@@ -1,4 +1,5 @@
-"""`recipe explain`: what a setting does, tried on a recipe: what more and less of it cost, and which emitted lines it changes."""
+"""`recipe explain`: what a setting does, tried on a recipe: what more and less of it cost, and which emitted lines it
+changes."""
 
 import difflib
 import json
@@ -43,8 +44,8 @@ _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)( ?[A-Za-z]+)\Z")
 
 @dataclass(frozen=True)
 class Tried:
-    """A recipe with another value. memory_bytes: of its largest stage, seconds: of all; None where nobody can tell. refused: why
-    it cannot have that value; changed: lines of emitted files that are then others, by file."""
+    """A recipe with another value. memory_bytes: of its largest stage, seconds: of all; None where nobody can tell.
+    refused: why it cannot have that value; changed: lines of emitted files that are then others, by file."""
 
     value: Any
     memory_bytes: int | None = None
@@ -59,8 +60,9 @@ class Tried:
 
 @dataclass(frozen=True)
 class Explained:
-    """A setting: what its schema says of it, what it may be, with the scenarios where it is that, and the settings within it with
-    their titles; and tried on a recipe what it is there, where that comes from, and the values beside it."""
+    """A setting: what its schema says of it, what it may be, with the scenarios where it is that, and the settings
+    within it with their titles; and tried on a recipe what it is there, where that comes from, and the values beside
+    it."""
 
     setting: str
     title: str
@@ -78,8 +80,8 @@ class Explained:
 
 
 def named(word: str, scenarios: tuple[str, ...]) -> list[str]:
-    """The whole names of the settings that a word means: as it stands, as the end of a name, or as another tool calls it; that of
-    `train` first, which most recipes have.
+    """The whole names of the settings that a word means: as it stands, as the end of a name, or as another tool calls
+    it; that of `train` first, which most recipes have.
 
     Raises Stop where there is none, with those that are near.
     """
@@ -133,7 +135,8 @@ def tried(explained: Explained, recipe: Recipe) -> Explained:
 
 
 def _others(recipe: Recipe, setting: str, value: Any) -> list[Any]:
-    """Values to try: half and twice a number or an amount, the other choices, and of 0 or what is left out the schema's example."""
+    """Values to try: half and twice a number or an amount, the other choices, and of 0 or what is left out the schema's
+    example."""
     part = by_schema.part(recipe.scenario, setting)
     if "const" in part or part.get("properties"):
         return []
@@ -183,8 +186,8 @@ def _tried(recipe: Recipe, setting: str, value: Any, before: Mapping[str, str] |
 
 
 def _differing(before: Mapping[str, str] | None, other: Recipe) -> dict[str, tuple[str, ...]] | None:
-    """The lines of emitted files that the other recipe has and were not there before, hashes apart. Copies of the recipe count
-    where nothing else differs."""
+    """The lines of emitted files that the other recipe has and were not there before, hashes apart. Copies of the
+    recipe count where nothing else differs."""
     if before is None:
         return None
     after = _emitted(other)

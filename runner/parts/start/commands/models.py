@@ -116,7 +116,8 @@ def models(context: click.Context, recipe: str | None, card: str | None, style: 
 
 
 def _row(model: catalog.Model, where: str, needs: Mapping[str, Need], sized: bool) -> tuple[str, ...]:
-    """A line of the table. sized: whether it says how much memory each way takes, and not which card is the smallest."""
+    """A line of the table. sized: whether it says how much memory each way takes, and not which card is the
+    smallest."""
     ways = [needs.get(way) for way in WAYS]
     if sized:
         cells = [units.gib(need.memory_bytes) if need else "-" for need in ways]
@@ -205,7 +206,8 @@ def written(file: Path, name: str, revision: str, known_as: str | None = None) -
 
 
 def on_hub(name: str, revision: str) -> Model:
-    """The model of that name and revision on the hub, with the commit that this is now. Raises Stop where it cannot be had."""
+    """The model of that name and revision on the hub, with the commit that this is now. Raises Stop where it cannot be
+    had."""
     from httpx import HTTPError
     from huggingface_hub import HfApi, hf_hub_download
     from huggingface_hub.errors import (

@@ -42,8 +42,9 @@ ROWS, WIDTH = 3, 400
 
 @dataclass(frozen=True)
 class Question:
-    """name: the field of Answers that it is about. value: what that becomes with what was said; raises Stop where that cannot be.
-    proposed: what Enter says, empty where nobody knows. asked: whether it is one at all; shown: said before."""
+    """name: the field of Answers that it is about. value: what that becomes with what was said; raises Stop where that
+    cannot be. proposed: what Enter says, empty where nobody knows. asked: whether it is one at all; shown: said
+    before."""
 
     name: str
     text: str
@@ -230,7 +231,8 @@ def terminal() -> bool:
 
 
 def asked(name: str, given: Mapping[str, str], sets: list[Override]) -> tuple[Draft, Answers]:
-    """The recipe that answers make: those that are given, and where somebody is there the others asked for; else what is proposed.
+    """The recipe that answers make: those that are given, and where somebody is there the others asked for; else what
+    is proposed.
 
     Raises Stop where one that is given cannot be, or where one is missing that nobody can propose.
     """
@@ -304,7 +306,8 @@ def _taken(one: Question, name: str, answers: Answers, said: str) -> Answers:
 
 
 def _looked(name: str, answers: Answers) -> bool:
-    """Shows the first rows as the model will see them, and what is to be said of the file. Whether it can be used at all."""
+    """Shows the first rows as the model will see them, and what is to be said of the file. Whether it can be used at
+    all."""
     try:
         made = drafting.drafted(name, answers)
         found = drafting.first_rows(name, answers, ROWS)

@@ -1,0 +1,220 @@
+"""`recipe export`, `push` and `register`: the model of a run for others; and `recipe merge`: an adapter becomes part of its base
+model."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from runner.commands.options import complete_recipe, end, open_recipe, run_option, say, set_option
+from runner.recipe.recipe import Recipe
+from runner.run import inference, run_folder
+from runner.run.stage_folder import StageFolder
+from runner.scenarios import translate
+from runner.tools.problem import Stop
+from runner.tools.run_files import ADAPTER, BEST_IMAGES, BEST_MODEL
+from runner.trainer import merging
+from runner.trainer.results import precision_of
+
+if TYPE_CHECKING:
+    from runner.parts.export.trained_model import TrainedModel
+
+run_argument = click.argument("run", metavar="RUN", shell_complete=complete_recipe)
+stage_option = click.option("--stage", metavar="STAGE", help="The model that this stage left. Default: the last one.")
+form_option = click.option(
+    "--format", "form", type=click.Choice(("safetensors", "adapter", "gguf")), default="safetensors", show_default=True,
+    help="The whole model, the adapter alone, or a file for llama.cpp and Ollama.",
+)  # fmt: skip
+quantize_option = click.option(
+    "--quantize", metavar="KIND", help="Of GGUF: q8_0, q4_k_m, f16 and others. Default: as the weights are."
+)
+
+
+def kind_of(form: str, quantize: str | None) -> str | None:
+    """The kind of a GGUF file. Raises Stop where there is none of that name, or it is to be no such file."""
+    from runner.parts.export.gguf import KINDS
+
+    if quantize and form != "gguf":
+        raise Stop("`--quantize` goes with `--format gguf`.", "Leave it out.", code=2)
+    if quantize and quantize.lower() not in KINDS:
+        raise Stop(f"There is no kind `{quantize}`.", f"Known are {', '.join(KINDS)}.", code=2)
+    return quantize.lower() if quantize else None
+
+
+def opened(run: str, stage: str | None) -> TrainedModel:
+    """The model of a run folder, or of the latest run of a recipe."""
+    from runner.parts.export.trained_model import of
+    from runner.recipe.reading import read
+    from runner.run.run_folder import find
+
+    folder = find(str(read(run).data.get("name", run)), None) if Path(run).is_file() else find("", run)
+    return of(folder, stage)
+
+
+@click.command()
+@run_argument
+@form_option
+@quantize_option
+@stage_option
+@click.option("--out", metavar="DIR", help="Where it goes. Default: export/FORMAT in the run.")
+def export(run: str, form: str, quantize: str | None, stage: str | None, out: str | None) -> None:
+    """Write the model of a RUN for others, proven to be what was trained, with a model card.
+
+    RUN is a run folder; in its place a recipe means its latest run.
+    """
+    from runner.tools.process import hush
+
+    hush()
+    from runner.parts.export import exporting
+
+    kind, source = kind_of(form, quantize), opened(run, stage)
+    with source.folder.run.lock():
+        made = exporting.export(source, form, kind, Path(os.path.abspath(out)) if out else None, say)
+    say(f"{os.path.relpath(made)}/")
+    end("Proven to be the trained model.", "push", run, "OWNER/NAME")
+
+
+@click.command()
+@run_argument
+@click.argument("name", metavar="NAME")
+@form_option
+@quantize_option
+@stage_option
+@click.option("--public", is_flag=True, help="Let everybody read it. Default: a new repository is private.")
+def push(run: str, name: str, form: str, quantize: str | None, stage: str | None, public: bool) -> None:
+    """Send the model of a RUN to the Hugging Face hub as NAME, with its card; it is exported first where it is not yet.
+
+    The token is that of HF_TOKEN or of `hf auth login`. RUN is a run folder; in its place a recipe means its latest run.
+    """
+    from runner.tools.process import hush
+
+    hush()
+    from runner.parts.export import sending
+
+    kind, source = kind_of(form, quantize), opened(run, stage)
+    with source.folder.run.lock():
+        say(sending.push(source, name, form, kind, public, say))
+    end("It lies on the hub.", "register", run, "--registry", "URL")
+
+
+@click.command()
+@run_argument
+@click.option(
+    "--registry",
+    "server",
+    required=True,
+    metavar="URL",
+    help="The registry's address, such as https://registry.example.com.",
+)
+@click.option("--name", metavar="NAME", help="What the model is called there. Default: as the recipe.")
+@click.option(
+    "--version", "version", metavar="VERSION", help="Default: the recipe's fingerprint and the number of the run."
+)
+@click.option(
+    "--uri", metavar="URI", help="Where the model lies. Default: where it was pushed to, or the cluster's claim."
+)
+@stage_option
+def register(run: str, server: str, name: str | None, version: str | None, uri: str | None, stage: str | None) -> None:
+    """Enter the model of a RUN in a Model Registry: where it lies, and the recipe, data and evaluation that it comes from.
+
+    A token is read from MODEL_REGISTRY_TOKEN. RUN is a run folder; in its place a recipe means its latest run.
+    """
+    import model_registry  # noqa: F401 - said here, before anything is read
+
+    from runner.tools.process import hush
+
+    hush()
+    from runner.parts.export import sending
+
+    source = opened(run, stage)
+    usual = f"{source.run.planned.fingerprint}-{source.run.state.id[:8]}"
+    name, version = name or source.run.name, version or usual
+    where = sending.register(source, server, name, version, uri)
+    say(f"{name} {version} is in the registry; it lies at {where}")
+    end("It is entered.", "report", run)
+
+
+@click.command()
+@click.argument("path", metavar="RECIPE|ADAPTER", shell_complete=complete_recipe)
+@set_option
+@run_option
+@click.option(
+    "--out", metavar="DIR", help="Where to write the model. Default: best_model of the run, or ADAPTER-merged."
+)
+def merge(path: str, sets: tuple[str, ...], run_dir: str | None, out: str | None) -> None:
+    """Add the adapter that a RECIPE trained, or that lies in a folder, to its base model, and write the whole model."""
+    from runner.tools.process import hush
+
+    hush()
+    if (Path(path) / "adapter_config.json").is_file():
+        if sets or run_dir:
+            raise Stop("`--set` and `--run` go with a recipe, and this is an adapter.", "Leave them out.", code=2)
+        written = merge_adapter(Path(path), Path(out) if out else None)
+    elif Path(path).is_dir():
+        raise Stop(
+            f"`{path}` holds no adapter: it has no `adapter_config.json`.",
+            "Name a recipe, or `lora_adapter` in the folder of a run.",
+        )
+    else:
+        recipe, _ = open_recipe(path, sets)
+        written = merge_run(recipe, run_dir, Path(out) if out else None)
+    say(f"the whole model is in {written}")
+    end(
+        "It can be asked and served without its adapter.",
+        *(("ask", path, "QUESTION") if Path(path).is_file() else ("doctor",)),
+    )
+
+
+def merge_run(recipe: Recipe, run_dir: str | None, out: Path | None) -> Path:
+    """Merges the adapter of a recipe's run; returns the folder of the model.
+
+    Raises Stop where the recipe trains no adapter, or the run has none yet.
+    """
+    plan = translate(recipe, run_folder.folder(recipe.name, "run").place())
+    stages = [stage.name for stage in plan.stages if stage.trains and stage.config.get("adapter")]
+    if not stages:
+        best = f"{BEST_MODEL}/" if "base_model" in plan.stages[-1].config else BEST_IMAGES
+        raise Stop(
+            f"`{recipe.document.file}` trains the model itself and no adapter, so there is nothing to merge.",
+            f"Its model is in `{best}` of the run.",
+        )
+    run = run_folder.find(recipe.name, run_dir)
+    plan = inference.plan_of(recipe, run)
+    folder = StageFolder(plan, plan.stage(stages[-1]))
+    config, adapter = folder.stage.config, folder.path / ADAPTER
+    # The run may have been moved or fetched since the adapter's own note.
+    base = (config["base_model"], config.get("revision_of_model"))
+    options = (precision_of(config), bool(config.get("trust_remote_code")), base)
+    if out and not (folder.model.exists() and out.exists() and out.samefile(folder.model)):
+        return _merge(adapter, out, *options)
+    with run.lock():
+        written = _merge(adapter, folder.model, *options)
+        if folder.finished:
+            folder.mark("finished", outputs=folder.outputs())
+    return written
+
+
+def merge_adapter(adapter: Path, out: Path | None) -> Path:
+    """Merges the adapter in a folder. Raises Stop where it is none, or its base cannot be loaded."""
+    return _merge(adapter, out or adapter.with_name(f"{adapter.name}-merged"), "auto", trust=False)
+
+
+def _merge(adapter: Path, out: Path, precision: str, trust: bool, base: tuple[str, str | None] | None = None) -> Path:
+    if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / "config.json").is_file())):
+        raise Stop(f"`{out}` holds other things than a model.", "Name an empty or a new folder with `--out`.")
+    try:
+        base = merging.base_of(adapter, base)
+        for kind, kept in (("adapter itself", adapter), ("adapter's base model", Path(base[0]))):
+            if out.exists() and kept.exists() and out.samefile(kept):
+                raise Stop(f"`{out}` holds the {kind}, which would be lost.", "Name another folder with `--out`.")
+        return merging.merge(adapter, out, precision, trust, base)
+    except merging.NotAnAdapter as error:
+        raise Stop(str(error), "A finished run of scenario `lora` has one in `lora_adapter/`.") from None
+    except (OSError, ValueError) as error:
+        raise Stop(
+            f"The adapter in `{adapter}` cannot be merged: {' '.join(str(error).split()[:40])}",
+            "Check the base model that its adapter_config.json names, that all of the adapter's files are whole, and your network.",
+        ) from None
