@@ -30,8 +30,10 @@ def place(recipe: Recipe, name: str | None = None) -> Place:
     """
     if name and hasattr(target(name), "place"):
         return target(name).place(recipe)
-    first = next((target(each) for each in named(recipe) if hasattr(target(each), "place")), None)
-    return replace(first.place(recipe), files_dir=None) if first else _here(recipe)
+    for first in map(target, NAMES):  # imported one by one, because the first is usually enough
+        if hasattr(first, "place") and first.named(recipe):
+            return replace(first.place(recipe), files_dir=None)
+    return _here(recipe)
 
 
 def _here(recipe: Recipe) -> Place:

@@ -14,7 +14,6 @@ from runner.recipe.document import Path_
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.scenarios.contract import Measurable
-from runner.scenarios.shared.rehearsal import substitute
 from runner.tools.names import ALIKE, did_you_mean, listed, nearest, setting
 from runner.tools.problem import Problem, Stop
 
@@ -273,6 +272,8 @@ def in_rehearsal(recipe: Recipe) -> Iterator[Override]:
 
     Raises Stop where it names some and no file that stands in for them.
     """
+    from runner.scenarios.shared.rehearsal import substitute  # with the twin, which nothing but a rehearsal needs
+
     section = recipe.settings.get("evaluation") or {}
     tasks = section.get("tasks") or ()
     if tasks and not section.get("sample_task"):
