@@ -25,8 +25,11 @@ rehearse: install
 # heavy ones first. A cluster is one for all tests.
 WORKERS := $(if $(RECIPE_TEST_KUBECONFIG),0,3)
 
+# `make test PART=serve` runs the tests of that part alone.
+PART ?=
+
 test: install lint
-	$(BIN)/python -m pytest -m "not long" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -m "not long" -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(if $(PART),tests/parts/$(PART))
 
 # Kubeflow Pipelines' SDK wants an older Kubernetes client than ours.
 KFP := build/kfp
