@@ -14,7 +14,8 @@ import pytest
 from runner import scenarios
 from runner.check.by_schema import schema
 from runner.check.validate import changed, judge, load, override
-from runner.parts.planner import forecast, report, text
+from runner.parts.plan_view import report, text
+from runner.parts.planner import forecast
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
 from runner.recipe.overrides import Override

@@ -26,7 +26,7 @@ from runner.check.by_schema import part as part_of
 from runner.check.by_schema import schema
 from runner.check.validate import judge, override
 from runner.parts.openshift import site
-from runner.parts.planner import report
+from runner.parts.plan_view import report
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
 from runner.parts.start.commands.explain import COPIES

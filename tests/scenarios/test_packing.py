@@ -73,7 +73,7 @@ def test_a_pipeline_packs_its_sft_and_joins_nothing_that_is_compiled():
 
 
 def test_a_packed_batch_is_said_in_tokens(capsys):
-    from runner.parts.planner import text
+    from runner.parts.plan_view import text
     from runner.parts.planner.planned import Planned
 
     recipe, _, _ = load(SURVIVAL, from_options(("train.packing=pack",)))

@@ -4,6 +4,9 @@ from runner.parts import Part
 
 PART = Part(
     package=__name__,
-    needs=("planner",),
+    needs=(
+        "plan_view",
+        "planner",
+    ),
     commands={"edit": "Edit a recipe in the browser, with its plan as you type."},
 )

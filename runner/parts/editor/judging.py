@@ -13,11 +13,11 @@ from runner import scenarios
 from runner.check import by_schema
 from runner.check.validate import changed, examined
 from runner.data import RenderedExample
+from runner.parts.plan_view.text import verdict
 from runner.parts.planner import forecast
 from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
-from runner.parts.planner.text import verdict
 from runner.recipe import copying, reading
 from runner.recipe.document import Document, Path_
 from runner.recipe.recipe import Recipe

@@ -12,8 +12,4 @@ PART = Part(
         "after_run": "calibration.after",
         "after_plan": "calibration.after_plan",
     },
-    commands={
-        "plan": "Say whether it fits, how long, how much, and what to change.",
-        "gpus": "Show the GPUs that a recipe can name, and how it does on each.",
-    },
 )

@@ -4,6 +4,6 @@ from runner.parts import Part
 
 PART = Part(
     package=__name__,
-    needs=("planner",),
+    needs=("plan_view", "planner"),
     hooks={"trace": "tracing.trace", "plan_by_trace": "tracing.plan_by_trace"},
 )

@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.table import Table
 
 from runner.commands.options import say
+from runner.parts.plan_view.report import dumped
 from runner.parts.planner import memory
 from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.formulas import Traced, left_out
-from runner.parts.planner.report import dumped
 from runner.parts.planner.workload import Run, Workload
 from runner.plan import Plan
 from runner.recipe import units

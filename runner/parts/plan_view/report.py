@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from xml.sax.saxutils import escape, quoteattr
 
+from runner.parts.plan_view.scaling import StageOnMachines, rows
 from runner.parts.planner import forecast, limits, storage
 from runner.parts.planner.duration import Duration
 from runner.parts.planner.forecast import Forecast
@@ -15,7 +16,6 @@ from runner.parts.planner.formulas import Traced
 from runner.parts.planner.memory import Memory, Moment
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.recipe_offers import Offer
-from runner.parts.planner.scaling import StageOnMachines, rows
 from runner.recipe import units
 
 # How many moments of the backward pass are reported; it has one for each layer.

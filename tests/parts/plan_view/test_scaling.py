@@ -9,8 +9,8 @@ import random
 import pytest
 
 from runner.check.validate import load
-from runner.parts.planner import scaling
-from runner.parts.planner.commands.plan import _counts
+from runner.parts.plan_view import scaling
+from runner.parts.plan_view.commands.plan import _counts
 from runner.parts.planner.planned import Planned
 from runner.recipe.overrides import from_options
 from runner.tools.problem import Stop

@@ -7,7 +7,8 @@ from rich.console import Console
 from rich.table import Table
 
 from runner.commands.options import say
-from runner.parts.planner import scaling, storage
+from runner.parts.plan_view import scaling
+from runner.parts.planner import storage
 from runner.parts.planner.duration import Duration
 from runner.parts.planner.forecast import Forecast, basis
 from runner.parts.planner.formulas import MOST_TRIED, Traced, left_out

@@ -12,7 +12,8 @@ from runner import parts
 from runner.check import by_schema
 from runner.check.validate import load
 from runner.commands.options import end, open_recipe, print_notes, recipe_path, say, set_option, with_section
-from runner.parts.planner import calibration, constants, forecast, limits, recipe_offers, report, text
+from runner.parts.plan_view import report, text
+from runner.parts.planner import calibration, constants, forecast, limits, recipe_offers
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.recipe_offers import Offer
