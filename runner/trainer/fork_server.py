@@ -114,14 +114,15 @@ def _before(module: str) -> tuple[str, ...] | None:
 
 
 def _program(command: list[str], env: Mapping[str, str]) -> str:
-    """The module of a command that a server can fork: a known program, one process, no GPU, because CUDA does not
-    survive a fork. Empty for any other command."""
-    module = command[2] if command[:2] == [sys.executable, "-m"] and "torchrun" not in command else ""
+    """The module of a command that a server can import: a known program, no GPU, because CUDA does not survive a fork.
+    Empty for any other command."""
+    module = command[2] if command[:2] == [sys.executable, "-m"] else ""
     return module if _servers and _before(module) is not None and env.get("CUDA_VISIBLE_DEVICES") == "" else ""
 
 
 def ahead(command: list[str], env: Mapping[str, str]) -> None:
-    """Lets a server import what a command will need, while something else goes on."""
+    """Lets a server import what a command will need, while something else goes on; also for a program in several
+    processes, which are no forks but find the files in memory, as the programs after it find the imports."""
     if module := _program(command, env):
         # Without a server, `fork` leaves the program to a process of its own.
         with suppress(OSError):
@@ -130,7 +131,7 @@ def ahead(command: list[str], env: Mapping[str, str]) -> None:
 
 def _fork(command: list[str], env: Mapping[str, str], output: int) -> Forked | None:
     """As `fork`. output: the file that the program writes into."""
-    if not (module := _program(command, env)):
+    if "torchrun" in command or not (module := _program(command, env)):
         return None
     server = _servers[-1]
     program = {"module": module, "before": _before(module), "arguments": command[3:], "env": dict(env)}
