@@ -32,7 +32,8 @@ def place(recipe: Recipe, name: str | None = None) -> Place:
         return target(name).place(recipe)
     for first in map(target, NAMES):  # imported one by one, because the first is usually enough
         if hasattr(first, "place") and first.named(recipe):
-            return replace(first.place(recipe), files_dir=None)
+            there = first.place(recipe)
+            return there if name else replace(there, files_dir=None)
     return _here(recipe)
 
 

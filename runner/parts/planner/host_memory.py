@@ -1,5 +1,5 @@
 """Main memory of one machine beside its GPUs, for a language model: at each moment when it takes more than its
-processes do. Bytes. Measured by benchmarks/main_memory.py.
+processes do; and what its weights and checkpoints take on disk. Bytes. Measured by benchmarks/main_memory.py.
 """
 
 from runner.parts.planner import parameters, state

@@ -1,4 +1,4 @@
-"""Parameters: every weight of a model by name and shape, from its geometry alone."""
+"""Parameters: every weight of a model by name and shape, and what its layers keep for the backward pass, from its geometry alone."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What lies on one GPU between steps: weights, gradients, optimizer state, and what sharding does to them. Bytes."""
+"""What lies on one GPU between steps: weights, gradients, optimizer state, and what sharding and offloading do to them. Bytes."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache

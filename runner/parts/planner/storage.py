@@ -1,4 +1,5 @@
-"""Disk and main memory: what a run writes to its claims and holds beside its GPUs. Bytes throughout."""
+"""Disk and main memory: what a run writes to its claims and holds beside its GPUs, in bytes; and the
+seconds that a pod gets to end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Workload: the one input of a language model's estimate, and how a stage's own config becomes one."""
+"""Workload: the one input of a language model's estimate, how a stage's own config becomes one, and what follows from it: steps,
+tokens a row, checkpoints."""
 
 import math
 import re

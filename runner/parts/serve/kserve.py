@@ -34,6 +34,9 @@ START_MINUTES, PROBE_SECONDS = 60, 10
 SHM_GIB = 2
 CONTENT = "recipe-runner/content"
 
+# It serves what the recipe's pods have left.
+place = kubernetes.place
+
 
 def named(recipe: Recipe) -> bool:
     return "openshift" in recipe.settings and "serve" in recipe.settings

@@ -1,4 +1,5 @@
-"""Stand-ins: what needs a GPU's own code, replaced by code that asks for the same memory and does no arithmetic."""
+"""Stand-ins: what needs a GPU's own code, replaced by code that asks for the same memory and does no arithmetic; the
+loss on preferences; and the count of the bytes that are alive."""
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping

@@ -17,6 +17,7 @@ from runner.parts.serve.kserve import arguments, served
 from runner.parts.serve.serving import source
 from runner.recipe.overrides import from_options
 from runner.render import emit
+from runner.scenarios.targets import place
 from runner.tools.problem import Stop
 from runner.tools.vllm import RANKS
 from tests.conftest import ROOT, setting_of
@@ -186,6 +187,15 @@ def test_several_gpus_share_the_model_and_memory():
     assert predictor["serviceAccountName"] == "server"
     (mount,) = [one for one in predictor["model"]["volumeMounts"] if one["name"] == "shm"]
     assert mount["mountPath"] == "/dev/shm"
+
+
+def test_a_server_sees_the_folders_of_the_recipes_pods():
+    recipe, _, _ = load(ROOT / "recipes" / "lyrics.yaml")
+    there = place(recipe, kserve.NAME)
+    assert there == place(recipe, "pytorchjob") and there.files_dir
+    here, _, _ = load(ROOT / "recipes" / "minimal" / "lora.yaml", from_options(("serve={}",)))
+    with pytest.raises(Stop, match="no section `openshift`"):
+        served(here)
 
 
 def test_a_recipe_is_rendered_for_a_server_only_where_it_says_so():
