@@ -333,7 +333,10 @@ def test_a_tracking_servers_key_comes_by_reference_too(golden_message):
     env = environment(pod(*options)["containers"][0])
     for name in ("WANDB_API_KEY", "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN"):
         assert env[name] == {"secretKeyRef": {"name": "tracking", "key": name, "optional": True}}
-    mlflow = ("train.report_to=mlflow",), ["MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN"]
+    mlflow = (
+        ("train.report_to=mlflow", "openshift.image=quay.io/me/with-mlflow:1"),
+        ["MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN"],
+    )
     for more, names in (((), ["WANDB_API_KEY"]), mlflow):
         files = {file.path: file.text for file in render(plan_of(SURVIVAL, *options, *more))}
         command = commands_for_secrets(files["pytorchjob.yaml"])

@@ -41,7 +41,7 @@ FILES = {
     "queue.yaml": "the line in which jobs wait for GPUs; without Kueue delete this line, and `queue` in the recipes",
     "access.yaml": "who pods are, and what people may do",
     "build.yaml": "the image, built in the cluster",
-    "pull.yaml": "the right to fetch the image that another namespace has built",
+    "pull.yaml": "the right to fetch the image that another namespace has built; somebody with rights there applies it",
     "tensorboard.yaml": "curves of all runs, and who may reach them",
     "monitoring.yaml": "what the cluster's Prometheus reads of training, and its way there",
 }
