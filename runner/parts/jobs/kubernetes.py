@@ -44,6 +44,8 @@ CLAIMS_FILE, CONFIG_FILE = "claims.yaml", "configmap.yaml"
 # The modes of a claim that several machines may write at a time, and of one that only one may.
 SHARED, SINGLE = "ReadWriteMany", "ReadWriteOnce"
 IMAGE_REGISTRY = "image-registry.openshift-image-registry.svc:5000"
+# What a build does not need of a checkout. `oc` alone leaves out `.git`; an environment is 5 to 8 GB.
+UNSENT = r"(^|/)(\.git|\.venv|build|runs)(/|$)"
 # The kinds of training job, by their targets; from this version of OpenShift AI on a TrainJob takes `runtimePatches`, and there is
 # no PyTorchJob any more.
 PYTORCHJOB, TRAINJOB = "pytorchjob", "trainjob"
@@ -179,6 +181,12 @@ def scraped(plan: Plan) -> dict[str, str]:
         "prometheus.io/path": "/metrics",
         "prometheus.io/port": str(plan.site["metrics_port"]),
     }
+
+
+def build_command(name: str = "recipe-runner", namespace: str = "") -> str:
+    """What builds the image `name` from the root of a checkout. namespace: empty for the one that `oc` is in."""
+    space = f" --namespace {namespace}" if namespace else ""
+    return f"oc start-build {name}{space} --from-dir=. --exclude='{UNSENT}' --follow"
 
 
 def image(plan: Plan) -> str:

@@ -4,7 +4,7 @@ record."""
 from collections.abc import Collection
 
 from runner.check.validate import TOO_LARGE
-from runner.parts.planner import constants, forecast, storage
+from runner.parts.planner import constants, forecast, preparing, storage
 from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.plan import Plan, Prediction
@@ -26,7 +26,8 @@ def problems(recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Probl
     except UnknownArchitecture:
         return []  # an architecture without formulas; `plan` says so
     notes += storage.problems(recipe.document, plan, forecasts, severity="note")
-    notes += [*forecast.notes(recipe, forecasts), *forecast.ended_by_deadline(recipe, forecasts)]
+    notes += forecast.notes(recipe, forecasts)
+    notes += forecast.ended_by_deadline(recipe, forecasts, preparing.of(recipe, plan, look=False))
     return [note for note in (*notes, *_few(recipe, plan)) if note]
 
 

@@ -333,7 +333,10 @@ def test_a_tracking_servers_key_comes_by_reference_too(golden_message):
     env = environment(pod(*options)["containers"][0])
     for name in ("WANDB_API_KEY", "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN"):
         assert env[name] == {"secretKeyRef": {"name": "tracking", "key": name, "optional": True}}
-    mlflow = ("train.report_to=mlflow",), ["MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN"]
+    mlflow = (
+        ("train.report_to=mlflow", "openshift.image=quay.io/me/with-mlflow:1"),
+        ["MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN"],
+    )
     for more, names in (((), ["WANDB_API_KEY"]), mlflow):
         files = {file.path: file.text for file in render(plan_of(SURVIVAL, *options, *more))}
         command = commands_for_secrets(files["pytorchjob.yaml"])
@@ -890,6 +893,25 @@ def test_the_command_writes_a_site_and_says_what_to_do_with_it(recipe_command, t
         "oc start-build recipe-runner --namespace team-a --from-dir=. ",
     ):
         assert f"\n{step}" in done.stdout
+
+
+def test_a_build_gets_the_checkout_without_environments_and_results():
+    """The folders that a build leaves out hold nothing that the image copies, and everything that is large."""
+    unsent = re.compile(kubernetes.UNSENT)
+    kept = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert len(kept) > 500 and [path for path in kept if unsent.search(path)] == []
+    for large in (
+        ".venv/lib/python3.11/site-packages/torch/lib/libtorch.so",
+        ".git/objects/00",
+        "runs/a",
+        "build/kfp/bin",
+    ):
+        assert unsent.search(large), large
+    (command,) = re.findall(r"^oc start-build .*$", (ROOT / "docs" / "cluster.md").read_text("utf-8"), re.M)
+    assert command == kubernetes.build_command("recipe-runner", "my-namespace")
+    build = site_of("starters")  # every build asks for room on its machine's disk
+    asked = [one["spec"]["resources"]["requests"] for one in called(build, "BuildConfig").values()]
+    assert asked and all(one["ephemeral-storage"] == "40Gi" for one in asked)
 
 
 def test_people_may_do_what_the_commands_do_and_never_delete_claims():

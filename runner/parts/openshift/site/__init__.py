@@ -13,6 +13,7 @@ from itertools import groupby
 from pathlib import Path, PurePosixPath
 from string import Template
 
+from runner.catalog import hardware
 from runner.parts.jobs import batch, kubernetes, podspec, trainjob
 from runner.parts.jobs.kubernetes import CLAIMS_FILE, IMAGE_REGISTRY, Manifest, image
 from runner.parts.openshift import driver_job
@@ -40,7 +41,7 @@ FILES = {
     "queue.yaml": "the line in which jobs wait for GPUs; without Kueue delete this line, and `queue` in the recipes",
     "access.yaml": "who pods are, and what people may do",
     "build.yaml": "the image, built in the cluster",
-    "pull.yaml": "the right to fetch the image that another namespace has built",
+    "pull.yaml": "the right to fetch the image that another namespace has built; somebody with rights there applies it",
     "tensorboard.yaml": "curves of all runs, and who may reach them",
     "monitoring.yaml": "what the cluster's Prometheus reads of training, and its way there",
 }
@@ -92,9 +93,8 @@ def steps(plans: Sequence[Plan], folder: str) -> list[str]:
             said.append((f"oc create -f {file}", "storage that several recipes share; read its first lines"))
     for space, own in spaces.items():
         for name in _built(space, own):
-            command = f"oc start-build {name} --namespace {space} --from-dir=. --follow"
-            said.append((command, "builds the image, from the root of a checkout"))
-    width = max(len(command) for command, _ in said)
+            said.append((kubernetes.build_command(name, space), "builds the image, from the root of a checkout"))
+    width = max(len(command) for command, _ in said if "start-build" not in command)  # that one is long
     return [f"{command:<{width}}   # {what}" for command, what in said]
 
 
@@ -114,7 +114,15 @@ def _site(plans: Sequence[Plan], space: str, own: list[Plan]) -> list[Artifact]:
             _filled("driver", namespace=space, account=driver_job.ACCOUNT),
         ],
         "build.yaml": [
-            _filled("build", namespace=space, name=name, tag=f"{name}:{tag}", embed=_embedded(plans, space, name))
+            _filled(
+                "build",
+                namespace=space,
+                name=name,
+                tag=f"{name}:{tag}",
+                embed=_embedded(plans, space, name),
+                command=kubernetes.build_command(name, space),
+                driver=str(hardware.DRIVER),
+            )
             for name, tag in _built(space, own).items()
         ],
         "pull.yaml": [
@@ -262,7 +270,7 @@ def _template(name: str) -> str:
 
 def _filled(name: str, /, **words: str) -> str:
     """A template with its blanks filled in, as YAML reads them; some are comments or whole lines."""
-    free = ("claims", "managed", "ports", "replicas", "storage", "who", "why")
+    free = ("claims", "command", "driver", "managed", "ports", "replicas", "storage", "who", "why")
     said = {key: word if key in free else _word(word) for key, word in words.items()}
     return _aligned(Template(_template(name)).substitute(said))
 
