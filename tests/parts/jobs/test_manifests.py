@@ -651,6 +651,40 @@ def test_kustomize_takes_what_is_named(tmp_path):
         assert by_kind(kustomized(tmp_path / home)) == by_kind(documents)
 
 
+def modes_of(plan, name: str) -> list[list[str]]:
+    """The access modes that a claim is rendered with, each once."""
+    files = [file for file in render(plan) if file.path.endswith("claims.yaml")]
+    made = [one for file in files for one in yaml.safe_load_all(file.text) if one["metadata"]["name"] == name]
+    return [list(modes) for modes in dict.fromkeys(tuple(one["spec"]["accessModes"]) for one in made)]
+
+
+def test_a_site_asks_for_claims_in_the_mode_that_the_machines_of_its_recipes_need():
+    one = [f"{ELSEWHERE}", "machines.nodes=1", "train.effective_batch_size=16"]
+    several = [*one[:1], "machines.nodes=4"]
+    for recipes, mode, boards in (
+        ([one], "ReadWriteOnce", 0),
+        ([several], "ReadWriteMany", 1),
+        ([one, several], "ReadWriteMany", 1),
+    ):
+        plans = [planned(load(SURVIVAL, from_options(options))[0], "pytorchjob") for options in recipes]
+        files = site.render(plans)
+        made = called(files, "PersistentVolumeClaim").values()
+        assert [claim["spec"]["accessModes"] for claim in made] == [[mode], [mode]]
+        if len(plans) == 1:
+            assert modes_of(plans[0], "trained-models-pvc") == [[mode]]
+        # On another machine it would keep a claim for one machine from the job.
+        (board,) = called(files, "Deployment").values()
+        assert board["spec"]["replicas"] == boards
+
+
+def test_claims_are_left_to_submit_but_where_recipes_share_one():
+    plans = [planned(load(path)[0], "pytorchjob") for path in ON_CLUSTER]
+    assert not [step for step in site.steps(plans, "site") if "claims.yaml" in step]
+    other = planned(load(SURVIVAL, from_options(["openshift.job_name=other"]))[0], "pytorchjob")
+    steps = [step for step in site.steps([*plans, other], "site") if "claims.yaml" in step]
+    assert len(steps) == 1 and steps[0].startswith("oc create -f site/lyric-professor/claims.yaml ")
+
+
 def test_every_job_of_the_starters_finds_what_it_names_in_their_site():
     files = site_of("starters")
     claims, accounts, builds = (
@@ -665,7 +699,7 @@ def test_every_job_of_the_starters_finds_what_it_names_in_their_site():
         named |= {(space, claim["name"]) for claim in plan.site["claims"]}
         for claim in plan.site["claims"]:
             spec = claims[space, claim["name"]]["spec"]
-            assert spec["accessModes"] == [kubernetes.SHARED]
+            assert [spec["accessModes"]] == modes_of(plan, claim["name"])
             size = int(spec["resources"]["requests"]["storage"].removesuffix("Gi"))
             assert size >= plan.claim_gib(claim["name"])
         assert (space, plan.site.get("service_account") or "recipe-runner") in accounts
@@ -856,7 +890,6 @@ def test_the_command_writes_a_site_and_says_what_to_do_with_it(recipe_command, t
     }
     for step in (
         "oc apply -k place ",
-        "oc create -f place/claims.yaml ",
         "oc start-build recipe-runner --namespace team-a --from-dir=. ",
     ):
         assert f"\n{step}" in done.stdout
