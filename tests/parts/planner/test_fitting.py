@@ -66,7 +66,7 @@ def test_what_a_model_needs_is_what_its_plan_says(way):
     wished = {"model.base": name, "model.precision": "bf16", "train.micro_batch_size": 1, **changes}
     path = ROOT / "recipes" / f"{starter}.yaml"
     recipe = load(path, [Override(setting, None, wished[setting]) for setting in wished])[0]
-    assert needs_of(catalog.model(name))[way].memory_bytes == Planned.of(recipe).forecasts[0].memory.total
+    assert needs_of(catalog.model(name))[way].memory_bytes == Planned.of(recipe).forecasts[0].full.memory.total
 
 
 def test_models_for_one_card_are_those_that_fit_it(told, golden_message):
