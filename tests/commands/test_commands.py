@@ -113,6 +113,12 @@ OWN_DATA = {
     "a table without those columns": ("survival", '{"ask": "a", "say": "b"}', set(), 1),
     "a template of its own": ("survival", '{"ask": "a", "say": "b"}', {"path", "question", "answer"}, 0),
     "songs": ("lyrics", '{"instruction": "a", "lyrics": "b"}', {"path", "songs", "system_prompt"}, 0),
+    "songs in columns of other names": (
+        "lyrics",
+        '{"id": "1", "Prompt": "a", "Words": "b"}',
+        {"path", "songs", "system_prompt"},
+        0,
+    ),
     "text": ("gemma", '{"text": "a"}', {"path", "text", "validation_share"}, 0),
 }
 

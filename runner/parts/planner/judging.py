@@ -4,7 +4,7 @@ record."""
 from collections.abc import Collection
 
 from runner.check.validate import TOO_LARGE
-from runner.parts.planner import constants, forecast, limits, storage
+from runner.parts.planner import constants, forecast, limits, preparing, storage
 from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.plan import Plan, Prediction
@@ -24,7 +24,8 @@ def problems(recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Probl
     except UnknownArchitecture:
         return []  # an architecture without formulas; `plan` says so
     notes += [*storage.problems(recipe.document, plan, forecasts), *limits.beyond_card(recipe, forecasts)]
-    notes += [*forecast.notes(recipe, forecasts), *forecast.ended_by_deadline(recipe, forecasts)]
+    notes += forecast.notes(recipe, forecasts)
+    notes += forecast.ended_by_deadline(recipe, forecasts, preparing.of(recipe, plan, look=False))
     return [note for note in (*notes, *_few(recipe, plan)) if note]
 
 
@@ -55,6 +56,15 @@ def sized(recipe: Recipe, plan: Plan) -> Plan:
     except UnknownArchitecture:
         forecasts = []  # an architecture without formulas; `plan` says so
     return storage.sized(plan, forecasts)
+
+
+def written(recipe: Recipe, plan: Plan) -> dict[str, int]:
+    """The bytes that the plan writes to each claim, by its name; empty where the model has no formulas."""
+    try:
+        forecasts = forecast.of(recipe, plan, look=False)
+    except UnknownArchitecture:
+        return {}
+    return storage.needs(plan, forecasts) if forecasts else {}
 
 
 def predictions(recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
