@@ -16,7 +16,7 @@ import yaml
 from runner import __version__
 from runner.catalog import hardware
 from runner.catalog.hardware import GIB
-from runner.check.validate import load
+from runner.check.validate import examine, load
 from runner.parts.jobs import kubernetes, podspec
 from runner.parts.openshift import controller, helper_pod, site
 from runner.recipe import units
@@ -406,6 +406,39 @@ def test_rows_are_prepared_again_with_whatever_decides_how_they_are_tokenised():
     assert len({key(*change) for change in changes}) == len(changes)
     for change in ("openshift.backoff_limit=1", "train.logging_steps=7", "openshift.output_dir=/shared/models/other"):
         assert key(change) == key(), change
+
+
+def test_a_folder_is_one_folder_however_it_is_written():
+    """Text by text these differ; every manifest and config names the folder as it is called."""
+    plain = (PREPARED, "openshift.output_dir=/shared/models/mine", "openshift.claims.1.mount=/shared/workspace")
+    odd = (
+        "openshift.data_dir=/shared/models/x/../data//survival/",
+        "openshift.output_dir=/shared/./models/mine/",
+        "openshift.claims.1.mount=//shared/workspace/.",
+    )
+    assert [(file.path, file.text) for file in render(plan_of(SURVIVAL, *odd))] == [
+        (file.path, file.text) for file in render(plan_of(SURVIVAL, *plain))
+    ]
+    plan = plan_of(SURVIVAL, *odd)
+    assert plan.on_claim("/shared/models/mine/../.hidden/x").uri == "pvc://trained-models-pvc/.hidden/x"
+    assert plan.on_claim("/shared/models").uri == "pvc://trained-models-pvc"
+    assert plan.on_claim("/shared/models/../etc") is None and plan.on_claim("/shared/models-of-others") is None
+
+
+def test_a_file_that_leaves_its_claim_is_one_of_this_machine(tmp_path):
+    """Pods would read another folder than the claim's, and `submit` would send nothing."""
+    text = SURVIVAL.read_text("utf-8")
+    for folder, on_claim in (("/shared/models/../models/rows.jsonl", True), ("/shared/models/../rows.jsonl", False)):
+        path = tmp_path / "mine.yaml"
+        path.write_text(
+            re.sub(r"(?m)^  hub: .*$", f"  path: {folder}", re.sub(r"(?m)^  split: .*\n", "", text)), "utf-8"
+        )
+        missing = [
+            one
+            for one in examine(path)
+            if one.severity == "error" and "no file" in one.message and "rows.jsonl" in one.message
+        ]
+        assert len(missing) == (0 if on_claim else 1), folder
 
 
 def test_data_inside_the_image_needs_a_job_for_the_base_model_alone():
