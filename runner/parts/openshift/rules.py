@@ -243,6 +243,19 @@ def names(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 
 
 @_of_site
+def anothers_image(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
+    """An image of the cluster's own registry belongs to a namespace, and pods of another one need a right from there."""
+    owner = re.match(rf"{re.escape(kubernetes.IMAGE_REGISTRY)}/([^/]+)/", site.image or "")
+    if owner and owner[1] != site.namespace:
+        message = f"The namespace `{owner[1]}` builds this image, and pods of `{site.namespace}` may fetch it only with a right from there."
+        hint = (
+            f"Delete the line, and pods start from the build of `{site.namespace}` itself. To share that image, ask somebody with "
+            f"rights in `{owner[1]}` to apply `pull.yaml`, which `recipe site` writes."
+        )
+        yield recipe.note("openshift.image", message, hint)
+
+
+@_of_site
 def folders(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     """A claim hides what a pod has in a folder, and prepared rows are no results."""
     for index, claim in enumerate(site.claims or ()):
@@ -312,7 +325,7 @@ def mlflow_is_there(recipe: Recipe) -> Iterator[Problem]:
 
 RULES = (
     *(storage, pods_fit, links_are_used, ports_differ, data_place, deadline),
-    *(names, folders, ports, trackers, mlflow_is_there),
+    *(names, anothers_image, folders, ports, trackers, mlflow_is_there),
 )
 # What whoever renders or sends a recipe is to know of its files, and `check` need not say.
 RENDER_NOTES = (placeholder_commit, only_here)
