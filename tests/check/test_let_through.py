@@ -237,7 +237,7 @@ def test_a_text_needs_documents(text, words, share, tmp_path):
         (GEMMA, "data", "text"),
         (SEVEN_B, "data", "text"),
         (SEVEN_B, "dpo.data", "system,question,chosen,rejected"),
-        (LYRICS, "data", "instruction,lyrics"),
+        (LYRICS, "data", "Instruction,Label"),
     ],
 )
 def test_a_file_with_a_header_alone_is_refused_whatever_its_rows_are(starter, home, columns, tmp_path):

@@ -62,6 +62,15 @@ def sized(recipe: Recipe, plan: Plan) -> Plan:
         return storage.sized(plan, [])  # an architecture without formulas; `plan` says so
 
 
+def written(recipe: Recipe, plan: Plan) -> dict[str, int]:
+    """The bytes that the plan writes to each claim, by its name; empty where the model has no formulas."""
+    try:
+        forecasts = forecast.of(recipe, plan, look=False)
+    except UnknownArchitecture:
+        return {}
+    return storage.needs(plan, forecasts) if forecasts else {}
+
+
 def predictions(recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
     """The predictions for each stage that trains; empty where the model has no formulas."""
     try:
