@@ -23,7 +23,7 @@ from runner.recipe.templates import NoText
 from runner.tools.files import saved_by_datasets, text_files
 from runner.tools.names import did_you_mean, listed, nearest
 from runner.tools.names import setting as name_of
-from runner.tools.problem import Problem, Stop
+from runner.tools.problem import Problem, Stop, errors_of
 
 SOURCES = ("path", "hub", "packed")
 # What says where one data set comes from, and so means nothing beside a list of several.
@@ -198,16 +198,17 @@ def fits(
     if data.knows("form") and not data.get("songs"):
         yield from _form(recipe, home, data, setting, said, there)
     for column, user in templates.needed(data).items():
+        place = (*home, *user.split("."))
         if there.count(column) > 1:
             message = f"`{said}` has {there.count(column)} columns called `{column}`, and only one can be meant."
             hint = "Give each column a name of its own."
-            yield recipe.problem((*home, user), message, hint)
+            yield recipe.problem(place, message, hint)
         if column not in there:
             near = nearest(column, there)
             meant = f"[{near}]" if user in templates.SETTINGS else near
             hint = (f"Did you mean `{meant}`? " if near else "") + f"Its columns are {listed(there)}.{other}"
-            message = f"`{user.rpartition('.')[2]}` names the column `{column}`, which `{said}` does not have."
-            yield recipe.problem((*home, user), message, hint)
+            message = f"`{place[-1]}` names the column `{column}`, which `{said}` does not have."
+            yield recipe.problem(place, message, hint)
 
 
 ASK_HUB = "`recipe check --online` asks the hub"
@@ -232,11 +233,15 @@ def hub_names(recipe: Recipe) -> Iterator[Problem]:
             yield recipe.note((*home, "hub"), message, f"Write `{near}`, if it was meant; {ASK_HUB}.")
 
 
-def unknown(recipe: Recipe) -> Iterator[Problem]:
-    """Data sets that the catalog does not have, once for all; one that is likely misspelt has its own note."""
+def unasked(recipe: Recipe) -> Iterator[Problem]:
+    """What the catalog knows of the columns of data sets, as notes, because the hub has the last word; and those that it
+    does not have, once for all. One that is likely misspelt has its own note."""
     strange: dict[str, Path_] = {}
     for home, section in recipe.data_sets():
         hub = section.get("hub")
+        if hub and (there := _known(section).get("columns")):
+            for problem in errors_of(fits(recipe, home, section, "hub", hub, there)):
+                yield replace(problem, severity="note", hint=f"{problem.hint} {ASK_HUB}.")
         if hub and not _known(section) and not catalog.near_dataset(hub):
             strange.setdefault(hub, home)
     if strange:

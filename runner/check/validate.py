@@ -125,7 +125,7 @@ def examined(
     except Stop as stop:
         return None, problems + _said(document.file, stop)
     problems += _foreseen(recipe, plan, allowed)
-    return recipe, [*problems, *(sources.datasets(recipe) if online else sources.unknown(recipe))]
+    return recipe, [*problems, *(sources.datasets(recipe) if online else sources.unasked(recipe))]
 
 
 def _said(file: Path | str, stop: Stop) -> list[Problem]:

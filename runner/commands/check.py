@@ -1,10 +1,20 @@
 """`recipe check`: everything that is wrong, at once."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import click
 
 from runner.check.batch import CheckReport, find, formats, judged
-from runner.commands.options import allow_option, complete_recipe, end, say, set_option
+from runner.check.validate import load
+from runner.commands.options import allow_option, complete_recipe, end, say, set_option, table
 from runner.recipe import overrides as changing
+from runner.recipe.recipe import Recipe
+from runner.tools.run_files import RUN
+
+if TYPE_CHECKING:
+    from runner.run.run_folder import RunFolder
 
 
 @click.command()
@@ -65,6 +75,53 @@ def check(
         else:
             end("What can be known before they run holds.", "plan", found.recipes[0])
     return _code(verdict)
+
+
+# What follows where the recipe of a folder stands, and how that is said.
+STANDING = {
+    "check": "The recipe has mistakes.",
+    "rehearse": "The recipe has no mistakes; it has not been rehearsed as it is now.",
+    "run": "The rehearsal has passed; the model has not been trained as the recipe is now.",
+    "submit": "The rehearsal has passed; the model has not been trained on this machine.",
+    "why": "A command is working on the recipe now.",
+    "compare": "The model is trained.",
+}
+
+
+def standing(path: str) -> int:
+    """Print how far the recipe at `path` has come on this machine, and the command that comes next."""
+    from runner.run.run_folder import folder  # here, because `check` must start quickly
+
+    verdict = judged([path], [], False, (), 1)
+    rows = [("checked", _counted(len(verdict.errors), "mistake") if verdict.errors else "no mistakes")]
+    following = ["check"] if verdict.errors else []
+    if not verdict.errors:
+        recipe, _, _ = load(path, [], {})
+        train = "submit" if "openshift" in recipe.settings else "run"
+        for kind, command, done in (("rehearsal", "rehearse", "rehearsed"), ("run", train, "trained")):
+            text, next_command = _progress(folder(recipe.name, kind), recipe, command)
+            rows.append((done, text))
+            following += [next_command] if next_command else []
+    say(f"{path}\n")
+    table(rows)
+    command = [*following, "compare"][0]
+    end(STANDING[command], command, path)
+    return _code(verdict)
+
+
+def _progress(run: RunFolder, recipe: Recipe, command: str) -> tuple[str, str]:
+    """How far a run of the recipe is, and the command that comes next; empty where the run needs none."""
+    state = run.state
+    if not state or state.recipe != recipe.name:
+        return "not yet", command
+    if run.at_work:
+        return f"at work now, in {run.shown}", "why"
+    if state.status != "finished":
+        again = "rehearse" if run.kind == "rehearsal" else "run"
+        return f"stopped, in {run.shown}; `recipe {again}` continues it", again
+    if recipe.file.stat().st_mtime > (run.path / RUN).stat().st_mtime:
+        return f"finished, in {run.shown}; the recipe has changed since", command
+    return f"finished, in {run.shown}", ""
 
 
 def _code(verdict: CheckReport) -> int:

@@ -116,7 +116,7 @@ allow_option = click.option(
     "allowed",
     multiple=True,
     type=click.Choice(ALLOWED),
-    help="Go on where a stage cannot fit its GPU by all that is known here. For those who know better.",
+    help="Go on where a stage cannot fit its GPU, or its results their claim, by all that is known here. For those who know better.",
 )
 run_option = click.option(
     "--run", "run_dir", metavar="DIR", help="The run folder to read. Default: the latest run of the recipe."

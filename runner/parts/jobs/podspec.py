@@ -218,7 +218,7 @@ def writable(plan: Plan) -> dict[str, str]:
     """Folders that an arbitrary user id (restricted-v2) can write to; the hub's cache is on the first claim, so that it
     persists."""
     claims = plan.site.get("claims") or ()
-    models = claims[0]["mount"].rstrip("/") if claims else HOME
+    models = claims[0]["mount"] if claims else HOME
     return CACHES | {"HF_HOME": f"{models}/huggingface"}
 
 

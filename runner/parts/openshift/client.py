@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any, Protocol
 from urllib.parse import urlencode
 
-from runner.parts.jobs.kubernetes import Manifest
+from runner.parts.jobs.kubernetes import SHARED, Manifest
 from runner.parts.openshift.errors import Refused, no_api, passes, recent, unreachable
 from runner.tools import packaged
 from runner.tools.problem import Stop
@@ -416,7 +416,15 @@ def tensorboard(cluster: Cluster, namespace: str, claim: str | None) -> str:
         if pod.get("status", {}).get("phase") == "Running" and meta["labels"].get(INSTANCE, claim) == claim:
             return str(meta["name"])
     over = f" over the claim `{claim}`" if claim else ""
-    raise Stop(f"No TensorBoard{over} runs in `{namespace}`.", "`recipe site RECIPE` writes one, for `oc apply -k`.")
+    remedy = "`recipe site RECIPE` writes one, for `oc apply -k`."
+    there = cluster.get("PersistentVolumeClaim", namespace, claim) if claim else None
+    if there and SHARED not in there["spec"].get("accessModes", ()):
+        scale = f"oc scale deployment/tensorboard-{claim} --namespace {namespace} --replicas"
+        remedy = (
+            f"The claim is for one machine at a time. While no job runs, `{scale}=1` starts a TensorBoard; "
+            f"`{scale}=0` frees the claim for the next job. `recipe fetch RECIPE` brings the page of the run, with its curves."
+        )
+    raise Stop(f"No TensorBoard{over} runs in `{namespace}`.", remedy)
 
 
 def forward(

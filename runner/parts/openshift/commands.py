@@ -41,7 +41,7 @@ from runner.recipe.recipe import Recipe
 from runner.render import planned
 from runner.run import run_folder
 from runner.run.run_manifest import keep
-from runner.scenarios import translate
+from runner.scenarios import forecasting, translate
 from runner.scenarios.shared.common import FETCHING
 from runner.scenarios.targets import place
 from runner.tools.files import write_all
@@ -177,8 +177,10 @@ def submit(
     files = transfer.files(recipe, plan.place)
     rows = {stage.name: contents(stage.data) for stage in here.stages}
     cluster = connect()
+    planner = forecasting()
+    written = planner.written(recipe, here) if planner and validate.TOO_LARGE not in allowed else {}
     owner = Owner.here(path, cluster.person())
-    how = sending.Sending(say, confirm(yes, taken), target, dry_run, files, rows, owner=owner)
+    how = sending.Sending(say, confirm(yes, taken), target, dry_run, files, rows, written, owner=owner)
     what = controller.submit_all(cluster, plan, how) if every else sending.submit(cluster, plan, stage, how)
     if dry_run:
         end("The cluster has judged it; nothing was sent.", "submit", path)

@@ -164,7 +164,7 @@ def data_place(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
         message = "The data is to come with a clone, and `image.code_from_git` names no commit to clone."
         hint = "Add `image.code_from_git`; or write `claim`, and `recipe submit` sends the files."
         yield recipe.problem("openshift.data_from", message, hint)
-    mounts = [claim.mount.rstrip("/") for claim in site.claims or ()]
+    mounts = [claim.mount for claim in site.claims or ()]
     if site.data_from == "image" and "pretrain" not in recipe.settings:
         return  # prepared when the image was built, or, where `data_dir` lies on a claim, there
     named = "data_dir" if site.data_dir else "output_dir" if site.output_dir else "data_from"
@@ -243,20 +243,33 @@ def names(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 
 
 @_of_site
+def anothers_image(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
+    """An image of the cluster's own registry belongs to a namespace, and pods of another one need a right from there."""
+    owner = re.match(rf"{re.escape(kubernetes.IMAGE_REGISTRY)}/([^/]+)/", site.image or "")
+    if owner and owner[1] != site.namespace:
+        message = f"The namespace `{owner[1]}` builds this image, and pods of `{site.namespace}` may fetch it only with a right from there."
+        hint = (
+            f"Delete the line, and pods start from the build of `{site.namespace}` itself. To share that image, ask somebody with "
+            f"rights in `{owner[1]}` to apply `pull.yaml`, which `recipe site` writes."
+        )
+        yield recipe.note("openshift.image", message, hint)
+
+
+@_of_site
 def folders(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     """A claim hides what a pod has in a folder, and prepared rows are no results."""
     for index, claim in enumerate(site.claims or ()):
-        mount = claim.mount.rstrip("/") or "/"
+        mount = claim.mount
         for taken, what in (_TAKEN | _SYSTEM).items():
             below = taken not in _ROOMY and f"{mount}/".startswith(f"{taken}/")
             if mount == "/" or f"{taken}/".startswith(f"{mount}/") or below:
-                message = f"A claim at `{claim.mount}` would hide {what} of its pods, in `{taken}`."
+                message = f"A claim at `{mount}` would hide {what} of its pods, in `{taken}`."
                 hint = "Mount it elsewhere, such as `/shared/models`."
                 yield recipe.problem(("openshift", "claims", index, "mount"), message, hint)
                 break
-    if site.data_dir and site.output_dir and site.data_dir.rstrip("/") == site.output_dir.rstrip("/"):
+    if site.data_dir and site.data_dir == site.output_dir:
         message = "`data_dir` and `output_dir` are one folder, and a run that begins anew would clear its own rows."
-        hint = f"Write `data_dir: {site.output_dir.rstrip('/')}/data`, or delete the line."
+        hint = f"Write `data_dir: {site.output_dir}/data`, or delete the line."
         yield recipe.problem("openshift.data_dir", message, hint)
     elif site.data_dir and site.claims and not recipe.on_claim(site.data_dir) and site.data_from == "image":
         message = f"`{site.data_dir}` lies on none of the claims, so pods look for prepared rows there in their image."
@@ -312,7 +325,7 @@ def mlflow_is_there(recipe: Recipe) -> Iterator[Problem]:
 
 RULES = (
     *(storage, pods_fit, links_are_used, ports_differ, data_place, deadline),
-    *(names, folders, ports, trackers, mlflow_is_there),
+    *(names, anothers_image, folders, ports, trackers, mlflow_is_there),
 )
 # What whoever renders or sends a recipe is to know of its files, and `check` need not say.
 RENDER_NOTES = (placeholder_commit, only_here)

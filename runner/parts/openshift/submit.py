@@ -1,6 +1,8 @@
 """Submit: the cluster judges everything first, then gets what it lacks; what is there already stays untouched."""
 
 import copy
+import json
+import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import astuple, dataclass, field
@@ -20,11 +22,13 @@ from runner.parts.openshift.status import FAILED, TRAINING, JobState, ended, goi
 from runner.parts.openshift.transfer import Files, upload
 from runner.parts.openshift.watch import follow, line
 from runner.plan import Plan, Stage
+from runner.recipe import units
 from runner.tools.names import listed
 from runner.tools.problem import Stop
 
 Tell = Callable[[str], None]
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+GIB = 2**30
 SETTING = "`openshift.claims[].storage_class`"
 
 
@@ -32,7 +36,8 @@ SETTING = "`openshift.claims[].storage_class`"
 class Sending:
     """How a plan is sent. target: the kind of training job, None for that of the recipe's cluster; dry_run: whether the
     cluster only judges; files: what is sent to the claim before the first stage; contents: the hashes of each stage's
-    data files, by its name; none where they are not here (see `runner.data.report.contents`); owner: who sends it.
+    data files, by its name; none where they are not here (see `runner.data.report.contents`); written: the bytes that the
+    recipe writes to each claim, by its name; owner: who sends it.
 
     alone: whether the driver sends it. The driver tries nothing again that has failed, and a person's machine has
     already done what only it can do: the key, the files, the look into the image.
@@ -44,6 +49,7 @@ class Sending:
     dry_run: bool = False
     files: Files | None = None
     contents: Mapping[str, str] = field(default_factory=dict)
+    written: Mapping[str, int] = field(default_factory=dict)
     alone: bool = False
     owner: Owner = field(default_factory=Owner)
 
@@ -215,9 +221,9 @@ class _Sender:
             )
 
     def _claims_will_do(self, sent: Sent) -> None:
-        """Raises Stop where a claim is being deleted, or where a claim for one machine is used by several: a cluster
-        would attach it to the first machine, and the others' pods would wait for ever."""
-        count = jobs.machines(sent.job)
+        """Raises Stop where a claim is being deleted or too small, or where a claim for one machine is used by several: a
+        cluster would attach it to the first machine, and the others' pods would wait for ever."""
+        count = kubernetes.most_machines([self.plan])
         for name, claim in self.claims.items():
             if claim and going(claim):
                 raise Stop(
@@ -228,10 +234,27 @@ class _Sender:
             if count > 1 and SHARED not in modes:
                 raise Stop(
                     f"The claim `{name}` in `{sent.namespace}` is there already, for one machine at a time ({', '.join(modes)}), "
-                    f"and `{sent.name}` has {count}.",
+                    f"and `{self.plan.name}` has {count}.",
                     f"A claim keeps its mode. Write a new `openshift.claims[].name` for it, which is then made {SHARED}, and "
                     "copy to it what lies on the old one; or stay on one machine with `machines.nodes: 1`.",
                 )
+            need, have = self.how.written.get(name, 0), _size(claim) if claim else GIB * self.plan.claim_gib(name)
+            if have < need:
+                raise Stop(*self._too_small(name, need, have, bool(claim)))
+
+    def _too_small(self, name: str, need: int, have: float, exists: bool) -> tuple[str, str]:
+        """That a claim cannot hold what the recipe writes to it, and what to do."""
+        enough = self.plan.claims_gib.get(name, math.ceil(need / GIB))
+        space, fewer = self.plan.site["namespace"], "or keep fewer checkpoints"
+        what = f"has {units.gib(have)}, and `{self.plan.name}` writes {units.gib(need)} to it."
+        if not exists:
+            return f"The claim `{name}` {what}", f"Write `size_gib: {enough}` for it, leave the line out, {fewer}."
+        patch = json.dumps({"spec": {"resources": {"requests": {"storage": f"{enough}Gi"}}}})
+        return (
+            f"The claim `{name}` in `{space}` exists already. It {what}",
+            f"`oc patch pvc {name} --namespace {space} --patch '{patch}'` enlarges it, where its kind of storage allows that. "
+            f"Otherwise write a new `openshift.claims[].name`, {fewer}.",
+        )
 
     def send(self, sent: Sent, files: Files | None) -> None:
         cluster, tell, alone = self.cluster, self.how.tell, self.how.alone
@@ -246,6 +269,20 @@ class _Sender:
             contents = self.how.contents.get(sent.stage.name, "")
             helper_pod.require_rows(cluster, sent.plan, sent.stage, contents, tell)
         post(cluster, sent, self.how.owner, tell)
+
+
+def _size(claim: Manifest) -> float:
+    """The bytes that a claim on the cluster has, or will have where it is being made or enlarged."""
+    sizes = (claim["spec"]["resources"]["requests"], claim.get("status", {}).get("capacity") or {})
+    return max(_bytes(size["storage"]) for size in sizes if "storage" in size)
+
+
+def _bytes(quantity: str) -> float:
+    """A quantity as Kubernetes writes it: `40Gi`, `40G`, or bytes alone. One of another unit is too large to matter."""
+    for read, text in ((units.size, f"{quantity}B"), (float, quantity)):
+        with suppress(ValueError):
+            return read(text)
+    return math.inf
 
 
 def _looks(sent: Sent) -> bool:

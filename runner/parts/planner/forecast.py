@@ -27,6 +27,7 @@ from runner.tools.problem import Problem
 
 if TYPE_CHECKING:
     from runner.parts.planner.duration import Duration
+    from runner.parts.planner.preparing import Preparation
 
 
 @dataclass(frozen=True)
@@ -306,7 +307,7 @@ def _patient(recipe: Recipe, forecast: Forecast, section: str, steps: int | None
         )
 
 
-def late(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
+def late(recipe: Recipe, forecasts: list[Forecast], preparations: Sequence[Preparation] = ()) -> Iterator[Problem]:
     """What may end before it is done, where it takes as long as the plan thinks likely: training at the recipe's own
     limit, a stage's job at the cluster's deadline."""
     times = [(forecast.stage.name, forecast.time) for forecast in forecasts if forecast.time]
@@ -323,14 +324,16 @@ def late(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
             severity="note",
             mending=units.at_least(longest),
         )
-    yield from ended_by_deadline(recipe, forecasts)
+    yield from ended_by_deadline(recipe, forecasts, preparations)
 
 
 # No range of the time reaches so many times its middle; it takes longer to reckon than the middle itself.
 WIDEST = 5
 
 
-def ended_by_deadline(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
+def ended_by_deadline(
+    recipe: Recipe, forecasts: list[Forecast], preparations: Sequence[Preparation] = ()
+) -> Iterator[Problem]:
     """A stage's job that the cluster may end before it is done; of several the longest, because they have one
     deadline."""
     hours = (recipe.settings.get("openshift") or {}).get("deadline_hours")
@@ -338,7 +341,7 @@ def ended_by_deadline(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Pro
         return
     stated = (recipe.settings.get("limits") or {}).get("time")
     limit = units.seconds(stated) if stated else math.inf
-    late = [
+    late: list[tuple[Duration | Preparation, str]] = [
         (time, forecast.stage.name)
         for forecast in forecasts
         # At its own limit training stops by itself.
@@ -346,15 +349,19 @@ def ended_by_deadline(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Pro
         and time.total_seconds * WIDEST > hours * 3600
         and min(time.range_seconds[1], limit) > hours * 3600
     ]
+    late += [(each, each.stage) for each in preparations if each.range_seconds[1] > hours * 3600]
     if late:
-        time, name = max(late, key=lambda one: one[0].range_seconds[1])
+        longest, name = max(late, key=lambda one: one[0].range_seconds[1])
+        most = longest.range_seconds[1]
         others = f", and {len(late) - 1} other{'s' if len(late) > 2 else ''} too long as well" if len(late) > 1 else ""
-        enough = math.ceil(time.range_seconds[1] / 3600 * 1.1)
+        enough = math.ceil(most / 3600 * 1.1)
+        trains = name not in {each.stage for each in preparations}
+        below = ", or set `limits.time` below it, so that training stops by itself with a model" if trains else ""
         yield recipe.document.problem(
             ("openshift", "deadline_hours"),
-            f"Stage `{name}` is expected to take {units.duration(time.total_seconds)}, {units.duration(time.range_seconds[1])} "
+            f"Stage `{name}` is expected to take {units.duration(longest.total_seconds)}, {units.duration(most)} "
             f"at the most{others}, and its job is ended after {hours:g} hours.",
-            f"Write `deadline_hours: {enough}` or more, or set `limits.time` below it, so that training stops by itself with a model.",
+            f"Write `deadline_hours: {enough}` or more{below}.",
             severity="note",
             mending=enough,
         )

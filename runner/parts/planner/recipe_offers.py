@@ -352,8 +352,9 @@ def _fewer_steps(planned: Planned, share: float) -> Changes:
 def _shares(planned: Planned) -> Iterator[float]:
     """Shares of the steps that may meet the limits of time and cost, the largest first. Evaluation and saving shrink
     with the steps, and starting does not."""
-    stated, whole, cost = limits.stated(planned.recipe), planned.seconds or 0.0, planned.together.cost
+    stated, cost = limits.stated(planned.recipe), planned.together.cost
     times = [stage.time for stage in planned.forecasts if stage.time]
+    whole = sum(time.total_seconds for time in times)
     start = sum(time.overhead_seconds - time.checkpoints.seconds for time in times)
     allowed = []
     if stated.get("time"):
@@ -418,7 +419,8 @@ def _cards(planned: Planned, tight: bool) -> Iterator[tuple[str, Changes]]:
     smallest = [card for card in cards(need, [each.workload for each in planned.forecasts]) if card.name != have]
     seconds = {card.name: _seconds(planned, card) for card in smallest}
     fastest = sorted(smallest, key=lambda card: seconds[card.name])
-    now, limit = planned.seconds or math.inf, limits.stated(planned.recipe).get("time")
+    own, limit = planned.forecasts[0].gpu, limits.stated(planned.recipe).get("time")
+    now = _seconds(planned, own) if own and planned.seconds else math.inf
     if tight:
         tried = [card for card in smallest if seconds[card.name] <= now] or smallest
     else:

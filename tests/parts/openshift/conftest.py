@@ -60,9 +60,9 @@ class Site:
         path = f"{address(kind, self.namespace, name)}/status"
         self.cluster.request("PATCH", path, body={"status": status}, content="application/merge-patch+json")
 
-    def claim(self, name: str, mode: str = "ReadWriteMany") -> None:
+    def claim(self, name: str, mode: str = "ReadWriteMany", size: str = "3Ti") -> None:
         """A claim that an earlier submit has made."""
-        spec = {"accessModes": [mode], "resources": {"requests": {"storage": "1Gi"}}}
+        spec = {"accessModes": [mode], "resources": {"requests": {"storage": size}}}
         meta = {"name": name, "namespace": self.namespace}
         body = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta, "spec": spec}
         self.cluster.request("POST", address("PersistentVolumeClaim", self.namespace), body=body)

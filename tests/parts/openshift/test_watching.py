@@ -1034,6 +1034,13 @@ def test_without_tensorboard_the_remedy_is_named(site, capsys):
 
 
 @in_process
+def test_without_tensorboard_over_a_claim_for_one_machine_its_start_and_end_are_named(site, capsys, golden_message):
+    site.claim("trained-models-pvc", "ReadWriteOnce")
+    assert site.recipe("open", "--no-browser") == 1
+    golden_message(capsys.readouterr().err)
+
+
+@in_process
 def test_of_several_tensorboards_the_one_over_the_recipes_claim_is_taken(site):
     for name, labels in (
         ("other", {client.INSTANCE: "other-pvc"}),

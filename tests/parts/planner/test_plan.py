@@ -17,7 +17,7 @@ from runner.catalog import from_config
 from runner.check.validate import examine, load
 from runner.data import report
 from runner.data.lengths import Lengths
-from runner.parts.planner import forecast, host_memory, limits, memory, planned, recipe_offers
+from runner.parts.planner import forecast, host_memory, limits, memory, planned, preparing, recipe_offers
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.row_counts import Rows
 from runner.parts.pretrain.stages import Data
@@ -245,7 +245,9 @@ def test_every_stage_of_a_pipeline_has_steps_and_time(recipe_command):
     done = recipe_command("plan", ROOT / "recipes" / "seven-b.yaml", "--format", "json", "--price", "2")
     whole = json.loads(done.stdout)
     stages = {stage["stage"]: stage for stage in whole["stages"]}
-    assert whole["all_stages"]["total_seconds"] == sum(stage["time"]["total_seconds"] for stage in stages.values())
+    prepared = sum(each["total_seconds"] for each in whole["preparations"])
+    trained = sum(stage["time"]["total_seconds"] for stage in stages.values())
+    assert whole["all_stages"]["total_seconds"] == pytest.approx(trained + prepared)
     assert whole["all_stages"]["cost"] == sum(stage["cost"] for stage in stages.values())
     assert [entry["what"] for entry in whole["before_training_bytes"]][-1] == "first weights"
     assert list(stages) == ["pretrain-512", "pretrain-1024", "pretrain-2048", "sft", "dpo", "lora"]
@@ -306,9 +308,10 @@ def test_a_deadline_that_training_would_not_live_to_see_is_noted(recipe_command,
 def test_no_time_limit_of_a_starter_cuts_a_run_that_its_plan_lets_through(path):
     """Taking as long as the plan thinks likely."""
     recipe, _, _ = load(path)
-    found = forecast.of(recipe, translate(recipe, place(recipe)), given_rows=10_000, look=False)
+    plan = translate(recipe, place(recipe))
+    found = forecast.of(recipe, plan, given_rows=10_000, look=False)
     assert found and all(each.time for each in found)
-    assert not list(forecast.late(recipe, found))
+    assert not list(forecast.late(recipe, found, preparing.of(recipe, plan)))
     assert not limits.broken(recipe, found)
 
 
