@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from runner.catalog import hardware
 from runner.catalog.hardware import GIB
 from runner.check.rules import limits_can_be_meant, memory_sizes
-from runner.parts.jobs import code, kubernetes
+from runner.parts.jobs import code, kubernetes, podspec
 from runner.recipe import units
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe
@@ -42,6 +42,20 @@ _TAKEN = {
 _SYSTEM = dict.fromkeys(("/usr/bin", "/usr/lib", "/usr/local", "/bin", "/lib", "/lib64", "/proc", "/sys"), "the system")
 # Those that have room for a claim in a folder of its own; code and configs lose what lies there.
 _ROOMY = ("/dev/shm", "/tmp", *_SYSTEM)
+# What pods have already, by patterns of its name: environment variables, and labels of their machines; with the setting of each.
+_HAVE = {
+    r"(MASTER|PET|KUBERNETES|TORCHELASTIC|RECIPE)_.+|(.+_)?RANK|(.+_)?WORLD_SIZE|HOSTNAME|JOB_COMPLETION_INDEX": "",
+    r"PATH|PYTHON(PATH|HOME|UNBUFFERED)|HOME|USER|LOGNAME|TMPDIR|XDG_CACHE_HOME|HF_(HOME|HUB_CACHE|HUB_OFFLINE)": "",
+    r"CUDA_VISIBLE_DEVICES|NVIDIA_VISIBLE_DEVICES|(TRITON|TORCHINDUCTOR)_CACHE_DIR|TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "",
+    r"AXOLOTL_(DO_NOT_TRACK|DATASET_NUM_PROC)|TOKENIZERS_PARALLELISM|TENSORBOARD_LOGGING_DIR|TQDM_DISABLE": "",
+    r"GIT_TERMINAL_PROMPT|VLLM_NO_USAGE_STATS|WANDB_PROJECT|MLFLOW_EXPERIMENT_NAME": "",
+    "NCCL_DEBUG": "communication.nccl_debug",
+    "NCCL_(SOCKET_IFNAME|IB_DISABLE|IB_HCA|NET_GDR_LEVEL)": "openshift.network",
+    "HF_TOKEN|HUGGING_FACE_HUB_TOKEN": "openshift.hub_token_secret",
+    "|".join(podspec.TRACKING): "openshift.tracking_secret",
+    re.escape(podspec.GPU_LABEL): "machines.gpu",
+}
+_SECRET = re.compile(r"(?i).*(token|secret|password|passwd|credentials?|_key|apikey)")
 # Where the machines of a job meet: PyTorchJob's and TrainJob's own.
 _MEETING = (23456, 29500)
 # How pods come by this machine's files, and what to do about it.
@@ -286,6 +300,24 @@ def ports(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
             yield recipe.problem(("openshift", setting), message, hint)
 
 
+@_of_site
+def stated_twice(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
+    """A variable or label that pods have already would have two values; a secret in a recipe is none."""
+    every = [(section, name) for section in ("environment", "node_selector") for name in site.get(section) or ()]
+    for section, name in every:
+        taken = next((setting for pattern, setting in _HAVE.items() if re.fullmatch(pattern, name)), None)
+        if taken is not None:
+            message = (
+                f"The cluster or the runner sets `{name}` for its pods, and two values would contradict each other."
+            )
+            hint = f"Delete the line{f', and write it as `{taken}`' if taken else ''}."
+            yield recipe.problem(("openshift", section, name), message, hint, key=True)
+        elif section == "environment" and _SECRET.fullmatch(name):
+            message = f"`{name}` looks like a secret, and everybody who can read this recipe or its job can read it."
+            hint = "Nothing to do, if it is none. `openshift.hub_token_secret` and `openshift.tracking_secret` name Secrets."
+            yield recipe.note(("openshift", section, name), message, hint, key=True)
+
+
 def _tools(recipe: Recipe) -> Iterator[tuple[Path_, str]]:
     """Every line that names a tool for curves which is a server of its own, with its value."""
     homes: list[tuple[Path_, Any]] = [(("report_to",), recipe.settings.get("report_to"))]
@@ -325,7 +357,7 @@ def mlflow_is_there(recipe: Recipe) -> Iterator[Problem]:
 
 RULES = (
     *(storage, pods_fit, links_are_used, ports_differ, data_place, deadline),
-    *(names, anothers_image, folders, ports, trackers, mlflow_is_there),
+    *(names, anothers_image, folders, ports, trackers, mlflow_is_there, stated_twice),
 )
 # What whoever renders or sends a recipe is to know of its files, and `check` need not say.
 RENDER_NOTES = (placeholder_commit, only_here)
