@@ -330,7 +330,7 @@ def behind_a_comment(document: Document, header: Header, instead: str = "") -> P
     source = document.text.splitlines()[header.line - 1]
     return document.problem_at(
         Span(header.line, source.index("#") + 1, len(source.partition(":")[0]) - source.index("#") + 1),
-        f"`{header.name}:` is commented out, and the lines below it are not." + (f": {instead}." if instead else "."),
+        f"`{header.name}:` is commented out, and the lines below it are not" + (f": {instead}." if instead else "."),
         "Delete the `#`, or add one to each of the lines below.",
     )
 
