@@ -164,7 +164,7 @@ def template_fits(recipe: Recipe) -> Iterator[Problem]:
         f"`{recipe.model.base}` does not know ChatML's special tokens, so it could not learn where an answer ends."
     )
     hint = "Write `chat_template: auto`, which uses the special tokens of the model."
-    yield recipe.problem("data.chat_template", message, hint)
+    yield recipe.problem("data.chat_template", message, hint, mending="auto")
 
 
 def own_template(recipe: Recipe) -> Iterator[Problem]:
@@ -181,7 +181,7 @@ def own_template(recipe: Recipe) -> Iterator[Problem]:
     if not there:
         message = f"The tokenizer of `{recipe.model.base}` has no chat template, like those of most base models."
         hint = "Write `chat_template: auto`, or use the model's version for conversations."
-        yield recipe.problem("data.chat_template", message, hint)
+        yield recipe.problem("data.chat_template", message, hint, mending="auto")
 
 
 def advised_precision(recipe: Recipe) -> str:
@@ -202,8 +202,8 @@ def precision_fits(recipe: Recipe) -> Iterator[Problem]:
     facts = recipe.model_facts
     if facts and not facts.fp16 and recipe.model.get("precision") == "fp16":
         message = f"Activations of `{recipe.model.base}` exceed what fp16 can hold, and the loss would become infinite."
-        hint = f"Write `precision: {advised_precision(recipe)}`."
-        yield recipe.note("model.precision", message, hint)
+        advised = advised_precision(recipe)
+        yield recipe.note("model.precision", message, f"Write `precision: {advised}`.", mending=advised)
 
 
 def loss_fits_model(recipe: Recipe) -> Iterator[Problem]:
@@ -212,7 +212,7 @@ def loss_fits_model(recipe: Recipe) -> Iterator[Problem]:
     if facts and asked and facts.model_type not in catalog.fused_loss_models():
         message = f"Axolotl has no fused cross-entropy for models of type `{facts.model_type}`."
         hint = "Write `cross_entropy: auto`, which uses the chunked one for this model."
-        yield recipe.problem("train.cross_entropy", message, hint)
+        yield recipe.problem("train.cross_entropy", message, hint, mending="auto")
 
 
 def attention_fits_precision(recipe: Recipe) -> Iterator[Problem]:

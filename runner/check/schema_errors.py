@@ -163,7 +163,7 @@ def explain(document: Document, path: Path_, error: ValidationError) -> tuple[st
     name, written = f"`{_name(path)}`", document.written(path)
     default = f", or delete the line to use the default, `{part['default']}`" if "default" in part else ""
     if rule == "type":
-        return of_another_kind(allowed, value, part, name, default, written)
+        return of_another_kind(allowed if isinstance(allowed, str) else allowed[0], value, part, name, default, written)
     if rule in ("enum", "const"):
         choices = allowed if rule == "enum" else [allowed]
         near = nearest(str(value), map(str, choices))

@@ -156,10 +156,10 @@ def main(arguments: list[str]) -> int:
         return 1
 
 
-def read(file: Path) -> Plan:
-    """The plan in a file. Raises Stop where there is none."""
+def read(file: Path, form: Callable[[str], Plan] = Plan.read) -> Plan:
+    """The plan in a file. form: reads its text. Raises Stop where there is none."""
     try:
-        return Plan.read(file.read_text(encoding="utf-8"))
+        return form(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise Stop(
             f"{file} is missing or broken: {error}",

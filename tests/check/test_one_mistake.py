@@ -76,7 +76,13 @@ MISTAKES = [
     (SURVIVAL, "gpu_memory: 45 GB", "gpu_memory: 20gb", "gpu_memory: 20gb", "Write `20 GB`."),
     (SURVIVAL, "time: 45 min", "time: 45 minutes", "time: 45", "Write `45 min`."),
     (SURVIVAL, "size_gib: 50", "size_gib: 20GB", "size_gib: 20GB", "Write the number without `GB`: 20"),
-    (SURVIVAL, "learning_rate: 5.0e-5", "learning_rate: 0,0002", "learning_rate: 0,0002", "a decimal point instead of the comma: 0.0002"),
+    (
+        SURVIVAL,
+        "learning_rate: 5.0e-5",
+        "learning_rate: 0,0002",
+        "learning_rate: 0,0002",
+        "a decimal point instead of the comma: 0.0002",
+    ),
     (
         SURVIVAL,
         "mount: /shared/models  ",

@@ -246,11 +246,28 @@ class Draft:
 
 
 def draft(origin: Path, name: str, wishes: list[Override]) -> Draft:
-    """The copy of a recipe under a new name, with changes in it, before it is written anywhere."""
+    """The copy of a recipe under a new name, with changes in it, before it is written anywhere; and with what alone mends
+    what is wrong with it then, of another model what is noted too, but for lines that somebody has asked for."""
+    made, asked = _draft(origin, name, wishes), {change.setting for change in wishes}
+    # Without its files, which do not lie beside the copy yet.
+    problems = judge(parse(str(made.target), made.text), look=False)[1]
+    mending = [
+        Override(problem.mends[0], None, problem.mends[1], BY, problem.message.rstrip("."))
+        for problem in (problems if "model.base" in asked else errors_of(problems))
+        if problem.mends and problem.mends[0] not in asked
+    ]
+    return replace(_draft(origin, name, [*wishes, *mending]), wished=made.wished) if mending else made
+
+
+def _draft(origin: Path, name: str, wishes: list[Override]) -> Draft:
     document, target = read(origin), Path(f"{name}.yaml")
     wished = as_text(document, wishes)
     # Data that is named here lies beside the copy.
-    own = [*_with_own_data(replace(document, file=str(target)), wished), *_without_placeholder(document, wished)]
+    own = [
+        *_with_own_data(replace(document, file=str(target)), wished),
+        *_with_other_model(document, wished),
+        *_without_placeholder(document, wished),
+    ]
     files = {path: file for path, file in _files(document.data) if path not in {change.path for change in own}}
     moved = [
         Override(".".join(path), None, called, copying.NEW)
@@ -275,6 +292,26 @@ def _without_placeholder(document: Document, wished: list[Override]) -> list[Ove
     return [Override(setting, None, None, copying.NEW, why) for setting in ("image", "openshift.image")]
 
 
+def _with_other_model(document: Document, wished: list[Override]) -> list[Override]:
+    """What goes or changes with the model that a recipe names, where somebody has asked for another one."""
+    said = {change.setting: change.after for change in wished}
+    before, base = document.lookup(("model", "base")), said.get("model.base")
+    if before is None or base in (None, before):
+        return []
+    old = f"was about {before}"
+    changes = [
+        Override("description", None, f"A copy of {document.data['name']} with {base}", BY, "what `recipe list` shows")
+    ]
+    for path, kept in {
+        ("model", "revision"): "main",
+        ("model", "trust_remote_code"): False,
+        ("train", "lora_layers"): None,
+    }.items():
+        if document.lookup(path) not in (None, kept):
+            changes.append(Override(".".join(path), None, None, BY, old))
+    return [change for change in changes if change.setting not in said]
+
+
 def beside(name: str, folder: Path) -> str:
     """What a file or folder that a recipe in `folder` names is called in the copy: a file goes with it, below its
     folder, also where the recipe's own lies above (`../data/x.csv`); a folder, which may be large, stays where it
@@ -295,15 +332,8 @@ def _files(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, 
 
 
 def drafted(name: str, answers: Answers, more: Iterable[Override] = ()) -> Draft:
-    """The recipe of that name so far, with what alone would mend it. more: changes beside the answers."""
-    wishes = [*answers.wishes(), *more]
-    made = draft(answers.origin, name, wishes)
-    mending = [
-        Override(problem.mends[0], None, problem.mends[1], copying.NEW, "as the data has it")
-        for problem in made.errors
-        if problem.mends
-    ]
-    return draft(answers.origin, name, [*wishes, *mending]) if mending else made
+    """The recipe of that name so far. more: changes beside the answers."""
+    return draft(answers.origin, name, [*answers.wishes(), *more])
 
 
 def first_rows(name: str, answers: Answers, most: int) -> list[RenderedExample]:
