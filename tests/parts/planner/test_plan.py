@@ -369,7 +369,8 @@ def test_a_model_of_the_hub_s_cache_is_planned_and_counts_as_the_hub_s(tmp_path,
     (snapshot.parents[1] / "refs").mkdir()
     (snapshot.parents[1] / "refs" / "main").write_text("0a1b")
     # Only that it is too large for the starter's card is left to say.
-    assert all(problem.severity == "note" for problem in examine(path, changed, allowed=("too-large",)))
+    (note,) = examine(path, changed, allowed=("too-large",))
+    assert note.severity == "note" and "needs 64.3 GiB" in note.message
     assert examine(path, [*changed, *from_options(["model.revision=v2"])])[0].severity == "error"
     recipe, _, _ = load(path, [*changed, *from_options(["model.revision=0a1b"])])
     (stage,) = forecast.of(recipe, translate(recipe, place(recipe)))
@@ -417,7 +418,8 @@ def test_an_architecture_that_cannot_be_built_is_said(edited, recipe_command):
     path = strange(edited, model_type="made_up")
     done = recipe_command("plan", path, "--exact")
     assert done.returncode == 1 and "made_up" in done.stderr and "Traceback" not in done.stderr
-    assert all(problem.severity == "note" for problem in examine(path))
+    (note,) = examine(path)
+    assert note.severity == "note" and "of the type `made_up`" in note.message
 
 
 def test_an_architecture_without_formulas_is_named(tmp_path, edited, recipe_command, golden_message):
@@ -430,7 +432,8 @@ def test_an_architecture_without_formulas_is_named(tmp_path, edited, recipe_comm
     assert done.returncode == 1
     assert "mamba" in done.stderr
     golden_message(done.stderr)
-    assert all(problem.severity == "note" for problem in examine(path))
+    (note,) = examine(path)
+    assert note.severity == "note" and "of the type `mamba`" in note.message
 
 
 def test_a_plan_takes_well_under_a_second():
