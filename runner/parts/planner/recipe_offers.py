@@ -30,6 +30,8 @@ AT_MOST = 1.5
 # An offer is dropped that is this many times slower, or dearer in GPU hours, than one that takes no more.
 FAR = 2.0
 FAR_DEARER = 4.0
+# Checkpoints that take more than the first share of a stage's time are too many; what is left is about the second.
+SAVING, SAVED = 0.25, 0.1
 # A card must be this many times faster to be worth changing machines.
 STEP = 1.5
 # How many cards and counts of machines are tried, and how often a change is repaired.
@@ -78,6 +80,16 @@ class Offer:
     def enough_steps(self) -> bool:
         """Whether a stage made too few steps before, and none does after."""
         return bool(limits.too_short(self.before.forecasts)) and not limits.too_short(self.after.forecasts)
+
+    @property
+    def cuts_nothing(self) -> bool:
+        """Whether it lowers `sequence_len` and cuts no row."""
+        stages = zip(self.before.forecasts, self.after.forecasts, strict=False)
+        return any((cut := _cut(old, new)) and cut[0] == Loss.NOTHING for old, new in stages)
+
+    @property
+    def saves_less(self) -> bool:
+        return all(change.setting.endswith((".eval_steps", ".save_steps")) for change in self.changes)
 
     @property
     def mending(self) -> dict[str, Any]:
@@ -132,6 +144,7 @@ def of(planned: Planned) -> list[Offer]:
     found.sort(
         key=lambda offer: (
             *(lacking and not offer.enough_steps, offer.loss, offer.scope),
+            not offer.cuts_nothing,
             offer.after.seconds or 0,
         )
     )
@@ -171,19 +184,26 @@ def _offer(planned: Planned, changes: Changes) -> Offer | None:
 
 
 def _worth(offer: Offer) -> bool:
-    """Whether an offer that nobody needs gains something and loses nothing."""
+    """Whether an offer that nobody needs gains something and loses nothing but checkpoints."""
     before, after = offer.before, offer.after
-    if offer.loss or after.seconds is None or before.seconds is None:
+    if (offer.loss and not offer.saves_less) or after.seconds is None or before.seconds is None:
         return False
     if {note.message for note in after.notes} - {note.message for note in before.notes}:
         return False
-    # An offer that nobody needs must fit in the whole likely range.
-    if any(stage.memory_range[1] > (stage.usable or 0) for stage in after.forecasts):
+    # An offer that nobody needs must fit in the whole likely range, with rows of full length.
+    if _cramped(after):
         return False
+    if offer.cuts_nothing:
+        return True
     time = after.seconds / before.seconds
     hours = after.together.gpu_hours / before.together.gpu_hours
     cheaper = offer.scope == OfferScope.MACHINES and hours <= WORTH
     return min(time, hours) <= WORTH and ((time <= WORTH and hours <= AT_MOST) or cheaper)
+
+
+def _cramped(planned: Planned) -> bool:
+    """Whether rows of full length may not fit a card."""
+    return any(stage.full.memory_range[1] > (stage.usable or 0) for stage in planned.forecasts)
 
 
 # The judge: tries a change with `check` and the plan.
@@ -249,6 +269,14 @@ def _losses(before: Planned, after: Planned) -> Iterator[tuple[Loss, str]]:
         yield Loss.LEARNING, f"{sum(new for _, new in fewer):,} steps in place of {sum(old for old, _ in fewer):,}"
     for old, new in stages:
         yield from _losses_of(old, new)
+    rarer = [new.time.checkpoints.between for old, new in stages if new.time and _every(old) != _every(new)]
+    if rarer:
+        yield Loss.NOTHING, f"an interruption repeats up to {units.duration(max(rarer))}"
+
+
+def _every(stage: Forecast) -> tuple[int, int, int]:
+    work = stage.workload
+    return work.evaluation_steps, work.engine_save_steps, work.save_steps
 
 
 def _length(work: Run) -> tuple[float, int]:
@@ -265,6 +293,10 @@ def _losses_of(before: Forecast, after: Forecast) -> Iterator[tuple[Loss, str]]:
         yield Loss.LEARNING, f"steps of {rows[1] or '?'} rows in place of {rows[0] or '?'}"
     if not math.isclose(old.learning_rate, new.learning_rate):
         yield Loss.LEARNING, f"learning rate {new.learning_rate:g} in place of {old.learning_rate:g}"
+    if before.time and after.time and _every(before) != _every(after):
+        had, have = before.time.evaluations - 1, after.time.evaluations - 1
+        if have < had:
+            yield Loss.LEARNING, f"the best of {have} evaluation{'s' if have > 1 else ''} in place of {had}"
     if new.precision != old.precision:
         yield Loss.EXACTNESS, f"in {new.precision}"
     if "8bit" in new.optimizer and "8bit" not in old.optimizer:
@@ -273,13 +305,23 @@ def _losses_of(before: Forecast, after: Forecast) -> Iterator[tuple[Loss, str]]:
         return
     if new.fp8 and not old.fp8:
         yield Loss.NOTHING, "in FP8, as `precision` lets it"
-    if new.sequence_len < old.sequence_len:
-        yield Loss.LEARNING, f"rows of more than {new.sequence_len:,} tokens are left out"
+    if cut := _cut(before, after):
+        yield cut
     if new.adapter and old.adapter:
         if new.adapter.rank < old.adapter.rank:
             yield Loss.LEARNING, f"an adapter of rank {new.adapter.rank}"
         if new.adapter.four_bit and not old.adapter.four_bit:
             yield Loss.EXACTNESS, "the base model in 4 bits"
+
+
+def _cut(before: Forecast, after: Forecast) -> tuple[Loss, str] | None:
+    """What a lower `sequence_len` takes from a stage; None where it is not lower."""
+    old, new = before.workload, after.workload
+    if not isinstance(old, Workload) or not isinstance(new, Workload) or new.sequence_len >= old.sequence_len:
+        return None
+    if before.shorter_rows and new.sequence_len >= before.shorter_rows:
+        return Loss.NOTHING, f"cuts no row; {units.gib(after.full.memory.total)} at full length"
+    return Loss.LEARNING, f"rows of more than {new.sequence_len:,} tokens are left out"
 
 
 # The candidates.
@@ -289,6 +331,9 @@ def _ways(planned: Planned) -> Iterator[tuple[str, Changes]]:
     """Changes to try, each with the name of its group: the first of a group that works is enough."""
     tight, fits = _tight(planned), all(stage.fits for stage in planned.forecasts)
     if not planned.problems:
+        for stage in planned.forecasts if _cramped(planned) else ():
+            if (setting := Lines.of(planned.recipe, stage.stage).find("sequence_len")) and stage.shorter_rows:
+                yield "shorter rows", {setting: stage.shorter_rows}
         for changes in _longer(planned):
             yield str(sorted(changes)), changes
     elif fits:
@@ -370,6 +415,7 @@ def _faster(planned: Planned) -> Iterator[tuple[str, Changes]]:
     """Changes that may make the longest stage faster: larger batches, no padding, no recomputation, fused code."""
     stage = _longest(planned)
     lines, work, room = Lines.of(planned.recipe, stage.stage), stage.workload, _budget(planned, stage)
+    stage = stage if planned.problems else stage.full
     likely, sizes = stage.memory_range[1] / stage.memory.total, []
     for rows, accumulation in splits(work, smaller=False):
         evaluated = work.with_rows(rows).evaluation_batch_size
@@ -381,6 +427,7 @@ def _faster(planned: Planned) -> Iterator[tuple[str, Changes]]:
             sizes.append((time.total_seconds, rows, accumulation))
     if sizes:
         yield "larger batch", _batch(lines.section, *min(sizes)[1:])
+    yield from (("fewer checkpoints", changes) for changes in _fewer_checkpoints(planned))
     auto = dict.fromkeys(("packing", "kernels", "cross_entropy"), "auto")
     for name, wanted in (auto | {"gradient_checkpointing": False}).items():
         if setting := lines.find(name):
@@ -389,6 +436,19 @@ def _faster(planned: Planned) -> Iterator[tuple[str, Changes]]:
         yield "packing", {"model.attention": "flash_attention_2"}
         if planned.problems and (setting := lines.find("packing")):
             yield "packing", {setting: "pack"}
+
+
+def _fewer_checkpoints(planned: Planned) -> Iterator[Changes]:
+    """Settings that save less often, for the stage whose checkpoints take most, if that is too much of its time: steps
+    between two checkpoints, between two evaluations, and both."""
+    timed = [(each, each.time) for each in planned.forecasts if each.time]
+    for stage, time in sorted(timed, key=lambda each: each[1].checkpoints.seconds)[-1:]:
+        if time.checkpoints.seconds <= SAVING * time.total_seconds:
+            return
+        every = math.ceil(time.steps / max(1, int(SAVED * time.training_seconds / time.checkpoints.writing)))
+        section = Lines.of(planned.recipe, stage.stage).section
+        for names in (("save_steps",), ("eval_steps",), ("eval_steps", "save_steps")):
+            yield {f"{section}.{name}": every for name in names}
 
 
 def _batch(section: str, rows: int, accumulation: int) -> dict[str, float]:
@@ -414,7 +474,7 @@ def _on(planned: Planned, nodes: int) -> Changes:
 def _cards(planned: Planned, tight: bool) -> Iterator[tuple[str, Changes]]:
     """Cards of the catalog with enough memory: the smallest that is not slower, where the present one has too little;
     else the slowest that meets a limit of time or is clearly faster, and the fastest."""
-    need = max(stage.memory.total for stage in planned.forecasts)
+    need = max((stage if planned.problems else stage.full).memory.total for stage in planned.forecasts)
     have = planned.forecasts[0].stage.machines.gpu
     smallest = [card for card in cards(need, [each.workload for each in planned.forecasts]) if card.name != have]
     seconds = {card.name: _seconds(planned, card) for card in smallest}
