@@ -59,15 +59,7 @@ class Memory:
     @property
     def tensors(self) -> int:
         """What PyTorch calls allocated."""
-        return (
-            self.weights
-            + self.gradients
-            + self.optimizer
-            + self.activations
-            + self.logits
-            + self.temporary
-            + self.communication
-        )
+        return sum(self.parts().values()) - self.context - self.slack
 
     @property
     def in_steps(self) -> int:

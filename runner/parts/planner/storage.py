@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from runner.catalog import hardware
 from runner.data.lengths import BYTES_A_TOKEN
@@ -15,9 +14,6 @@ from runner.parts.planner.forecast import Forecast
 from runner.plan import Plan, Stage
 from runner.recipe.document import Document
 from runner.tools.problem import Problem
-
-if TYPE_CHECKING:
-    from runner.parts.planner.forecast import Forecast
 
 GIB = 2**30
 # While text is cleaned it lies there filtered, without exact duplicates, without near ones, and as the result.
