@@ -162,6 +162,17 @@ def short(label: str) -> str:
     return label.removeprefix("NVIDIA-")
 
 
+def confirm(yes: bool, otherwise: str, remedy: str) -> Callable[[str], bool]:
+    """Asks on a terminal; elsewhere `--yes` must say so beforehand. otherwise: takes the place of the question there."""
+
+    def ask(question: str) -> bool:
+        if not yes and not sys.stdin.isatty():
+            raise Stop(f"{question.rpartition('. ')[0]}. {otherwise}", remedy)
+        return yes or click.confirm(question)
+
+    return ask
+
+
 def say(text: str = "") -> None:
     click.echo(text)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from runner import parts
-from runner.commands.options import end, open_recipe, recipe_path, say, set_option
+from runner.commands.options import confirm, end, open_recipe, recipe_path, say, set_option
 from runner.recipe import overrides as changing
 
 if TYPE_CHECKING:
@@ -154,9 +154,12 @@ def _evaluation(event: Event) -> str:
 
 
 @click.command()
-@training_options("runs/NAME")
-def run(path: str, sets: tuple[str, ...], out: str | None, fresh: bool, **stages: str | None) -> None:
-    """Prepare a recipe's data and train on this machine's GPUs. An interrupted run goes on where it was."""
+@training_options(
+    "runs/NAME", click.option("--yes", is_flag=True, help="Start what takes above an hour without a GPU, unasked.")
+)
+def run(path: str, sets: tuple[str, ...], yes: bool, out: str | None, fresh: bool, **stages: str | None) -> None:
+    """Prepare a recipe's data and train on this machine's GPUs, or on its processor where it has none. An interrupted run
+    goes on where it was."""
     from runner.tools.process import hush
 
     hush()
@@ -167,7 +170,10 @@ def run(path: str, sets: tuple[str, ...], out: str | None, fresh: bool, **stages
     recipe, made = open_recipe(path, sets, environment=True)
     home = folder(recipe.name, "run", run_folder_from(out))
     with session(home, recipe.name, fresh, data_folder_from()), at_the_end(home):
-        running.run(recipe, home, Selection(**stages), say, watch, made)
+        asking = confirm(
+            yes, "Nothing was started.", "`--yes` starts it. Or lower `train.epochs` or the number of rows (`--set`)."
+        )
+        running.run(recipe, home, Selection(**stages), say, watch, asking, made)
     end("Done: what was asked for is trained, and lies there.", "compare", path)
 
 

@@ -17,6 +17,7 @@ from runner.check import sources, validate
 from runner.commands.options import (
     allow_option,
     complete_recipe,
+    confirm,
     end,
     open_recipe,
     port_option,
@@ -161,7 +162,8 @@ def submit(
     cluster = connect()
     planner = forecasting()
     written = planner.written(recipe, here) if planner and validate.TOO_LARGE not in allowed else {}
-    how = sending.Sending(say, confirm(yes), target, dry_run, files, rows, written)
+    asking = confirm(yes, "It was not ended.", "`--yes` ends it and starts anew.")
+    how = sending.Sending(say, asking, target, dry_run, files, rows, written)
     what = controller.submit_all(cluster, plan, how) if every else sending.submit(cluster, plan, stage, how)
     if dry_run:
         end("The cluster has judged it; nothing was sent.", "submit", path)
@@ -174,21 +176,6 @@ def submit(
         else:
             say(f"Watch it: recipe status {path}, recipe logs {path} -f")
         end("It is on the cluster.", "status", path)
-
-
-def confirm(yes: bool) -> Callable[[str], bool]:
-    """Asks on a terminal; elsewhere `--yes` must say so beforehand."""
-
-    def ask(question: str) -> bool:
-        if yes:
-            return True
-        if not sys.stdin.isatty():
-            raise Stop(
-                question.replace("End it and start anew?", "It was not ended."), "`--yes` ends it and starts anew."
-            )
-        return click.confirm(question)
-
-    return ask
 
 
 @contextmanager

@@ -194,6 +194,36 @@ def on_processors(recipe: Recipe, processes: int) -> list[Override]:
     ]
 
 
+# What needs a GPU: a setting, with `*` for each section that trains; the values that do, empty for all; what computes the
+# same on a processor; and why.
+NEEDS_GPU: tuple[tuple[str, tuple[str, ...], Any, str], ...] = (
+    ("model.precision", (), "fp32", "processors compute in it"),
+    ("model.attention", (axolotl.FLASH,), "sdpa", "FlashAttention needs a GPU"),
+    ("speed.compile", (), "off", "compiled for a GPU"),
+    ("speed.fused_kernels", (), False, "compiled for a GPU"),
+    ("speed.fused_cross_entropy", (), False, "compiled for a GPU"),
+    ("speed.tf32", (), False, "numbers of a GPU"),
+    ("distribution", (), "ddp", "one process shares nothing"),
+    ("sharding", (), None, "there is no GPU to make room on"),
+    ("*.precision", (), None, "processors compute in fp32"),
+    ("*.optimizer", ("adamw_torch_fused", "adamw_bnb_8bit"), "adamw_torch", "the same steps without a GPU"),
+    ("*.adapter", ("qlora",), "lora", "4-bit weights need a GPU"),
+    ("*.kernels", (), "none", "compiled for a GPU"),
+    ("*.cross_entropy", (), "plain", "compiled for a GPU"),
+    ("*.packing", ("auto", "flatten"), "none", "rows are padded; only a GPU joins them cheaply"),
+)
+
+
+def without_gpu(recipe: Recipe, by: str) -> Iterator[Override]:
+    """What lets a recipe train on a processor, in full size, and computes the same."""
+    for name, values, value, why in NEEDS_GPU:
+        for home in common.TRAINING_SECTIONS if name.startswith("*") else [""]:
+            change = Override(name.replace("*", home), None, value, by, why)
+            now = _value(recipe, change.path)
+            if now not in (None, value) and (not values or now in values):
+                yield change
+
+
 def training(recipe: Recipe, rows: PreparedRows) -> list[Override]:
     """One process for machines, and batches small enough for at least 50 steps."""
     chosen, count = recipe.train, rows.train_rows

@@ -29,7 +29,7 @@ from runner.scenarios import translate
 from runner.scenarios.targets import place
 from runner.tools import packaged
 from runner.tools.problem import Stop
-from runner.tools.process import free_port, hush
+from runner.tools.process import cores, free_port, hush, memory_gib
 
 if TYPE_CHECKING:
     from runner.recipe.sections import Nodes
@@ -120,11 +120,11 @@ def probe(folder: Path, models: tuple[str, ...] = (), ports: tuple[int, ...] = P
         driver=_said("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").split("\n")[0],
         cuda=_cuda(),
         links=_said("nvidia-smi", "topo", "-m"),
-        memory_gib=_memory_gib(),
+        memory_gib=memory_gib(),
         shm_gib=_free_gib(Path("/dev/shm")),
         disk_gib=_free_gib(folder),
         folder=str(folder),
-        cores=len(os.sched_getaffinity(0)),
+        cores=cores(),
         flash_kernel=_flash_kernel(),
         ports=ports,
         ports_taken=tuple(port for port in ports if _taken(port)),
@@ -187,19 +187,6 @@ def _said(*command: str) -> str:
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""
-
-
-def _memory_gib() -> float:
-    """Main memory, or what a container may use of it where that is less."""
-    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            text = Path(file).read_text(encoding="ascii").strip()
-        except OSError:
-            continue
-        if text.isdigit():
-            whole = min(whole, int(text))
-    return whole / 2**30
 
 
 def _free_gib(folder: Path) -> float:
@@ -346,8 +333,9 @@ def gpus(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator
         yield Finding(PROBLEM, "NVIDIA driver", text, mend)
         return
     if not machine.cards:
-        mend = "`recipe rehearse` and `recipe render` need none"
-        yield Finding(PROBLEM if recipe else WARNING, "GPU", "this machine has none that training could use", mend)
+        text = "this machine has none that training could use; `recipe run` trains small models on the processor"
+        mend = "`recipe run` says how long it takes, and asks above an hour; `recipe rehearse` takes minutes"
+        yield Finding(WARNING, "GPU", text, mend)
         return
     for card in sorted(set(machine.cards), key=lambda card: card.name):
         has = f"{card.memory_gib:g} GiB, compute capability {card.capability}, {'FP8' if card.fp8 else 'no FP8'}"
