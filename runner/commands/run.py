@@ -4,6 +4,7 @@ machine."""
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -12,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from runner import parts
-from runner.commands.options import confirm, end, open_recipe, recipe_path, say, set_option
+from runner.commands.options import end, open_recipe, recipe_path, say, set_option
 from runner.recipe import overrides as changing
+from runner.tools.problem import Stop
 
 if TYPE_CHECKING:
     from runner.run.run_folder import RunFolder
@@ -33,9 +35,9 @@ def training_options(default_folder: str, *own: Decorator) -> Decorator:
         *own,
         click.option("--out", metavar="DIR", help=f"The run folder. Default: {default_folder}."),
         click.option("--stage", metavar="STAGE", help="Only this stage."),
-        click.option("--from", "first", metavar="STAGE", help="This stage and those after it."),
-        click.option("--until", "last", metavar="STAGE", help="The stages up to this one."),
-        click.option("--fresh", is_flag=True, help="Delete what was left there before, and begin anew."),
+        click.option("--from", "first", metavar="STAGE", help="Run this stage and those after it."),
+        click.option("--until", "last", metavar="STAGE", help="Run the stages up to this one."),
+        click.option("--fresh", is_flag=True, help="Delete the old results, and start again."),
     )
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -76,8 +78,6 @@ def at_the_end(home: RunFolder) -> Iterator[None]:
 @contextmanager
 def watch() -> Iterator[Callable[[Event], None]]:
     """Shows training's progress: a bar on a terminal, a line now and then where output is piped."""
-    import sys
-
     if not sys.stdout.isatty():
         yield _events if os.environ.get(EVENTS) else _lines()
         return
@@ -153,6 +153,18 @@ def _evaluation(event: Event) -> str:
     return f"validation loss {loss:.3f}{accuracy}" if loss is not None else "no validation loss"
 
 
+def confirm(yes: bool) -> Callable[[str], bool]:
+    """Asks on a terminal whether something long may start; elsewhere `--yes` must answer beforehand."""
+
+    def ask(takes: str) -> bool:
+        if not yes and not sys.stdin.isatty():
+            remedy = "Add `--yes` to start it, or train fewer epochs or rows (`--set`). `recipe rehearse RECIPE` takes minutes."
+            raise Stop(f"{takes} Without a terminal, nothing above an hour starts unasked.", remedy)
+        return yes or click.confirm(f"{takes} Start it?")
+
+    return ask
+
+
 @click.command()
 @training_options(
     "runs/NAME", click.option("--yes", is_flag=True, help="Start what takes above an hour without a GPU, unasked.")
@@ -170,16 +182,13 @@ def run(path: str, sets: tuple[str, ...], yes: bool, out: str | None, fresh: boo
     recipe, made = open_recipe(path, sets, environment=True)
     home = folder(recipe.name, "run", run_folder_from(out))
     with session(home, recipe.name, fresh, data_folder_from()), at_the_end(home):
-        asking = confirm(
-            yes, "Nothing was started.", "`--yes` starts it. Or lower `train.epochs` or the number of rows (`--set`)."
-        )
-        running.run(recipe, home, Selection(**stages), say, watch, asking, made)
-    end("Done: what was asked for is trained, and lies there.", "compare", path)
+        running.run(recipe, home, Selection(**stages), say, watch, confirm(yes), made)
+    end("Training finished. The model is in the run folder.", "compare", path)
 
 
 @click.command()
 @training_options(
-    "runs/NAME-rehearsal", click.option("--data", metavar="FILE", help="Real rows instead of the recipe's sample.")
+    "runs/NAME-rehearsal", click.option("--data", metavar="FILE", help="Use these rows instead of the recipe's sample.")
 )
 def rehearse(
     path: str, sets: tuple[str, ...], data: str | None, out: str | None, fresh: bool, **stages: str | None
@@ -197,17 +206,17 @@ def rehearse(
     home = folder(recipe.name, "rehearsal", run_folder_from(out))
     with session(home, recipe.name, fresh, data_folder_from("rehearsal")), at_the_end(home), forking():
         rehearsing.rehearse(recipe, home, data, Selection(**stages), say, watch, made)
-    done = "Rehearsed: what was asked for works here, in small."
+    done = "Rehearsal passed: the whole recipe works here, with a tiny model."
     end(done, "submit" if "openshift" in recipe.settings else "run", path)
 
 
 @click.command()
 @recipe_path
 @set_option
-@click.option("--data", metavar="FILE", help="Rows from this file instead of what the recipe names.")
-@click.option("--out", metavar="DIR", help="Where to write. Default: runs/NAME/data, where `recipe run` looks.")
+@click.option("--data", metavar="FILE", help="Use the rows of this file instead of the recipe's.")
+@click.option("--out", metavar="DIR", help="Where to write. Default: runs/NAME/data, which `recipe run` reads.")
 @click.option(
-    "--show", metavar="N", type=click.IntRange(min=1), help="Show N rows token by token, and prove what they train."
+    "--show", metavar="N", type=click.IntRange(min=1), help="Show N rows token by token, and prove what is trained."
 )
 def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None, show: int | None) -> None:
     """Read, fill, deduplicate and split a recipe's data; write Parquet and say what became of every row."""
@@ -228,4 +237,4 @@ def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None,
         for proven in parts.hook("show_rows")(recipe, place, show, say):
             for line in proof_lines(proven, whole=True):
                 say(line)
-    end("The rows are ready; what became of each kind is said above.", "rehearse", path)
+    end("The rows are ready. The table above shows how each kind was used.", "rehearse", path)

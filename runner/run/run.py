@@ -57,7 +57,7 @@ def run(
     stages = chosen.of(plan)
     if is_done(plan):
         keep(folder, recipe, plan, changed(recipe, folder.overrides)[0])
-        tell("This run is done already; `--fresh` repeats it.")
+        tell("This run is already done. `--fresh` repeats it.")
     else:
         gpus, devices = gpus_here(recipe)
         slow = not gpus and any(stage.trains for stage in stages)
@@ -103,7 +103,7 @@ def _require_patience(
             likely = units.between(each.seconds_least or 0, each.seconds_most or 0, "–")
             takes = f"`{name}` takes about {units.duration(each.seconds)} ({likely}) on the {each.gpu}."
         if decision.action not in ("keep", "go on") and (each.seconds or math.inf) > UNASKED:
-            if not confirm(f"{takes} Start it?"):
+            if not confirm(takes):
                 raise Stop("Nothing was started.", f"{instead}.")
         else:
             tell(takes)
@@ -117,7 +117,7 @@ def _compare_precision(plan: Plan, gpus: list[str], tell: Tell) -> None:
     for kind, chosen_precision in plan.facts.get("precision", {}).items():
         able = here.fp8 if chosen_precision == "fp8" else here.bf16 or chosen_precision == "fp32"
         if not able:
-            tell(f"  {kind}: planned in {chosen_precision}, which {here.title} cannot do; set `model.precision`")
+            tell(f"  {kind}: planned in {chosen_precision}, which {here.title} does not support; set `model.precision`")
         elif here.fp8 and chosen_precision == "bf16" and kind in plan.facts["fp8_stages"]:
             tell(f"  {kind}: planned in bf16; {here.title} could do fp8 with `machines.gpu: {here.name}`")
 
@@ -149,7 +149,7 @@ def _on_these(recipe: Recipe, gpus: list[str], tell: Tell) -> list[Override]:
         changes += [*rehearsal.without_gpu(recipe, BY), overrides.without_time_limit(BY)]
     shared = recipe.settings.get("distribution", "ddp") not in ("ddp", "auto")
     if gpus and count == 1 and shared and not sharding.by_zero_alone(recipe):
-        changes.append(Override("distribution", None, "ddp", BY, "one GPU has nothing to share"))
+        changes.append(Override("distribution", None, "ddp", BY, "one GPU has no other to share with"))
     here, made = changed(recipe, changes)
     known = catalog.gpu(recipe.machines.gpu)
     for name in sorted(set(gpus)):
@@ -188,7 +188,7 @@ def rehearse(
     # The first stage also makes the twin of the base model, from the rows that it prepares.
     prepares = with_config(recipe, plan.stages[0], rehearsal.stands_in(recipe, run.path))
     plan = replace(plan, stages=(prepares, *plan.stages[1:]))
-    tell("What stands in for the real thing")
+    tell("Substitutions for the rehearsal")
     for override in made:
         tell(f"  {override}")
     for line in introduction(plan):
@@ -207,11 +207,9 @@ def rehearse(
         )
         rows = PreparedRows.read(Path(place.data_dir))
         if not rows:
-            raise Stop(
-                "The stage `data` is not finished, and what is trained follows from its rows.", "Leave out `--stage`."
-            )
+            raise Stop("The stage `data` is not finished, and training depends on its rows.", "Leave out `--stage`.")
         second, more = changed(first, rehearsal.after_data(first, rows, run.path))
-        tell("What stands in for it, now that the rows are known")
+        tell("More substitutions, from the rows")
         for line in rehearsal.shown(recipe, more, rows):
             tell(f"  {line}")
         made += more
@@ -253,7 +251,7 @@ def report(plan: Plan) -> Iterator[str]:
     for on_record in parts.hooks("on_record"):
         yield from on_record(plan)
     yield ""
-    yield f"Everything is in {run.shown}/"
+    yield f"All results are in {run.shown}/"
 
 
 def _details(summary: Summary) -> Iterator[str]:
@@ -294,7 +292,7 @@ def _tokens(plan: Plan, trained: list[Summary]) -> Iterator[str]:
 def _answers(rows: list[dict[str, str]], rehearsed: bool) -> Iterator[str]:
     if rows and rehearsed:
         yield ""
-        yield "A tiny model speaks in scraps; what counts is whose words they are, before and after:"
+        yield "The twin is tiny, so it writes fragments. Compare whose words it uses before and after training:"
     for row in rows:
         yield ""
         yield f"  {row['question']}"

@@ -42,10 +42,7 @@ class EarlyStop(Record):
     @property
     def told(self) -> str:
         evaluations = "the last evaluation" if self.patience == 1 else f"the last {self.patience} evaluations"
-        return (
-            f"ended early, after step {self.step:,} of {self.steps:,}: {evaluations} brought no improvement; the best model, of "
-            f"step {self.kept:,}, is kept"
-        )
+        return f"ended early, after step {self.step:,} of {self.steps:,}: {evaluations} brought no improvement; the best model, from step {self.kept:,}, is saved"
 
 
 # The training process's event for it, with the fields of an EarlyStop.

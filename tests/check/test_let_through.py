@@ -237,7 +237,7 @@ def test_a_text_needs_documents(text, words, share, tmp_path):
         (GEMMA, "data", "text"),
         (SEVEN_B, "data", "text"),
         (SEVEN_B, "dpo.data", "system,question,chosen,rejected"),
-        (LYRICS, "data", "instruction,lyrics"),
+        (LYRICS, "data", "Instruction,Label"),
     ],
 )
 def test_a_file_with_a_header_alone_is_refused_whatever_its_rows_are(starter, home, columns, tmp_path):
@@ -282,7 +282,7 @@ def test_a_folders_model_with_heads_that_cannot_be_is_refused(sizes, tmp_path):
     (tmp_path / "recipes" / "mine").mkdir()
     (tmp_path / "recipes" / "mine" / "config.json").write_text(json.dumps(CONFIG | sizes))
     found = examine(tmp_path / "recipes" / "survival.yaml", from_options(("model.base=mine",)))
-    assert ["sizes that cannot be" in one.message for one in found if one.severity == "error"] == [True]
+    assert ["impossible type or size" in one.message for one in found if one.severity == "error"] == [True]
 
 
 @pytest.mark.parametrize("said", [None, "{{ messages }}"])
@@ -304,7 +304,7 @@ def test_a_folders_own_chat_template_is_one_that_it_has(said, tmp_path):
     (model / "tokenizer_config.json").write_text(json.dumps({"chat_template": said} if said else {}))
     options = ("model.base=mine", "data.chat_template=tokenizer_default")
     found = examine(tmp_path / "recipes" / "survival.yaml", from_options(options))
-    assert [one.severity for one in found if "chat template of its own" in one.message] == ([] if said else ["error"])
+    assert [one.severity for one in found if "has no chat template" in one.message] == ([] if said else ["error"])
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def place(recipe: Recipe) -> Place:
             "Add the section; `recipes/survival.yaml` has one to copy.",
         )
     site: Openshift = recipe.settings["openshift"]
-    first_mount = site.claims[0].mount.rstrip("/") if site.claims else ""
+    first_mount = site.claims[0].mount if site.claims else ""
     run_dir = site.output_dir or f"{first_mount}/{recipe.name}"
     embedded = f"/opt/recipe-runner/data/{recipe.name}"
     data_dir = site.data_dir or (embedded if site.data_from == "image" else f"{run_dir}/data")

@@ -131,7 +131,8 @@ def connect() -> Cluster:
         config.load_kube_config(config_file=file, client_configuration=settings)
         _, context = config.list_kube_config_contexts(config_file=file)
         namespace = (context or {}).get("context", {}).get("namespace", "default")
-        return Cluster(rest.RESTClientObject(settings).pool_manager, settings, namespace)
+        user = (context or {}).get("context", {}).get("user", "")
+        return Cluster(rest.RESTClientObject(settings).pool_manager, settings, namespace, user)
     except (config.ConfigException, OSError) as error:
         raise Stop(
             f"No cluster is known on this machine: {str(error).splitlines()[0]}",
@@ -181,18 +182,33 @@ class Cluster:
     TryAgain where it does not answer; `request` alone raises Refused, with the status and the cluster's own words.
 
     pool: connections of urllib3; configuration: as the official client has it, with the server and the credentials;
-    namespace: that of the kubeconfig's current context.
+    namespace, user: those of the kubeconfig's current context.
     """
 
-    def __init__(self, pool: Any, configuration: Any, namespace: str) -> None:
+    def __init__(self, pool: Any, configuration: Any, namespace: str, user: str = "") -> None:
         self.pool, self.configuration = pool, configuration
-        self.namespace = namespace
+        self.namespace, self.user = namespace, user
         # When each kind of request was answered last, by `_kind_of`.
         self.answered: dict[tuple[str, ...], float] = {}
 
     @property
     def server(self) -> str:
         return str(self.configuration.host)
+
+    def person(self) -> str:
+        """Who this user is to the cluster; the kubeconfig's name of the user where it does not answer (before
+        Kubernetes 1.28)."""
+        api = "authentication.k8s.io/v1"
+        review = {"apiVersion": api, "kind": "SelfSubjectReview"}
+        try:
+            return str(
+                self._json("POST", f"/apis/{api}/selfsubjectreviews", (), review)["status"]["userInfo"]["username"]
+            )
+        except Refused as refused:
+            if refused.status == 401 or passes(refused.status):
+                raise refused.stop("SelfSubjectReview", "", "") from None
+            # `oc login` names a user NAME/SERVER.
+            return self.user.partition("/")[0]
 
     def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
         """The object, or None where there is none of that name, or no such kind."""

@@ -16,7 +16,7 @@ from runner.tools.problem import Stop
 
 # Gets the state (None while the cluster cannot be reached) and what to say about it.
 Show = Callable[[JobState | None, list[str]], None]
-TITLES = ("job", "state", "step", "loss", "speed", "GPU memory", "left", "spent")
+TITLES = ("job", "state", "step", "loss", "speed", "GPU memory", "left", "spent", "sent by")
 
 
 class Failed(Stop):
@@ -101,6 +101,7 @@ class JobRow:
             self._memory(latest),
             rest(left) if left is not None else "",
             self._spent,
+            jobs.Owner.of(state.job).person,
         )
 
     @property

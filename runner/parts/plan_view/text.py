@@ -195,8 +195,10 @@ def _change(planned: Planned, offers: list[Offer]) -> str:
         return "Something has to change: `--apply N` writes offer N into the recipe."
     if planned.seconds is None:
         return "Nothing has to change, as far as that can be told."
-    if any(offer.loss for offer in offers):
+    if any(offer.enough_steps for offer in offers):
         return "Nothing has to change to run; what is offered below makes more steps, and says what it takes."
+    if any(offer.loss or offer.saves_less for offer in offers):
+        return "Nothing has to change; each offer below says what it loses."
     if offers:
         if planned.recipe.document.origins:
             return "Nothing has to change; what is offered below loses nothing."

@@ -19,7 +19,7 @@ from runner.parts.planner.memory import EVALUATION, Memory, usable
 from runner.parts.planner.parameters import FAMILIES, UnknownArchitecture
 from runner.parts.planner.published_runs import Spread
 from runner.parts.planner.row_counts import Rows
-from runner.parts.planner.workload import Network, Run, network, times_in
+from runner.parts.planner.workload import ASSUMED, Network, Run, network, times_in
 from runner.plan import RUNS, Plan, Stage
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
@@ -88,10 +88,10 @@ class Forecast:
         said = published if not own.source else f"measured: {own.source}"
         if own.source and own.spread is None:
             said = f"at the pace of {own.source}; {published}"
-        network = self.workload.network
-        if self.stage.machines.nodes == 1 or not network.assumed:
-            return said
-        return f"{said}; {network.least:g} to {network.most:g} Gbit/s between machines"
+        network, stated = self.workload.network, self.workload.disk_spread == (1.0, 1.0)
+        if self.stage.machines.nodes > 1 and network.assumed:
+            said += f"; {network.least:g} to {network.most:g} Gbit/s between machines"
+        return f"{said}; half to twice as long to start{'' if stated else ', read and save'}"
 
     @property
     def usable(self) -> int | None:
@@ -185,7 +185,7 @@ def of(
         module = importlib.import_module(parts.table("formulas")[stage.engine])
         formulas: Formulas | None = module.of_stage(recipe, stage, rows, look)
         if formulas is not None:
-            formulas = formulas.changed(network=_network(plan), **_disk(plan, stage))
+            formulas = formulas.changed(network=_network(plan), **_disk(recipe, plan, stage))
             forecast = Forecast(stage, formulas, rows, catalog.gpu(stage.machines.gpu), price)
             assert any_architecture or forecast.counts  # UnknownArchitecture comes here, and not from half of a plan
             forecasts.append(forecast)
@@ -199,10 +199,13 @@ def _network(plan: Plan) -> Network:
     return network(kind, own.get("gbit_s"), own.get("links"))
 
 
-def _disk(plan: Plan, stage: Stage) -> dict[str, Any]:
+def _disk(recipe: Recipe, plan: Plan, stage: Stage) -> dict[str, Any]:
     """How fast the claim is that a stage writes to, and that machines share it; each has its own where it is none."""
-    claim = plan.claim_of(plan.place_of(stage).run_dir)
-    return {"disk_mb_s": float(claim["write_mb_s"]), "shared_disk": True} if claim else {}
+    if (claim := plan.claim_of(plan.place_of(stage).run_dir)) is None:
+        return {}
+    where = ("openshift", "claims", list(plan.site["claims"]).index(claim), "write_mb_s")
+    speed, stated = float(claim["write_mb_s"]), recipe.document.lookup(where)
+    return {"disk_mb_s": speed, "disk_spread": (1.0, 1.0) if stated else ASSUMED, "shared_disk": True}
 
 
 def basis(forecasts: list[Forecast], nodes: Iterable[int] = ()) -> str:

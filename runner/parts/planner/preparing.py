@@ -7,14 +7,10 @@ from typing import Any
 
 from runner import catalog
 from runner.parts.planner import storage
-from runner.parts.planner.duration import START_SECONDS
 from runner.parts.planner.row_counts import catalogued
-from runner.parts.planner.workload import OWN_DISK_MB_S
+from runner.parts.planner.workload import ASSUMED, OWN_DISK_MB_S, START_SECONDS
 from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
-
-# The fastest and the slowest that is likely, as shares of the time: paces were measured on one machine. Assumed.
-SPREAD = (0.5, 2.0)
 
 
 @dataclass(frozen=True)
@@ -28,7 +24,7 @@ class Preparation:
 
     @property
     def range_seconds(self) -> tuple[float, float]:
-        return SPREAD[0] * self.total_seconds, SPREAD[1] * self.total_seconds
+        return ASSUMED[0] * self.total_seconds, ASSUMED[1] * self.total_seconds
 
     def as_json(self) -> dict[str, Any]:
         known = {"total_seconds": self.total_seconds, "range_seconds": self.range_seconds}

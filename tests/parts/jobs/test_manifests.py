@@ -16,7 +16,7 @@ import yaml
 from runner import __version__
 from runner.catalog import hardware
 from runner.catalog.hardware import GIB
-from runner.check.validate import load
+from runner.check.validate import examine, load
 from runner.parts.jobs import kubernetes, podspec
 from runner.parts.openshift import controller, helper_pod, site
 from runner.recipe import units
@@ -409,6 +409,134 @@ def test_rows_are_prepared_again_with_whatever_decides_how_they_are_tokenised():
     assert len({key(*change) for change in changes}) == len(changes)
     for change in ("openshift.backoff_limit=1", "train.logging_steps=7", "openshift.output_dir=/shared/models/other"):
         assert key(change) == key(), change
+
+
+def test_a_folder_is_one_folder_however_it_is_written():
+    """Text by text these differ; every manifest and config names the folder as it is called."""
+    plain = (PREPARED, "openshift.output_dir=/shared/models/mine", "openshift.claims.1.mount=/shared/workspace")
+    odd = (
+        "openshift.data_dir=/shared/models/x/../data//survival/",
+        "openshift.output_dir=/shared/./models/mine/",
+        "openshift.claims.1.mount=//shared/workspace/.",
+    )
+    assert [(file.path, file.text) for file in render(plan_of(SURVIVAL, *odd))] == [
+        (file.path, file.text) for file in render(plan_of(SURVIVAL, *plain))
+    ]
+    plan = plan_of(SURVIVAL, *odd)
+    assert plan.on_claim("/shared/models/mine/../.hidden/x").uri == "pvc://trained-models-pvc/.hidden/x"
+    assert plan.on_claim("/shared/models").uri == "pvc://trained-models-pvc"
+    assert plan.on_claim("/shared/models/../etc") is None and plan.on_claim("/shared/models-of-others") is None
+
+
+def test_a_file_that_leaves_its_claim_is_one_of_this_machine(tmp_path):
+    """Pods would read another folder than the claim's, and `submit` would send nothing."""
+    text = SURVIVAL.read_text("utf-8")
+    for folder, on_claim in (("/shared/models/../models/rows.jsonl", True), ("/shared/models/../rows.jsonl", False)):
+        path = tmp_path / "mine.yaml"
+        path.write_text(
+            re.sub(r"(?m)^  hub: .*$", f"  path: {folder}", re.sub(r"(?m)^  split: .*\n", "", text)), "utf-8"
+        )
+        missing = [
+            one
+            for one in examine(path)
+            if one.severity == "error" and "no file" in one.message and "rows.jsonl" in one.message
+        ]
+        assert len(missing) == (0 if on_claim else 1), folder
+
+
+NAMED = (
+    'openshift.environment={NCCL_P2P_DISABLE: 1, HTTPS_PROXY: "http://proxy:3128"}',
+    "openshift.node_selector={node.kubernetes.io/instance-type: g6e.12xlarge}",
+    "openshift.tolerations=[{key: node.kubernetes.io/instance-type, value: g6e.12xlarge, effect: NoSchedule}, {key: team}]",
+)
+TAINTS = [
+    {"key": "node.kubernetes.io/instance-type", "operator": "Equal", "value": "g6e.12xlarge", "effect": "NoSchedule"},
+    {"key": "team", "operator": "Exists"},
+]
+
+
+def pods_in(found) -> list[dict]:
+    """Every spec of a pod, or what a TrainJob and an InferenceService have in its place, at whatever depth."""
+    if isinstance(found, dict):
+        own = [found] if "containers" in found or "model" in found else []
+        return own + [pod for value in found.values() for pod in pods_in(value)]
+    return [pod for item in found for pod in pods_in(item)] if isinstance(found, list) else []
+
+
+@pytest.mark.parametrize("path", ON_CLUSTER, ids=lambda path: path.stem)
+@pytest.mark.parametrize("version", ["3.5", "3.6"])
+def test_pods_of_every_kind_go_to_the_machines_and_have_the_variables_that_the_recipe_names(path, version):
+    plan = plan_of(path, f'openshift.version="{version}"', *NAMED)
+    stages = plan.stages
+    made = manifests(render(plan, ("pytorchjob",))) + manifests(render(plan, ("trainjob",)))
+    if "serve" in load(path)[0].settings:
+        made += manifests(emit(load(path, from_options(NAMED))[0], ("kserve",)))
+    made += [helper_pod.pod(plan.only(stages[0]), stages[0], "word", "/x", writes=True)]
+    seen = set()
+    for manifest in (one for one in made if pods_in(one)):
+        assert refusals(manifest, version) == [], manifest["kind"]
+        seen.add(manifest["kind"])
+        for pod in pods_in(manifest):
+            if manifest["kind"] == "ServingRuntime":
+                continue
+            for_gpu = "nodeSelector" in pod
+            assert pod["tolerations"][for_gpu:] == TAINTS
+            assert not for_gpu or pod["nodeSelector"]["node.kubernetes.io/instance-type"] == "g6e.12xlarge"
+            starts = [pod["model"]] if "model" in pod else pod.get("initContainers", []) + pod["containers"]
+            if manifest["kind"] == "TrainJob":
+                starts = [manifest["spec"]["trainer"]]
+            # What opens a claim computes nothing, and talks to nobody.
+            for container in starts if manifest["kind"] != "Pod" else pod.get("initContainers", []):
+                names = [entry["name"] for entry in container["env"]]
+                assert len(names) == len(set(names))
+                assert {entry["name"]: entry.get("value") for entry in container["env"]}["NCCL_P2P_DISABLE"] == "1"
+    assert {"PyTorchJob", "TrainJob", "Job"} <= seen
+
+
+@pytest.mark.parametrize("path", RENDERED, ids=lambda path: path.stem)
+def test_no_variable_that_a_pod_has_already_can_be_named(path):
+    """Whatever the runner sets, in whatever pod, `check` refuses; with what the operators set, as their sources have it."""
+    if (whole := plan_of(path, *NETWORKED)) is None:
+        pytest.skip("no place on a cluster")
+    made = manifests(render(whole, ("pytorchjob",))) + manifests(render(whole, ("trainjob",)))
+    names = set(re.findall(r'"name": "([A-Z][A-Z0-9_]+)", "value', json.dumps(made)))
+    names |= {
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "WORLD_SIZE",
+        "RANK",
+        "PYTHONUNBUFFERED",
+        "PET_NNODES",
+        "JOB_COMPLETION_INDEX",
+    }
+    assert {"HOME", "NCCL_SOCKET_IFNAME", "HF_TOKEN", "WANDB_API_KEY"} <= names
+    told = json.dumps(dict.fromkeys(names, "x"))
+    found = examine(path, from_options(("openshift.environment=" + told,)))
+    refused = {re.search(r"sets `(\w+)`", one.message)[1] for one in found if "two values" in one.message}
+    assert refused == names
+
+
+NETWORKED = ("machines.nodes=2", "openshift.hub_token_secret=hub", "openshift.tracking_secret=keys")
+MISTAKES = {
+    "of the operator": "openshift.environment={RANK: 1}",
+    "of another line": "openshift.environment={NCCL_DEBUG: INFO}",
+    "of a Secret": "openshift.environment={HF_TOKEN: hf_x}",
+    "like a secret": "openshift.environment={MY_API_TOKEN: x}",
+    "no name": 'openshift.environment={"a b": x}',
+    "yes or no": "openshift.environment={NCCL_P2P_DISABLE: true}",
+    "the GPU's own label": "openshift.node_selector={nvidia.com/gpu.product: NVIDIA-A40}",
+    "no label": 'openshift.node_selector={"my label": x}',
+    "no value of a label": 'openshift.node_selector={zone: "a b"}',
+    "a comparison": "openshift.tolerations=[{key: team, operator: Exists}]",
+    "no effect": "openshift.tolerations=[{key: team, effect: Never}]",
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_what_a_pod_cannot_be_given_is_said_at_its_line(case, golden_message):
+    problems = [one for one in examine(SURVIVAL, from_options((MISTAKES[case],))) if "openshift" in one.file]
+    assert [one.severity for one in problems] == ["note" if case == "like a secret" else "error"]
+    golden_message(problems[0])
 
 
 def test_data_inside_the_image_needs_a_job_for_the_base_model_alone():

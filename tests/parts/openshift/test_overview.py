@@ -57,7 +57,7 @@ def test_a_job_at_work_is_held_against_its_plan():
     assert float(memory) > 5 and speed != "0"
     assert row.cells == (
         "survival", "training", "50 of 161", "1.234", f"11,800 tokens/s (plan {speed})", f"21.2 GiB (plan {memory})",
-        "1 h 51 min", "20.00",
+        "1 h 51 min", "20.00", "",
     )  # fmt: skip
 
 
@@ -65,7 +65,7 @@ def test_without_a_price_gpu_hours_are_said_and_without_tokens_rows():
     latest = STEP | {"tokens_per_second": None, "gpu_reserved_gib": None}
     state = JobState(TRAINING, job(), four(), progress=JobProgress(latest))
     cells = JobRow(state, gpu_hours=watch.gpu_hours(state, NOW)).cells
-    assert cells[4] == "30 rows/s" and cells[5].startswith("19.5 GiB") and cells[6:] == ("", "8.0 GPU h")
+    assert cells[4] == "30 rows/s" and cells[5].startswith("19.5 GiB") and cells[6:8] == ("", "8.0 GPU h")
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_machines_that_are_missing_are_counted_and_a_stage_without_a_gpu_costs_n
     assert JobRow(state, gpu_hours=watch.gpu_hours(state, NOW)).cells == (
         "survival-data",
         "preparing model and data",
-        *("",) * 6,
+        *("",) * 7,
     )
 
 
@@ -153,9 +153,9 @@ def test_the_table_of_a_namespace(site, capsys):
     capsys.readouterr()
     assert cli._code(["status", "-n", site.namespace]) == 0
     titles, row, fetched = capsys.readouterr().out.splitlines()
-    assert titles.split() == ["job", "state", "step", "loss", "left"]
-    assert row.split() == ["survival", "training", "50", "of", "100", "1.500", "1", "min"]
-    assert fetched.split() == ["survival-model", "finished"]
+    assert titles.split() == ["job", "state", "step", "loss", "left", "sent", "by"]
+    assert row.split() == ["survival", "training", "50", "of", "100", "1.500", "1", "min", "ann"]
+    assert fetched.split() == ["survival-model", "finished", "ann"]
 
 
 @in_process

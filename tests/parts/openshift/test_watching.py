@@ -265,7 +265,7 @@ def test_the_rank_that_came_late_is_found_on_the_logs_of_all_machines(golden_mes
     logs = {f"survival-worker-{rank - 1}" if rank else "survival-master-0": WAITED % (rank, rank) for rank in range(4)}
     logs["survival-worker-1"] = "Killed by nobody"
     said = of_four(logs)
-    assert sum("Rank 2 came late, or not at all: ranks 0, 1 and 3 waited" in line for line in said) == 3
+    assert sum("Rank 2 came late or never: ranks 0, 1 and 3 waited" in line for line in said) == 3
     golden_message("\n".join(said))
 
 
