@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 
 from runner import catalog, parts, scenarios
-from runner.catalog.hardware import PROCESSOR
 from runner.check.validate import changed
 from runner.data.report import PreparedRows
 from runner.plan import Plan, Prediction, Stage
@@ -139,14 +138,13 @@ def _on_these(recipe: Recipe, gpus: list[str], tell: Tell) -> list[Override]:
     planned = common.world_size(recipe)
     count = min(planned, len(gpus)) or 1
     numbers = launch.gpus_of(recipe)[:count]
-    why = f"{len(gpus)} GPUs are here" if gpus else "one process, with all processors"
+    why = f"{len(gpus)} GPUs are here"
     changes = overrides.on_one_machine(recipe, count, BY, why, numbers if len(numbers) == count else None)
-    if count != planned and "train" in recipe.settings:
-        changes.append(Override("train.effective_batch_size", None, None, BY, "follows the GPUs"))
     if not gpus:
         tell("This machine has no GPU, so its processor trains. What needs a GPU is replaced:")
-        changes.append(Override("machines.gpu", None, PROCESSOR, BY, "no GPU is here"))
-        changes += [*rehearsal.without_gpu(recipe, BY), overrides.without_time_limit(BY)]
+        changes = list(rehearsal.without_gpu(recipe, BY))
+    if count != planned and "train" in recipe.settings:
+        changes.append(Override("train.effective_batch_size", None, None, BY, "follows the GPUs"))
     shared = recipe.settings.get("distribution", "ddp") not in ("ddp", "auto")
     if gpus and count == 1 and shared and not sharding.by_zero_alone(recipe):
         changes.append(Override("distribution", None, "ddp", BY, "one GPU has no other to share with"))

@@ -86,7 +86,8 @@ def beside(run: RunFolder, plan: Plan, planned: Iterable[Prediction]) -> list[Be
         # What was changed since, or by `--set`, was never planned so.
         if not summary or foreseen is None or summary.fingerprint != plan.fingerprint:
             continue
-        if (catalog.label_of(summary.gpu) if summary.gpu else PROCESSOR) == foreseen.label:
+        card = catalog.label_of(summary.gpu) if summary.gpu else PROCESSOR
+        if card == foreseen.label and (summary.gpu or foreseen.step_seconds):
             found.append(Beside(run, foreseen, summary))
     return found
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from runner import catalog, parts
+from runner.catalog.hardware import PROCESSOR
 from runner.data.report import PreparedRows
 from runner.plan import Plan
 from runner.recipe import overrides
@@ -215,13 +216,16 @@ NEEDS_GPU: tuple[tuple[str, tuple[str, ...], Any, str], ...] = (
 
 
 def without_gpu(recipe: Recipe, by: str) -> Iterator[Override]:
-    """What lets a recipe train on a processor, in full size, and computes the same."""
+    """What lets a recipe train on this machine's processor, in full size, and computes the same."""
+    yield from overrides.on_one_machine(recipe, 1, by, "one process, with all processors")
+    yield Override("machines.gpu", None, PROCESSOR, by, "no GPU is here")
     for name, values, value, why in NEEDS_GPU:
         for home in common.TRAINING_SECTIONS if name.startswith("*") else [""]:
             change = Override(name.replace("*", home), None, value, by, why)
             now = _value(recipe, change.path)
             if now not in (None, value) and (not values or now in values):
                 yield change
+    yield overrides.without_time_limit(by)
 
 
 def training(recipe: Recipe, rows: PreparedRows) -> list[Override]:

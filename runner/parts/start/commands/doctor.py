@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ import click
 from runner import catalog
 from runner.catalog import hardware
 from runner.catalog.models import why_no_hub
+from runner.check.validate import changed
 from runner.commands.options import complete_recipe, end, open_recipe, say, set_option
 from runner.parts.planner import forecast, storage
 from runner.parts.planner.parameters import UnknownArchitecture
@@ -26,6 +28,7 @@ from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.run.launch import device_names, gpus_of, particular
 from runner.scenarios import translate
+from runner.scenarios.shared.rehearsal import without_gpu
 from runner.scenarios.targets import place
 from runner.tools import packaged
 from runner.tools.problem import Stop
@@ -333,9 +336,12 @@ def gpus(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator
         yield Finding(PROBLEM, "NVIDIA driver", text, mend)
         return
     if not machine.cards:
-        text = "this machine has none that training could use; `recipe run` trains small models on the processor"
-        mend = "`recipe run` says how long it takes, and asks above an hour; `recipe rehearse` takes minutes"
-        yield Finding(WARNING, "GPU", text, mend)
+        text = "this machine has none that training could use; its processor trains small models"
+        mend = "`recipe run` says how long that takes, and asks above an hour; `recipe rehearse` takes minutes"
+        if (need := _on_processor(recipe)) > machine.memory_gib:
+            text = f"this machine has none, and training on its processor needs {need:.0f} GiB of main memory"
+            mend = "`recipe rehearse` and `recipe render` need none"
+        yield Finding(PROBLEM if need > machine.memory_gib else WARNING, "GPU", text, mend)
         return
     for card in sorted(set(machine.cards), key=lambda card: card.name):
         has = f"{card.memory_gib:g} GiB, compute capability {card.capability}, {'FP8' if card.fp8 else 'no FP8'}"
@@ -345,6 +351,17 @@ def gpus(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator
         yield _links(machine, recipe)
     if recipe:
         yield from _against_recipe(machine, recipe, plan)
+
+
+def _on_processor(recipe: Recipe | None) -> float:
+    """The main memory that `recipe run` needs without a GPU, GiB; 0 where nobody knows the model."""
+    if recipe is None:
+        return 0.0
+    here = changed(recipe, without_gpu(recipe, "this machine"))[0]
+    with suppress(UnknownArchitecture):
+        plan = translate(here, replace(place(here), accelerator=False))
+        return max((each.memory_range[0] for each in forecast.of(here, plan, look=False)), default=0) / 2**30
+    return 0.0
 
 
 def _between(names: list[str], table: str) -> str:
