@@ -30,7 +30,7 @@ from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import client, jobs, pipeline, watch
 from runner.parts.openshift.client import Cluster, connect
 from runner.parts.openshift.diagnose import why
-from runner.parts.openshift.errors import TryAgain, pause
+from runner.parts.openshift.errors import TryAgain, accounted, pause
 from runner.parts.openshift.pipeline import Milestone
 from runner.parts.openshift.status import ENDED, FAILED, FINISHED, JobState, early_stop, look
 from runner.plan import Plan, Stage
@@ -273,6 +273,7 @@ def _table(cluster: Cluster, namespace: str, keep_watching: bool) -> None:
 
     if not keep_watching:
         return say(text()[0])
+    cluster = cluster.once()
     shown = ""
     with screen() as show:
         while True:
@@ -348,7 +349,7 @@ def logs(path: str, sets: tuple[str, ...], stage: str | None, node: int, follow:
     cluster = connect()
     job = job_at_work(cluster, plan, stage)
     if follow:
-        meta = job["metadata"]
+        cluster, meta = cluster.once(), job["metadata"]
         watch.follow_log(cluster, lambda: cluster.get(job["kind"], meta["namespace"], meta["name"]), node, say)
         return
     for line in watch.whole_log(cluster, job, node):
@@ -400,15 +401,25 @@ def stop(path: str, sets: tuple[str, ...], stage: str | None) -> None:
     """
     plan = open_plan(path, sets)
     cluster = connect()
-    ended = []
+    ended: list[str] = []
+    with accounted(lambda _: f"Ended before that: {', '.join(ended)}." if ended else ""):
+        chosen = _end(cluster, plan, stage, ended)
+    if not ended:
+        say(f"No job of `{plan.name}` is under way.")
+        end("Nothing was ended.", "status")
+        return
+    say(
+        f"{', '.join(ended)} ended. What was trained lies in {plan.only(chosen).place.run_dir}; `recipe submit` goes on from "
+        "there."
+    )
+    end("What was trained stays.", "submit", path)
 
-    def end_job(job: Manifest) -> None:
-        jobs.delete(cluster, job["kind"], job["metadata"]["namespace"], job["metadata"]["name"])
-        ended.append(f"{job['kind']} `{job['metadata']['name']}`")
 
+def _end(cluster: Cluster, plan: Plan, stage: str | None, ended: list[str]) -> Stage:
+    """Ends what `recipe stop` ends, and adds its names to `ended`; returns the stage that it is about."""
     # Before what it would send again.
     if driver := pipeline.driver_of(cluster, plan):
-        end_job(driver)
+        jobs.delete(cluster, driver, ended)
     for run in pipeline.runs_of(cluster, plan):
         try:
             pipeline.end_run(cluster, plan, run)
@@ -426,17 +437,10 @@ def stop(path: str, sets: tuple[str, ...], stage: str | None) -> None:
     either = [milestone.of_gate] if milestone else [False, True] if chosen.gates else [False]
     for job in (job for of_gate in either for job in jobs.existing(cluster, plan, chosen, of_gate)):
         if jobs.recipe_of(job) != plan_of.name:
-            told = f"{job['kind']} `{job['metadata']['name']}` is not of the recipe `{plan.name}`, and stays."
+            told = f"{jobs.named(job)} is not of the recipe `{plan.name}`, and stays."
             raise Stop(told, "Look at it with `oc describe`.")
-        end_job(job)
-    if not ended:
-        say(f"No job of `{plan.name}` is under way.")
-        end("Nothing was ended.", "status")
-        return
-    say(
-        f"{', '.join(ended)} ended. What was trained lies in {plan_of.place.run_dir}; `recipe submit` goes on from there."
-    )
-    end("What was trained stays.", "submit", path)
+        jobs.delete(cluster, job, ended)
+    return chosen
 
 
 @click.command("open")
