@@ -227,26 +227,38 @@ def errors(replayed: Iterable[Replayed], what: str) -> list[float]:
 @dataclass(frozen=True)
 class Summary:
     """rows: that the plan answers for. median_abs: of their errors; too_low: the share of memory said more than 3 % too low,
-    of time promised more than 3 % too short; inside_range: the share that the printed range holds."""
+    of time promised more than 3 % too short; inside_range: the share that the printed range holds; kept_aside: the same where the
+    range is made without the rows of that row's source and kind, as it is for runs that come after."""
 
     rows: int
     median_abs: float
     too_low: float
     inside_range: float
+    kept_aside: float
 
 
 def summary(replayed: Sequence[Replayed], what: str) -> Summary:
     rows = [each for each in replayed if each.answers(what)]
     found = errors(rows, what)
     if not found:
-        return Summary(0, 0.0, 0.0, 0.0)
+        return Summary(0, 0.0, 0.0, 0.0, 0.0)
     inside = sum(_inside(each, what) for each in rows)
     low = sum(error < -TOO_LOW for error in found)
-    return Summary(len(found), statistics.median(map(abs, found)), low / len(found), inside / len(found))
+    aside = sum(_inside(each, what, [other for other in rows if not _same(each, other)]) for each in rows)
+    shares = (count / len(found) for count in (low, inside, aside))
+    return Summary(len(found), statistics.median(map(abs, found)), *shares)
 
 
-def _inside(replayed: Replayed, what: str) -> bool:
+def _same(one: Replayed, other: Replayed) -> bool:
+    return (one.row["source"], one.kind) == (other.row["source"], other.kind)
+
+
+def _inside(replayed: Replayed, what: str, others: Sequence[Replayed] | None = None) -> bool:
+    """Whether the range holds a row: that of a plan, or one made from others alone."""
     spread = published_runs.time(replayed.work) if what == "time" else published_runs.allocated(replayed.work)
+    if others is not None:
+        known = [(other.kind, error) for other in others if (error := other.error(what)) is not None]
+        spread = published_runs.spread(replayed.kind, known, what)
     error = replayed.error(what)
     return error is not None and spread.low - 1e-9 <= error <= spread.high + 1e-9
 
@@ -289,7 +301,7 @@ def table(replayed: Sequence[Replayed], unread: Sequence[str]) -> str:
         of = summary(replayed, what)
         lines.append(
             f"{what:<10} {of.rows:>4} rows: median {of.median_abs:.1%} off, {of.too_low:.1%} more than 3 % too low, "
-            f"{of.inside_range:.1%} inside the printed range"
+            f"{of.inside_range:.1%} inside the printed range, {of.kept_aside:.1%} inside one made without their source and kind"
         )
     untold = sum(not each.told for each in replayed)
     strange = sum(each.error("allocated") is not None and not each.alike for each in replayed)
@@ -307,14 +319,12 @@ def table(replayed: Sequence[Replayed], unread: Sequence[str]) -> str:
 
 
 def known(replayed: Sequence[Replayed]) -> dict[str, list[list[Any]]]:
-    """The errors by kind that a plan reads, of the rows that the summary counts."""
+    """The errors by kind that a plan reads: of the rows that the summary counts, and of time over networks without a name."""
+    counted = {what: [(each, each.error(what)) for each in replayed if each.answers(what)] for what in ANSWERED}
+    counted["unnamed_network"] = [(each, each.error("time")) for each in replayed if not each.told]
     return {
-        what: sorted(
-            [*asdict(each.kind).values(), round(error, 3)]
-            for each in replayed
-            if each.answers(what) and (error := each.error(what)) is not None
-        )
-        for what in ANSWERED
+        name: sorted([*asdict(each.kind).values(), round(error, 3)] for each, error in rows if error is not None)
+        for name, rows in counted.items()
     }
 
 

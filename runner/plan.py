@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import PurePosixPath
 from typing import Any, Literal
 
-from runner.tools.files import Artifact, Record
+from runner.tools.files import Artifact, Record, normal
 from runner.tools.names import content_hash, did_you_mean, listed
 from runner.tools.problem import Stop
 from runner.tools.run_files import BEST_MODEL, CHECKPOINTS
@@ -252,6 +253,20 @@ class OnClaim:
         return OnClaim(self.claim, f"{self.path}/{name}".lstrip("/"))
 
 
+def claim_of(folder: str, claims: Iterable[Mapping[str, Any]] | None) -> Mapping[str, Any] | None:
+    """The claim, of a recipe's `openshift.claims`, that a folder is on; None for the pod's own disk or the image."""
+    path = PurePosixPath(normal(folder))
+    around = (claim for claim in claims or () if path.is_relative_to(normal(claim["mount"])))
+    return max(around, key=lambda claim: len(normal(claim["mount"])), default=None)
+
+
+def on_claim(folder: str, claims: Iterable[Mapping[str, Any]] | None) -> OnClaim | None:
+    """Where on a claim that is; None where it is on none."""
+    if (claim := claim_of(folder, claims)) is None:
+        return None
+    return OnClaim(claim["name"], "/".join(PurePosixPath(normal(folder)).relative_to(normal(claim["mount"])).parts))
+
+
 @dataclass(frozen=True)
 class Plan:
     """What a recipe means, in full."""
@@ -284,15 +299,12 @@ class Plan:
         return stated or self.claims_gib.get(name, USUAL_CLAIM_GIB)
 
     def claim_of(self, folder: str) -> Mapping[str, Any] | None:
-        """The claim that a folder lies on; None for the pod's own disk or the image."""
-        every: Iterable[Mapping[str, Any]] = self.site.get("claims") or ()
-        claims = (claim for claim in every if f"{folder}/".startswith(claim["mount"].rstrip("/") + "/"))
-        return max(claims, key=lambda claim: len(claim["mount"]), default=None)
+        """The claim that a folder is on; None for the pod's own disk or the image."""
+        return claim_of(folder, self.site.get("claims"))
 
     def on_claim(self, folder: str) -> OnClaim | None:
-        """Where a pod's folder lies on a claim; None where it lies on none."""
-        claim = self.claim_of(folder)
-        return OnClaim(claim["name"], folder.removeprefix(claim["mount"].rstrip("/")).strip("/")) if claim else None
+        """Where a pod's folder is on a claim; None where it is on none."""
+        return on_claim(folder, self.site.get("claims"))
 
     def place_of(self, stage: Stage) -> Place:
         return self.place.below(stage.folder)

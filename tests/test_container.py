@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import re
 import shutil
@@ -225,6 +226,46 @@ def test_the_containers_own_install_lines_give_exactly_the_constraints(tmp_path)
         # This machine has torch's build for CPU, which brings none of what a GPU needs.
         missing = {name for name in missing if not name.startswith(("nvidia-", "cuda-")) and name != "setuptools"}
     assert missing == set(), "a constraint that the image does not install"
+
+
+# Packages that are on PyPI as source alone, all pure Python but DeepSpeed, which compiles when it is used.
+FROM_SOURCE = ("axolotl-contribs-lgpl", "axolotl-contribs-mit", "deepspeed", "langdetect", "rouge-score", "sqlitedict",
+               "word2number")  # fmt: skip
+
+
+@pytest.mark.long
+def test_every_version_exists_for_the_images_python_and_cuda(tmp_path):
+    """pip resolves the image's requirements for Python 3.12 and PyTorch's CUDA build, which this machine need not have."""
+    wanted = constraints()
+    pip = [sys.executable, "-m", "pip"]
+    lines = [f"{name}=={wanted[name]}" for name in FROM_SOURCE]
+    subprocess.run([*pip, "wheel", "--quiet", "--no-deps", "-w", tmp_path, *lines], check=True, timeout=600)
+    needed = [sys.executable, CONTAINER / "requirements.py", "train", "data"]
+    (tmp_path / "requirements.txt").write_text(subprocess.check_output(needed, cwd=ROOT, text=True))
+    tags = [
+        *(f"manylinux_2_{minor}" for minor in range(5, 35)),
+        "manylinux1",
+        "manylinux2010",
+        "manylinux2014",
+        "linux",
+    ]
+    done = subprocess.run(
+        [
+            *(*pip, "install", "--dry-run", "--ignore-installed", "--quiet", "--report", tmp_path / "report.json"),
+            *("--target", tmp_path / "nowhere", "--find-links", tmp_path, "-c", ROOT / "constraints.txt"),
+            *("--implementation", "cp", "--python-version", "3.12", "--only-binary=:all:"),
+            *(word for tag in tags for word in ("--platform", f"{tag}_x86_64")),
+            *("-r", tmp_path / "requirements.txt", f"torch=={wanted['torch']}"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=1800,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    report = json.loads((tmp_path / "report.json").read_text("utf-8"))["install"]
+    found = {_name(one["metadata"]["name"]): one["metadata"]["version"] for one in report}
+    assert found["torch"] == wanted["torch"] and any(name.startswith("nvidia-") for name in found)
+    assert {name: version for name, version in found.items() if wanted.get(name) != version} == {}
 
 
 def _runs(name: str) -> bool:

@@ -10,7 +10,7 @@ from saying import GENERATED, ROOT, said
 from runner import catalog
 from runner.check.validate import load
 from runner.parts.planner.forecast import Forecast
-from runner.parts.planner.planned import ClusterTotals, Planned
+from runner.parts.planner.planned import Planned
 from runner.recipe import overrides as changing
 from runner.recipe import units
 from runner.tools import packaged
@@ -112,9 +112,13 @@ def _listed(labels: tuple[str, ...]) -> str:
 
 
 def _forecasts(name: str, sets: dict[str, str]) -> list[Forecast]:
+    return _planned(name, sets).forecasts
+
+
+def _planned(name: str, sets: dict[str, str]) -> Planned:
     """Raises Stop where a starter with these settings is no valid recipe."""
     changes = changing.from_options([f"{key}={value}" for key, value in sets.items()])
-    return Planned.of(load(packaged.named()[name], changes)[0]).forecasts
+    return Planned.of(load(packaged.named()[name], changes)[0])
 
 
 def _card(method: str, model: str) -> str:
@@ -136,9 +140,9 @@ def _card(method: str, model: str) -> str:
 
 
 def _time(name: str, label: str) -> str:
-    forecasts = _forecasts(name, {"machines.gpu": label})
-    whole = ClusterTotals.of(forecasts)
-    if not all(forecast.fits for forecast in forecasts):
+    planned = _planned(name, {"machines.gpu": label})
+    whole = planned.together
+    if not all(forecast.fits for forecast in planned.forecasts):
         return "-"
     return f"{units.duration(whole.total_seconds)} ({units.between(*whole.range_seconds, '–')})"
 

@@ -34,7 +34,6 @@ class Gpu:
     bf16_tflops: float = 0
     fp16_tflops: float = 0
     fp32_tflops: float = 0
-    fp8_tflops: float = 0
 
     @property
     def bf16(self) -> bool:
@@ -87,6 +86,10 @@ def gpu(name: str) -> Gpu | None:
 
 
 GIB = 2**30
+# The oldest NVIDIA driver for each CUDA (NVIDIA's CUDA Compatibility, "minor version compatibility"); PyTorch of
+# constraints.txt is built for the last one.
+DRIVERS = {"12": 525, "13": 580}
+DRIVER = DRIVERS["13"]
 # Linux describes each page of 4 KiB in 64 bytes (`struct page`), and does not count those as memory that there is.
 KERNEL = 64 / 4096
 # OpenShift's sizing of `system-reserved` (machine-config-operator, templates/common/_base/files/kubelet-auto-sizing.yaml;

@@ -38,7 +38,7 @@ def load(
     document, made = override(document, [*wished, *changes])
     recipe, notes = valid(document, look)
     for name in idle:
-        message = f"The environment says {name}, and this recipe has no such setting; it changes nothing."
+        message = f"The environment sets {name}, but this recipe has no such setting. It changes nothing."
         notes.append(Problem(document.file, 0, 0, message, severity="note"))
     return recipe, made, notes
 
@@ -125,7 +125,7 @@ def examined(
     except Stop as stop:
         return None, problems + _said(document.file, stop)
     problems += _foreseen(recipe, plan, allowed)
-    return recipe, [*problems, *(sources.datasets(recipe) if online else sources.unknown(recipe))]
+    return recipe, [*problems, *(sources.datasets(recipe) if online else sources.unasked(recipe))]
 
 
 def _said(file: Path | str, stop: Stop) -> list[Problem]:

@@ -1,10 +1,20 @@
 """`recipe check`: everything that is wrong, at once."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import click
 
 from runner.check.batch import CheckReport, find, formats, judged
-from runner.commands.options import allow_option, complete_recipe, end, say, set_option
+from runner.check.validate import load
+from runner.commands.options import allow_option, complete_recipe, end, say, set_option, table
 from runner.recipe import overrides as changing
+from runner.recipe.recipe import Recipe
+from runner.tools.run_files import RUN
+
+if TYPE_CHECKING:
+    from runner.run.run_folder import RunFolder
 
 
 @click.command()
@@ -15,14 +25,14 @@ from runner.recipe import overrides as changing
     "style",
     type=click.Choice(["text", *formats()]),
     default="text",
-    help="How to print problems; github, sarif, junit and gitlab are for those who show them beside the lines.",
+    help="How to print problems. github, sarif, junit and gitlab are for tools that show them beside the lines.",
 )
-@click.option("--quiet", "-q", is_flag=True, help="Print errors alone: no notes, and no summary.")
+@click.option("--quiet", "-q", is_flag=True, help="Print only errors: no notes and no summary.")
 @click.option(
-    "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="How many recipes to judge at once."
+    "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="How many recipes to check at once."
 )
-@click.option("--online", is_flag=True, help="Ask the hub whether datasets have the columns that are named.")
-@click.option("--strict", is_flag=True, help="In folders, judge YAML that does not look like a recipe too.")
+@click.option("--online", is_flag=True, help="Ask the hub whether data sets have the columns that the recipe names.")
+@click.option("--strict", is_flag=True, help="In folders, also check YAML files that do not look like recipes.")
 @allow_option
 def check(
     paths: tuple[str, ...],
@@ -56,15 +66,62 @@ def check(
         if found.others:
             left = _counted(len(found.others), "other YAML file")
             say(
-                f"{left} left alone, because {'it does' if len(found.others) == 1 else 'they do'} not look like a recipe; `--strict` judges all."
+                f"Skipped {left}, which {('does' if len(found.others) == 1 else 'do')} not look like a recipe. `--strict` checks all files."
             )
         if errors:
-            end("Mend what is said above, from the top.", "check", *paths)
+            end("Fix the problems above, starting with the first.", "check", *paths)
         elif verdict.checked == 1:
-            end("What can be known before it runs holds.", "plan", *paths)
+            end("No problems that can be found before it runs.", "plan", *paths)
         else:
-            end("What can be known before they run holds.", "plan", found.recipes[0])
+            end("No problems that can be found before they run.", "plan", found.recipes[0])
     return _code(verdict)
+
+
+# What follows where the recipe of a folder stands, and how that is said.
+STANDING = {
+    "check": "The recipe has mistakes.",
+    "rehearse": "The recipe has no mistakes; it has not been rehearsed as it is now.",
+    "run": "The rehearsal has passed; the model has not been trained as the recipe is now.",
+    "submit": "The rehearsal has passed; the model has not been trained on this machine.",
+    "why": "A command is working on the recipe now.",
+    "compare": "The model is trained.",
+}
+
+
+def standing(path: str) -> int:
+    """Print how far the recipe at `path` has come on this machine, and the command that comes next."""
+    from runner.run.run_folder import folder  # here, because `check` must start quickly
+
+    verdict = judged([path], [], False, (), 1)
+    rows = [("checked", _counted(len(verdict.errors), "mistake") if verdict.errors else "no mistakes")]
+    following = ["check"] if verdict.errors else []
+    if not verdict.errors:
+        recipe, _, _ = load(path, [], {})
+        train = "submit" if "openshift" in recipe.settings else "run"
+        for kind, command, done in (("rehearsal", "rehearse", "rehearsed"), ("run", train, "trained")):
+            text, next_command = _progress(folder(recipe.name, kind), recipe, command)
+            rows.append((done, text))
+            following += [next_command] if next_command else []
+    say(f"{path}\n")
+    table(rows)
+    command = [*following, "compare"][0]
+    end(STANDING[command], command, path)
+    return _code(verdict)
+
+
+def _progress(run: RunFolder, recipe: Recipe, command: str) -> tuple[str, str]:
+    """How far a run of the recipe is, and the command that comes next; empty where the run needs none."""
+    state = run.state
+    if not state or state.recipe != recipe.name:
+        return "not yet", command
+    if run.at_work:
+        return f"running now, in {run.shown}", "why"
+    if state.status != "finished":
+        again = "rehearse" if run.kind == "rehearsal" else "run"
+        return f"stopped, in {run.shown}; `recipe {again}` continues it", again
+    if recipe.file.stat().st_mtime > (run.path / RUN).stat().st_mtime:
+        return f"finished, in {run.shown}; the recipe has changed since", command
+    return f"finished, in {run.shown}", ""
 
 
 def _code(verdict: CheckReport) -> int:

@@ -8,6 +8,7 @@ import gc
 import importlib
 import sys
 from functools import cache
+from pathlib import Path
 
 import click
 from click.shell_completion import CompletionItem
@@ -19,22 +20,27 @@ from runner.tools.process import ensure_home
 
 # The core's own, each with its module here and what `recipe --help` says of it. A part's stand in its table.
 CORE = {
-    "list": ("show", "Show the starter recipes."),
-    "show": ("show", "Show a recipe with every default, and where it comes from."),
-    "check": ("check", "Say what is wrong in recipes, with line and remedy."),
-    "render": ("show", "Write what the cluster needs."),
+    "list": ("show", "List the starter recipes."),
+    "show": ("show", "Print a recipe with every default and where it comes from."),
+    "check": ("check", "Find every mistake in recipes, with line and remedy."),
+    "render": ("show", "Generate the files for the cluster or for your machines."),
     "prepare": ("run", "Prepare a recipe's data."),
-    "rehearse": ("run", "Run all of it here with a tiny model."),
-    "run": ("run", "Train on the GPUs of this machine."),
-    "ask": ("ask", "Ask a trained model."),
+    "rehearse": ("run", "Run the whole recipe on this machine with a tiny model."),
+    "run": ("run", "Train on this machine."),
+    "ask": ("ask", "Ask the trained model."),
 }
-# How `recipe --help` lists them: as people come to need them. What is not here comes last.
-ORDER = (
-    *("list", "new", "show", "explain", "gpus", "models", "diff", "check", "edit", "plan", "render", "site", "prepare"),
-    *("rehearse", "run", "evaluate", "gate", "promote", "doctor"),
-    *("submit", "status", "why", "logs", "fetch", "stop", "open"),
-    *("ask", "chat", "serve", "export", "push", "register", "merge", "compare", "report"),
-)
+# How `recipe --help` lists them, the everyday ones first under each heading. Other people's commands come last.
+GROUPS = {
+    "Start": ("new", "list", "edit", "models", "doctor"),
+    "Check and plan": ("check", "plan", "show", "explain", "diff", "gpus", "render"),
+    "Train": ("rehearse", "run", "prepare", "why", "gate", "promote"),
+    "Look at the result": (
+        *("ask", "chat", "compare", "evaluate", "report"),
+        *("serve", "merge", "export", "push", "register"),
+    ),
+    "Cluster": ("site", "submit", "status", "logs", "fetch", "stop", "open"),
+}
+ORDER = tuple(name for names in GROUPS.values() for name in names)
 
 
 @cache
@@ -79,14 +85,31 @@ class _Commands(click.Group):
         return [CompletionItem(name, help=told) for name, told in begun]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, told) for name, (told, _) in commands().items()])
+        others = tuple(name for name in commands() if name not in ORDER)
+        for heading, names in {**GROUPS, "More": others}.items():
+            if listed := [(name, commands()[name][0]) for name in names if name in commands()]:
+                with formatter.section(heading):
+                    formatter.write_dl(listed)
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="recipe")
-def cli() -> None:
-    """One YAML recipe, from a checked file to a trained model."""
+@click.pass_context
+def cli(context: click.Context) -> int | None:
+    """Turn one YAML recipe into a trained model.
+
+    The everyday commands are new, check, plan, rehearse and run. Without a command, `recipe` shows where the recipe in
+    this folder stands.
+    """
+    if context.invoked_subcommand:
+        return None
+    from runner.check.batch import within
+
+    if len(recipes := within(Path())) != 1:
+        raise click.exceptions.NoArgsIsHelpError(context)
+    from runner.commands.check import standing
+
+    return standing(str(recipes[0]))
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -132,8 +155,8 @@ def _code(arguments: list[str] | None) -> int:
 
 
 # True for every command; not all have `--out`.
-_NO_FOLDER = "A file stands where a folder is needed. Use another folder, or move the file away."
-_NO_RIGHT = "You have no right to write or read there. Use another folder, or ask who owns it."
+_NO_FOLDER = "A file is in the place of a folder. Use another folder, or move the file."
+_NO_RIGHT = "You have no permission to read or write there. Use another folder, or ask its owner."
 REMEDIES = {
     errno.EEXIST: _NO_FOLDER,
     errno.ENOTDIR: _NO_FOLDER,

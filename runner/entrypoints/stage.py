@@ -73,15 +73,18 @@ def require(folder: StageFolder, hashes: bool) -> None:
     stage = folder.stage
     for name, beginnings in stage.reads.items():
         before = folder.other(name)
-        submit = "`recipe submit RECIPE` takes the first stage that is not finished."
+        submit = "`recipe submit RECIPE` sends the first stage that is not finished."
         if not before.finished:
             raise Stop(f"The stage `{stage.name}` builds on `{name}`, which is not finished.", submit)
         planned, made = (read_keys(keys, beginnings) for keys in (before.stage.keys, before.state.keys))
         if not all(planned.values()) or made != planned:
-            raise Stop(f"`{name}` was made from other settings than this recipe's; it must run again first.", submit)
+            raise Stop(f"`{name}` was made from other settings than this recipe's. It must run again first.", submit)
         wrong = before.changed_outputs(beginnings) if hashes else []
         if wrong:
-            raise Stop(f"`{wrong[0]}` of the stage `{name}` is not as it was left; it must run again first.", submit)
+            raise Stop(
+                f"`{wrong[0]}` of the stage `{name}` has changed since it was made. The stage must run again first.",
+                submit,
+            )
 
 
 def gate(folder: StageFolder, tell: Tell) -> int:
@@ -153,10 +156,10 @@ def main(arguments: list[str]) -> int:
         return 1
 
 
-def read(file: Path) -> Plan:
-    """The plan in a file. Raises Stop where there is none."""
+def read(file: Path, form: Callable[[str], Plan] = Plan.read) -> Plan:
+    """The plan in a file. form: reads its text. Raises Stop where there is none."""
     try:
-        return Plan.read(file.read_text(encoding="utf-8"))
+        return form(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise Stop(
             f"{file} is missing or broken: {error}",

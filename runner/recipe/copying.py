@@ -57,7 +57,7 @@ def edit(text: str, changes: Iterable[Override]) -> str:
                 text = _without(document, path)
             elif path in document.values:
                 raise Stop(
-                    f"`--set {change.setting}=` would take one item out of a list.",
+                    f"`--set {change.setting}=` would remove one item from a list.",
                     f"Write the whole list: `--set '{'.'.join(map(str, path[:-1]))}=[…]'`.",
                 )
         elif _is_shortened(document, path, change.after):
@@ -77,18 +77,20 @@ def rewrite(document: Document, changes: Iterable[Override], edited: Edit = edit
     allow a change in its text."""
     changes, path = list(changes), Path(document.file)
     wanted, _ = apply(document, changes)
-    by_hand = f"Write by hand: {listed(f'{change.setting}: {written(change.after)}' for change in changes)}."
+    by_hand = (
+        f"Write these lines yourself: {listed(f'{change.setting}: {written(change.after)}' for change in changes)}."
+    )
     try:
         text = edited(document.text, changes)
         made = parse(document.file, text).data == wanted.data
     except Stop:
         made = False
     if not made:
-        message = "The form of this file keeps the change from being written into it."
+        message = "recipe-runner cannot write this change into a file of this form."
         raise Stop(Problem(document.file, 0, 0, message, by_hand))
     if read(path).text != document.text:
-        message = "This file has changed meanwhile; nothing is written."
-        raise Stop(Problem(document.file, 0, 0, message, "Give the command again."))
+        message = "Another program has changed this file. Nothing was written."
+        raise Stop(Problem(document.file, 0, 0, message, "Run the command again."))
     try:
         write(path, text)
     except OSError as error:
@@ -258,8 +260,8 @@ def _with(document: Document, path: Path_, change: Override) -> str:
     if len(parents) == 1 and section is None:
         return "".join([*lines, f"{parents[0]}:\n", f"  {key}: {text}\n"])
     raise Stop(
-        f"{change.by}: the copy has no section {listed(['.'.join(map(str, parents))])} to write it into.",
-        "Copy first, then edit the file.",
+        f"{change.by}: the copy has no section {listed(['.'.join(map(str, parents))])} for this setting.",
+        "Copy the recipe first, then edit the file.",
     )
 
 

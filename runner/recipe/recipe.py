@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.catalog import Model
+from runner.plan import claim_of
 from runner.recipe.document import Document, Path_
+from runner.tools.files import normal
 from runner.tools.names import content_hash
 from runner.tools.problem import Problem, Stop
 
@@ -142,6 +144,8 @@ def _freeze(value: Any, schema: Mapping[str, Any]) -> Any:
     if isinstance(value, dict):
         # A section that the schema leaves open has the settings that are written in it.
         return Settings(value, schema if "properties" in schema else {"properties": {key: {} for key in value}})
+    if isinstance(value, str) and schema.get("x-folder"):
+        return normal(value)
     if isinstance(value, list):
         if any(item is BROKEN for item in value):
             return BROKEN  # a list with a hole in it says nothing as a whole
@@ -234,7 +238,7 @@ class Recipe(Sections):
     def facts(self) -> Model:
         """What is known of the base model, for whoever needs it. Raises Stop where nothing is."""
         if self.model_facts is None:
-            message = f"Nothing is known of the model `{self.model.base}`."
+            message = f"The model `{self.model.base}` is unknown."
             raise Stop(self.document.problem(("model", "base"), message, "Name one that `recipe check` accepts."))
         return self.model_facts
 
@@ -298,8 +302,7 @@ class Recipe(Sections):
     def on_claim(self, path: str) -> bool:
         """Whether pods have a path on one of the claims, where it outlives them."""
         site: Openshift | None = self.settings.get("openshift")
-        claims = site.claims if site else None
-        return any(f"{path}/".startswith(f"{claim.mount.rstrip('/')}/") for claim in claims or ())
+        return claim_of(path, site.claims if site else None) is not None
 
     @cached_property
     def gpu_counts(self) -> tuple[int, ...]:

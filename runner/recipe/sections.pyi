@@ -227,6 +227,9 @@ class Openshift(Settings):
     kueue: str | None
     hardware_profile: OpenshiftHardwareProfile | None
     connections: tuple[str, ...] | None
+    tolerations: tuple[OpenshiftTolerations, ...] | None
+    node_selector: Settings | None
+    environment: Settings | None
     restart_policy: Literal["OnFailure", "Never", "ExitCode"]
     clean_pod_policy: Literal["None", "Running", "All"]
     backoff_limit: int
@@ -259,6 +262,11 @@ class OpenshiftLimits(Settings):
 class OpenshiftHardwareProfile(Settings):
     name: str
     namespace: str
+
+class OpenshiftTolerations(Settings):
+    key: str
+    value: str | None
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None
 
 class Serve(Settings):
     context: int | None

@@ -175,6 +175,10 @@ class Forecasting(Protocol):
         """The plan with the sizes of its claims, its pods' memory and the time that they get to end; by recipe and catalog alone."""
         ...
 
+    def written(self, recipe: Recipe, plan: Plan) -> Mapping[str, int]:
+        """The bytes that a plan writes to each claim, by its name; nothing where there are no formulas for the model."""
+        ...
+
     def predictions(self, recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
         """What is planned for each stage that trains; nothing where there are no formulas for the model."""
         ...

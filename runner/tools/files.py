@@ -28,6 +28,11 @@ def cache_folder() -> Path:
     return _own_folder("XDG_CACHE_HOME", "~/.cache")
 
 
+def normal(path: str) -> str:
+    """A path as its folder is called: without `.`, `..`, doubled slashes and a slash at its end, which would hide where it leads."""
+    return os.path.normpath(f"//{path}" if path.startswith("/") else path)
+
+
 def _own_folder(variable: str, usual: str) -> Path:
     named = os.environ.get(variable, "")
     return Path(named if os.path.isabs(named) else os.path.expanduser(usual)) / "recipe-runner"

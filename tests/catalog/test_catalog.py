@@ -222,7 +222,7 @@ def test_a_model_in_a_folder_starts_from_the_recipe_and_is_sent_to_pods(recipe_c
     )
     text = text.replace("hub: rajtripathi/5M-Songs-Lyrics", "path: songs.jsonl")
     (tmp_path / "my.yaml").write_text(text, encoding="utf-8")
-    (tmp_path / "songs.jsonl").write_text('{"instruction": "", "lyrics": ""}\n', encoding="utf-8")
+    (tmp_path / "songs.jsonl").write_text('{"Instruction": "", "Label": ""}\n', encoding="utf-8")
     recipe, _, _ = load(tmp_path / "my.yaml")
     assert recipe.base_folder == tmp_path / "mine"
     here = translate(recipe, Place(*map(str, [tmp_path] * 4)))

@@ -115,6 +115,19 @@ CONTRADICTIONS = {
     "links over which nobody talks": (ABOVE_REQUESTS, "network:\n    gbit_s: 25\n    links: 2 ", "links"),
     "one port for two": (ABOVE_REQUESTS, "progress_port: 9400 ", "progress_port"),
     "two claims at one mount": ("mount: /shared/workspace", "mount: /shared/models", "mount"),
+    "the same mount, written in another way": ("mount: /shared/workspace", "mount: //shared/./models/", "mount"),
+    "results that leave their claim": (
+        "output_dir: /shared/models/survival",
+        "output_dir: /shared/models/../../etc",
+        "output_dir",
+    ),
+    "results beside their claim": (
+        "output_dir: /shared/models/survival",
+        "output_dir: /shared/models/../models-of-others",
+        "output_dir",
+    ),
+    "rows in the results' own folder": (ABOVE_REQUESTS, "data_dir: /shared/models/x/../survival/ ", "data_dir"),
+    "a mount that leads to the system": ("mount: /shared/workspace", "mount: /shared/../usr/bin", "mount"),
 }
 
 

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from runner.check.validate import examine
+from runner.parts.jobs.kubernetes import IMAGE_REGISTRY as REGISTRY
 from runner.recipe.overrides import from_options
 from tests.conftest import ROOT
 
@@ -40,6 +41,13 @@ SET = [
     (SURVIVAL, ("openshift.progress_port=29500",), "error", "openshift.progress_port"),
     (SURVIVAL, ("openshift.image=My Image:1",), "error", "openshift.image"),
     (SURVIVAL, ("openshift.image=Quay.io/Me/X",), "error", "openshift.image"),
+    (SURVIVAL, (f"openshift.image={REGISTRY}/somebody/recipe-runner:0.1.0",), "note", "openshift.image"),
+    (
+        SURVIVAL,
+        (f"openshift.image={REGISTRY}/lyric-professor/other:2", "openshift.namespace=mine"),
+        "note",
+        "openshift.image",
+    ),
     (SURVIVAL, ("openshift.queue=My_Queue",), "error", "openshift.queue"),
     # A job names it in a label.
     (SURVIVAL, (f"openshift.queue={'q' * 64}",), "error", "openshift.queue"),
@@ -94,7 +102,12 @@ SET = [
     (SEVEN_B, ("sft.precision=fp32", ATTENTION), "note", "packing"),
     (SURVIVAL, ("model.base=Qwen/Qwen2.5-1.5B-Instruct", "model.precision=fp16", ATTENTION), "note", "model.precision"),
     (SURVIVAL, (LLAMA, SECRET, "data.chat_template=tokenizer_default"), "error", "data.chat_template"),
-    (SURVIVAL, ("train.report_to=mlflow", "openshift.tracking_secret=keys"), "note", "train.report_to"),
+    (
+        SURVIVAL,
+        ("train.report_to=mlflow", "openshift.tracking_secret=keys", "openshift.image=quay.io/me/x:1"),
+        "note",
+        "train.report_to",
+    ),
     (
         SURVIVAL,
         ("train.report_to=mlflow", "openshift.tracking_secret=keys", "openshift.image="),
@@ -224,7 +237,7 @@ def test_a_text_needs_documents(text, words, share, tmp_path):
         (GEMMA, "data", "text"),
         (SEVEN_B, "data", "text"),
         (SEVEN_B, "dpo.data", "system,question,chosen,rejected"),
-        (LYRICS, "data", "instruction,lyrics"),
+        (LYRICS, "data", "Instruction,Label"),
     ],
 )
 def test_a_file_with_a_header_alone_is_refused_whatever_its_rows_are(starter, home, columns, tmp_path):
@@ -269,7 +282,7 @@ def test_a_folders_model_with_heads_that_cannot_be_is_refused(sizes, tmp_path):
     (tmp_path / "recipes" / "mine").mkdir()
     (tmp_path / "recipes" / "mine" / "config.json").write_text(json.dumps(CONFIG | sizes))
     found = examine(tmp_path / "recipes" / "survival.yaml", from_options(("model.base=mine",)))
-    assert ["sizes that cannot be" in one.message for one in found if one.severity == "error"] == [True]
+    assert ["impossible type or size" in one.message for one in found if one.severity == "error"] == [True]
 
 
 @pytest.mark.parametrize("said", [None, "{{ messages }}"])
@@ -291,7 +304,7 @@ def test_a_folders_own_chat_template_is_one_that_it_has(said, tmp_path):
     (model / "tokenizer_config.json").write_text(json.dumps({"chat_template": said} if said else {}))
     options = ("model.base=mine", "data.chat_template=tokenizer_default")
     found = examine(tmp_path / "recipes" / "survival.yaml", from_options(options))
-    assert [one.severity for one in found if "chat template of its own" in one.message] == ([] if said else ["error"])
+    assert [one.severity for one in found if "has no chat template" in one.message] == ([] if said else ["error"])
 
 
 @pytest.mark.parametrize(

@@ -145,9 +145,9 @@ def test_a_hub_that_does_not_answer_is_a_note(online):
     assert "before a GPU is held" in done.stdout
 
 
-def prepared(tmp_path, hub, *changes: tuple[str, str]):
+def prepared(tmp_path, hub, *changes: tuple[str, str], text: str = ""):
     """What the process of the prepare Job leaves: `python -m runner.entrypoints.prepare`, with the stage's own config."""
-    (tmp_path / "recipe.yaml").write_text(changed(*changes), "utf-8")
+    (tmp_path / "recipe.yaml").write_text(text or changed(*changes), "utf-8")
     place = Place(*(str(tmp_path / name) for name in ("config", "data", "run", "scratch")))
     stage = translate(load(tmp_path / "recipe.yaml")[0], place).stage("data")
     (tmp_path / "work.json").write_text(json.dumps(stage.config), "utf-8")
@@ -200,3 +200,47 @@ def test_the_prepare_job_says_what_is_wrong_before_it_fetches_anything(case, tmp
     golden_message(done.stderr)
     assert not (tmp_path / "data").exists() and not list((tmp_path / "hf").rglob("*.arrow"))
     assert json.loads((tmp_path / "run" / "data" / "stopped.json").read_text("utf-8"))["message"] in done.stderr
+
+
+SONGS = ROOT / "recipes/data/lyrics-sample.jsonl"
+# As published scripts read the data set that the starter names.
+PUBLISHED = ("Instruction", "Label")
+
+
+@pytest.fixture(scope="module")
+def songs():
+    rows = [json.loads(line).values() for line in SONGS.read_text("utf-8").splitlines()]
+    played = [dict(zip(PUBLISHED, row, strict=True)) for row in rows]
+    return Hub({}, datasets={"rajtripathi/5M-Songs-Lyrics": {"data/train-00000-of-00001.parquet": table(played)}})
+
+
+def lyrics(starter: str, *changes: tuple[str, str]) -> str:
+    """The starter's text, without the sample that lies beside it."""
+    text = re.sub(r"^  sample: .*\n", "", (ROOT / "recipes" / f"{starter}.yaml").read_text("utf-8"), flags=re.MULTILINE)
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new, 1)
+    return text
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("starter", ["lyrics", "minimal/lyrics-demo"])
+def test_the_first_job_of_the_starter_with_songs_reads_the_columns_as_they_are_published(starter, tmp_path, songs):
+    done = prepared(tmp_path, songs, text=lyrics(starter))
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads((tmp_path / "data" / "report.json").read_text("utf-8"))
+    assert report["rows_in"] == len(SONGS.read_text("utf-8").splitlines()) and report["train_rows"] > 50
+
+
+def test_wrong_columns_of_songs_stop_the_first_job_with_those_that_there_are(tmp_path, songs, golden_message):
+    done = prepared(tmp_path, songs, text=lyrics("lyrics", ("lyrics: Label", "lyrics: lyrics")))
+    assert done.returncode == 1 and not (tmp_path / "data").exists()
+    golden_message(done.stderr)
+
+
+def test_columns_that_the_catalog_knows_are_said_without_the_hub(recipe_command, tmp_path, golden_message):
+    wrong = ("instruction: Instruction", "instruction: instruction"), ("lyrics: Label", "lyrics: lyrics")
+    (tmp_path / "mine.yaml").write_text(lyrics("lyrics", *wrong), "utf-8")
+    done = recipe_command("check", "mine.yaml", cwd=tmp_path, env={"HF_HUB_OFFLINE": "1"})
+    assert done.returncode == 0
+    golden_message(done.stdout)

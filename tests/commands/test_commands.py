@@ -113,6 +113,12 @@ OWN_DATA = {
     "a table without those columns": ("survival", '{"ask": "a", "say": "b"}', set(), 1),
     "a template of its own": ("survival", '{"ask": "a", "say": "b"}', {"path", "question", "answer"}, 0),
     "songs": ("lyrics", '{"instruction": "a", "lyrics": "b"}', {"path", "songs", "system_prompt"}, 0),
+    "songs in columns of other names": (
+        "lyrics",
+        '{"id": "1", "Prompt": "a", "Words": "b"}',
+        {"path", "songs", "system_prompt"},
+        0,
+    ),
     "text": ("gemma", '{"text": "a"}', {"path", "text", "validation_share"}, 0),
 }
 
@@ -168,6 +174,52 @@ def test_a_minimal_form_is_asked_for_by_name(recipe_command, tmp_path, golden_me
     done = recipe_command("new", "again", "--from", "my-demo.yaml", "--minimal", cwd=tmp_path)
     assert (done.returncode, "`my-demo.yaml` is a file" in done.stderr) == (1, True)
     golden_message(done.stderr, "a file")
+
+
+OTHER_MODELS = {
+    "a number format that overflows": ("lyrics", "Qwen/Qwen2.5-3B-Instruct", ()),
+    "special tokens": ("survival", "microsoft/Phi-4-mini-instruct", ()),
+    "a format that somebody asks for": (
+        "lyrics",
+        "Qwen/Qwen2.5-3B-Instruct",
+        ("model.precision=fp32", "model.attention=sdpa"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OTHER_MODELS)
+def test_a_copy_for_another_model_changes_what_belonged_to_the_one_of_before(
+    recipe_command, tmp_path, case, golden_message
+):
+    starter, model, more = OTHER_MODELS[case]
+    sets = [word for one in (f"model.base={model}", *more) for word in ("--set", one)]
+    done = recipe_command("new", "mine", "--from", starter, *sets, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    golden_message(done.stdout)
+    made = yaml.safe_load((tmp_path / "mine.yaml").read_text("utf-8"))
+    assert made["model"]["base"] == model and made["model"]["precision"] == ("fp32" if more else "bf16")
+    assert made["data"]["chat_template"] == "auto" and model in made["description"]
+    if not more:
+        done = recipe_command("check", "mine.yaml", cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (0, "1 recipe checked, no problems.\n")
+
+
+def test_a_copy_for_another_model_takes_neither_version_nor_code_of_the_one_of_before(recipe_command, tmp_path):
+    text = (ROOT / "recipes/minimal/lora.yaml").read_text("utf-8").replace("../data", "data")
+    own = "  trust_remote_code: true\n  revision: " + "c0ffee" * 6 + "c0ff" + "\n"
+    text = text.replace("data:  ", f"{own}train:\n  epochs: 2\n  lora_layers: [qkv_proj]\ndata:  ", 1)
+    (tmp_path / "theirs.yaml").write_text(text, "utf-8")
+    (tmp_path / "data").mkdir()
+    shutil.copy(ROOT / "recipes/data/survival-sample.jsonl", tmp_path / "data")
+    done = recipe_command("check", "theirs.yaml", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    base = ("--set", "model.base=Qwen/Qwen2.5-3B-Instruct")
+    done = recipe_command("new", "mine", "--from", "theirs.yaml", *base, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    made = yaml.safe_load((tmp_path / "mine.yaml").read_text("utf-8"))
+    assert made["model"] == {"base": "Qwen/Qwen2.5-3B-Instruct"} and made["train"] == {"epochs": 2}
+    for setting in ("model.revision", "model.trust_remote_code", "train.lora_layers"):
+        assert f"{setting}: " in done.stdout and "(was about microsoft/Phi-4-mini-instruct)" in done.stdout
 
 
 def test_another_file_of_a_samples_name_is_not_taken_for_it(recipe_command, tmp_path, golden_message):

@@ -115,3 +115,9 @@ def test_what_the_page_of_the_cluster_says_to_send_would_be_taken(tmp_path, monk
     finally:
         api.close()
     assert did == ["new", "check", "plan", "site", "submit"]
+
+
+def test_no_command_of_the_cluster_page_makes_a_claim_before_submit_has_looked_at_the_storage():
+    """Claims for several machines stay Pending on block storage."""
+    typed = [line for line in (ROOT / "docs/cluster.md").read_text("utf-8").splitlines() if line.startswith("oc ")]
+    assert len(typed) > 4 and not [line for line in typed if "claims.yaml" in line]

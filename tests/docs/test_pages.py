@@ -19,7 +19,7 @@ from tests.docs.pages import DOCS, HOUSE, PAGES, README, Command
 
 
 def test_the_readme_is_short():
-    assert len(README.read_text("utf-8").splitlines()) <= 150
+    assert len(README.read_text("utf-8").splitlines()) <= 120
 
 
 @pytest.mark.golden

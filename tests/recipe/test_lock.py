@@ -121,7 +121,7 @@ def test_a_folder_is_written_down_under_the_name_that_the_recipe_has_for_it(add,
     for name in ("config.json", "tokenizer_config.json"):
         (folder / name).write_bytes(FILES[name])
     recipe = recipe_for(tmp_path, "mine", ("hub: rajtripathi/5M-Songs-Lyrics", "path: songs.jsonl"))
-    (tmp_path / "songs.jsonl").write_text('{"instruction": "", "lyrics": ""}\n', encoding="utf-8")
+    (tmp_path / "songs.jsonl").write_text('{"Instruction": "", "Label": ""}\n', encoding="utf-8")
     there = load(recipe)[0]
     done = add("add", "mine")
     assert done.returncode == 0, done.stderr
@@ -142,7 +142,7 @@ def test_a_folder_that_holds_another_model_than_was_written_down_is_named_at_its
     for name in ("config.json", "tokenizer_config.json"):
         (folder / name).write_bytes(FILES[name])
     recipe = recipe_for(tmp_path, "mine", ("hub: rajtripathi/5M-Songs-Lyrics", "path: songs.jsonl"))
-    (tmp_path / "songs.jsonl").write_text('{"instruction": "", "lyrics": ""}\n', encoding="utf-8")
+    (tmp_path / "songs.jsonl").write_text('{"Instruction": "", "Label": ""}\n', encoding="utf-8")
     assert add("add", "mine").returncode == 0
     errors = [problem for problem in examine(recipe) if problem.severity == "error"]
     assert errors == []

@@ -81,6 +81,10 @@ REFUSED = {
     "disk without zero3": ("distribution=zero2", "sharding.offload_optimizer=nvme", "sharding.nvme_path=/tmp/x"),
     "disk without a folder": ("distribution=zero3", "sharding.offload_optimizer=nvme"),
     "folder on no mount": ("distribution=zero3", "sharding.offload_optimizer=nvme", "sharding.nvme_path=/fast"),
+    "folder that leaves /tmp": (
+        *("distribution=zero3", "sharding.offload_optimizer=nvme"),
+        "sharding.nvme_path=/tmp/../fast",
+    ),
     "fsdp knows no disk": (
         *("distribution=fsdp", "sharding.offload_optimizer=nvme", "sharding.offload_weights=nvme"),
         "sharding.nvme_path=/tmp/x",

@@ -18,8 +18,8 @@ PART = Part(
     },
     command_module="commands",
     commands={
-        "evaluate": "Say whether training made it better.",
-        "gate": "Say whether a stage's gate is open.",
+        "evaluate": "Measure whether training improved the model.",
+        "gate": "Show whether a stage has passed its gate.",
         "promote": "Overrule a closed gate, on record.",
         "compare": "Show the model's answers before and after training.",
     },

@@ -7,9 +7,9 @@ PART = Part(
     needs=("evaluate", "report"),
     command_module="commands",
     commands={
-        "export": "Write a model for others, proven to be the trained one.",
-        "merge": "Make an adapter part of its base model.",
-        "push": "Send an exported model to the hub.",
-        "register": "Enter a model in a Model Registry.",
+        "export": "Export the trained model to other formats, and verify it.",
+        "merge": "Merge an adapter into its base model.",
+        "push": "Upload an exported model to the hub.",
+        "register": "Add a model to a Model Registry.",
     },
 )

@@ -18,6 +18,7 @@ from runner.parts.export import card, exporting
 from runner.parts.export.exporting import Export, Tell
 from runner.parts.export.trained_model import TrainedModel, unproven
 from runner.parts.report import sentences
+from runner.plan import on_claim
 from runner.tools.files import Record, sha256
 from runner.tools.problem import Stop
 from runner.tools.run_files import BEST_MODEL, EXPORTED, PUSHED
@@ -205,14 +206,11 @@ def _where(source: TrainedModel, uri: str | None) -> tuple[str, str]:
 
 
 def _claim(source: TrainedModel) -> str:
-    """Where a model that was trained on a cluster lies there, on the first claim whose folder it is below."""
+    """Where a model that was trained on a cluster is there, on a claim; empty where it is on none."""
     told = source.run.planned.settings.get("openshift") or {}
     inner = source.folder.path.relative_to(source.folder.run.path)
-    home = PurePosixPath(str(told.get("output_dir") or "")) / inner / BEST_MODEL
-    for claim in told.get("claims") or ():
-        if home.is_relative_to(str(claim.get("mount"))):
-            return f"pvc://{claim['name']}/{home.relative_to(claim['mount'])}"
-    return ""
+    place = on_claim(str(PurePosixPath(told.get("output_dir") or "", inner, BEST_MODEL)), told.get("claims"))
+    return place.uri if place else ""
 
 
 def lineage(source: TrainedModel) -> dict[str, _KEPT]:

@@ -16,7 +16,7 @@ from runner.parts.planner.formulas import Advice, Counts, Loss, splits
 from runner.parts.planner.memory import Memory, Moment, at_peak
 from runner.parts.planner.row_counts import Rows
 from runner.parts.planner.state import State
-from runner.parts.planner.workload import FULL, HALF, Run, cadence, checkpoints_of, steps_of, times_in
+from runner.parts.planner.workload import FULL, HALF, Run, cadence, steps_of, times_in
 from runner.plan import Stage
 from runner.recipe.recipe import Recipe
 
@@ -213,8 +213,8 @@ class ImageFormulas:
             return batch_seconds * math.ceil(rows / world / work.evaluation_batch_size)
 
         # `checkpoint_latest.pth` is another one.
-        writing = (2 * state.weights + state.optimizer) / (work.disk_mb_s * 1e6)
-        kept = checkpoints_of(work, count, step, writing)
+        checkpoint = 2 * state.weights + state.optimizer
+        kept, starting, likely_start = duration.overhead(work, count, step, 0, checkpoint)
         evaluations = times_in(work.evaluation_steps, work, count) + 1
         return duration.Duration(
             steps=count,
@@ -222,7 +222,7 @@ class ImageFormulas:
             waiting_seconds=wait,
             training_seconds=count * step,
             evaluation_seconds=evaluations * evaluated(work.evaluation_rows or 0) + evaluated(work.test_rows),
-            overhead_seconds=duration.START_SECONDS + kept.seconds,
+            overhead_seconds=starting,
             rows_a_step=work.effective_batch_size,
             tokens_a_step=0,
             tokens=0,
@@ -230,6 +230,7 @@ class ImageFormulas:
             checkpoints=kept,
             flops=self.flops(work.micro_batch_size),
             spread=duration.spread(work, gpu),
+            overhead_range=likely_start,
             network_seconds=duration.by_network(count, work.network, waiting),
         )
 

@@ -46,7 +46,7 @@ def pod(
             **podspec.identity(plan),
             "restartPolicy": "Never",
             "securityContext": podspec.pod_security(),
-            **(podspec.where(machines) if machines else {}),
+            **podspec.where(plan, machines),
             **podspec.cloned(plan),
             "containers": [container],
             "volumes": volumes,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from runner import __version__
@@ -41,9 +41,11 @@ PLANNED = "recipe-runner/planned-"
 # The image that pods start from: a label in short, an annotation in full.
 IMAGE = "recipe-runner/image"
 CLAIMS_FILE, CONFIG_FILE = "claims.yaml", "configmap.yaml"
-# The mode of a claim that several machines may write at a time.
-SHARED = "ReadWriteMany"
+# The modes of a claim that several machines may write at a time, and of one that only one may.
+SHARED, SINGLE = "ReadWriteMany", "ReadWriteOnce"
 IMAGE_REGISTRY = "image-registry.openshift-image-registry.svc:5000"
+# What a build does not need of a checkout. `oc` alone leaves out `.git`; an environment is 5 to 8 GB.
+UNSENT = r"(^|/)(\.git|\.venv|build|runs)(/|$)"
 # The kinds of training job, by their targets; from this version of OpenShift AI on a TrainJob takes `runtimePatches`, and there is
 # no PyTorchJob any more.
 PYTORCHJOB, TRAINJOB = "pytorchjob", "trainjob"
@@ -88,7 +90,7 @@ def place(recipe: Recipe) -> Place:
             "Add the section; `recipes/survival.yaml` has one to copy.",
         )
     site: Openshift = recipe.settings["openshift"]
-    first_mount = site.claims[0].mount.rstrip("/") if site.claims else ""
+    first_mount = site.claims[0].mount if site.claims else ""
     run_dir = site.output_dir or f"{first_mount}/{recipe.name}"
     embedded = f"/opt/recipe-runner/data/{recipe.name}"
     data_dir = site.data_dir or (embedded if site.data_from == "image" else f"{run_dir}/data")
@@ -181,6 +183,12 @@ def scraped(plan: Plan) -> dict[str, str]:
     }
 
 
+def build_command(name: str = "recipe-runner", namespace: str = "") -> str:
+    """What builds the image `name` from the root of a checkout. namespace: empty for the one that `oc` is in."""
+    space = f" --namespace {namespace}" if namespace else ""
+    return f"oc start-build {name}{space} --from-dir=. --exclude='{UNSENT}' --follow"
+
+
 def image(plan: Plan) -> str:
     """The recipe's own, else what the site builds in the namespace, under the tag that it gives."""
     return plan.site.get("image") or f"{IMAGE_REGISTRY}/{plan.site['namespace']}/recipe-runner:{__version__}"
@@ -266,9 +274,18 @@ def config_map(plan: Plan, stage: Stage) -> Artifact:
     return Artifact(CONFIG_FILE, yaml_text(value))
 
 
+def most_machines(plans: Iterable[Plan]) -> int:
+    """The machines that mount the claims of these plans at the same time: those of the largest stage."""
+    return max(nodes for plan in plans for nodes in (plan.most_nodes, *(stage.machines.nodes for stage in plan.stages)))
+
+
+def claim_mode(plans: Iterable[Plan]) -> str:
+    """The access mode of a claim that these plans share."""
+    return SHARED if most_machines(plans) > 1 else SINGLE
+
+
 def claims(plan: Plan) -> Artifact:
-    """One PersistentVolumeClaim a claim. More than one machine writing one volume needs ReadWriteMany."""
-    several = max(plan.most_nodes, *(stage.machines.nodes for stage in plan.stages)) > 1
+    """One PersistentVolumeClaim a claim."""
     documents = [
         yaml_text(
             {
@@ -276,7 +293,7 @@ def claims(plan: Plan) -> Artifact:
                 "kind": "PersistentVolumeClaim",
                 "metadata": {"name": claim["name"], "namespace": plan.site["namespace"]},
                 "spec": {
-                    "accessModes": [SHARED if several else "ReadWriteOnce"],
+                    "accessModes": [claim_mode([plan])],
                     **({"storageClassName": claim["storage_class"]} if claim.get("storage_class") else {}),
                     "resources": {"requests": {"storage": f"{plan.claim_gib(claim['name'])}Gi"}},
                 },

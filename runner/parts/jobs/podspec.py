@@ -20,6 +20,8 @@ CACHES = {
 }
 
 
+# The label by which a machine says which GPU it has.
+GPU_LABEL = "nvidia.com/gpu.product"
 # Set where everything lies on the claim or in the image.
 OFFLINE = "HF_HUB_OFFLINE"
 # What a pod calls its volumes beside claims.
@@ -53,7 +55,7 @@ def pod_template(plan: Plan, stage: Stage, container: str, ports: list[Manifest]
             **identity(plan),
             "securityContext": pod_security(),
             "terminationGracePeriodSeconds": grace(stage),
-            **where(stage.machines),
+            **where(plan, stage.machines),
             **cloned(plan),
             "containers": [
                 {
@@ -74,7 +76,7 @@ def pod_template(plan: Plan, stage: Stage, container: str, ports: list[Manifest]
 
 def cloned(plan: Plan) -> Manifest:
     """The init container of a pod whose code comes by git."""
-    init = code.init_containers(plan, listed(CACHES))
+    init = code.init_containers(plan, listed(stated(plan) | CACHES))
     return {"initContainers": init} if init else {}
 
 
@@ -89,13 +91,16 @@ def identity(plan: Plan) -> Manifest:
     return {"automountServiceAccountToken": False, **({"serviceAccountName": account} if account else {})}
 
 
-def where(machines: Machines) -> Manifest:
-    """Machines with the GPU that is asked for; a stage that trains nothing runs on any, and takes no GPU from others."""
-    if not machines.gpus_per_node:
-        return {}
+def where(plan: Plan, machines: Machines | None) -> Manifest:
+    """Machines with the GPU and the labels that the recipe names; a pod without a GPU runs on any, and takes no GPU from others."""
+    accepted = [
+        {"operator": "Equal" if "value" in taint else "Exists"} | taint for taint in plan.site.get("tolerations") or ()
+    ]
+    if machines is None or not machines.gpus_per_node:
+        return {"tolerations": accepted} if accepted else {}
     return {
-        "nodeSelector": {"nvidia.com/gpu.product": machines.gpu},
-        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+        "nodeSelector": {GPU_LABEL: machines.gpu} | (plan.site.get("node_selector") or {}),
+        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}, *accepted],
     }
 
 
@@ -178,7 +183,7 @@ def volumes(plan: Plan, stage: Stage, config: str) -> list[Manifest]:
 def variables(plan: Plan, plain: dict[str, str]) -> list[Manifest]:
     """Environment variables as a container lists them; tokens by reference, never by value, and of the hub not for who does not
     go there."""
-    entries = listed(plain) + seal_key(plan)
+    entries = listed(stated(plan) | plain) + seal_key(plan)
     if (secret := plan.site.get("hub_token_secret")) and OFFLINE not in plain:
         entries.append({"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": secret, "key": "token"}}})
     if secret := plan.site.get("tracking_secret"):
@@ -194,6 +199,11 @@ def seal_key(plan: Plan) -> list[Manifest]:
     """The key that measured numbers are sealed with, for pods of a plan with gates. Where it is missing the pod says so itself."""
     key = {"name": KEY_SECRET, "key": KEY, "optional": True}
     return [{"name": SEAL_KEY, "valueFrom": {"secretKeyRef": key}}] if plan.has_gates else []
+
+
+def stated(plan: Plan) -> dict[str, str]:
+    """The environment variables that the recipe names, as text."""
+    return {name: str(value) for name, value in (plan.site.get("environment") or {}).items()}
 
 
 def listed(plain: dict[str, str]) -> list[Manifest]:
@@ -218,7 +228,7 @@ def writable(plan: Plan) -> dict[str, str]:
     """Folders that an arbitrary user id (restricted-v2) can write to; the hub's cache is on the first claim, so that it
     persists."""
     claims = plan.site.get("claims") or ()
-    models = claims[0]["mount"].rstrip("/") if claims else HOME
+    models = claims[0]["mount"] if claims else HOME
     return CACHES | {"HF_HOME": f"{models}/huggingface"}
 
 

@@ -131,7 +131,7 @@ def _pod(plan: Plan, stage: Stage) -> Manifest:
         "metadata": podspec.metadata(plan, stage),
         "spec": {
             **({"serviceAccountName": account} if account else {}),
-            **podspec.where(stage.machines),
+            **podspec.where(plan, stage.machines),
             "containers": [{"name": NODE, "volumeMounts": _mounts(plan)}],
             "volumes": podspec.volumes(plan, stage, kubernetes.config_map_name(plan, stage)),
         },

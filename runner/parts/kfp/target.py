@@ -57,9 +57,11 @@ def render(plan: Plan) -> list[Artifact]:
     own = driver_job.stage(plan, NAME)
     alone = plan.only(own)
     comment = (
-        f"# The recipe `{plan.name}` ({plan.fingerprint}) as a pipeline. Once: oc apply -f {kubernetes.CONFIG_FILE}, and the site's rights\n"
-        f"# (`recipe site`); what lies beside the recipe and the key of its gates `recipe submit` brings. Then import this file\n"
-        f"# in the dashboard, under Pipelines of `{plan.site['namespace']}`, or with kfp's own client, and start a run.\n"
+        f"# The recipe `{plan.name}` ({plan.fingerprint}) as a pipeline.\n"
+        f"# 1. Once: send the site with its rights, which `recipe site` writes. `recipe submit` sends files beside the recipe and the key\n"
+        f"#    that its gates are sealed with.\n"
+        f"# 2. Send the plan: oc apply --server-side -f {kubernetes.CONFIG_FILE}\n"
+        f"# 3. Import this file in the dashboard, under Pipelines of `{plan.site['namespace']}`, or with kfp's own client, and start a run.\n"
     )
     pipeline = _pipeline(plan, alone)
     around = _platform(alone, kubernetes.config_map_name(alone, own))

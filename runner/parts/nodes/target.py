@@ -48,7 +48,7 @@ def place(recipe: Recipe) -> Place:
             f"The recipe `{recipe.name}` has no section `nodes`, so there are no scripts for plain machines.",
             "Add the section; `recipes/gemma.yaml` has one to copy.",
         )
-    results = section.output_dir.rstrip("/")
+    results = section.output_dir
     return Place(
         config_dir=f"{results}/config",
         data_dir=f"{results}/data",

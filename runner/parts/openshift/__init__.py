@@ -15,12 +15,12 @@ PART = Part(
     },
     command_module="commands",
     commands={
-        "site": "Write what its namespace needs, once.",
+        "site": "Generate what the cluster's namespace needs, once.",
         "submit": "Send a recipe to the cluster.",
-        "status": "Say how far jobs on the cluster are.",
-        "logs": "Show what a job's machines write.",
-        "fetch": "Bring results from the cluster.",
-        "stop": "End a job on the cluster.",
-        "open": "Show the cluster's TensorBoard.",
+        "status": "Show the progress of jobs on the cluster.",
+        "logs": "Print the logs of a job's machines.",
+        "fetch": "Download results from the cluster.",
+        "stop": "Stop a job on the cluster.",
+        "open": "Open the cluster's TensorBoard.",
     },
 )

@@ -16,13 +16,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 from urllib.parse import urlencode
 
-from runner.parts.jobs.kubernetes import Manifest
+from runner.parts.jobs.kubernetes import SHARED, Manifest
 from runner.parts.openshift import errors
 from runner.parts.openshift.errors import Lost, Refused, no_api, passes, recent, unreachable
 from runner.tools import packaged
@@ -134,7 +136,8 @@ def connect() -> Cluster:
         config.load_kube_config(config_file=file, client_configuration=settings)
         _, context = config.list_kube_config_contexts(config_file=file)
         namespace = (context or {}).get("context", {}).get("namespace", "default")
-        return Cluster(rest.RESTClientObject(settings).pool_manager, settings, namespace)
+        user = (context or {}).get("context", {}).get("user", "")
+        return Cluster(rest.RESTClientObject(settings).pool_manager, settings, namespace, user)
     except (config.ConfigException, OSError) as error:
         raise Stop(
             f"No cluster is known on this machine: {str(error).splitlines()[0]}",
@@ -186,12 +189,14 @@ class Cluster:
     A request is tried again for a while, as kubectl does it: after 429 and 5xx, and after a connection that broke.
 
     pool: connections of urllib3; configuration: as the official client has it, with the server and the credentials;
-    namespace: that of the kubeconfig's current context.
+    namespace, user: those of the kubeconfig's current context.
     """
 
-    def __init__(self, pool: Any, configuration: Any, namespace: str) -> None:
+    def __init__(self, pool: Any, configuration: Any, namespace: str, user: str = "") -> None:
         self.pool, self.configuration = pool, configuration
-        self.namespace = namespace
+        self.namespace, self.user = namespace, user
+        # How far the cluster's clock is ahead of this machine's, by its last answer.
+        self.ahead = timedelta()
         # When each kind of request was answered last, by `_kind_of`.
         self.answered: dict[tuple[str, ...], float] = {}
         # Whether requests are tried once only; whether this command has changed something; whether the server is ready.
@@ -206,6 +211,25 @@ class Cluster:
     @property
     def server(self) -> str:
         return str(self.configuration.host)
+
+    def now(self) -> datetime:
+        """The time by the cluster's clock, by which its objects and logs are stamped."""
+        return datetime.now(UTC) + self.ahead
+
+    def person(self) -> str:
+        """Who this user is to the cluster; the kubeconfig's name of the user where it does not answer (before
+        Kubernetes 1.28)."""
+        api = "authentication.k8s.io/v1"
+        review = {"apiVersion": api, "kind": "SelfSubjectReview"}
+        try:
+            return str(
+                self._json("POST", f"/apis/{api}/selfsubjectreviews", (), review)["status"]["userInfo"]["username"]
+            )
+        except Refused as refused:
+            if refused.status == 401 or passes(refused.status):
+                raise refused.stop("SelfSubjectReview", "", "") from None
+            # `oc login` names a user NAME/SERVER.
+            return self.user.partition("/")[0]
 
     def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
         """The object, or None where there is none of that name, or no such kind."""
@@ -338,7 +362,7 @@ class Cluster:
         while True:
             try:
                 answer = self._ask(method, path, query, body, content, headers or {}, stream)
-                self.begun = self.begun or not (method == "GET" or ("dryRun", "All") in query)
+                self.begun |= method != "GET" and "/namespaces/" in path and ("dryRun", "All") not in query
                 return answer
             except (Lost, Refused) as trouble:
                 trouble.repeated = unsure
@@ -377,6 +401,8 @@ class Cluster:
                 preload_content=False,
                 timeout=urllib3.Timeout(connect=TIMEOUT_SECONDS[0], read=TIMEOUT_SECONDS[1]),
             )
+            with suppress(ValueError, TypeError):  # of a proxy's own answer
+                self.ahead = parsedate_to_datetime(response.headers.get("Date", "")) - datetime.now(UTC)
             if not stream or response.status >= 300:
                 _ = response.data  # which reads it
             if response.status < 300:
@@ -458,7 +484,15 @@ def tensorboard(cluster: Cluster, namespace: str, claim: str | None) -> str:
         if pod.get("status", {}).get("phase") == "Running" and meta["labels"].get(INSTANCE, claim) == claim:
             return str(meta["name"])
     over = f" over the claim `{claim}`" if claim else ""
-    raise Stop(f"No TensorBoard{over} runs in `{namespace}`.", "`recipe site RECIPE` writes one, for `oc apply -k`.")
+    remedy = "`recipe site RECIPE` writes one, for `oc apply -k`."
+    there = cluster.get("PersistentVolumeClaim", namespace, claim) if claim else None
+    if there and SHARED not in there["spec"].get("accessModes", ()):
+        scale = f"oc scale deployment/tensorboard-{claim} --namespace {namespace} --replicas"
+        remedy = (
+            f"The claim is for one machine at a time. While no job runs, `{scale}=1` starts a TensorBoard; "
+            f"`{scale}=0` frees the claim for the next job. `recipe fetch RECIPE` brings the page of the run, with its curves."
+        )
+    raise Stop(f"No TensorBoard{over} runs in `{namespace}`.", remedy)
 
 
 def forward(

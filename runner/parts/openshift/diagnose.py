@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 
 from runner.catalog import troubles
-from runner.parts.jobs import code
+from runner.parts.jobs import code, kubernetes
 from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import jobs
 from runner.parts.openshift.client import Cluster, Manifests
@@ -23,7 +23,7 @@ NOT_MOUNTED = ("FailedMount", "FailedAttachVolume")
 # Lines of a log's end in which a reason is looked for: each of eight processes may leave a trace of its own.
 TAIL = 2000
 LESS = "`machines`"
-BUILD = "Build it with `oc start-build recipe-runner --from-dir=. --follow`, or correct `openshift.image`."
+BUILD = f"Build it with `{kubernetes.build_command()}`, or correct `openshift.image`."
 MORE_MEMORY = troubles.remedy("main memory")
 # Where a failed job's last words are, once its pods are away.
 GONE = "Its pods are gone, and their logs with them; `recipe fetch RECIPE` brings what it had left on its claim."
@@ -181,7 +181,7 @@ def _missing_pods(state: JobState) -> Iterator[str]:
     elif (
         not there
         and not state.job.get("status")
-        and (minutes := seconds(state.job["metadata"].get("creationTimestamp")) // 60)
+        and (minutes := seconds(state.job["metadata"].get("creationTimestamp"), state.now) // 60)
     ):
         yield (
             f"Nobody has taken it up in {minutes:.0f} minutes: the operator of {state.job['kind']}s may be down. Ask the "

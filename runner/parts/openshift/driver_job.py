@@ -4,6 +4,11 @@ It mounts no claim, because a claim for one machine would block the training pod
 everything, and each stage's own pod reads the claim.
 """
 
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
 from runner.parts.jobs import batch, kubernetes, podspec
 from runner.parts.jobs.kubernetes import Manifest
 from runner.plan import PLAN_FILE, RUNNER, Machines, Plan, Stage
@@ -33,13 +38,47 @@ def stage(plan: Plan, name: str = PART) -> Stage:
         config={},
         config_file="",
         data={},
-        files=(Artifact(PLAN_FILE, plan.as_json()),),
+        files=(Artifact(PLAN_FILE, written(plan)),),
         command=(),
         env={},
         machines=Machines(nodes=1, gpus_per_node=0, gpu="", memory_gib=1, cpus=1),
         shm_gib=0,
         folder=name,
     )
+
+
+def written(plan: Plan) -> str:
+    """The plan as JSON with each text of its stages' files once: under `texts`, in place of a file's text its number there, and
+    null for a stage's own plan, which follows from the rest."""
+    form, texts = asdict(plan), dict[str, int]()
+    for stage in form["stages"]:
+        known = _of_stage(form, stage["name"])
+        for file in stage["files"]:
+            file["text"] = None if file["text"] == known else texts.setdefault(file["text"], len(texts))
+    return json.dumps(form | {"texts": list(texts)}, indent=1, ensure_ascii=False) + "\n"
+
+
+def read(text: str) -> Plan:
+    """The plan that `written` wrote, or `Plan.as_json` for drivers of earlier releases. Raises ValueError where it is none."""
+    form = json.loads(text)
+    texts = form.pop("texts", None)
+    for stage in form["stages"] if texts else ():
+        for file in stage["files"]:
+            file["text"] = _of_stage(form, stage["name"]) if file["text"] is None else texts[file["text"]]
+    return Plan.read(json.dumps(form))
+
+
+def _of_stage(form: Mapping[str, Any], name: str) -> str:
+    """The plan beside a stage's config as `runner.scenarios.shared.common.plan` writes it: the stage and those before it, without
+    the guards of their commands and what was estimated since. form: the whole plan's JSON form."""
+    stages = []
+    for stage in form["stages"]:
+        said = list(stage["command"])
+        plain = said[said.index("--") + 1 :] if "--" in said else said
+        stages.append(stage | {"files": [], "command": plain, "needs": {}, "grace_seconds": None})
+        if stage["name"] == name:
+            break
+    return json.dumps({**form, "stages": stages, "claims_gib": {}}, indent=1, ensure_ascii=False) + "\n"
 
 
 def command(plan: Plan, module: str = "runner.cluster.walk") -> list[str]:

@@ -173,12 +173,11 @@ class _Helper:
         """Deletes what commands that were killed have left behind: pods of this kind, by the cluster's own clock, that
         ended or never started long before this one."""
         there = self.cluster.list("Pod", self.space, {"app.kubernetes.io/managed-by": MANAGER, jobs.PART: part})
-        now = max((pod["metadata"]["creationTimestamp"] for pod in there), default="")
         for pod in there:
             meta, entries = pod["metadata"], jobs.containers_of(pod)
             ends = [entry.get("state", {}).get("terminated", {}).get("finishedAt") or "" for entry in entries]
             since = max(meta["creationTimestamp"], *ends, "")
-            if jobs.phase_of(pod) != "Running" and seconds(since, now) > LEFT_SECONDS:
+            if jobs.phase_of(pod) != "Running" and seconds(since, self.cluster.now()) > LEFT_SECONDS:
                 self.cluster.delete("Pod", self.space, meta["name"], meta["uid"], grace_seconds=0)
 
     def looks(self) -> Iterator[Manifest | None]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from runner.catalog import hardware
 from runner.catalog.hardware import GIB
 from runner.check.rules import limits_can_be_meant, memory_sizes
-from runner.parts.jobs import code, kubernetes
+from runner.parts.jobs import code, kubernetes, podspec
 from runner.recipe import units
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe
@@ -42,6 +42,20 @@ _TAKEN = {
 _SYSTEM = dict.fromkeys(("/usr/bin", "/usr/lib", "/usr/local", "/bin", "/lib", "/lib64", "/proc", "/sys"), "the system")
 # Those that have room for a claim in a folder of its own; code and configs lose what lies there.
 _ROOMY = ("/dev/shm", "/tmp", *_SYSTEM)
+# What pods have already, by patterns of its name: environment variables, and labels of their machines; with the setting of each.
+_HAVE = {
+    r"(MASTER|PET|KUBERNETES|TORCHELASTIC|RECIPE)_.+|(.+_)?RANK|(.+_)?WORLD_SIZE|HOSTNAME|JOB_COMPLETION_INDEX": "",
+    r"PATH|PYTHON(PATH|HOME|UNBUFFERED)|HOME|USER|LOGNAME|TMPDIR|XDG_CACHE_HOME|HF_(HOME|HUB_CACHE|HUB_OFFLINE)": "",
+    r"CUDA_VISIBLE_DEVICES|NVIDIA_VISIBLE_DEVICES|(TRITON|TORCHINDUCTOR)_CACHE_DIR|TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "",
+    r"AXOLOTL_(DO_NOT_TRACK|DATASET_NUM_PROC)|TOKENIZERS_PARALLELISM|TENSORBOARD_LOGGING_DIR|TQDM_DISABLE": "",
+    r"GIT_TERMINAL_PROMPT|VLLM_NO_USAGE_STATS|WANDB_PROJECT|MLFLOW_EXPERIMENT_NAME": "",
+    "NCCL_DEBUG": "communication.nccl_debug",
+    "NCCL_(SOCKET_IFNAME|IB_DISABLE|IB_HCA|NET_GDR_LEVEL)": "openshift.network",
+    "HF_TOKEN|HUGGING_FACE_HUB_TOKEN": "openshift.hub_token_secret",
+    "|".join(podspec.TRACKING): "openshift.tracking_secret",
+    re.escape(podspec.GPU_LABEL): "machines.gpu",
+}
+_SECRET = re.compile(r"(?i).*(token|secret|password|passwd|credentials?|_key|apikey)")
 # Where the machines of a job meet: PyTorchJob's and TrainJob's own.
 _MEETING = (23456, 29500)
 # How pods come by this machine's files, and what to do about it.
@@ -164,7 +178,7 @@ def data_place(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
         message = "The data is to come with a clone, and `image.code_from_git` names no commit to clone."
         hint = "Add `image.code_from_git`; or write `claim`, and `recipe submit` sends the files."
         yield recipe.problem("openshift.data_from", message, hint)
-    mounts = [claim.mount.rstrip("/") for claim in site.claims or ()]
+    mounts = [claim.mount for claim in site.claims or ()]
     if site.data_from == "image" and "pretrain" not in recipe.settings:
         return  # prepared when the image was built, or, where `data_dir` lies on a claim, there
     named = "data_dir" if site.data_dir else "output_dir" if site.output_dir else "data_from"
@@ -243,20 +257,33 @@ def names(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 
 
 @_of_site
+def anothers_image(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
+    """An image of the cluster's own registry belongs to a namespace, and pods of another one need a right from there."""
+    owner = re.match(rf"{re.escape(kubernetes.IMAGE_REGISTRY)}/([^/]+)/", site.image or "")
+    if owner and owner[1] != site.namespace:
+        message = f"The namespace `{owner[1]}` builds this image, and pods of `{site.namespace}` may fetch it only with a right from there."
+        hint = (
+            f"Delete the line, and pods start from the build of `{site.namespace}` itself. To share that image, ask somebody with "
+            f"rights in `{owner[1]}` to apply `pull.yaml`, which `recipe site` writes."
+        )
+        yield recipe.note("openshift.image", message, hint)
+
+
+@_of_site
 def folders(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     """A claim hides what a pod has in a folder, and prepared rows are no results."""
     for index, claim in enumerate(site.claims or ()):
-        mount = claim.mount.rstrip("/") or "/"
+        mount = claim.mount
         for taken, what in (_TAKEN | _SYSTEM).items():
             below = taken not in _ROOMY and f"{mount}/".startswith(f"{taken}/")
             if mount == "/" or f"{taken}/".startswith(f"{mount}/") or below:
-                message = f"A claim at `{claim.mount}` would hide {what} of its pods, in `{taken}`."
+                message = f"A claim at `{mount}` would hide {what} of its pods, in `{taken}`."
                 hint = "Mount it elsewhere, such as `/shared/models`."
                 yield recipe.problem(("openshift", "claims", index, "mount"), message, hint)
                 break
-    if site.data_dir and site.output_dir and site.data_dir.rstrip("/") == site.output_dir.rstrip("/"):
+    if site.data_dir and site.data_dir == site.output_dir:
         message = "`data_dir` and `output_dir` are one folder, and a run that begins anew would clear its own rows."
-        hint = f"Write `data_dir: {site.output_dir.rstrip('/')}/data`, or delete the line."
+        hint = f"Write `data_dir: {site.output_dir}/data`, or delete the line."
         yield recipe.problem("openshift.data_dir", message, hint)
     elif site.data_dir and site.claims and not recipe.on_claim(site.data_dir) and site.data_from == "image":
         message = f"`{site.data_dir}` lies on none of the claims, so pods look for prepared rows there in their image."
@@ -271,6 +298,24 @@ def ports(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
             message = f"At port {site[setting]} the machines of a job meet, so nothing else can be answered there."
             hint = "Write another number, or delete the line."
             yield recipe.problem(("openshift", setting), message, hint)
+
+
+@_of_site
+def stated_twice(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
+    """A variable or label that pods have already would have two values; a secret in a recipe is none."""
+    every = [(section, name) for section in ("environment", "node_selector") for name in site.get(section) or ()]
+    for section, name in every:
+        taken = next((setting for pattern, setting in _HAVE.items() if re.fullmatch(pattern, name)), None)
+        if taken is not None:
+            message = (
+                f"The cluster or the runner sets `{name}` for its pods, and two values would contradict each other."
+            )
+            hint = f"Delete the line{f', and write it as `{taken}`' if taken else ''}."
+            yield recipe.problem(("openshift", section, name), message, hint, key=True)
+        elif section == "environment" and _SECRET.fullmatch(name):
+            message = f"`{name}` looks like a secret, and everybody who can read this recipe or its job can read it."
+            hint = "Nothing to do, if it is none. `openshift.hub_token_secret` and `openshift.tracking_secret` name Secrets."
+            yield recipe.note(("openshift", section, name), message, hint, key=True)
 
 
 def _tools(recipe: Recipe) -> Iterator[tuple[Path_, str]]:
@@ -312,7 +357,7 @@ def mlflow_is_there(recipe: Recipe) -> Iterator[Problem]:
 
 RULES = (
     *(storage, pods_fit, links_are_used, ports_differ, data_place, deadline),
-    *(names, folders, ports, trackers, mlflow_is_there),
+    *(names, anothers_image, folders, ports, trackers, mlflow_is_there, stated_twice),
 )
 # What whoever renders or sends a recipe is to know of its files, and `check` need not say.
 RENDER_NOTES = (placeholder_commit, only_here)

@@ -1,9 +1,11 @@
 """Submit: the cluster judges everything first, then gets what it lacks; what is there already stays untouched."""
 
 import copy
+import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 
 from runner import parts
 from runner.catalog import tables
@@ -13,19 +15,19 @@ from runner.parts.jobs.podspec import KEY, KEY_SECRET
 from runner.parts.openshift import helper_pod, jobs, pipeline
 from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.errors import TryAgain, accounted
-from runner.parts.openshift.jobs import Sent
+from runner.parts.openshift.jobs import Confirm, Owner, Sent
 from runner.parts.openshift.pipeline import CLAIM, Claims
 from runner.parts.openshift.status import FAILED, TRAINING, JobState, ended, going
 from runner.parts.openshift.transfer import Files, upload
 from runner.parts.openshift.watch import follow, line
 from runner.plan import Plan, Stage
+from runner.recipe import units
 from runner.tools.names import listed
 from runner.tools.problem import Stop
 
 Tell = Callable[[str], None]
-# Asks the person a question; True for yes. Raises Stop where nobody can be asked.
-Confirm = Callable[[str], bool]
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+GIB = 2**30
 SETTING = "`openshift.claims[].storage_class`"
 
 
@@ -33,7 +35,8 @@ SETTING = "`openshift.claims[].storage_class`"
 class Sending:
     """How a plan is sent. target: the kind of training job, None for that of the recipe's cluster; dry_run: whether the
     cluster only judges; files: what is sent to the claim before the first stage; contents: the hashes of each stage's
-    data files, by its name; none where they are not here (see `runner.data.report.contents`).
+    data files, by its name; none where they are not here (see `runner.data.report.contents`); written: the bytes that the
+    recipe writes to each claim, by its name; owner: who sends it.
 
     alone: whether the driver sends it. The driver tries nothing again that has failed, and a person's machine has
     already done what only it can do: the key, the files, the look into the image.
@@ -45,7 +48,9 @@ class Sending:
     dry_run: bool = False
     files: Files | None = None
     contents: Mapping[str, str] = field(default_factory=dict)
+    written: Mapping[str, int] = field(default_factory=dict)
     alone: bool = False
+    owner: Owner = field(default_factory=Owner)
 
     @property
     def files_key(self) -> str:
@@ -103,6 +108,8 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
                 "To run it again: `recipe stop RECIPE`, then `recipe submit RECIPE`.",
             )
         tell(f"{what.kind} `{what.name}` is there already, made from this very recipe; nothing changes.")
+        if not alone and milestone.job and (whose := Owner.of(milestone.job)) not in (Owner(), how.owner):
+            tell(str(whose))
         if milestone.done:
             tell("It has finished; its stage runs again when what it is made from changes.")
             return None
@@ -115,10 +122,10 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
         # Those first that somebody is asked about: after a no everything is as it was.
         before = [jobs.sent(plan, other.stage, how.target, other.of_gate) for other in outdated]
         at_work = [job for other in before for job in sender.existing(other)]
-        for job in (*at_work, *there):
-            _ask(job, how.confirm)
         # First of all what would send the recipe as it was again; it is soon sent anew.
         walking = [] if alone else pipeline.outdated_driver(cluster, plan, how.target, how.files_key)
+        for job in (*walking, *at_work, *there):
+            ask(job, how.owner, how.confirm, replaces=job not in walking)
         with replacing(what, [*walking, *at_work, *there]) as deleted:
             sender.provide(what)
             for run in () if alone else pipeline.outdated_runs(cluster, plan):
@@ -128,7 +135,7 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
                 make_room(cluster, job, tell, deleted)
             if files:
                 upload(cluster, what.plan, what.stage, files, tell)
-            post(cluster, what, tell)
+            post(cluster, what, how.owner, tell)
     return what
 
 
@@ -215,9 +222,9 @@ class _Sender:
             )
 
     def _claims_will_do(self, sent: Sent) -> None:
-        """Raises Stop where a claim is being deleted, or where a claim for one machine is used by several: a cluster
-        would attach it to the first machine, and the others' pods would wait for ever."""
-        count = jobs.machines(sent.job)
+        """Raises Stop where a claim is being deleted or too small, or where a claim for one machine is used by several: a
+        cluster would attach it to the first machine, and the others' pods would wait for ever."""
+        count = kubernetes.most_machines([self.plan])
         for name, claim in self.claims.items():
             if claim and going(claim):
                 raise Stop(
@@ -228,10 +235,27 @@ class _Sender:
             if count > 1 and SHARED not in modes:
                 raise Stop(
                     f"The claim `{name}` in `{sent.namespace}` is there already, for one machine at a time ({', '.join(modes)}), "
-                    f"and `{sent.name}` has {count}.",
+                    f"and `{self.plan.name}` has {count}.",
                     f"A claim keeps its mode. Write a new `openshift.claims[].name` for it, which is then made {SHARED}, and "
                     "copy to it what lies on the old one; or stay on one machine with `machines.nodes: 1`.",
                 )
+            need, have = self.how.written.get(name, 0), _size(claim) if claim else GIB * self.plan.claim_gib(name)
+            if have < need:
+                raise Stop(*self._too_small(name, need, have, bool(claim)))
+
+    def _too_small(self, name: str, need: int, have: float, exists: bool) -> tuple[str, str]:
+        """That a claim cannot hold what the recipe writes to it, and what to do."""
+        enough = self.plan.claims_gib.get(name, math.ceil(need / GIB))
+        space, fewer = self.plan.site["namespace"], "or keep fewer checkpoints"
+        what = f"has {units.gib(have)}, and `{self.plan.name}` writes {units.gib(need)} to it."
+        if not exists:
+            return f"The claim `{name}` {what}", f"Write `size_gib: {enough}` for it, leave the line out, {fewer}."
+        patch = json.dumps({"spec": {"resources": {"requests": {"storage": f"{enough}Gi"}}}})
+        return (
+            f"The claim `{name}` in `{space}` exists already. It {what}",
+            f"`oc patch pvc {name} --namespace {space} --patch '{patch}'` enlarges it, where its kind of storage allows that. "
+            f"Otherwise write a new `openshift.claims[].name`, {fewer}.",
+        )
 
     def provide(self, sent: Sent) -> None:
         """Sends all that a job needs and that changes nothing for the job before it, which may still be at work."""
@@ -244,6 +268,20 @@ class _Sender:
         if _looks(sent) and not alone:
             contents = self.how.contents.get(sent.stage.name, "")
             helper_pod.require_rows(cluster, sent.plan, sent.stage, contents, tell)
+
+
+def _size(claim: Manifest) -> float:
+    """The bytes that a claim on the cluster has, or will have where it is being made or enlarged."""
+    sizes = (claim["spec"]["resources"]["requests"], claim.get("status", {}).get("capacity") or {})
+    return max(_bytes(size["storage"]) for size in sizes if "storage" in size)
+
+
+def _bytes(quantity: str) -> float:
+    """A quantity as Kubernetes writes it: `40Gi`, `40G`, or bytes alone. One of another unit is too large to matter."""
+    for read, text in ((units.size, f"{quantity}B"), (float, quantity)):
+        with suppress(ValueError):
+            return read(text)
+    return math.inf
 
 
 def _looks(sent: Sent) -> bool:
@@ -262,10 +300,12 @@ def _heal(cluster: Cluster, sent: Sent, job: Manifest | None, tell: Tell) -> Non
                 tell(f"ConfigMap `{made['name']}`, which its pods read, was gone; it is there again")
 
 
-def post(cluster: Cluster, sent: Sent, tell: Tell) -> None:
-    """Sends the job itself, after its support. Then deletes the config maps of earlier jobs of this name, where this
-    person may; nothing reads them any more."""
-    if cluster.create(sent.job):
+def post(cluster: Cluster, sent: Sent, owner: Owner, tell: Tell) -> None:
+    """Sends the job itself, after its support, with its owner's marks. Then deletes the config maps of earlier jobs of
+    this name, where this person may; nothing reads them any more."""
+    job = copy.deepcopy(sent.job)
+    job["metadata"]["annotations"] |= dict(zip(jobs.OWNER, astuple(owner), strict=True)) if owner.person else {}
+    if cluster.create(job):
         tell(f"{jobs.named(sent.job)} in `{sent.namespace}`")
     else:
         there = cluster.get(sent.kind, sent.namespace, sent.name)
@@ -296,17 +336,20 @@ def seal(cluster: Cluster, sent: Sent, tell: Tell) -> None:
         tell(f"Secret `{KEY_SECRET}`, of your own key; what is measured is sealed with it")
 
 
-def _ask(job: Manifest, confirm: Confirm) -> None:
-    """Asks whether an older job of this recipe that is under way may go. Raises Stop after a no."""
-    kind, meta = job["kind"], job["metadata"]
-    if (
-        not ended(job)
-        and not going(job)
-        and not confirm(
-            f"{kind} `{meta['name']}` is under way, made from this recipe as it was before it changed. End it and start anew?"
-        )
-    ):
-        raise Stop(f"{kind} `{meta['name']}` goes on; nothing was sent.")
+def ask(job: Manifest, mine: Owner, confirm: Confirm, replaces: bool = False) -> None:
+    """Asks whether a job that is there may go: one under way, unless it is one's own and nothing `replaces` it, and
+    every one of another person. Raises Stop after a no."""
+    owner, end = Owner.of(job), ended(job)
+    person, name = mine.another(owner), f"{job['kind']} `{job['metadata']['name']}`"
+    if going(job) or (end and not person) or (owner == mine and not replaces):
+        return
+    said = f"{name} {f'has {end}' if end else 'is under way'}"
+    said += f"{', made from another version of this recipe' if replaces else ''}.{f' {owner}' if owner != mine else ''}"
+    if person and replaces and (folder := jobs.annotation(job, kubernetes.RUN_DIR)):
+        said += f" Its results are in `{folder}`, and yours would replace them, unless you change the `name` of your recipe."
+    what = ("replace it" if end else "end it and start again") if replaces else "delete it"
+    if not confirm(said, what, person):
+        raise Stop(f"{name} stays as it is.")
 
 
 @contextmanager

@@ -6,7 +6,7 @@ PART = Part(
     package=__name__,
     needs=("planner",),
     commands={
-        "plan": "Say whether it fits, how long, how much, and what to change.",
-        "gpus": "Show the GPUs that a recipe can name, and how it does on each.",
+        "plan": "Estimate memory, time and cost, and suggest changes.",
+        "gpus": "List the GPUs that a recipe can name, and compare them.",
     },
 )

@@ -14,6 +14,7 @@ from runner.parts.planner.forecast import Forecast, basis
 from runner.parts.planner.formulas import MOST_TRIED, Traced, left_out
 from runner.parts.planner.memory import EVALUATION
 from runner.parts.planner.planned import Planned
+from runner.parts.planner.preparing import Preparation
 from runner.parts.planner.recipe_offers import Offer
 from runner.parts.planner.workload import Run, Workload
 from runner.plan import Plan
@@ -73,6 +74,7 @@ def stages(planned: Planned) -> None:
     if not planned.forecasts:
         return
     forecasts = {each.stage.name: each for each in planned.forecasts}
+    prepared = {each.stage: _between(each) for each in planned.preparations if each.total_seconds}
     room, priced = planned.forecasts[0].usable, planned.together.cost is not None
     table = _table()
     table.add_column("stage")
@@ -83,7 +85,8 @@ def stages(planned: Planned) -> None:
         if forecast := forecasts.get(stage.name):
             table.add_row(stage.name, *_row(forecast, priced))
         else:
-            table.add_row(stage.name, "no GPU", "", "not estimated")
+            time = prepared.get(stage.name, "not estimated")
+            table.add_row(stage.name, "no GPU", "", time)
     _say_table(table)
     for line in (*_basis(planned), *_disk(planned), *_first_checkpoint(planned)):
         _say(line)
@@ -115,6 +118,8 @@ def machines(planned: Planned, counts: list[int]) -> None:
     _say_table(table)
     # The formulas, each with its source, and how often to save on the largest count.
     work, last = planned.forecasts[0].workload, rows[-1]
+    if before := sum(each.total_seconds for each in planned.preparations):
+        _say(f"Beside it, on any count: {units.duration(before)} before training.", rest="  ")
     for line in (
         "As many rows as here: accumulation falls first, then steps have more rows.",
         "Communication: bytes of a ring over the network, and 14 µs a hop (NCCL's tuning).",
@@ -159,7 +164,8 @@ def _time(planned: Planned) -> str:
         return f"How long it takes cannot be told: {why}."
     machines = first.stage.machines
     gpus = f"{machines.world_size} × {first.gpu.title}" if first.gpu else ""
-    without = f", without {', '.join(whole.without)}" if whole.without else ""
+    unknown = [*(each.stage for each in planned.preparations if not each.total_seconds), *whole.without]
+    without = f", without {', '.join(unknown)}" if unknown else ""
     return f"It takes {units.duration(whole.total_seconds)} ({units.between(*whole.range_seconds)}) on {gpus}{without}."
 
 
@@ -189,8 +195,10 @@ def _change(planned: Planned, offers: list[Offer]) -> str:
         return "Something has to change: `--apply N` writes offer N into the recipe."
     if planned.seconds is None:
         return "Nothing has to change, as far as that can be told."
-    if any(offer.loss for offer in offers):
+    if any(offer.enough_steps for offer in offers):
         return "Nothing has to change to run; what is offered below makes more steps, and says what it takes."
+    if any(offer.loss or offer.saves_less for offer in offers):
+        return "Nothing has to change; each offer below says what it loses."
     if offers:
         if planned.recipe.document.origins:
             return "Nothing has to change; what is offered below loses nothing."
@@ -208,8 +216,12 @@ def _row(forecast: Forecast, priced: bool) -> Iterator[str]:
     if forecast.time is None:
         yield from ("cannot be told", "")
         return
-    yield f"{units.duration(forecast.time.total_seconds)} ({units.between(*forecast.time.range_seconds, '–')})"
+    yield _between(forecast.time)
     yield rounded((forecast.cost if priced else forecast.gpu_hours) or 0)
+
+
+def _between(time: Duration | Preparation) -> str:
+    return f"{units.duration(time.total_seconds)} ({units.between(*time.range_seconds, '–')})"
 
 
 def rounded(count: float) -> str:
@@ -223,6 +235,8 @@ def _basis(planned: Planned) -> Iterator[str]:
     yield f"Memory: {most.memory_spread}."
     if timed := [each for each in planned.forecasts if each.time]:
         yield f"Time: {max(timed, key=lambda each: each.gpu_hours or 0).time_source}."
+    for stage in planned.preparations:
+        yield f"Time of {stage.stage}: {'' if stage.total_seconds else 'unknown; '}{stage.source}."
 
 
 def _disk(planned: Planned) -> Iterator[str]:
@@ -248,12 +262,13 @@ def details(planned: Planned, nodes: list[int], traced: Mapping[str, Traced]) ->
             table.add_section()
         console.print(table)
         exact(console, [forecast], traced)
-    reckoned = {forecast.stage.name for forecast in forecasts}
+    prepared = {each.stage: each for each in planned.preparations}
     for stage in plan.stages:
-        if stage.name not in reckoned:
-            say(
-                f"Stage `{stage.name}` trains nothing; how long it takes depends on processors and network, and is not estimated."
-            )
+        if (each := prepared.get(stage.name)) and each.total_seconds:
+            say(f"Stage `{stage.name}` trains nothing and takes {_between(each)}: {each.source}.")
+        elif not stage.trains:
+            why = each.source if each else "that depends on processors and network"
+            say(f"Stage `{stage.name}` trains nothing; how long it takes is not estimated: {why}.")
     for entry in storage.before_training(plan):
         say(f"Before training: {entry.what}, {entry.size / 1e9:,.0f} GB in {entry.folder}")
     if plan.site.get("claims"):

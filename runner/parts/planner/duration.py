@@ -12,7 +12,9 @@ from runner.catalog import Gpu
 from runner.parts.planner import constants, host_memory, memory, parameters, published_runs
 from runner.parts.planner.state import fetching, held, stepping, trained_bytes, whole
 from runner.parts.planner.workload import (
+    ASSUMED,
     HALF,
+    START_SECONDS,
     Checkpoints,
     Network,
     Run,
@@ -32,11 +34,11 @@ BANDWIDTH_SHARE = 0.75
 LEAST_WAITING = 0.1  # of the messages, which nothing hides
 SECONDS_A_LAYER = 1.2e-3  # what Python needs to launch a layer's kernels, forward and backward
 SECONDS_AN_ADAPTER = 0.25e-3  # the same for one adapted linear layer
-AGAIN = 0.6  # of both, where checkpointing runs the forward pass twice
-COMPILED = 0.5  # of both, under torch.compile
+HOOKS, ADAPTER_HOOKS = 4.4e-3, 0.6e-3  # what ZeRO-3 adds to both (benchmarks/results/zero3-launching.txt)
+AGAIN = 0.6  # of all, where checkpointing runs the forward pass twice
+COMPILED = 0.5  # of all of them, under torch.compile
 FP8_GAIN = 1.35  # of linear layers, over half precision, in published runs of short rows: 1.31 to 1.35
 UNPACKING = 25  # bytes moved for a 4-bit weight in a micro batch
-START_SECONDS = 60.0  # imports, tokenising a small set, loading kernels
 
 
 @dataclass(frozen=True)
@@ -92,9 +94,10 @@ _TRAFFIC = {
 class Duration:
     """steps: of the optimizer, a count. The rest in seconds: of one step, of it spent waiting for other GPUs, of all
     steps, of evaluations, of starting and saving. tokens_a_step, rows_a_step: over all GPUs; tokens are 0 for images.
-    flops: of one micro batch. spread: the fastest and the slowest that is likely, as shares of the time;
-    network_seconds: how much less and more all steps take over the fastest and the slowest network that is assumed.
-    checkpoints: how many, when, and what of starting and saving they take.
+    flops: of one micro batch. spread: the fastest and the slowest that is likely of steps and evaluations, as shares
+    of their time; overhead_range: the same of starting and saving, in seconds; network_seconds: how much less and more
+    all steps take over the fastest and the slowest network that is assumed. checkpoints: how many, when, and what of
+    starting and saving they take.
     """
 
     steps: int
@@ -110,6 +113,7 @@ class Duration:
     checkpoints: Checkpoints
     flops: float
     spread: tuple[float, float]
+    overhead_range: tuple[float, float]
     network_seconds: tuple[float, float] = (0.0, 0.0)
 
     @property
@@ -118,8 +122,9 @@ class Duration:
 
     @property
     def range_seconds(self) -> tuple[float, float]:
-        less, more = self.network_seconds
-        return (self.total_seconds - less) * self.spread[0], (self.total_seconds + more) * self.spread[1]
+        (less, more), (least, most) = self.network_seconds, self.overhead_range
+        passes = self.training_seconds + self.evaluation_seconds
+        return (passes - less) * self.spread[0] + least, (passes + more) * self.spread[1] + most
 
     def as_json(self) -> dict[str, Any]:
         """Every field, and what follows from them."""
@@ -241,9 +246,8 @@ def unpacked(workload: Workload) -> float:
 def launching(workload: Workload, training: bool = True) -> float:
     """Seconds that Python needs to launch a micro batch: 4.7 to 5.2 ms a layer with LoRA on all linear layers and with
     checkpointing (QwenLM/Qwen, rows of 256 tokens)."""
-    layer = SECONDS_A_LAYER
-    if workload.adapter:
-        layer += SECONDS_AN_ADAPTER * len(workload.adapter.targets)
+    adapters, hooked = len(workload.adapter.targets) if workload.adapter else 0, workload.sharding == "zero3"
+    layer = SECONDS_A_LAYER + SECONDS_AN_ADAPTER * adapters + hooked * (HOOKS + ADAPTER_HOOKS * adapters)
     if not training:
         layer *= 0.3
     elif workload.checkpointing:
@@ -372,9 +376,8 @@ def _estimate(workload: Workload, gpu: Gpu, _: constants.Constants, likely: tupl
     wait = waiting(workload, gpu, own)
     step = _step_seconds(workload, gpu, own, wait)
     evaluations, pass_of_all = evaluating(workload, gpu, count)
-    writing = host_memory.checkpoint(workload) / (workload.disk_mb_s * 1e6)
-    kept = checkpoints_of(workload, count, step, writing)
-    reading = workload.readers * host_memory.whole(workload) / (workload.disk_mb_s * 1e6)
+    reading, checkpoint = workload.readers * host_memory.whole(workload), host_memory.checkpoint(workload)
+    kept, starting, likely_start = overhead(workload, count, step, reading, checkpoint)
     tokens = row_tokens(workload) * workload.effective_batch_size * workload.answers
     return Duration(
         steps=count,
@@ -382,7 +385,7 @@ def _estimate(workload: Workload, gpu: Gpu, _: constants.Constants, likely: tupl
         waiting_seconds=wait,
         training_seconds=count * step,
         evaluation_seconds=evaluations * pass_of_all,
-        overhead_seconds=START_SECONDS + reading + kept.seconds,
+        overhead_seconds=starting,
         rows_a_step=workload.batch_rows or workload.effective_batch_size,
         tokens_a_step=tokens,
         tokens=tokens * count,
@@ -390,8 +393,23 @@ def _estimate(workload: Workload, gpu: Gpu, _: constants.Constants, likely: tupl
         checkpoints=kept,
         flops=flops(workload, workload.micro_batch_size * workload.answers),
         spread=likely,
+        overhead_range=likely_start,
         network_seconds=by_network(count, workload.network, partial(waiting, workload, gpu, own)),
     )
+
+
+def overhead(
+    run: Run, steps: int, step_seconds: float, reading: float, checkpoint: float
+) -> tuple[Checkpoints, float, tuple[float, float]]:
+    """The checkpoints of a run, the seconds of starting, reading and saving, and between what these lie. reading,
+    checkpoint: bytes; where saving is slower, the clock saves less often."""
+
+    def at(start: float, disk: float) -> tuple[Checkpoints, float]:
+        kept = checkpoints_of(run, steps, step_seconds, disk * checkpoint / (run.disk_mb_s * 1e6))
+        return kept, start * START_SECONDS + disk * reading / (run.disk_mb_s * 1e6) + kept.seconds
+
+    least, most = (at(*shares)[1] for shares in zip(ASSUMED, run.disk_spread, strict=True))
+    return *at(1.0, 1.0), (least, most)
 
 
 def spread(run: Run, gpu: Gpu) -> tuple[float, float]:

@@ -19,7 +19,7 @@ from runner.parts.planner.memory import EVALUATION, Memory, usable
 from runner.parts.planner.parameters import FAMILIES, UnknownArchitecture
 from runner.parts.planner.published_runs import Spread
 from runner.parts.planner.row_counts import Rows
-from runner.parts.planner.workload import Network, Run, network, times_in
+from runner.parts.planner.workload import ASSUMED, Network, Run, network, times_in
 from runner.plan import RUNS, Plan, Stage
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
@@ -27,6 +27,7 @@ from runner.tools.problem import Problem
 
 if TYPE_CHECKING:
     from runner.parts.planner.duration import Duration
+    from runner.parts.planner.preparing import Preparation
 
 
 @dataclass(frozen=True)
@@ -87,10 +88,10 @@ class Forecast:
         said = published if not own.source else f"measured: {own.source}"
         if own.source and own.spread is None:
             said = f"at the pace of {own.source}; {published}"
-        network = self.workload.network
-        if self.stage.machines.nodes == 1 or not network.assumed:
-            return said
-        return f"{said}; {network.least:g} to {network.most:g} Gbit/s between machines"
+        network, stated = self.workload.network, self.workload.disk_spread == (1.0, 1.0)
+        if self.stage.machines.nodes > 1 and network.assumed:
+            said += f"; {network.least:g} to {network.most:g} Gbit/s between machines"
+        return f"{said}; half to twice as long to start{'' if stated else ', read and save'}"
 
     @property
     def usable(self) -> int | None:
@@ -184,7 +185,7 @@ def of(
         module = importlib.import_module(parts.table("formulas")[stage.engine])
         formulas: Formulas | None = module.of_stage(recipe, stage, rows, look)
         if formulas is not None:
-            formulas = formulas.changed(network=_network(plan), **_disk(plan, stage))
+            formulas = formulas.changed(network=_network(plan), **_disk(recipe, plan, stage))
             forecast = Forecast(stage, formulas, rows, catalog.gpu(stage.machines.gpu), price)
             assert any_architecture or forecast.counts  # UnknownArchitecture comes here, and not from half of a plan
             forecasts.append(forecast)
@@ -198,10 +199,13 @@ def _network(plan: Plan) -> Network:
     return network(kind, own.get("gbit_s"), own.get("links"))
 
 
-def _disk(plan: Plan, stage: Stage) -> dict[str, Any]:
+def _disk(recipe: Recipe, plan: Plan, stage: Stage) -> dict[str, Any]:
     """How fast the claim is that a stage writes to, and that machines share it; each has its own where it is none."""
-    claim = plan.claim_of(plan.place_of(stage).run_dir)
-    return {"disk_mb_s": float(claim["write_mb_s"]), "shared_disk": True} if claim else {}
+    if (claim := plan.claim_of(plan.place_of(stage).run_dir)) is None:
+        return {}
+    where = ("openshift", "claims", list(plan.site["claims"]).index(claim), "write_mb_s")
+    speed, stated = float(claim["write_mb_s"]), recipe.document.lookup(where)
+    return {"disk_mb_s": speed, "disk_spread": (1.0, 1.0) if stated else ASSUMED, "shared_disk": True}
 
 
 def basis(forecasts: list[Forecast], nodes: Iterable[int] = ()) -> str:
@@ -306,7 +310,7 @@ def _patient(recipe: Recipe, forecast: Forecast, section: str, steps: int | None
         )
 
 
-def late(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
+def late(recipe: Recipe, forecasts: list[Forecast], preparations: Sequence[Preparation] = ()) -> Iterator[Problem]:
     """What may end before it is done, where it takes as long as the plan thinks likely: training at the recipe's own
     limit, a stage's job at the cluster's deadline."""
     times = [(forecast.stage.name, forecast.time) for forecast in forecasts if forecast.time]
@@ -323,14 +327,16 @@ def late(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
             severity="note",
             mending=units.at_least(longest),
         )
-    yield from ended_by_deadline(recipe, forecasts)
+    yield from ended_by_deadline(recipe, forecasts, preparations)
 
 
 # No range of the time reaches so many times its middle; it takes longer to reckon than the middle itself.
 WIDEST = 5
 
 
-def ended_by_deadline(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
+def ended_by_deadline(
+    recipe: Recipe, forecasts: list[Forecast], preparations: Sequence[Preparation] = ()
+) -> Iterator[Problem]:
     """A stage's job that the cluster may end before it is done; of several the longest, because they have one
     deadline."""
     hours = (recipe.settings.get("openshift") or {}).get("deadline_hours")
@@ -338,7 +344,7 @@ def ended_by_deadline(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Pro
         return
     stated = (recipe.settings.get("limits") or {}).get("time")
     limit = units.seconds(stated) if stated else math.inf
-    late = [
+    late: list[tuple[Duration | Preparation, str]] = [
         (time, forecast.stage.name)
         for forecast in forecasts
         # At its own limit training stops by itself.
@@ -346,15 +352,19 @@ def ended_by_deadline(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Pro
         and time.total_seconds * WIDEST > hours * 3600
         and min(time.range_seconds[1], limit) > hours * 3600
     ]
+    late += [(each, each.stage) for each in preparations if each.range_seconds[1] > hours * 3600]
     if late:
-        time, name = max(late, key=lambda one: one[0].range_seconds[1])
+        longest, name = max(late, key=lambda one: one[0].range_seconds[1])
+        most = longest.range_seconds[1]
         others = f", and {len(late) - 1} other{'s' if len(late) > 2 else ''} too long as well" if len(late) > 1 else ""
-        enough = math.ceil(time.range_seconds[1] / 3600 * 1.1)
+        enough = math.ceil(most / 3600 * 1.1)
+        trains = name not in {each.stage for each in preparations}
+        below = ", or set `limits.time` below it, so that training stops by itself with a model" if trains else ""
         yield recipe.document.problem(
             ("openshift", "deadline_hours"),
-            f"Stage `{name}` is expected to take {units.duration(time.total_seconds)}, {units.duration(time.range_seconds[1])} "
+            f"Stage `{name}` is expected to take {units.duration(longest.total_seconds)}, {units.duration(most)} "
             f"at the most{others}, and its job is ended after {hours:g} hours.",
-            f"Write `deadline_hours: {enough}` or more, or set `limits.time` below it, so that training stops by itself with a model.",
+            f"Write `deadline_hours: {enough}` or more{below}.",
             severity="note",
             mending=enough,
         )

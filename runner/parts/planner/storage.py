@@ -58,7 +58,7 @@ def _hub(plan: Plan) -> str:
     if not plan.site:
         return "~/.cache/huggingface of each machine"
     claims = plan.site.get("claims") or ()
-    return f"{claims[0]['mount'].rstrip('/')}/huggingface" if claims else "/tmp/home"
+    return f"{claims[0]['mount']}/huggingface" if claims else "/tmp/home"
 
 
 def before_training(plan: Plan) -> Iterator[Disk]:

@@ -20,6 +20,10 @@ from runner.trainer import records
 _OPTIMIZER = "adamw_torch_fused"
 # Where nothing is on a claim: a disk of this machine's own, assumed.
 OWN_DISK_MB_S = 1000.0
+# Imports, tokenising a small set, loading kernels; assumed.
+START_SECONDS = 60.0
+# The shortest and the longest likely time of what is assumed so, or was measured on one machine, as shares of it.
+ASSUMED = (0.5, 2.0)
 # What Axolotl rounds padded rows up to (0.19.0, core/builders/causal.py); TRL does not round those of preferences
 # (1.9).
 MULTIPLE = 64
@@ -114,8 +118,8 @@ class Run:
     None where nobody has counted; evaluation_rows likewise. max_steps: 0 where epochs decide. keep: checkpoints kept.
     evaluation_steps, engine_save_steps: steps between two evaluations, and between two checkpoints of the engine's own
     accord, 0 where epochs decide; save_steps: between two of the runner's, 0 where the clock decides. disk_mb_s: how
-    fast checkpoints are written and models read, 10^6 bytes a second; shared_disk: whether it is a claim, which all
-    machines have together.
+    fast checkpoints are written and models read, 10^6 bytes a second; disk_spread: the shortest and the longest likely time
+    of that, as shares; shared_disk: whether it is a claim, which all machines have together.
     """
 
     machines: Machines
@@ -141,6 +145,7 @@ class Run:
     engine_save_steps: int = 0
     save_steps: int = 0
     disk_mb_s: float = OWN_DISK_MB_S
+    disk_spread: tuple[float, float] = ASSUMED
     shared_disk: bool = False
 
     @property

@@ -14,7 +14,7 @@ PART = Part(
     },
     command_module="commands",
     commands={
-        "report": "Make a page to show of a run, or of several.",
-        "why": "Say why a job, a run or a log has gone wrong, with the remedy.",
+        "report": "Create a page about one run or several.",
+        "why": "Explain why a job, a run or a log failed, with a remedy.",
     },
 )

@@ -13,7 +13,7 @@ PART = Part(
         "plan_server": "commands.serve.plan_server",
     },
     commands={
-        "chat": "Talk to the original and the trained model, side by side.",
-        "serve": "Serve both models by OpenAI's API.",
+        "chat": "Chat with the original and the trained model, side by side.",
+        "serve": "Serve both models with OpenAI's API.",
     },
 )

@@ -121,7 +121,7 @@ def _predictor(plan: Plan, server: Serving) -> Manifest:
         # A second one beside the first would need as many GPUs again.
         "deploymentStrategy": {"type": "Recreate"},
         **({"serviceAccountName": account} if account else {}),
-        **podspec.where(_machines(server)),
+        **podspec.where(plan, _machines(server)),
         "securityContext": podspec.pod_security(),
         "model": {
             "name": CONTAINER,
@@ -130,7 +130,7 @@ def _predictor(plan: Plan, server: Serving) -> Manifest:
             "storageUri": server.source.uri,
             "args": arguments(server),
             # All that it needs is mounted, and it reports to nobody.
-            "env": podspec.listed({"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}),
+            "env": podspec.listed(podspec.stated(plan) | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}),
             "resources": podspec.as_text(_resources(server)),
             "securityContext": podspec.container_security(),
             **_probes(),

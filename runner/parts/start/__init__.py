@@ -7,10 +7,10 @@ PART = Part(
     package=__name__,
     needs=("planner",),
     commands={
-        "new": "Copy a recipe to start your own.",
-        "explain": "Say what a setting does, what it costs, and where it goes.",
-        "diff": "Say what differs between two recipes, in settings and in plans.",
-        "models": "Show the models that a recipe can name; write down others.",
-        "doctor": "Say what will not work on this machine.",
+        "new": "Create a recipe of your own, from a starter or by questions.",
+        "explain": "Explain a setting: what it does and what it costs.",
+        "diff": "Compare two recipes: their settings and their plans.",
+        "models": "List the models that a recipe can name, and add others.",
+        "doctor": "Check whether this machine can train.",
     },
 )

@@ -62,7 +62,16 @@ KINDS = {
 PLACES = {"here": "this machine", "machines": "plain machines", "cluster": "OpenShift"}
 # Columns that people call so, the likeliest first.
 ASKING = ("question", "prompt", "instruction", "input", "query", "ask", "q", "title", "source")
-ANSWERING = ("answer", "response", "output", "completion", "reply", "a", "target", "text")
+ANSWERING = ("answer", "response", "output", "completion", "reply", "a", "target", "lyrics", "label", "text")
+
+
+def guess(columns: list[str]) -> tuple[str, str]:
+    """The column that asks and the one that answers, by what they are called, else the first one and the last one. There
+    are two or more."""
+    known = {name.lower(): name for name in columns}
+    answer = next((known[name] for name in ANSWERING if name in known), columns[-1])
+    asking = (known[name] for name in ASKING if name in known and known[name] != answer)
+    return next(asking, next(name for name in columns if name != answer)), answer
 
 
 @dataclass(frozen=True)
@@ -119,18 +128,14 @@ class Answers:
 
     @property
     def guessed(self) -> tuple[str, str]:
-        """Templates for the question and the answer, by what their columns are called, else the first one and the last
-        one."""
-        known = {name.lower(): name for name in self.columns}
-        if len(known) < 2:
+        """Templates for the question and the answer."""
+        if len(self.columns) < 2:
+            has = f"the column {listed(self.columns)} alone" if self.columns else "no column"
             raise Stop(
-                f"`{self.data}` has {'no column' if not known else f'the column {listed(known.values())} alone'}, and questions with "
-                "answers are two.",
+                f"`{self.data}` has {has}, and questions with answers are two.",
                 "Name another file, or say that it is plain text.",
             )
-        answer = next((known[name] for name in ANSWERING if name in known), self.columns[-1])
-        asking = (known[name] for name in ASKING if name in known and known[name] != answer)
-        question = next(asking, next(name for name in self.columns if name != answer))
+        question, answer = guess(self.columns)
         return f"[{question}]", f"[{answer}]"
 
     def template(self, text: str) -> str:
@@ -241,11 +246,28 @@ class Draft:
 
 
 def draft(origin: Path, name: str, wishes: list[Override]) -> Draft:
-    """The copy of a recipe under a new name, with changes in it, before it is written anywhere."""
+    """The copy of a recipe under a new name, with changes in it, before it is written anywhere; and with what alone mends
+    what is wrong with it then, of another model what is noted too, but for lines that somebody has asked for."""
+    made, asked = _draft(origin, name, wishes), {change.setting for change in wishes}
+    # Without its files, which do not lie beside the copy yet.
+    problems = judge(parse(str(made.target), made.text), look=False)[1]
+    mending = [
+        Override(problem.mends[0], None, problem.mends[1], BY, problem.message.rstrip("."))
+        for problem in (problems if "model.base" in asked else errors_of(problems))
+        if problem.mends and problem.mends[0] not in asked
+    ]
+    return replace(_draft(origin, name, [*wishes, *mending]), wished=made.wished) if mending else made
+
+
+def _draft(origin: Path, name: str, wishes: list[Override]) -> Draft:
     document, target = read(origin), Path(f"{name}.yaml")
     wished = as_text(document, wishes)
     # Data that is named here lies beside the copy.
-    own = [*_with_own_data(replace(document, file=str(target)), wished), *_without_placeholder(document, wished)]
+    own = [
+        *_with_own_data(replace(document, file=str(target)), wished),
+        *_with_other_model(document, wished),
+        *_without_placeholder(document, wished),
+    ]
     files = {path: file for path, file in _files(document.data) if path not in {change.path for change in own}}
     moved = [
         Override(".".join(path), None, called, copying.NEW)
@@ -270,6 +292,26 @@ def _without_placeholder(document: Document, wished: list[Override]) -> list[Ove
     return [Override(setting, None, None, copying.NEW, why) for setting in ("image", "openshift.image")]
 
 
+def _with_other_model(document: Document, wished: list[Override]) -> list[Override]:
+    """What goes or changes with the model that a recipe names, where somebody has asked for another one."""
+    said = {change.setting: change.after for change in wished}
+    before, base = document.lookup(("model", "base")), said.get("model.base")
+    if before is None or base in (None, before):
+        return []
+    old = f"was about {before}"
+    changes = [
+        Override("description", None, f"A copy of {document.data['name']} with {base}", BY, "what `recipe list` shows")
+    ]
+    for path, kept in {
+        ("model", "revision"): "main",
+        ("model", "trust_remote_code"): False,
+        ("train", "lora_layers"): None,
+    }.items():
+        if document.lookup(path) not in (None, kept):
+            changes.append(Override(".".join(path), None, None, BY, old))
+    return [change for change in changes if change.setting not in said]
+
+
 def beside(name: str, folder: Path) -> str:
     """What a file or folder that a recipe in `folder` names is called in the copy: a file goes with it, below its
     folder, also where the recipe's own lies above (`../data/x.csv`); a folder, which may be large, stays where it
@@ -290,15 +332,8 @@ def _files(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, 
 
 
 def drafted(name: str, answers: Answers, more: Iterable[Override] = ()) -> Draft:
-    """The recipe of that name so far, with what alone would mend it. more: changes beside the answers."""
-    wishes = [*answers.wishes(), *more]
-    made = draft(answers.origin, name, wishes)
-    mending = [
-        Override(problem.mends[0], None, problem.mends[1], copying.NEW, "as the data has it")
-        for problem in made.errors
-        if problem.mends
-    ]
-    return draft(answers.origin, name, [*wishes, *mending]) if mending else made
+    """The recipe of that name so far. more: changes beside the answers."""
+    return draft(answers.origin, name, [*answers.wishes(), *more])
 
 
 def first_rows(name: str, answers: Answers, most: int) -> list[RenderedExample]:
@@ -537,6 +572,7 @@ def _with_own_data(document: Document, changes: list[Override]) -> list[Override
         others = [Override(f"{home}.{name}", None, None, change.by, why) for name in gone]
         if set(gone) & set(VALIDATES) and "validation_share" not in section:
             others.append(Override(f"{home}.validation_share", None, SHARE, change.by, "a share of the new data"))
+        others += _song_columns(document, section, change)
         if home == "data":
             others += _stale_questions(document, change)
         whole += [other for other in others if other.setting not in settings]
@@ -552,12 +588,28 @@ def _stale_questions(document: Document, change: Override) -> list[Override]:
     return [Override(name, None, None, change.by, "asked about the data of before") for name in names]
 
 
+def _columns(document: Document, section: Mapping[str, Any], change: Override) -> list[str]:
+    """Of the new file; none where it cannot be read."""
+    try:
+        return rows.columns(Path(document.file).parent / change.after, section.get("split"))
+    except (row_files.Unreadable, OSError, ValueError):
+        return []
+
+
+def _song_columns(document: Document, section: Mapping[str, Any], change: Override) -> list[Override]:
+    """The columns of songs, where the new file has two and calls them otherwise."""
+    songs, found = section.get("songs"), _columns(document, section, change)
+    named = [songs.get(name, name) for name in ("instruction", "lyrics")] if isinstance(songs, dict) else []
+    if len(found) < 2 or set(named) <= set(found):
+        return []
+    home = change.setting.removesuffix("path") + "songs"
+    pairs = zip(("instruction", "lyrics"), guess(found), strict=True)
+    return [Override(f"{home}.{name}", None, column, change.by, "as the new file calls it") for name, column in pairs]
+
+
 def _stale_templates(document: Document, section: Mapping[str, Any], change: Override) -> tuple[str, ...]:
     """The section's templates for columns, where the new file has conversations and not their columns."""
     there = [name for name in ("question", "answer") if isinstance(section.get(name), str)]
-    try:
-        found = rows.columns(Path(document.file).parent / change.after, section.get("split"))
-        named = {column for name in there for column in templates.columns(section[name])}
-    except (row_files.Unreadable, OSError, ValueError):
-        return ()
+    found = _columns(document, section, change)
+    named = {column for name in there for column in templates.columns(section[name])}
     return tuple(there) if conversation_formats.told(found) and not named <= set(found) else ()

@@ -16,7 +16,7 @@ import yaml
 from runner import __version__
 from runner.catalog import hardware
 from runner.catalog.hardware import GIB
-from runner.check.validate import load
+from runner.check.validate import examine, load
 from runner.parts.jobs import kubernetes, podspec
 from runner.parts.openshift import controller, helper_pod, site
 from runner.recipe import units
@@ -333,7 +333,10 @@ def test_a_tracking_servers_key_comes_by_reference_too(golden_message):
     env = environment(pod(*options)["containers"][0])
     for name in ("WANDB_API_KEY", "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN"):
         assert env[name] == {"secretKeyRef": {"name": "tracking", "key": name, "optional": True}}
-    mlflow = ("train.report_to=mlflow",), ["MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN"]
+    mlflow = (
+        ("train.report_to=mlflow", "openshift.image=quay.io/me/with-mlflow:1"),
+        ["MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN"],
+    )
     for more, names in (((), ["WANDB_API_KEY"]), mlflow):
         files = {file.path: file.text for file in render(plan_of(SURVIVAL, *options, *more))}
         command = commands_for_secrets(files["pytorchjob.yaml"])
@@ -406,6 +409,134 @@ def test_rows_are_prepared_again_with_whatever_decides_how_they_are_tokenised():
     assert len({key(*change) for change in changes}) == len(changes)
     for change in ("openshift.backoff_limit=1", "train.logging_steps=7", "openshift.output_dir=/shared/models/other"):
         assert key(change) == key(), change
+
+
+def test_a_folder_is_one_folder_however_it_is_written():
+    """Text by text these differ; every manifest and config names the folder as it is called."""
+    plain = (PREPARED, "openshift.output_dir=/shared/models/mine", "openshift.claims.1.mount=/shared/workspace")
+    odd = (
+        "openshift.data_dir=/shared/models/x/../data//survival/",
+        "openshift.output_dir=/shared/./models/mine/",
+        "openshift.claims.1.mount=//shared/workspace/.",
+    )
+    assert [(file.path, file.text) for file in render(plan_of(SURVIVAL, *odd))] == [
+        (file.path, file.text) for file in render(plan_of(SURVIVAL, *plain))
+    ]
+    plan = plan_of(SURVIVAL, *odd)
+    assert plan.on_claim("/shared/models/mine/../.hidden/x").uri == "pvc://trained-models-pvc/.hidden/x"
+    assert plan.on_claim("/shared/models").uri == "pvc://trained-models-pvc"
+    assert plan.on_claim("/shared/models/../etc") is None and plan.on_claim("/shared/models-of-others") is None
+
+
+def test_a_file_that_leaves_its_claim_is_one_of_this_machine(tmp_path):
+    """Pods would read another folder than the claim's, and `submit` would send nothing."""
+    text = SURVIVAL.read_text("utf-8")
+    for folder, on_claim in (("/shared/models/../models/rows.jsonl", True), ("/shared/models/../rows.jsonl", False)):
+        path = tmp_path / "mine.yaml"
+        path.write_text(
+            re.sub(r"(?m)^  hub: .*$", f"  path: {folder}", re.sub(r"(?m)^  split: .*\n", "", text)), "utf-8"
+        )
+        missing = [
+            one
+            for one in examine(path)
+            if one.severity == "error" and "no file" in one.message and "rows.jsonl" in one.message
+        ]
+        assert len(missing) == (0 if on_claim else 1), folder
+
+
+NAMED = (
+    'openshift.environment={NCCL_P2P_DISABLE: 1, HTTPS_PROXY: "http://proxy:3128"}',
+    "openshift.node_selector={node.kubernetes.io/instance-type: g6e.12xlarge}",
+    "openshift.tolerations=[{key: node.kubernetes.io/instance-type, value: g6e.12xlarge, effect: NoSchedule}, {key: team}]",
+)
+TAINTS = [
+    {"key": "node.kubernetes.io/instance-type", "operator": "Equal", "value": "g6e.12xlarge", "effect": "NoSchedule"},
+    {"key": "team", "operator": "Exists"},
+]
+
+
+def pods_in(found) -> list[dict]:
+    """Every spec of a pod, or what a TrainJob and an InferenceService have in its place, at whatever depth."""
+    if isinstance(found, dict):
+        own = [found] if "containers" in found or "model" in found else []
+        return own + [pod for value in found.values() for pod in pods_in(value)]
+    return [pod for item in found for pod in pods_in(item)] if isinstance(found, list) else []
+
+
+@pytest.mark.parametrize("path", ON_CLUSTER, ids=lambda path: path.stem)
+@pytest.mark.parametrize("version", ["3.5", "3.6"])
+def test_pods_of_every_kind_go_to_the_machines_and_have_the_variables_that_the_recipe_names(path, version):
+    plan = plan_of(path, f'openshift.version="{version}"', *NAMED)
+    stages = plan.stages
+    made = manifests(render(plan, ("pytorchjob",))) + manifests(render(plan, ("trainjob",)))
+    if "serve" in load(path)[0].settings:
+        made += manifests(emit(load(path, from_options(NAMED))[0], ("kserve",)))
+    made += [helper_pod.pod(plan.only(stages[0]), stages[0], "word", "/x", writes=True)]
+    seen = set()
+    for manifest in (one for one in made if pods_in(one)):
+        assert refusals(manifest, version) == [], manifest["kind"]
+        seen.add(manifest["kind"])
+        for pod in pods_in(manifest):
+            if manifest["kind"] == "ServingRuntime":
+                continue
+            for_gpu = "nodeSelector" in pod
+            assert pod["tolerations"][for_gpu:] == TAINTS
+            assert not for_gpu or pod["nodeSelector"]["node.kubernetes.io/instance-type"] == "g6e.12xlarge"
+            starts = [pod["model"]] if "model" in pod else pod.get("initContainers", []) + pod["containers"]
+            if manifest["kind"] == "TrainJob":
+                starts = [manifest["spec"]["trainer"]]
+            # What opens a claim computes nothing, and talks to nobody.
+            for container in starts if manifest["kind"] != "Pod" else pod.get("initContainers", []):
+                names = [entry["name"] for entry in container["env"]]
+                assert len(names) == len(set(names))
+                assert {entry["name"]: entry.get("value") for entry in container["env"]}["NCCL_P2P_DISABLE"] == "1"
+    assert {"PyTorchJob", "TrainJob", "Job"} <= seen
+
+
+@pytest.mark.parametrize("path", RENDERED, ids=lambda path: path.stem)
+def test_no_variable_that_a_pod_has_already_can_be_named(path):
+    """Whatever the runner sets, in whatever pod, `check` refuses; with what the operators set, as their sources have it."""
+    if (whole := plan_of(path, *NETWORKED)) is None:
+        pytest.skip("no place on a cluster")
+    made = manifests(render(whole, ("pytorchjob",))) + manifests(render(whole, ("trainjob",)))
+    names = set(re.findall(r'"name": "([A-Z][A-Z0-9_]+)", "value', json.dumps(made)))
+    names |= {
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "WORLD_SIZE",
+        "RANK",
+        "PYTHONUNBUFFERED",
+        "PET_NNODES",
+        "JOB_COMPLETION_INDEX",
+    }
+    assert {"HOME", "NCCL_SOCKET_IFNAME", "HF_TOKEN", "WANDB_API_KEY"} <= names
+    told = json.dumps(dict.fromkeys(names, "x"))
+    found = examine(path, from_options(("openshift.environment=" + told,)))
+    refused = {re.search(r"sets `(\w+)`", one.message)[1] for one in found if "two values" in one.message}
+    assert refused == names
+
+
+NETWORKED = ("machines.nodes=2", "openshift.hub_token_secret=hub", "openshift.tracking_secret=keys")
+MISTAKES = {
+    "of the operator": "openshift.environment={RANK: 1}",
+    "of another line": "openshift.environment={NCCL_DEBUG: INFO}",
+    "of a Secret": "openshift.environment={HF_TOKEN: hf_x}",
+    "like a secret": "openshift.environment={MY_API_TOKEN: x}",
+    "no name": 'openshift.environment={"a b": x}',
+    "yes or no": "openshift.environment={NCCL_P2P_DISABLE: true}",
+    "the GPU's own label": "openshift.node_selector={nvidia.com/gpu.product: NVIDIA-A40}",
+    "no label": 'openshift.node_selector={"my label": x}',
+    "no value of a label": 'openshift.node_selector={zone: "a b"}',
+    "a comparison": "openshift.tolerations=[{key: team, operator: Exists}]",
+    "no effect": "openshift.tolerations=[{key: team, effect: Never}]",
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_what_a_pod_cannot_be_given_is_said_at_its_line(case, golden_message):
+    problems = [one for one in examine(SURVIVAL, from_options((MISTAKES[case],))) if "openshift" in one.file]
+    assert [one.severity for one in problems] == ["note" if case == "like a secret" else "error"]
+    golden_message(problems[0])
 
 
 def test_data_inside_the_image_needs_a_job_for_the_base_model_alone():
@@ -648,6 +779,40 @@ def test_kustomize_takes_what_is_named(tmp_path):
         assert by_kind(kustomized(tmp_path / home)) == by_kind(documents)
 
 
+def modes_of(plan, name: str) -> list[list[str]]:
+    """The access modes that a claim is rendered with, each once."""
+    files = [file for file in render(plan) if file.path.endswith("claims.yaml")]
+    made = [one for file in files for one in yaml.safe_load_all(file.text) if one["metadata"]["name"] == name]
+    return [list(modes) for modes in dict.fromkeys(tuple(one["spec"]["accessModes"]) for one in made)]
+
+
+def test_a_site_asks_for_claims_in_the_mode_that_the_machines_of_its_recipes_need():
+    one = [f"{ELSEWHERE}", "machines.nodes=1", "train.effective_batch_size=16"]
+    several = [*one[:1], "machines.nodes=4"]
+    for recipes, mode, boards in (
+        ([one], "ReadWriteOnce", 0),
+        ([several], "ReadWriteMany", 1),
+        ([one, several], "ReadWriteMany", 1),
+    ):
+        plans = [planned(load(SURVIVAL, from_options(options))[0], "pytorchjob") for options in recipes]
+        files = site.render(plans)
+        made = called(files, "PersistentVolumeClaim").values()
+        assert [claim["spec"]["accessModes"] for claim in made] == [[mode], [mode]]
+        if len(plans) == 1:
+            assert modes_of(plans[0], "trained-models-pvc") == [[mode]]
+        # On another machine it would keep a claim for one machine from the job.
+        (board,) = called(files, "Deployment").values()
+        assert board["spec"]["replicas"] == boards
+
+
+def test_claims_are_left_to_submit_but_where_recipes_share_one():
+    plans = [planned(load(path)[0], "pytorchjob") for path in ON_CLUSTER]
+    assert not [step for step in site.steps(plans, "site") if "claims.yaml" in step]
+    other = planned(load(SURVIVAL, from_options(["openshift.job_name=other"]))[0], "pytorchjob")
+    steps = [step for step in site.steps([*plans, other], "site") if "claims.yaml" in step]
+    assert len(steps) == 1 and steps[0].startswith("oc create -f site/lyric-professor/claims.yaml ")
+
+
 def test_every_job_of_the_starters_finds_what_it_names_in_their_site():
     files = site_of("starters")
     claims, accounts, builds = (
@@ -662,7 +827,7 @@ def test_every_job_of_the_starters_finds_what_it_names_in_their_site():
         named |= {(space, claim["name"]) for claim in plan.site["claims"]}
         for claim in plan.site["claims"]:
             spec = claims[space, claim["name"]]["spec"]
-            assert spec["accessModes"] == [kubernetes.SHARED]
+            assert [spec["accessModes"]] == modes_of(plan, claim["name"])
             size = int(spec["resources"]["requests"]["storage"].removesuffix("Gi"))
             assert size >= plan.claim_gib(claim["name"])
         assert (space, plan.site.get("service_account") or "recipe-runner") in accounts
@@ -853,10 +1018,28 @@ def test_the_command_writes_a_site_and_says_what_to_do_with_it(recipe_command, t
     }
     for step in (
         "oc apply -k place ",
-        "oc create -f place/claims.yaml ",
         "oc start-build recipe-runner --namespace team-a --from-dir=. ",
     ):
         assert f"\n{step}" in done.stdout
+
+
+def test_a_build_gets_the_checkout_without_environments_and_results():
+    """The folders that a build leaves out hold nothing that the image copies, and everything that is large."""
+    unsent = re.compile(kubernetes.UNSENT)
+    kept = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert len(kept) > 500 and [path for path in kept if unsent.search(path)] == []
+    for large in (
+        ".venv/lib/python3.11/site-packages/torch/lib/libtorch.so",
+        ".git/objects/00",
+        "runs/a",
+        "build/kfp/bin",
+    ):
+        assert unsent.search(large), large
+    (command,) = re.findall(r"^oc start-build .*$", (ROOT / "docs" / "cluster.md").read_text("utf-8"), re.M)
+    assert command == kubernetes.build_command("recipe-runner", "my-namespace")
+    build = site_of("starters")  # every build asks for room on its machine's disk
+    asked = [one["spec"]["resources"]["requests"] for one in called(build, "BuildConfig").values()]
+    assert asked and all(one["ephemeral-storage"] == "40Gi" for one in asked)
 
 
 def test_people_may_do_what_the_commands_do_and_never_delete_claims():

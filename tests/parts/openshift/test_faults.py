@@ -53,7 +53,7 @@ TOLD: list[str] = []
 
 
 def sending() -> submit.Sending:
-    return submit.Sending(TOLD.append, lambda _question: True)
+    return submit.Sending(TOLD.append, lambda *_: True)
 
 
 def uid(site: Site, name: str, kind: str = "PyTorchJob") -> str:
@@ -120,7 +120,7 @@ def gate_closed(site: Site) -> None:
 def stop(site: Site, cluster: Cluster) -> None:
     gone: list[str] = []
     with accounted(lambda _: f"Ended before that: {gone}"):
-        _end(cluster, opened(site, "seven-b")[1], None, gone)
+        _end(cluster, opened(site, "seven-b")[1], None, str, gone)
 
 
 def helpers(site: Site) -> list:

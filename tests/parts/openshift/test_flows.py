@@ -296,10 +296,10 @@ def test_a_name_in_use_is_not_taken_over(site, capsys, golden_message):
 
 
 def test_a_claim_that_exists_keeps_its_size(site):
-    assert site.recipe("submit", "--set", "openshift.claims.0.size_gib=7") == 0
+    assert site.recipe("submit", "--set", "openshift.claims.0.size_gib=70") == 0
     assert site.recipe("submit", "--yes") == 0
     claims = {one["metadata"]["name"]: one for one in site.cluster.list("PersistentVolumeClaim", site.namespace)}
-    assert claims["trained-models-pvc"]["spec"]["resources"]["requests"]["storage"] == "7Gi"
+    assert claims["trained-models-pvc"]["spec"]["resources"]["requests"]["storage"] == "70Gi"
 
 
 def test_a_claim_for_one_machine_takes_no_job_of_several(site, capsys, golden_message):
@@ -314,6 +314,41 @@ def test_a_claim_for_one_machine_takes_no_job_of_several(site, capsys, golden_me
     assert site.cluster.list("ConfigMap", site.namespace, {"app.kubernetes.io/managed-by": "recipe-runner"}) == []
     assert site.recipe("submit", "--set", "openshift.claims.1.name=workspace-all-pvc", "--dry-run") == 0
     assert site.recipe("submit", "--set", "machines.nodes=1", "--set", "train.effective_batch_size=16") == 0
+
+
+@pytest.mark.parametrize("options", [(), ("--dry-run",)], ids=["submit", "dry run"])
+def test_a_claim_that_is_too_small_for_what_the_recipe_writes_takes_no_job(site, capsys, golden_message, options):
+    site.claim("trained-models-pvc", size="5Gi")
+    site.claim("workspace-pvc")
+    assert site.recipe("submit", *options) == 1
+    golden_message(capsys.readouterr().err)
+    assert site.job() is None
+    assert site.cluster.list("ConfigMap", site.namespace, {"app.kubernetes.io/managed-by": "recipe-runner"}) == []
+    assert site.recipe("submit", *options, "--allow", "too-large") == 0, "for those who know better"
+
+
+@pytest.mark.parametrize("size, fits", [("33Gi", False), ("34Gi", True), ("34G", False), ("40G", True), ("5Pi", True)])
+@pytest.mark.parametrize("bytes_alone", [False, True])
+def test_a_claim_needs_what_the_recipe_writes_and_no_room_beside_it(site, size, fits, bytes_alone):
+    if bytes_alone and size.endswith("Gi"):
+        size = str(int(size[:-2]) * 2**30)
+    site.claim("trained-models-pvc", size=size)
+    assert site.recipe("submit", "--dry-run") == (0 if fits else 1)
+
+
+@in_process
+def test_a_claim_that_is_being_enlarged_counts_with_its_new_size(site):
+    site.claim("trained-models-pvc", size="40Gi")
+    site.set_status("PersistentVolumeClaim", "trained-models-pvc", {"capacity": {"storage": "5Gi"}})
+    assert site.recipe("submit", "--dry-run") == 0
+
+
+def test_a_claim_of_a_stated_size_that_is_too_small_is_not_made(site, capsys, golden_message):
+    assert site.recipe("submit", "--set", "openshift.claims.0.size_gib=5") == 1
+    golden_message(capsys.readouterr().err)
+    assert (
+        site.job() is None and site.cluster.get("PersistentVolumeClaim", site.namespace, "trained-models-pvc") is None
+    )
 
 
 def test_a_queue_that_is_not_there_is_named(site, capsys):

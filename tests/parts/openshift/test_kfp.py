@@ -28,7 +28,7 @@ from runner.recipe.overrides import from_options
 from runner.render import emit
 from runner.scenarios import rehearsal, translate
 from runner.scenarios.shared.common import data_file
-from tests.conftest import ROOT
+from tests.conftest import ON_CLUSTER, ROOT
 from tests.parts.openshift.api import KEY_OF, ROLES
 from tests.parts.openshift.conftest import in_process
 from tests.parts.openshift.machines import Machines
@@ -90,6 +90,27 @@ def test_there_is_a_task_a_stage_and_a_task_a_gate_and_what_follows_a_gate_stand
     assert keys == {stage["name"]: stage["keys"][""] for stage in plan["stages"]}
     mounted = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]["exec-train"]["configMapAsVolume"][0]
     assert mounted["configMapName"] == yaml.safe_load(config)["metadata"]["name"]
+
+
+# What a cluster takes: `oc apply` without --server-side keeps what it sends in an annotation, and a config map has a limit of its own
+# (Kubernetes, pkg/apis/core/validation: TotalAnnotationSizeLimitB, MaxSecretSize).
+ANNOTATION, CONFIG_MAP = 256 * 1024, 1024 * 1024
+
+
+@pytest.mark.parametrize("path", ON_CLUSTER, ids=lambda path: path.stem)
+@pytest.mark.parametrize("name", ["pytorchjob", "trainjob", target.NAME])
+def test_every_config_map_is_small_enough_to_send(path, name):
+    files = [file for file in emit(load(path)[0], (name,)) if file.path.endswith("configmap.yaml")]
+    assert files
+    for file in files:
+        manifest = yaml.safe_load(file.text)
+        assert len(json.dumps(manifest).encode()) < ANNOTATION, file.path
+        assert sum(len(text.encode()) for text in manifest["data"].values()) < CONFIG_MAP / 2, file.path
+
+
+def test_the_first_lines_of_the_pipeline_name_steps_that_work(golden_message):
+    files = {file.path: file.text for file in emit(load(SEVEN_B)[0], (target.NAME,))}
+    golden_message("".join(line for line in files["kfp/pipeline.yaml"].splitlines(True) if line.startswith("#")))
 
 
 def test_a_changed_stage_changes_its_key_and_no_other_before_it():

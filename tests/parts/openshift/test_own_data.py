@@ -235,10 +235,10 @@ def songs(desk: Path) -> list[str]:
     """Songs as a spreadsheet writes them: semicolons, quotes, a byte-order mark."""
     rows = [json.loads(line) for line in (ROOT / "recipes/data/lyrics-sample.jsonl").read_text("utf-8").splitlines()]
     with (desk / "songs.csv").open("w", newline="", encoding="utf-8-sig") as file:
-        table = csv.DictWriter(file, ["instruction", "lyrics"], delimiter=";", extrasaction="ignore")
-        table.writeheader()
-        table.writerows(rows)
-    return [row["lyrics"] for row in rows]
+        table = csv.writer(file, delimiter=";")
+        table.writerow(["instruction", "lyrics"])
+        table.writerows([row["Instruction"], row["Label"]] for row in rows)
+    return [row["Label"] for row in rows]
 
 
 TEXT_ON_CPU = (

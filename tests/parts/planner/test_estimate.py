@@ -24,7 +24,7 @@ from runner.parts.planner import (
 from runner.parts.planner import (
     row_counts as rows,
 )
-from runner.parts.planner.workload import Adapter, Offload, Workload, from_stage
+from runner.parts.planner.workload import START_SECONDS, Adapter, Offload, Workload, from_stage
 from runner.plan import Machines
 from runner.recipe import units
 from runner.scenarios import translate
@@ -200,7 +200,9 @@ def test_a_rate_in_the_recipe_wins_over_what_is_assumed_and_leaves_no_doubt(sect
     (known,) = forecast.of(*planned(path, f"{section}.network.gbit_s=100"))
     assert known.workload.network.gbit_s == 80 > assumed.workload.network.gbit_s
     assert known.time.network_seconds == (0, 0)
-    assert known.time.range_seconds == tuple(share * known.time.total_seconds for share in known.time.spread)
+    passes = known.time.training_seconds + known.time.evaluation_seconds
+    ends = zip(known.time.spread, known.time.overhead_range, strict=True)
+    assert known.time.range_seconds == pytest.approx([share * passes + overhead for share, overhead in ends])
     assert "Gbit/s" in assumed.time_source and "Gbit/s" not in known.time_source
     options = (f"{section}.network.gbit_s=100", f"{section}.network.links=4")
     if section == "openshift":
@@ -213,11 +215,36 @@ def test_the_range_of_a_time_reaches_from_the_fastest_to_the_slowest_network():
     (found,) = forecast.of(*planned(ROOT / "recipes" / "survival.yaml"))
     network, (low, high) = found.workload.network, found.time.spread
     ends = [
-        found.formulas.changed(network=replace(network, gbit_s=rate)).time(found.gpu).total_seconds
+        found.formulas.changed(network=replace(network, gbit_s=rate)).time(found.gpu)
         for rate in (network.most, network.least)
     ]
-    assert ends[0] < found.time.total_seconds < ends[1]
-    assert found.time.range_seconds == (pytest.approx(ends[0] * low), pytest.approx(ends[1] * high))
+    passes = [time.training_seconds + time.evaluation_seconds for time in ends]
+    assert ends[0].total_seconds < found.time.total_seconds < ends[1].total_seconds
+    least, most = found.time.overhead_range
+    assert found.time.range_seconds == (pytest.approx(passes[0] * low + least), pytest.approx(passes[1] * high + most))
+
+
+def test_the_range_of_a_time_holds_slow_and_fast_storage_unless_the_recipe_says_how_fast_it_is():
+    path = ROOT / "recipes" / "survival.yaml"
+    (assumed,) = forecast.of(*planned(path))
+    (stated,) = forecast.of(*planned(path, "openshift.claims.0.write_mb_s=100"))
+    assert stated.time.total_seconds == assumed.time.total_seconds
+    moving = stated.time.overhead_seconds - START_SECONDS
+    assert stated.time.overhead_range == pytest.approx((moving + START_SECONDS / 2, moving + 2 * START_SECONDS))
+    twice = (stated.time.overhead_seconds / 2, stated.time.overhead_seconds * 2)
+    assert assumed.time.overhead_range == pytest.approx(twice)
+    for speed in (50, 200):
+        (other,) = forecast.of(*planned(path, f"openshift.claims.0.write_mb_s={speed}"))
+        least, most = assumed.time.range_seconds
+        assert least < other.time.total_seconds < most
+    assert "save" in assumed.time_source and "save" not in stated.time_source
+
+
+def test_slower_storage_saves_less_often_where_the_clock_decides():
+    path = ROOT / "recipes" / "lyrics.yaml"
+    (found,) = forecast.of(*planned(path), given_rows=1_000_000)
+    assert found.time.checkpoints.within
+    assert found.time.overhead_range[1] < 2 * found.time.overhead_seconds
 
 
 def test_the_words_about_a_network_name_it(golden_message):

@@ -34,7 +34,8 @@ WELL = Machine(
     python="3.11.7",
     packages=dict.fromkeys(PACKAGES, "1.0") | {"axolotl": "0.19.0"},
     cards=(H100,) * 8,
-    driver="570.1",
+    driver="580.65",
+    cuda="13.0",
     links=LINKS,
     memory_gib=2000,
     shm_gib=64,
@@ -69,6 +70,7 @@ NO_FLASH = WELL.packages | {"flash-attn": None}
 # What is not as it should be, and the subject of what is said of it.
 AMISS = {
     "no GPU": ({"cards": ()}, "problem", "GPU"),
+    "an old driver": ({"driver": "535.104.05", "cuda": "13.0"}, "problem", "NVIDIA driver"),
     "no FP8": ({"cards": (A100,) * 8}, "problem", "FP8"),
     "another GPU": ({"cards": (A100,) * 8}, "warning", "GPU"),
     "fewer GPUs": ({"cards": (H100,) * 4}, "warning", "GPU"),

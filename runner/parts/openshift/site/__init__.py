@@ -13,6 +13,7 @@ from itertools import groupby
 from pathlib import Path, PurePosixPath
 from string import Template
 
+from runner.catalog import hardware
 from runner.parts.jobs import batch, kubernetes, podspec, trainjob
 from runner.parts.jobs.kubernetes import CLAIMS_FILE, IMAGE_REGISTRY, Manifest, image
 from runner.parts.openshift import driver_job
@@ -40,10 +41,12 @@ FILES = {
     "queue.yaml": "the line in which jobs wait for GPUs; without Kueue delete this line, and `queue` in the recipes",
     "access.yaml": "who pods are, and what people may do",
     "build.yaml": "the image, built in the cluster",
-    "pull.yaml": "the right to fetch the image that another namespace has built",
+    "pull.yaml": "the right to fetch the image that another namespace has built; somebody with rights there applies it",
     "tensorboard.yaml": "curves of all runs, and who may reach them",
     "monitoring.yaml": "what the cluster's Prometheus reads of training, and its way there",
 }
+# Of a TensorBoard whose claim is for one machine at a time: it would keep the claim from a job on another machine.
+STOPPED = "0 # the claim is for one machine at a time: write 1 only while no job runs"
 MANAGED = (
     "    # Lets Kueue queue its jobs. OpenShift AI then refuses jobs without a queue: every recipe here must name one.\n"
     '    kueue.openshift.io/managed: "true"\n'
@@ -81,15 +84,17 @@ def steps(plans: Sequence[Plan], folder: str) -> list[str]:
     """What to do with a site that lies in `folder`, a command a line; the last ones from the root of a checkout."""
     spaces = _by_namespace(plans)
     said = [(f"oc apply -k {folder}", "sends it; again after every change")]
-    for space in spaces:
-        home = folder if len(spaces) == 1 else f"{folder}/{space}".removeprefix("./")
-        file = f"{home}/{CLAIMS_FILE}".removeprefix("./")
-        said.append((f"oc create -f {file}", "storage, once; what is there stays as it is"))
+    for space, own in spaces.items():
+        names = [claim["name"] for plan in own for claim in plan.site["claims"]]
+        if len(set(names)) < len(names):
+            # For one recipe `submit` makes it, once it has seen that the cluster's storage will do.
+            home = folder if len(spaces) == 1 else f"{folder}/{space}".removeprefix("./")
+            file = f"{home}/{CLAIMS_FILE}".removeprefix("./")
+            said.append((f"oc create -f {file}", "storage that several recipes share; read its first lines"))
     for space, own in spaces.items():
         for name in _built(space, own):
-            command = f"oc start-build {name} --namespace {space} --from-dir=. --follow"
-            said.append((command, "builds the image, from the root of a checkout"))
-    width = max(len(command) for command, _ in said)
+            said.append((kubernetes.build_command(name, space), "builds the image, from the root of a checkout"))
+    width = max(len(command) for command, _ in said if "start-build" not in command)  # that one is long
     return [f"{command:<{width}}   # {what}" for command, what in said]
 
 
@@ -109,7 +114,15 @@ def _site(plans: Sequence[Plan], space: str, own: list[Plan]) -> list[Artifact]:
             _filled("driver", namespace=space, account=driver_job.ACCOUNT),
         ],
         "build.yaml": [
-            _filled("build", namespace=space, name=name, tag=f"{name}:{tag}", embed=_embedded(plans, space, name))
+            _filled(
+                "build",
+                namespace=space,
+                name=name,
+                tag=f"{name}:{tag}",
+                embed=_embedded(plans, space, name),
+                command=kubernetes.build_command(name, space),
+                driver=str(hardware.DRIVER),
+            )
             for name, tag in _built(space, own).items()
         ],
         "pull.yaml": [
@@ -169,6 +182,7 @@ def _embedded(plans: Iterable[Plan], space: str, name: str) -> str:
 
 def _boards(space: str, own: Iterable[Plan]) -> list[str]:
     """A TensorBoard for each claim with results."""
+    own = list(own)
     boards: dict[str, str] = {}
     for plan in own:
         if claim := plan.claim_of(plan.place.run_dir):
@@ -182,6 +196,7 @@ def _boards(space: str, own: Iterable[Plan]) -> list[str]:
                 image=image(plan),
                 mount=mount,
                 logdir=f"--logdir={mount}",
+                replicas="1" if kubernetes.claim_mode(_sharing(own, name)) == kubernetes.SHARED else STOPPED,
             )
             boards.setdefault(name, board)
     return [*boards.values(), *([_filled("closed", namespace=space)] if boards else [])]
@@ -211,7 +226,9 @@ def _claims(space: str, own: list[Plan]) -> str:
     """A claim of each name, in one text: as large as a recipe says, else with room for all recipes that say nothing."""
     texts = []
     for name in dict.fromkeys(claim["name"] for plan in own for claim in plan.site["claims"]):
-        sharing = [(plan, claim) for plan in own for claim in plan.site["claims"] if claim["name"] == name]
+        plans = _sharing(own, name)
+        sharing = [(plan, claim) for plan in plans for claim in plan.site["claims"] if claim["name"] == name]
+        machines = kubernetes.most_machines(plans)
         stated = [claim["size_gib"] for _, claim in sharing if claim.get("size_gib")]
         guessed = [plan.claim_gib(name) for plan, claim in sharing if not claim.get("size_gib")]
         holds_results = any(plan.claim_of(plan.place.run_dir) == claim for plan, claim in sharing)
@@ -223,11 +240,20 @@ def _claims(space: str, own: list[Plan]) -> str:
                 namespace=space,
                 claim=name,
                 storage=f"  storageClassName: {_word(kinds[0])}\n" if kinds else "",
+                mode=kubernetes.claim_mode(plans),
+                who=f"{machines} machines at once; its storage must allow it"
+                if machines > 1
+                else "one machine at a time",
                 size=f"{max(*stated, sum(guessed), floor)}Gi",
-                why=("room for results of " if holds_results else "for ") + _recipes([plan for plan, _ in sharing]),
+                why=("room for results of " if holds_results else "for ") + _recipes(plans),
             )
         )
     return _filled("claims", claims="---\n".join(texts).rstrip())
+
+
+def _sharing(own: Iterable[Plan], name: str) -> list[Plan]:
+    """The recipes of a namespace that have a claim."""
+    return [plan for plan in own if any(claim["name"] == name for claim in plan.site["claims"])]
 
 
 def _recipes(plans: Iterable[Plan]) -> str:
@@ -244,7 +270,7 @@ def _template(name: str) -> str:
 
 def _filled(name: str, /, **words: str) -> str:
     """A template with its blanks filled in, as YAML reads them; some are comments or whole lines."""
-    free = ("claims", "managed", "ports", "storage", "why")
+    free = ("claims", "command", "driver", "managed", "ports", "replicas", "storage", "who", "why")
     said = {key: word if key in free else _word(word) for key, word in words.items()}
     return _aligned(Template(_template(name)).substitute(said))
 

@@ -190,9 +190,12 @@ def _counts(given: str | None) -> list[int]:
         parts = [part.strip() for part in (given or "").split(",") if part.strip()]
         for at, part in enumerate(parts):
             if part in ("…", "..."):
-                step, end = counts[-1] // counts[-2], int(parts[at + 1])
-                while step > 1 and counts[-1] * step < end:
-                    counts.append(counts[-1] * step)
+                (before, last), end = counts[-2:], int(parts[at + 1])
+                if (times := last // before) < 2 or last % before or end <= last:
+                    hint = "They multiply as the two counts before them do, up to a larger one: --machines 1,2,…,8"
+                    raise Stop(f"The dots in `--machines {given}` have nothing to continue.", hint, code=2)
+                while counts[-1] * times < end:
+                    counts.append(counts[-1] * times)
             else:
                 counts.append(int(part))
     except (ValueError, IndexError, ZeroDivisionError):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from runner import catalog
+from runner.catalog import hardware
 from runner.catalog.models import why_no_hub
 from runner.commands.options import complete_recipe, end, open_recipe, say, set_option
 from runner.parts.planner import forecast, storage
@@ -81,6 +82,7 @@ class Card:
 @dataclass(frozen=True)
 class Machine:
     """memory_gib, disk_gib (free at `folder`), shm_gib: GiB. links: how GPUs reach each other, as the driver draws it.
+    cuda: the version that PyTorch was built for, empty without one.
     cards: those that programs may see; visible: CUDA_VISIBLE_DEVICES, None where it is not set. flash_kernel: where
     FlashAttention's kernel lies, None where it would come from the hub. ports: looked at; ports_taken: of them.
     hub: None where it answers, else why not. gated: models asked for, with why they cannot be had.
@@ -91,6 +93,7 @@ class Machine:
     cards: tuple[Card, ...] = ()
     visible: str | None = None
     driver: str = ""
+    cuda: str = ""
     links: str = ""
     memory_gib: float = 0.0
     shm_gib: float = 0.0
@@ -115,6 +118,7 @@ def probe(folder: Path, models: tuple[str, ...] = (), ports: tuple[int, ...] = P
         cards=_cards(),
         visible=os.environ.get("CUDA_VISIBLE_DEVICES"),
         driver=_said("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").split("\n")[0],
+        cuda=_cuda(),
         links=_said("nvidia-smi", "topo", "-m"),
         memory_gib=_memory_gib(),
         shm_gib=_free_gib(Path("/dev/shm")),
@@ -150,9 +154,20 @@ def _cards() -> tuple[Card, ...]:
         return ()
     cards = []
     for index in range(torch.cuda.device_count()):
-        facts = torch.cuda.get_device_properties(index)
+        try:
+            facts = torch.cuda.get_device_properties(index)
+        except RuntimeError:  # Its driver is too old for this PyTorch, which `gpus` says.
+            return ()
         cards.append(Card(facts.name, round(facts.total_memory / 2**30, 1), f"{facts.major}.{facts.minor}"))
     return tuple(cards)
+
+
+def _cuda() -> str:
+    try:
+        import torch
+    except ImportError:
+        return ""
+    return torch.version.cuda or ""
 
 
 def _flash_kernel() -> str | None:
@@ -324,6 +339,12 @@ def _wanted_packages(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
 
 
 def gpus(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
+    needed = hardware.DRIVERS.get(machine.cuda.split(".")[0], 0)
+    if (major := re.match(r"\d+", machine.driver)) and int(major[0]) < needed:
+        text = f"{machine.driver}, and PyTorch for CUDA {machine.cuda} needs {needed} or newer"
+        mend = "install a newer driver, or PyTorch for CUDA 12 from PyTorch's own index"
+        yield Finding(PROBLEM, "NVIDIA driver", text, mend)
+        return
     if not machine.cards:
         mend = "`recipe rehearse` and `recipe render` need none"
         yield Finding(PROBLEM if recipe else WARNING, "GPU", "this machine has none that training could use", mend)

@@ -1,0 +1,92 @@
+"""Preparing: how long those stages take that train nothing: a pipeline's data, and its first weights. Seconds."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from runner import catalog
+from runner.parts.planner import storage
+from runner.parts.planner.row_counts import catalogued
+from runner.parts.planner.workload import ASSUMED, OWN_DISK_MB_S, START_SECONDS
+from runner.plan import Plan, Stage
+from runner.recipe.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """A stage that trains nothing. total_seconds: 0 where they are unknown. source: what they rest on, or why they are
+    unknown."""
+
+    stage: str
+    total_seconds: float
+    source: str
+
+    @property
+    def range_seconds(self) -> tuple[float, float]:
+        return ASSUMED[0] * self.total_seconds, ASSUMED[1] * self.total_seconds
+
+    def as_json(self) -> dict[str, Any]:
+        known = {"total_seconds": self.total_seconds, "range_seconds": self.range_seconds}
+        return asdict(self) | (known if self.total_seconds else dict.fromkeys(known))
+
+
+def of(recipe: Recipe, plan: Plan, look: bool = True) -> list[Preparation]:
+    """The stages of a pipeline that train nothing. look: whether the size of data files may be asked; without, the
+    answer is the same on every machine."""
+    return [
+        _preparation(recipe, plan, stage, look)
+        for stage in plan.stages
+        if "lengths" in stage.config or "dtype" in stage.config
+    ]
+
+
+def _preparation(recipe: Recipe, plan: Plan, stage: Stage, look: bool) -> Preparation:
+    config, claim = stage.config, plan.claim_of(plan.place_of(stage).run_dir)
+    speed = float(claim["write_mb_s"]) if claim else OWN_DISK_MB_S
+    size = sum(entry.size for entry in storage.before_training(plan) if entry.folder == config["out"]) / 1e6
+    seconds, writes = START_SECONDS + size / speed, f"{size / 1e3:,.0f} GB written at {speed:,.0f} MB/s"
+    if "dtype" in config:
+        count, pace = config["parameters"], catalog.table("processors")["drawing"]["parameters_s"]
+        source = f"{count:,} weights, {pace / 1e6:,.0f} million a second, and {writes}"
+        return Preparation(stage.name, seconds + count / pace, source)
+    if config["text"]["packed"]:
+        return Preparation(stage.name, seconds, f"blocks as they are, {writes}")
+    text, processors = _text(recipe, look), _processors(stage)
+    if not text or not processors:
+        why = "the catalog does not have the size of its text" if processors else "`data.cleaning` names no `workers`"
+        return Preparation(stage.name, 0.0, why)
+    cleaning = _pace("filtering") + (_pace("near_duplicates") if config["text"]["deduplicate"] == "near" else 0)
+    # For each length twice, for training and validation, one process reads all text; all processors tokenise.
+    seconds += text * (cleaning / processors + 2 * len(config["lengths"]) * _pace("reading"))
+    seconds += text * _pace("tokenising") / stage.machines.cpus
+    source = (
+        f"{text / 1e3:,.1f} GB of text, cleaned at {1 / cleaning:.2g} MB a processor second on {processors:,} "
+        f"processors, and {writes}; the download is not counted"
+    )
+    return Preparation(stage.name, seconds, source)
+
+
+def _pace(work: str) -> float:
+    """Processor seconds for 10^6 bytes of text."""
+    return 1 / float(catalog.table("processors")[work]["mb_s"])
+
+
+def _text(recipe: Recipe, look: bool) -> float:
+    """10^6 bytes of all documents that are read; 0 where those of one data set are unknown."""
+    sizes = []
+    for one in (one for home, one in recipe.data_sets() if home[0] == "data"):
+        file, facts = recipe.folder / (one.get("path") or ""), catalogued(one) or {}
+        rows = facts.get("rows", 0) * (one.get("share") or 1)
+        size = min(rows, one.get("limit") or rows) * facts.get("characters", 0)
+        sizes.append(file.stat().st_size if look and file.is_file() else size)
+    return sum(sizes) / 1e6 if all(sizes) else 0.0
+
+
+def _processors(stage: Stage) -> int:
+    """That clean at once, where a queue gives as many as the recipe names; 0 where it names none."""
+    cleaning, own = stage.config["cleaning"], stage.machines.cpus
+    workers = max(0, cleaning["workers"])
+    if cleaning["executor"] in ("slurm", "ray"):
+        return int((workers or cleaning["tasks"] or 0) * cleaning["cpus_per_task"])
+    return int(min(workers or own, own) * (cleaning["pods"] or 1))
