@@ -322,7 +322,8 @@ def test_nothing_of_that_is_said_of_a_starter(starter):
     from runner.parts.openshift import rules
 
     recipe, _, _ = load(RECIPES / f"{starter}.yaml")
-    assert [found for rule in (*rules.RULES, *sources.RULES, *lints.RULES) for found in rule(recipe)] == []
+    judges = [rule for rule in (*rules.RULES, *sources.RULES, *lints.RULES) if rule is not rules.placeholder_commit]
+    assert [found for rule in judges for found in rule(recipe)] == []
 
 
 TOO_LARGE = (
