@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from runner.tools import packaged
 from tests.conftest import ROOT
 
 
@@ -114,3 +117,20 @@ def test_an_environment_of_another_folder_is_made_again(install, tmp_path, capsy
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
     assert module.main() == 0
     assert "it is made again" in capsys.readouterr().out and not Path(tmp_path / ".venv" / "bin").exists()
+
+
+def test_a_missing_package_is_asked_for_by_the_smallest_extra_that_names_it():
+    """Where no more is needed than to read a run's plan, nobody installs all of training."""
+    named = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    own = {
+        name: {re.match(r"[\w-]+(?!.*\[)", line)[0].replace("-", "_") for line in lines if "[" not in line}
+        for name, lines in named.items()
+    }
+    checked = [
+        (package, name)
+        for name, packages in own.items()
+        for package in packages
+        if packaged.bringing(package) and name not in ("dev", "docs")
+    ]
+    assert ("pydantic", "report") in checked and len(checked) > 8
+    assert all(packaged.bringing(package) == name for package, name in checked)

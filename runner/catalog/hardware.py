@@ -34,7 +34,6 @@ class Gpu:
     bf16_tflops: float = 0
     fp16_tflops: float = 0
     fp32_tflops: float = 0
-    fp8_tflops: float = 0
 
     @property
     def bf16(self) -> bool:

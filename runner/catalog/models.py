@@ -373,17 +373,17 @@ def described(name: str, fetch: Fetch) -> Model:
     config = _json(fetch(CONFIG), name)
     if not config:
         message = f"`{name}` has no `{CONFIG}`, so it is no model that transformers can load."
-        raise Stop(message, "Is it an adapter, or GGUF?")
+        raise Stop(message, "Check whether it is an adapter, or in GGUF format.")
     if known := unsuitable_type(config):
-        raise Stop(f"`{name}` cannot be trained with the packages that the runner uses.", f"{known.why}.")
+        raise Stop(f"The packages that recipe-runner uses cannot train `{name}`.", f"{known.why}.")
     try:
         model = from_config(name, config)
     except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         kind = config.get("model_type", "no type")
-        lacks = f"lacks {error}" if isinstance(error, KeyError) else "has sizes that are no numbers"
+        lacks = f"lacks {error}" if isinstance(error, KeyError) else "has sizes that are not numbers"
         raise Stop(
-            f"`{name}` ({kind}) is no language model of text that the runner knows: its `{CONFIG}` {lacks}.",
-            "Models that read images too, and mixtures of experts with other sizes, cannot be trained here.",
+            f"recipe-runner does not know `{name}` ({kind}) as a language model for text: its `{CONFIG}` {lacks}.",
+            "Models that also read images, and mixtures of experts of other sizes, cannot be trained here.",
         ) from None
     words, ends = (_json(fetch(file), name) for file in BESIDE[:2])
     file = fetch(TEMPLATE)
@@ -403,7 +403,9 @@ def _json(file: Path | None, name: str) -> Mapping[str, Any]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        raise Stop(f"`{file.name}` of `{name}` cannot be read as JSON.", "Copy it again from where it came.") from None
+        raise Stop(
+            f"`{file.name}` of `{name}` cannot be read as JSON.", "Copy the file again from its source."
+        ) from None
     return content if isinstance(content, dict) else {}
 
 

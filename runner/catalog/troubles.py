@@ -106,7 +106,7 @@ class FoundTrouble:
     @property
     def with_line(self) -> str:
         """The same, and the words that it is read from."""
-        return self._coded(f"{self.means} It said: {self.line}. {self.remedy}")
+        return self._coded(f"{self.means} The log says: {self.line}. {self.remedy}")
 
     def __str__(self) -> str:
         return self._coded(f"{self.means} {self.remedy}")
@@ -147,7 +147,7 @@ def find(text: str, *places: str, **words: str) -> FoundTrouble | None:
 
 def planned(memory: str) -> str:
     """What to say of the memory that was planned for each GPU; empty where that is not known."""
-    return f"`recipe plan` had estimated {memory} on each GPU." if memory else ""
+    return f"`recipe plan` had estimated {memory} for each GPU." if memory else ""
 
 
 def remedy(name: str) -> str:
@@ -219,10 +219,10 @@ def late(text: str, world_size: int = 0) -> str:
     at = f"collective {max(waited.values())} ({what}), for {int(milliseconds) / 60_000:g} minutes"
     if missing:
         others = _ranks(sorted(set(waited) - set(missing)))
-        return f"{_ranks(missing).capitalize()} came late, or not at all: {others} waited at {at}."
+        return f"{_ranks(missing).capitalize()} came late or never: {others} waited at {at}."
     if not world_size:
-        return f"{_ranks(known).capitalize()} waited at {at}; the logs of other machines may say for whom."
-    return f"All of {_ranks(known)} were at {at}: none came late, so the network or a GPU stood still."
+        return f"{_ranks(known).capitalize()} waited at {at}. The logs of the other machines may show for which rank."
+    return f"All of {_ranks(known)} were at {at}. None was late, so the network or a GPU had stopped."
 
 
 def _ranks(ranks: list[int]) -> str:

@@ -22,16 +22,16 @@ def known(recipe: Recipe) -> Iterator[Problem]:
         return
     base = recipe.model.base
     if unsuitable := catalog.unsuitable(base, recipe.folder):
-        message = f"`{base}` cannot be trained with the packages that the runner uses."
-        hint = f"{unsuitable.why}. Write one of {listed(unsuitable.instead, 'or')} in its place."
+        message = f"The packages that recipe-runner uses cannot train `{base}`."
+        hint = f"{unsuitable.why}. Use {listed(unsuitable.instead, 'or')} instead."
         yield recipe.problem("model.base", message, hint)
     elif base not in catalog.model_ids() and (broken := lock.find(recipe.folder, base, recipe.model.revision)[1]):
         yield from broken
     elif not recipe.model_facts:
         yield unknown(recipe)
     elif recipe.base_folder and not isdir(recipe.base_folder) and not recipe.on_claim(base):
-        message = f"The folder `{base}` is not on this machine; what is known of it stands in `{lock.LOCK}`."
-        hint = "Nothing to do here, if it lies beside the recipe where the recipe is run or submitted."
+        message = f"The folder `{base}` is not on this machine. Its description comes from `{lock.LOCK}`."
+        hint = "Nothing to do, if the folder is beside the recipe on the machine that runs or submits it."
         yield recipe.note("model.base", message, hint)
 
 
@@ -60,8 +60,8 @@ def as_locked(recipe: Recipe) -> Iterator[Problem]:
         return
     both = ((name, getattr(locked, name), getattr(here, name)) for name in SHAPE)
     if changed := [f"`{name}` is {now} and was {was}" for name, was, now in both if was != now]:
-        message = f"The folder `{base}` holds another model than `{lock.LOCK}` has written down: {', '.join(changed)}."
-        hint = f"`recipe models add {base} --recipe {recipe.file}` writes down what it is now; or bring back the one that was meant."
+        message = f"The folder `{base}` contains another model than the one in `{lock.LOCK}`: {', '.join(changed)}."
+        hint = f"`recipe models add {base} --recipe {recipe.file}` records the new one. Or restore the old one."
         yield recipe.problem("model.base", message, hint)
 
 
@@ -74,18 +74,14 @@ def unknown(recipe: Recipe) -> Problem:
         return said
     add = f"`recipe models add {base} --recipe {recipe.file}"
     if recipe.on_claim(base):
-        message = f"`{base}` lies on a claim, and what model it is stands nowhere on this machine."
-        hint = (
-            f"Write it down once, for every machine that checks: {add}` looks through a pod; without the cluster, `recipe models add "
-            f"COPY --as {base} --recipe {recipe.file}` reads a copy of the model's small files."
-        )
+        message = f"`{base}` is on a claim, and this machine has no description of the model."
+        hint = f"Record it once, for every machine that checks the recipe: {add}` reads it with a pod. Without access to the cluster, `recipe models add COPY --as {base} --recipe {recipe.file}` reads a copy of the model's small files."
         return recipe.problem("model.base", message, hint)
     version = "" if recipe.model.revision == "main" else f" --revision {recipe.model.revision}"
-    message = f"The model `{base}` is not in the catalog, and no folder of that name holds a readable `config.json`."
+    message = f"The model `{base}` is not in the catalog, and no folder of that name has a readable `config.json`."
     hint = (
         (f"Did you mean `{near}`? " if near else "")
-        + "`recipe models` shows those of the catalog. Or name a folder that holds a model; or write down what the hub says of this "
-        f"one, for every machine that checks: {add}{version}`."
+        + f"`recipe models` lists the catalog. Or name a folder with a model. Or record this model from the hub, for every machine that checks the recipe: {add}{version}`."
     )
     return recipe.problem("model.base", message, hint)
 
@@ -97,19 +93,18 @@ def _no_folder(recipe: Recipe) -> Problem | None:
     if recipe.on_claim(base) or not (isdir(folder) or base.startswith((".", "/", "~")) or base.count("/") != 1):
         return None
     if isdir(folder):
-        message = f"The folder `{base}` holds no readable `config.json`, so it holds no model that could be loaded."
+        message = f"The folder `{base}` has no readable `config.json`, so it contains no model."
         below = sorted(inner.parent.name for inner in folder.glob(f"*/{models.CONFIG}"))
-        hint = "Name the folder that the model was saved into."
+        hint = "Name the folder in which the model was saved."
         hint = f"Did you mean `{base.rstrip('/')}/{below[0]}`?" if below else hint
     elif "/" not in base and catalog.near_model(base):
         return None
     else:
-        message = f"There is no folder `{folder}`, and no model of the catalog is called `{base}`."
+        message = f"There is no folder `{folder}`, and the catalog has no model `{base}`."
         beside = [inner.name for inner in folder.parent.glob("*/") if inner.is_dir()] if isdir(folder.parent) else []
         near = nearest(folder.name, beside)
         hint = (f"Did you mean `{base.rstrip('/').removesuffix(folder.name)}{near}`? " if near else "") + (
-            "Paths start from the recipe's own folder. A model on the hub is `OWNER/NAME`; `recipe models` shows those of the "
-            "catalog. A folder of the cluster lies below the mount of a claim, `openshift.claims`."
+            "Paths start at the recipe's folder. A model on the hub is `OWNER/NAME`; `recipe models` lists the catalog. A folder on the cluster is below the mount of a claim, `openshift.claims`."
         )
     return recipe.problem("model.base", message, hint)
 
@@ -118,18 +113,18 @@ def _no_geometry(recipe: Recipe, config: Mapping[str, Any]) -> Problem:
     """That a folder's `config.json` does not say how large its language model is, or is of more than one."""
     at, base = ("model", "base"), recipe.model.base
     if parts := [name for name, part in config.items() if isinstance(part, dict) and "model_type" in part]:
-        message = f"The `config.json` of `{base}` is of several models ({listed(parts)}), and the runner trains those of text alone."
-        hint = "`recipe models` shows models of text. Those that read images or sound too cannot be trained here."
+        message = f"The `config.json` of `{base}` describes several models ({listed(parts)}). recipe-runner trains only models for text."
+        hint = "`recipe models` lists models for text. Models that also read images or sound cannot be trained here."
         return recipe.problem(at, message, hint)
-    wrong = "has a type or sizes that cannot be"
+    wrong = "has an impossible type or size"
     try:
         catalog.from_config(base, config)
     except KeyError as error:
         wrong = f"says no `{error.args[0]}`"
     except catalog.NO_GEOMETRY:
         pass
-    message = f"The `config.json` of `{base}` {wrong}, so nobody can tell how large that model is."
-    hint = "Copy it again from where the model came."
+    message = f"The `config.json` of `{base}` {wrong}, so the size of the model is unknown."
+    hint = "Copy the file again from the model's source."
     return recipe.problem(at, message, hint)
 
 
@@ -138,11 +133,8 @@ def looked_at(recipe: Recipe) -> Iterator[Problem]:
     facts = recipe.model_facts if "base" in (recipe.settings.get("model") or {}) else None
     if facts is None or facts.model_type in catalog.model_types():
         return
-    message = (
-        f"`{recipe.model.base}` is of the type `{facts.model_type}`, which nobody has tried here: which of its layers LoRA works "
-        "beside is a guess, and there are no formulas for its memory and time."
-    )
-    hint = "`recipe plan --exact` builds the real model and counts, and `recipe rehearse` trains a twin of it."
+    message = f"`{recipe.model.base}` has the type `{facts.model_type}`, which was never tried here. Which of its layers LoRA adapts is a guess, and there are no formulas for its memory and time."
+    hint = "`recipe plan --exact` builds the real model and counts. `recipe rehearse` trains a twin of it."
     yield recipe.note("model.base", message, hint)
 
 
@@ -152,22 +144,13 @@ def custom_code(recipe: Recipe) -> Iterator[Problem]:
         return
     model, facts = recipe.model, recipe.model_facts
     if facts and facts.custom_code and not model.trust_remote_code:
-        message = (
-            f"`{model.base}` brings its own code, which would run with your rights wherever this recipe runs, and which "
-            "nobody has tried with the packages that the runner uses."
-        )
-        hint = (
-            "Read that code. Then write `trust_remote_code: true` under `model`, and a full commit as `revision`; or use "
-            "a model that needs none: `recipe models` shows those of the catalog."
-        )
+        message = f"`{model.base}` brings its own code, which would run with your rights wherever this recipe runs. It was never tried with the packages that recipe-runner uses."
+        hint = "Read that code. Then write `trust_remote_code: true` under `model`, and a full commit as `revision`. Or use a model without its own code: `recipe models` lists the catalog."
         yield recipe.problem("model.base", message, hint)
     on_hub = facts is None or not facts.source.endswith("/config.json") or facts.remote_code
     if model.trust_remote_code and on_hub and not FULL_COMMIT.match(recipe.model_revision):
-        message = (
-            f"The model's own code is trusted, and its revision `{model.revision}` can change under you: whoever owns the "
-            "model could put other code there, and it would run with your rights."
-        )
-        hint = "Write the full commit that you have read, 40 hexadecimal digits, as `revision`."
+        message = f"The recipe trusts the model's own code, but its revision `{model.revision}` can change. The model's owner could put other code there, which would run with your rights."
+        hint = "Write the full commit that you read, 40 hexadecimal digits, as `revision`."
         written = recipe.document.lookup(("model",)) or {}
         yield recipe.problem(f"model.{'revision' if 'revision' in written else 'trust_remote_code'}", message, hint)
 
@@ -180,7 +163,7 @@ def template_fits(recipe: Recipe) -> Iterator[Problem]:
     message = (
         f"`{recipe.model.base}` does not know ChatML's special tokens, so it could not learn where an answer ends."
     )
-    hint = "Write `chat_template: auto`, which takes the special tokens that it was trained to see."
+    hint = "Write `chat_template: auto`, which uses the special tokens of the model."
     yield recipe.problem("data.chat_template", message, hint, mending="auto")
 
 
@@ -196,10 +179,8 @@ def own_template(recipe: Recipe) -> Iterator[Problem]:
     else:
         there = facts.own_template
     if not there:
-        message = (
-            f"The tokenizer of `{recipe.model.base}` has no chat template of its own, as is usual for base models."
-        )
-        hint = "Write `chat_template: auto`, or take the model that was trained for conversations."
+        message = f"The tokenizer of `{recipe.model.base}` has no chat template, like those of most base models."
+        hint = "Write `chat_template: auto`, or use the model's version for conversations."
         yield recipe.problem("data.chat_template", message, hint, mending="auto")
 
 
@@ -220,9 +201,7 @@ def precisions(recipe: Recipe) -> dict[str, str]:
 def precision_fits(recipe: Recipe) -> Iterator[Problem]:
     facts = recipe.model_facts
     if facts and not facts.fp16 and recipe.model.get("precision") == "fp16":
-        message = (
-            f"Activations of `{recipe.model.base}` grow beyond what fp16 can hold, and the loss would become infinite."
-        )
+        message = f"Activations of `{recipe.model.base}` exceed what fp16 can hold, and the loss would become infinite."
         advised = advised_precision(recipe)
         yield recipe.note("model.precision", message, f"Write `precision: {advised}`.", mending=advised)
 
@@ -231,8 +210,8 @@ def loss_fits_model(recipe: Recipe) -> Iterator[Problem]:
     facts = recipe.model_facts if "model" in recipe.settings else None
     asked = recipe.settings.get("train", {}).get("cross_entropy") == "fused"
     if facts and asked and facts.model_type not in catalog.fused_loss_models():
-        message = f"Axolotl has no fused cross-entropy for models of the type `{facts.model_type}`."
-        hint = "Write `cross_entropy: auto`, which is chunked for this model."
+        message = f"Axolotl has no fused cross-entropy for models of type `{facts.model_type}`."
+        hint = "Write `cross_entropy: auto`, which uses the chunked one for this model."
         yield recipe.problem("train.cross_entropy", message, hint, mending="auto")
 
 
@@ -245,7 +224,7 @@ def attention_fits_precision(recipe: Recipe) -> Iterator[Problem]:
     instead = "" if half == "fp32" else f", or `precision: {half}`"
     for home in (name for name, said in precisions(recipe).items() if said == "fp32"):
         of_all = home == "model"
-        message = f"`{FLASH}` multiplies in half precision alone, and `precision` is fp32."
+        message = f"`{FLASH}` needs half precision, and `precision` is fp32."
         hint = f"Write `attention: sdpa`{'' if of_all else ' under `model`'}{instead}."
         yield recipe.problem((home, "attention" if of_all else "precision"), message, hint)
 
@@ -256,7 +235,7 @@ def gated(recipe: Recipe) -> Iterator[Problem]:
     if facts is None or not facts.gated or recipe.base_folder or site is None or site.hub_token_secret:
         return
     base = recipe.model.base
-    message = f"`{base}` is gated: the hub gives it only to those who have accepted its licence, and pods have no token to show."
+    message = f"`{base}` is gated: the hub requires that you accept its licence, and pods have no token."
     hint = (
         f"Accept it at https://huggingface.co/{base}; then `oc create secret generic hub-token --namespace {site.namespace} "
         "--from-file=token=FILE`, and write `hub_token_secret: hub-token` under `openshift`."

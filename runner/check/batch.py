@@ -49,8 +49,8 @@ def find(paths: Iterable[str], strict: bool = False) -> RecipeFiles:
         if not meant:
             number = "The one YAML file" if len(below) == 1 else f"None of the {len(below)} YAML files"
             looks = "does not look" if len(below) == 1 else "looks"
-            message = f"{number} below `{path}` {looks} like a recipe, which has the line `scenario`."
-            raise Stop(message, "Name a recipe, or judge every file with `--strict`.", code=2)
+            message = f"{number} below `{path}` {looks} like a recipe, which has a line `scenario`."
+            raise Stop(message, "Name a recipe, or check every file with `--strict`.", code=2)
         recipes += map(str, meant)
         others += map(str, sorted(set(below) - set(meant)))
     return RecipeFiles(tuple(dict.fromkeys(recipes)), tuple(dict.fromkeys(others)))
@@ -95,8 +95,8 @@ def shared_names(files: Iterable[str]) -> Iterator[Problem]:
                 continue
             other = first.setdefault((Path(file).parent, found[2]), file)
             if other != file:
-                message = f"`{other}` has the name `{found[2]}` too, so both would have one run folder and one job."
-                hint, width = "Give each a name of its own.", len(found[2])
+                message = f"`{other}` also has the name `{found[2]}`, so both would share a run folder and a job."
+                hint, width = "Give each recipe its own name.", len(found[2])
                 yield Problem(file, number, found.start(2) + 1, message, hint, line, width, severity="note")
             break
 

@@ -138,12 +138,12 @@ def read(document: Document) -> Reading:
 def scenario_problem(document: Document) -> Problem | None:
     """The Problem with the line that says which schema judges a document; None where there is none."""
     scenario, known = document.data.get("scenario"), scenarios.names()
-    choices = f"It can be {listed(known, 'or')}."
+    choices = f"Use {listed(known, 'or')}."
     if scenario is None and (near := nearest("scenario", map(str, document.data))) and near != "scenario":
         message = f"`{near}` is not a setting of a recipe."
         return document.problem((near,), message, "Did you mean `scenario`?", key=True)
     if scenario is None:
-        message = "The recipe lacks `scenario`, which says what kind of training it is."
+        message = "The recipe lacks `scenario`, which selects the kind of training."
         return document.problem(("scenario",), message, choices)
     if part := parts.missing("scenarios", str(scenario)):
         return document.problem(("scenario",), parts.not_here(str(scenario), part), parts.INSTALL)

@@ -26,7 +26,7 @@ def rates(recipe: Recipe) -> Iterator[Problem]:
         rate = section["learning_rate"]
         if rate > (HIGHEST_OF_IMAGES if images else HIGHEST_RATE) or (images and rate == 1):
             usual = "0.001 to 0.5" if images else "1e-5 to 5e-4"
-            message = f"A learning rate of {rate:g} breaks almost every model."
+            message = f"A learning rate of {rate:g} makes almost every model diverge."
             yield recipe.note((name, "learning_rate"), message, f"Usual is {usual}.")
         elif (
             section.get("learning_rate_scaling") == "linear"
@@ -34,8 +34,8 @@ def rates(recipe: Recipe) -> Iterator[Problem]:
             and gpus > 8
             and not images
         ):
-            message = f"Times {gpus} GPUs the learning rate is {rate * gpus:g}, more than almost every model bears."
-            hint = "Write `learning_rate_scaling: none`; usual is 1e-5 to 5e-4 in all."
+            message = f"Multiplied by {gpus} GPUs, the learning rate is {rate * gpus:g}, which makes almost every model diverge."
+            hint = "Write `learning_rate_scaling: none`. Usual values are 1e-5 to 5e-4 in total."
             yield recipe.note((name, "learning_rate_scaling"), message, hint)
 
 
@@ -44,18 +44,18 @@ def lengths(recipe: Recipe) -> Iterator[Problem]:
         ratio, epochs = section.get("warmup_ratio"), section.get("epochs")
         if ratio is not None and ratio > LONGEST_WARMUP:
             message = f"The learning rate rises for {ratio:.0%} of the steps, and training ends soon after."
-            yield recipe.note((name, "warmup_ratio"), message, "Usual is 0.03 to 0.1.")
+            yield recipe.note((name, "warmup_ratio"), message, "Usual values are 0.03 to 0.1.")
         if epochs is not None and epochs < FEWEST_EPOCHS:
-            message = f"{epochs:g} epochs are {epochs:.1%} of the rows; the others are never learned from."
-            yield recipe.note((name, "epochs"), message, "Usual is 1 to 5.")
+            message = f"{epochs:g} epochs use {epochs:.1%} of the rows. The others are never trained on."
+            yield recipe.note((name, "epochs"), message, "Usual values are 1 to 5.")
 
 
 def adapters(recipe: Recipe) -> Iterator[Problem]:
     for name, section in recipe.sections.items():
         rank, alpha = section.get("rank"), section.get("alpha")
         if rank and alpha and alpha < rank * LEAST_ALPHA:
-            message = f"Divided by a rank of {rank}, an alpha of {alpha:g} lets the adapter count for almost nothing."
-            yield recipe.note((name, "alpha"), message, f"Usual is {rank} to {2 * rank}; or delete the line.")
+            message = f"Divided by a rank of {rank}, an alpha of {alpha:g} makes the adapter almost ineffective."
+            yield recipe.note((name, "alpha"), message, f"Usual values are {rank} to {2 * rank}. Or delete the line.")
 
 
 _MARK = re.compile(r"<\|\w+\|>|<(start|end)_of_turn>|\[/?INST\]")
@@ -67,7 +67,7 @@ def answers(recipe: Recipe) -> Iterator[Problem]:
     for home, section in recipe.data_sets():
         asked, taught = (set(_COLUMN.findall(section.get(name) or "")) for name in ("question", "answer"))
         if taught and taught <= asked:
-            message = "`answer` says what `question` asks, so the model would learn to repeat it."
+            message = "`answer` is the same as `question`, so the model would learn to repeat it."
             yield recipe.note((*home, "answer"), message, "Name the column with the answers.")
         if section.get("chosen") and section["chosen"] == section.get("rejected"):
             message = "`chosen` and `rejected` are the same text, so there is nothing to prefer."
@@ -79,11 +79,11 @@ def prompts(recipe: Recipe) -> Iterator[Problem]:
     for home, section in recipe.data_sections:
         text = section.get("system_prompt") or ""
         if mark := _MARK.search(text):
-            message = f"`{mark[0]}` in the system prompt is a mark of a chat template, which writes its marks itself."
+            message = f"`{mark[0]}` in the system prompt belongs to a chat template, which adds its marks itself."
             yield recipe.note((*home, "system_prompt"), message, "Leave it out.")
         elif column := _COLUMN.search(text):
-            message = f"`{column[0]}` stays as it is in the system prompt, which is the same for every row."
-            yield recipe.note((*home, "system_prompt"), message, "Columns stand in `question` and `answer`.")
+            message = f"`{column[0]}` is not replaced in the system prompt, because that is the same for every row."
+            yield recipe.note((*home, "system_prompt"), message, "Use columns in `question` and `answer`.")
 
 
 def long_rows(recipe: Recipe) -> Iterator[Problem]:
@@ -92,7 +92,7 @@ def long_rows(recipe: Recipe) -> Iterator[Problem]:
         words = len((section.get("system_prompt") or "").split())
         where, length = recipe.longest_row(home)
         if length and words >= length:
-            message = f"The system prompt alone has {words:,} words, and rows of more than {length:,} tokens are left out: none would be left."
+            message = f"The system prompt alone has {words:,} words, and rows of more than {length:,} tokens are left out. No row would remain."
             hint = "Raise `sequence_len`, or shorten `system_prompt`."
             yield recipe.problem(where, message, hint)
 
@@ -120,12 +120,12 @@ def cut_texts(recipe: Recipe) -> Iterator[Problem]:
             and line[place.column - 1 :].startswith(value)
             and (cut := re.match(r"\s+(#[^\s#]\S*)", rest))
         ):
-            message = f"The text ends before `{cut[1]}`, because YAML takes what follows ` #` as a comment."
-            hint = "Put the whole text in quotes; where a comment is meant, write a blank after the #."
+            message = f"The text ends before `{cut[1]}`, because YAML reads ` #` as the start of a comment."
+            hint = "Put the whole text in quotes. If you want a comment, write a space after the #."
             yield recipe.note(path, message, hint)
         if value[:1] in _QUOTES:
-            message = f"`{value[0]}` is a typographic quote, which becomes part of the text."
-            yield recipe.note(path, message, "Write straight quotes, `\"` or `'`, or none.")
+            message = f"`{value[0]}` is a typographic quotation mark, which becomes part of the text."
+            yield recipe.note(path, message, "Use straight quotes, `\"` or `'`, or none.")
 
 
 _QUESTION = re.compile(r"^ *- (.+?)(?: +#.*)?$", re.MULTILINE)
@@ -147,10 +147,10 @@ def demo(recipe: Recipe) -> Iterator[Problem]:
         theirs = [question for question in asked if question in questions]
         if not theirs or not sources.isdisjoint(data):
             continue
-        message = f"`{theirs[0]}` is a question of the starter `{name}`, and is asked of a model that learns from `{data[0]}`."
+        message = f"`{theirs[0]}` is a question of the starter `{name}`, but the model learns from `{data[0]}`."
         document = recipe.document
         place = next(at for at in document.values if at[:1] == ("demo",) and document.lookup(at) == theirs[0])
-        hint = "Write questions about your own data; or delete them, and what validation rows ask is asked."
+        hint = "Write questions about your own data. Or delete them: then the demo asks questions of validation rows."
         yield recipe.note(place, message, hint)
         return
 

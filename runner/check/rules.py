@@ -48,7 +48,7 @@ def sequence_length(recipe: Recipe) -> Iterator[Problem]:
         return
     limit = recipe.model_facts.max_position_embeddings
     if recipe.model.sequence_len > limit:
-        message = f"`{recipe.model.base}` reads at most {limit:,} tokens, and `sequence_len` is {recipe.model.sequence_len:,}."
+        message = f"`{recipe.model.base}` reads at most {limit:,} tokens, but `sequence_len` is {recipe.model.sequence_len:,}."
         hint = f"Write at most {limit}."
         yield recipe.problem("model.sequence_len", message, hint)
 
@@ -61,10 +61,10 @@ def known_gpu(recipe: Recipe) -> Iterator[Problem]:
         meant = listed(catalog.alike(name), "or")
         hint = f"Did you mean {meant}?" if meant else f"Known: {listed(catalog.gpu_names())}."
         if "openshift" in recipe.settings and not LABEL.match(name):
-            message = f"No machine can have `{name}` as its GPU's label, and pods would wait for one for ever."
+            message = f"No machine can have `{name}` as its GPU label, so pods would wait without end."
             yield recipe.problem("machines.gpu", message, hint)
             return
-        message = f"The GPU `{name}` is not in the catalog, so nothing is checked against it."
+        message = f"The GPU `{name}` is not in the catalog, so nothing can be checked against it."
         yield recipe.note("machines.gpu", message, hint)
     elif "model" in recipe.settings and not gpu.bf16:
         wanted = {f"{home}.precision": said for home, said in base_model.precisions(recipe).items()}
@@ -72,7 +72,7 @@ def known_gpu(recipe: Recipe) -> Iterator[Problem]:
         instead = {"bf16": base_model.advised_precision(recipe), FLASH: "sdpa"}
         for setting, said in wanted.items():
             if said in instead:
-                message = f"{gpu.title} cannot do `{said}`; it takes compute capability 8.0, and this GPU has {gpu.compute_capability}."
+                message = f"{gpu.title} does not support `{said}`. It needs compute capability 8.0, and this GPU has {gpu.compute_capability}."
                 hint = f"Write `{setting.rpartition('.')[2]}: {instead[said]}`."
                 yield recipe.problem(setting, message, hint)
 
@@ -87,8 +87,8 @@ def effective_batch(recipe: Recipe) -> Iterator[Problem]:
     stated, computed = batch_sizes(recipe) or (None, None)
     if stated != computed:
         train, gpus = recipe.train, sum(recipe.gpu_counts)
-        message = f"`effective_batch_size` says {stated}, and the other lines make {computed}: micro batch {train.micro_batch_size} × accumulation {train.gradient_accumulation_steps} × {gpus} GPUs."
-        hint = f"Write {computed}, or change the others until they agree, or delete the line."
+        message = f"`effective_batch_size` is {stated}, but the other lines give {computed}: micro batch {train.micro_batch_size} × accumulation {train.gradient_accumulation_steps} × {gpus} GPUs."
+        hint = f"Write {computed}, change the other lines, or delete this line."
         yield recipe.problem("train.effective_batch_size", message, hint)
 
 
@@ -96,9 +96,7 @@ def one_warmup(recipe: Recipe) -> Iterator[Problem]:
     for name in ("train", "pretrain"):
         section = recipe.settings.get(name) or {}
         if section.get("warmup_ratio") is not None and section.get("warmup_steps") is not None:
-            message = (
-                f"`{name}` has both `warmup_ratio` and `warmup_steps`, and only one can say how long the rate rises."
-            )
+            message = f"`{name}` has both `warmup_ratio` and `warmup_steps`, and only one can apply."
             hint = "Delete one of the two lines."
             yield recipe.problem(f"{name}.warmup_steps", message, hint)
 
@@ -107,8 +105,8 @@ def counted_here(recipe: Recipe) -> Iterator[Problem]:
     """A recipe that names no place is for this machine, which is one."""
     named = any(section in recipe.settings for section in ("openshift", "nodes"))
     if not named and recipe.machines.nodes > 1:
-        message = f"`nodes` is {recipe.machines.nodes}, and without a section that says where they are, training uses this machine alone."
-        hint = "Write `nodes: 1`, or add the section `openshift` (a cluster) or `nodes` (plain machines)."
+        message = f"`nodes` is {recipe.machines.nodes}, but no section says where these machines are. Training would use this machine alone."
+        hint = "Write `nodes: 1`, or add the section `openshift` (for a cluster) or `nodes` (for plain machines)."
         yield recipe.note("machines.nodes", message, hint)
 
 
@@ -125,7 +123,7 @@ def memory_sizes(recipe: Recipe) -> Iterator[Problem]:
         stated |= {("openshift", "requests"): site.requests.memory, ("openshift", "limits"): site.limits.memory}
     for section, memory in stated.items():
         if memory and not LEAST_MEMORY <= units.size(memory) <= MOST_MEMORY:
-            message = f"A {'pod' if len(section) > 1 else 'machine'} with {memory} of main memory cannot be meant."
+            message = f"A {('pod' if len(section) > 1 else 'machine')} with {memory} of main memory is not plausible."
             hint = "Write between 1 GiB and 64 TiB, with its unit: `memory: 32 GB`."
             yield recipe.problem((*section, "memory"), message, hint)
 
@@ -135,10 +133,10 @@ def limits_can_be_meant(recipe: Recipe) -> Iterator[Problem]:
     limits = recipe.settings.get("limits") or {}
     if (time := limits.get("time")) and not 1 <= units.seconds(time) <= LONGEST_SECONDS:
         hint = "Write between 1 s and 365 d, with its unit: `time: 5 min`."
-        yield recipe.problem("limits.time", f"A time limit of {time[:40]} cannot be meant.", hint)
+        yield recipe.problem("limits.time", f"A time limit of {time[:40]} is not plausible.", hint)
     if (memory := limits.get("gpu_memory")) and not 0 < units.size(memory) <= MOST_MEMORY:
-        hint = "Write what a GPU has, or less, with its unit: `gpu_memory: 45 GB`."
-        yield recipe.problem("limits.gpu_memory", f"A limit of {memory[:40]} of GPU memory cannot be meant.", hint)
+        hint = "Write the memory of one GPU, or less, with its unit: `gpu_memory: 45 GB`."
+        yield recipe.problem("limits.gpu_memory", f"A limit of {memory[:40]} of GPU memory is not plausible.", hint)
 
 
 def _packed_by(recipe: Recipe, way: str) -> Iterator[tuple[str, Settings, str]]:
@@ -154,12 +152,12 @@ def joined_rows(recipe: Recipe) -> Iterator[Problem]:
             gpu = catalog.gpu(recipe.machines.gpu)
             has_flash = precision != "fp32" and (gpu is None or gpu.bf16)
             flash = f"`attention: {FLASH}` under `model`, or " if has_flash else ""
-            message = f"Joined rows are kept apart by FlashAttention, and `attention` is {recipe.model.attention}."
+            message = f"Joined rows need FlashAttention to stay apart, and `attention` is {recipe.model.attention}."
             hint = f"Write {flash}`packing: none`."
             yield recipe.problem((name, "packing"), message, hint)
         elif section["micro_batch_size"] == 1:
-            message = "A micro batch has one row here, so that there is nothing to join, and nothing to pad either."
-            hint = "Raise `micro_batch_size`, or write `packing: pack` to fill each row with several."
+            message = "A micro batch has one row here, so there is nothing to join or pad."
+            hint = "Raise `micro_batch_size`, or write `packing: pack` to put several rows into one."
             yield recipe.note((name, "packing"), message, hint)
 
 
@@ -169,15 +167,12 @@ def packed_rows(recipe: Recipe) -> Iterator[Problem]:
         gpu, eager = catalog.gpu(recipe.machines.gpu), recipe.model.attention == "eager"
         masked = eager or precision == "fp32"
         if gpu and not gpu.bf16 and precision == "fp16" and not masked:
-            message = (
-                f"Packed rows are kept apart by FlashAttention, which takes compute capability 8.0, and {gpu.title} has "
-                f"{gpu.compute_capability}."
-            )
+            message = f"Packed rows need FlashAttention, which needs compute capability 8.0. {gpu.title} has {gpu.compute_capability}."
             yield recipe.problem((name, "packing"), message, "Write `packing: none`.")
         elif masked:
             why = "`attention: eager`" if eager else "fp32"
-            message = f"With {why} every packed row computes the attention of all its rows to each other and throws most of it away."
-            hint = "Write `packing: none`, unless rows are far shorter than `sequence_len`."
+            message = f"With {why}, every packed row computes attention between all its rows and discards most of it."
+            hint = "Write `packing: none`, unless rows are much shorter than `sequence_len`."
             yield recipe.note((name, "packing"), message, hint)
 
 
@@ -187,11 +182,8 @@ def packed_batch(recipe: Recipe) -> Iterator[Problem]:
         stated = section.get("effective_batch_size")
         if stated is not None:
             length = recipe.model.sequence_len
-            message = f"With `packing: pack` a step reads {stated} packed rows, {stated * length:,} tokens, and not {stated} rows."
-            hint = (
-                "`recipe plan` says how many rows that is about. Lower `micro_batch_size` or `gradient_accumulation_steps` for "
-                "steps of as many rows as before."
-            )
+            message = f"With `packing: pack` a step reads {stated} packed rows ({stated * length:,} tokens), not {stated} rows."
+            hint = "`recipe plan` shows how many rows that is. To train on as many rows as before, lower `micro_batch_size` or `gradient_accumulation_steps`."
             yield recipe.note((name, "effective_batch_size"), message, hint)
 
 
@@ -215,11 +207,11 @@ def advanced_settings(recipe: Recipe) -> Iterator[Problem]:
         for key, value in (extra.plain() if isinstance(extra, Settings) else {}).items():
             path, name = ("advanced", home, key), f"advanced.{home}.{key}"
             if (other := WARMUPS.get(key)) and section.get(other) is not None:
-                message = f"`{key}` beside `{other}` says twice how long the rate rises, and Axolotl refuses both."
+                message = f"`{key}` and `{other}` both set how long the rate rises, and Axolotl refuses both together."
                 yield recipe.problem(path, message, f"Write it as `{key}` in the section itself, or not at all.")
             elif isinstance(value, int | float) and value < 0 and key in known and key not in BELOW_ZERO:
                 message = f"`{name}` cannot be `{value:g}`."
-                yield recipe.problem(path, message, "Write 0 or more; training would stop at it, or learn nothing.")
+                yield recipe.problem(path, message, "Write 0 or more.")
             elif key in known:
                 part = {**known[key], "$defs": schema["$defs"]}
                 yield from schema_errors.values(recipe.document, path, part, value, AXOLOTL, name)
@@ -234,7 +226,7 @@ MACHINES_OWN = "/tmp/"
 def needs_gpus(recipe: Recipe) -> Iterator[Problem]:
     alone = sum(recipe.gpu_counts) == 1 and recipe.settings.get("distribution", "ddp") not in ("ddp", "auto")
     if alone and not sharding.by_zero_alone(recipe):
-        message = f"`{recipe.distribution}` shares the work between GPUs, and this recipe has one."
+        message = f"`{recipe.distribution}` shares the work between GPUs, but this recipe has one GPU."
         hint = "Write `distribution: ddp`, or raise `machines.nodes` or `machines.gpus_per_node`."
         yield recipe.problem("distribution", message, hint)
 
@@ -249,37 +241,37 @@ def offload_places(recipe: Recipe) -> Iterator[Problem]:
     first = next((f"offload_{name}" for name, where in placed.items() if where), "file" if section.get("file") else "")
     if not fsdp and not way.startswith("zero"):
         if first:
-            message = f"With `distribution: {way}`{' on one GPU' if way == 'auto' else ''} nobody reads this line."
+            message = f"With `distribution: {way}`{(' on one GPU' if way == 'auto' else '')} this line has no effect."
             hint = "Write `distribution: zero2` (optimizer) or `zero3` (weights too), or delete it."
             yield recipe.problem(f"sharding.{first}", message, hint)
         return
     if placed["weights"] and not fsdp and way != "zero3":
-        message = f"`{way}` keeps all weights on each GPU; DeepSpeed moves them under zero3 alone."
+        message = f"`{way}` keeps all weights on each GPU. DeepSpeed moves weights only with zero3."
         hint = "Write `distribution: zero3`, or `offload_weights: none`."
         yield recipe.problem("sharding.offload_weights", message, hint)
     if fsdp:
         yield from _fsdp(recipe, placed)
     elif placed["optimizer"] == "nvme" and way != "zero3":
-        message = f"`{way}` knows no disk for the optimizer; DeepSpeed uses one under zero3 alone."
+        message = f"`{way}` cannot put the optimizer on a disk. DeepSpeed does so only with zero3."
         hint = "Write `distribution: zero3`, or `offload_optimizer: cpu`."
         yield recipe.problem("sharding.offload_optimizer", message, hint)
     elif placed["weights"] == "nvme" and placed["optimizer"] == "":
-        message = "Weights wait on the disk, and the optimizer's fp32 copy of them, six times as large, would stay on the GPUs."
-        hint = "Write `offload_optimizer: nvme` or `cpu` too."
+        message = "The weights are on the disk, but the optimizer's fp32 copy of them, six times as large, would stay on the GPUs."
+        hint = "Also write `offload_optimizer: nvme` or `cpu`."
         yield recipe.problem("sharding.offload_weights", message, hint)
 
 
 def _fsdp(recipe: Recipe, placed: Mapping[str, str]) -> Iterator[Problem]:
     for name, where in placed.items():
         if where == "nvme":
-            message = "FSDP knows main memory alone, and no disk."
-            hint = "Write `cpu` for optimizer and weights, or `distribution: zero3`."
+            message = "FSDP can use main memory, but no disk."
+            hint = "Write `cpu` for optimizer and weights, or use `distribution: zero3`."
             yield recipe.problem(f"sharding.offload_{name}", message, hint)
             return
     if placed["optimizer"] != placed["weights"]:
         line = "offload_optimizer" if placed["optimizer"] else "offload_weights"
-        message = "FSDP moves weights, gradients and optimizer together, or nothing."
-        hint = "Write `cpu` for both, or neither; DeepSpeed's zero2 and zero3 move the optimizer alone."
+        message = "FSDP moves weights, gradients and optimizer together, or none of them."
+        hint = "Write `cpu` for both, or for neither. DeepSpeed's zero2 and zero3 can move the optimizer alone."
         yield recipe.problem(f"sharding.{line}", message, hint)
 
 
@@ -291,23 +283,20 @@ def offload_disk(recipe: Recipe) -> Iterator[Problem]:
     on_disk = [name for name, where in sharding.offloaded(recipe).items() if where == "nvme"]
     path = section.get("nvme_path")
     if on_disk and not path:
-        message = "`nvme` needs a folder on the disk, and none is named."
-        hint = "Write it below, for example `nvme_path: /tmp/offload`."
+        message = "`nvme` needs a folder on the disk, and the recipe names none."
+        hint = "Add it below, for example `nvme_path: /tmp/offload`."
         yield recipe.problem(f"sharding.offload_{on_disk[0]}", message, hint)
     if path and not on_disk:
-        message = "Nothing is put on a disk, so that this line says nothing."
+        message = "Nothing is put on a disk, so this line has no effect."
         yield recipe.note("sharding.nvme_path", message, "Delete it.")
     if not (on_disk and path):
         return
     if "openshift" in recipe.settings and not (recipe.on_claim(path) or path.startswith(MACHINES_OWN)):
-        message = f"Pods have no disk at `{path}`: it lies on none of the claims."
-        hint = "Let it start with the mount of a claim, or with `/tmp/`, the disk of the machine that the pod runs on."
+        message = f"Pods have no disk at `{path}`: it is on none of the claims."
+        hint = "Begin it with the mount of a claim, or with `/tmp/`, the disk of the pod's machine."
         yield recipe.problem("sharding.nvme_path", message, hint)
-    message = (
-        "DeepSpeed compiles what it writes to disks with (async_io) when training starts: the image needs libaio's headers, a compiler "
-        "and CUDA's toolkit, which the project's own has not."
-    )
-    hint = "Use an image that has them, or `cpu`."
+    message = "DeepSpeed compiles its disk access (async_io) when training starts. That needs libaio's headers, a compiler and CUDA's toolkit in the image, which the project's own image does not have."
+    hint = "Use an image that has them, or write `cpu`."
     yield recipe.note(f"sharding.offload_{on_disk[0]}", message, hint)
 
 
@@ -317,10 +306,8 @@ def offloaded_optimizer(recipe: Recipe) -> Iterator[Problem]:
         return
     for name, part in recipe.sections.items():
         if part.get("optimizer") == "adamw_bnb_8bit":
-            message = (
-                "The state of this optimizer lies in 8 bits on a GPU, and `sharding.offload_optimizer` puts it beside."
-            )
-            hint = "Write `optimizer: adamw_torch_fused`, which steps on processors too."
+            message = "This optimizer keeps its state in 8 bits on a GPU, but `sharding.offload_optimizer` moves it off the GPU."
+            hint = "Write `optimizer: adamw_torch_fused`, which also runs on processors."
             yield recipe.problem((name, "optimizer"), message, hint)
 
 
@@ -333,7 +320,7 @@ def own_engine_file(recipe: Recipe) -> Iterator[Problem]:
     except Stop as stop:
         (problem,) = stop.problems
         message = f"{problem.file}: {problem.message}"
-        yield recipe.problem("sharding.file", message, "Paths start from the recipe's own folder.")
+        yield recipe.problem("sharding.file", message, "Paths start at the recipe's folder.")
         return
     fsdp = sharding.by_fsdp(recipe)
     if document is None or not (fsdp or recipe.distribution.startswith("zero")):
@@ -352,10 +339,10 @@ def own_engine_file(recipe: Recipe) -> Iterator[Problem]:
     for path, said, holds in sharding.overruled(document.data, decides):
         name = ".".join(map(str, path))
         if holds is None:
-            message = f"`{name}` is the recipe's own, and this section is left out."
+            message = f"The recipe sets `{name}` itself, and ignores this section."
         else:
             short = json.dumps(said) if not isinstance(said, Mapping) else "{…}"
-            message = f"`{name}` is {short} here, and the recipe makes it {json.dumps(holds)}: the recipe wins."
+            message = f"`{name}` is {short} here, but the recipe makes it {json.dumps(holds)}. The recipe wins."
         hint = "Delete the line here, or change the recipe."
         yield document.problem(path, message, hint, key=holds is None, severity="note")
 

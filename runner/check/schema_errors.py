@@ -98,7 +98,7 @@ def _unknown_settings(document: Document, root: Schema, error: ValidationError, 
         yield document.problem((*path, unknown[0]), message, "Indent them by two spaces.", key=True)
     elif home and path:
         lost.add(home)
-        message = f"`{unknown[0]}` and {more} are settings of `{home}`, and stand in {owner}."
+        message = f"`{unknown[0]}` and {more} are settings of `{home}`, but they are in {owner}."
         hint = f"Write `{home}:` above them, at the beginning of a line."
         yield document.problem((*path, unknown[0]), message, hint, key=True)
     else:
@@ -120,9 +120,9 @@ def _unknown(document: Document, root: Schema, section: Schema, path: Path_, key
     elif match := nearest(key, known):
         hint = f"Did you mean `{match}`?"
     elif elsewhere and (home := _home(root, elsewhere)):
-        hint = f"Here it is called `{elsewhere}`, and belongs to {home}."
+        hint = f"Here it is called `{elsewhere}`, and it belongs to {home}."
     else:
-        hint = f"Its settings are {listed(known)}." if path else f"The settings at this level are {listed(known)}."
+        hint = f"Its settings are {listed(known)}." if path else f"The settings of this section are {listed(known)}."
     return document.problem((*path, key), message, hint, key=True)
 
 
@@ -167,18 +167,18 @@ def explain(document: Document, path: Path_, error: ValidationError) -> tuple[st
     if rule in ("enum", "const"):
         choices = allowed if rule == "enum" else [allowed]
         near = nearest(str(value), map(str, choices))
-        known = f"It can be {listed(choices, 'or')}."
+        known = f"Use {listed(choices, 'or')}."
         return f"{name} cannot be `{value}`.", f"{known} Did you mean `{near}`?" if near else known
     if rule == "pattern":
         return not_of_the_form(value, part, name)
     if rule in BOUNDS:
-        return f"{name} must be {BOUNDS[rule].format(f'{allowed:,}')}, and here it is {value:,}.", part["description"]
+        return f"{name} must be {BOUNDS[rule].format(f'{allowed:,}')}, but it is {value:,}.", part["description"]
     if rule in ("minLength", "minItems"):
-        few = f"{name} has {len(value)} of {allowed} entries." if value else f"{name} is empty."
+        few = f"{name} has {len(value)} entries, and needs {allowed}." if value else f"{name} is empty."
         return few, part["description"]
     if rule in ("maxLength", "maxItems"):
         unit = "characters" if rule == "maxLength" else "entries"
-        return f"{name} has {len(value):,} {unit}, and at most {allowed:,} are allowed.", "Shorten it."
+        return f"{name} has {len(value):,} {unit}. At most {allowed:,} are allowed.", "Shorten it."
     return f"{name} does not fit: {rule} {allowed}.", part.get("description", "")
 
 
@@ -216,28 +216,28 @@ def of_another_kind(allowed: str, value: Any, part: Schema, name: str, default: 
         return f"{name} has no value.", f"Write {kind}{default}."
     if allowed == "array":
         said = "it has settings of its own" if isinstance(value, dict) else f"it is `{shortened(written, SHOWN)}`"
-        return f"{name} must be a list, and here {said}.", _list_hint(value, part, setting)
+        return f"{name} must be a list, but {said}.", _list_hint(value, part, setting)
     if isinstance(value, bool):
-        return f"{name} must be {kind}, and `{str(value).lower()}` is a yes or no.", f"Write {kind}{default}."
+        return f"{name} must be {kind}, but `{str(value).lower()}` is a yes or no.", f"Write {kind}{default}."
     if isinstance(value, dict):
         return _settings_in_place(allowed, value, written, name, kind)
     if isinstance(value, list):
-        return f"{name} must be {kind}, and here it is a list.", _single_hint(allowed, value, setting)
+        return f"{name} must be {kind}, but it is a list.", _single_hint(allowed, value, setting)
     if isinstance(value, str):
         hint = f"Write {kind}{default}."
         if allowed in ("integer", "number"):
-            alone = f"Write {kind} alone, with a point for decimals: 0.00005 or 5e-5. Units belong in the comment."
+            alone = f"Write only {kind}, with a point for decimals: 0.00005 or 5e-5. Put the unit in the comment."
             hint = next(_numbers(value.strip()), alone)
         elif allowed == "boolean" and (meant := YES_OR_NO.get(value.lower())):
             hint = f"Write `{meant}`."
-        return f"{name} must be {kind}, and `{shortened(value, SHOWN)}` is text.", hint
+        return f"{name} must be {kind}, but `{shortened(value, SHOWN)}` is text.", hint
     if allowed == "integer" and isinstance(value, float):
-        return f"{name} must be {kind}, and {value:g} is not.", f"Write {kind}{default}."
+        return f"{name} must be {kind}, but {value:g} is not.", f"Write {kind}{default}."
     if allowed == "string" and "pattern" in part and not re.search(part["pattern"], written):
         return not_of_the_form(written, part, name)
     if allowed == "string":
-        return f"{name} must be {kind}, and `{written}` is a number.", f'Put quotes around it: "{written}".'
-    return f"{name} must be {kind}, and here it is {value}.", f"Write {kind}{default}."
+        return f"{name} must be {kind}, but `{written}` is a number.", f'Put quotes around it: "{written}".'
+    return f"{name} must be {kind}, but it is {value}.", f"Write {kind}{default}."
 
 
 def not_of_the_form(written: str, part: Schema, name: str) -> tuple[str, str]:
@@ -257,10 +257,10 @@ def _settings_in_place(
     """`- How: so` is read as a setting `How`, where a text was meant."""
     if allowed == "string" and len(value) == 1 and written and "\n" not in written:
         quoted = '"' + written.partition(" #")[0].rstrip().replace("\\", "\\\\").replace('"', '\\"') + '"'
-        message = f"{name} must be text, and its `: ` makes YAML read a setting."
+        message = f"{name} must be text, but YAML reads its `: ` as a setting."
         return message, f"Put quotes around the whole text: {quoted}"
-    message = f"{name} must be {kind}, and here it has settings of its own."
-    return message, f"Write {kind} behind `{name.strip('`')}:`."
+    message = f"{name} must be {kind}, but it has settings of its own."
+    return message, f"Write {kind} after `{name.strip('`')}:`."
 
 
 def _single_hint(allowed: str, value: list[Any], setting: str) -> str:
@@ -268,9 +268,9 @@ def _single_hint(allowed: str, value: list[Any], setting: str) -> str:
     if allowed == "string" and value and all(isinstance(item, str) for item in value):
         if setting in templates.SETTINGS:  # `answer: [column]` is what people write first
             text = words if "[" in words else f"[{words}]"
-            return f'Text with brackets takes quotes: `{setting}: "{shortened(text, SHOWN)}"`.'
+            return f'Text with brackets needs quotes: `{setting}: "{shortened(text, SHOWN)}"`.'
         if len(value) == 1 and setting.isidentifier():
-            return f"Write it without the brackets or the dash: `{setting}: {shortened(words, SHOWN)}`."
+            return f"Write it without brackets or dash: `{setting}: {shortened(words, SHOWN)}`."
     return "Write a single value, without `-` or brackets."
 
 
@@ -278,10 +278,10 @@ def _list_hint(value: Any, part: Schema, setting: str) -> str:
     inner = part.get("items", {}).get("type")
     shown = setting.rpartition(".")[2].partition("[")[0]
     if inner == "object":
-        return f"Each entry of `{shown}` begins with a dash: `- ` in front of its first line, blanks in front of the others."
+        return f"Each entry of `{shown}` begins with a dash: write `- ` before its first line, and spaces before the others."
     if inner in ("integer", "number") and isinstance(value, str | int | float):
         return f"Write a list in brackets: `{shown}: {_bracketed(str(value))}`."
-    return f"Write a list: each entry in a line of its own below `{shown}:`, with `- ` in front of it."
+    return f"Write a list: each entry on its own line below `{shown}:`, with `- ` before it."
 
 
 def _bracketed(text: str) -> str:
@@ -292,13 +292,13 @@ def _numbers(text: str) -> Iterator[str]:
     as_number = scalar(text)
     plain = re.sub("[\u2010-\u2015\u2212]", "-", text)
     if plain != text and isinstance(scalar(plain), int | float):
-        yield f"Write a plain `-`, which is another character: {plain}"
+        yield f"Write a plain `-`; this is another character: {plain}"
     if isinstance(as_number, int | float) and not isinstance(as_number, bool):
         yield f"Write it without quotes: {text}"
     if isinstance(tidy := scalar(re.sub(r"(?<=\d)[_ ](?=\d{3})", "", text)), int | float):
-        yield f"Write its digits without gaps: {tidy}"
+        yield f"Write its digits without spaces: {tidy}"
     if re.fullmatch(r"[-+]?(0,\d+|\d+,(\d{1,2}|\d{4,}))([eE][-+]?\d+)?", text):
-        yield f"Write the decimal comma as a point: {text.replace(',', '.')}"
+        yield f"Write a decimal point instead of the comma: {text.replace(',', '.')}"
     if re.fullmatch(r"\d{1,3}(,\d{3})+", text):
         yield f"Write its digits without commas: {text.replace(',', '')}"
     if percent := re.fullmatch(r"(\d+(?:\.\d+)?) ?%", text):
@@ -306,7 +306,7 @@ def _numbers(text: str) -> Iterator[str]:
     if amount := re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]+\.?)", text):
         yield f"Write the number without `{amount[2]}`: {amount[1]}"
     if re.fullmatch(r"\d+(\s*[,;]\s*\d+|\s+\d+)+", text):
-        yield f"Write one number; in a list, numbers stand with commas between them: {_bracketed(text)}"
+        yield f"Write one number. In a list, separate numbers with commas: {_bracketed(text)}"
 
 
 def values(document: Document, path: Path_, schema: Schema, value: Any, owner: str, name: str) -> Iterator[Problem]:
@@ -330,7 +330,7 @@ def values(document: Document, path: Path_, schema: Schema, value: Any, owner: s
             written = shortened(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), SHOWN)
             forms = list(dict.fromkeys(_taken(error.schema, schema["$defs"])))
             either = " or ".join(filter(None, (", ".join(forms[:-1]), *forms[-1:])))
-            yield document.problem(place, f"`{called}` cannot be `{written}`.", f"{owner} takes {either} there.")
+            yield document.problem(place, f"`{called}` cannot be `{written}`.", f"{owner} accepts {either} there.")
 
 
 def _innermost(error: ValidationError) -> ValidationError:
@@ -363,6 +363,6 @@ def unknown_to(document: Document, path: Path_, known: Schema, owner: str) -> Pr
     """That whoever takes a setting does not know it."""
     near, reader = nearest(str(path[-1]), known), "Axolotl's own documentation"
     if not owner.startswith("Axolotl"):
-        reader = "the documentation of whoever reads it"
+        reader = "the documentation of the tool that reads it"
     hint = f"Did you mean `{near}`?" if near else f"Its settings are in {reader}."
     return document.problem(path, f"{owner} has no setting `{path[-1]}`.", hint, key=True)

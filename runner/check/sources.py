@@ -34,20 +34,18 @@ def one_source(recipe: Recipe) -> Iterator[Problem]:
     for home, data in recipe.data_sections:
         beside = [setting for setting in OF_ONE if data.get(setting)] if data.get("sets") else []
         for setting in beside:
-            message = f"`{name_of(home)}` has `sets`, and beside them `{setting}`, which is a line of one data set."
-            hint = f"Move it into the set that it belongs to, or delete {'it' if len(beside) == 1 else 'these lines'}."
+            message = f"`{name_of(home)}` has `sets`, so `{setting}`, a line for one data set, cannot be beside it."
+            hint = f"Move it into its data set, or delete {('it' if len(beside) == 1 else 'these lines')}."
             yield recipe.problem((*home, setting), message, hint)
     for home, data in recipe.data_sets():
         given = [source for source in SOURCES if data.get(source)]
         if len(given) > 1:
-            message = (
-                f"`{name_of(home)}` has {'both ' if len(given) == 2 else ''}{listed(given)}, and only one can be read."
-            )
+            message = f"`{name_of(home)}` has {('both ' if len(given) == 2 else '')}{listed(given)}, but it can have only one."
             hint = f"Delete {'one of the two lines' if len(given) == 2 else 'all but one of the lines'}."
             yield recipe.problem((*home, given[0]), message, hint)
         if not given:
             message = f"`{name_of(home)}` names no data."
-            hint = "Give `path` (a local file) or `hub` (a dataset on the hub)."
+            hint = "Write `path` (a local file) or `hub` (a data set on the hub)."
             yield recipe.problem(home, message, hint, key=True)
 
 
@@ -59,8 +57,8 @@ def once(recipe: Recipe) -> Iterator[Problem]:
             file = os.path.realpath(recipe.folder / one["path"]) if one.get("path") else None
             same = (file, *(one.get(setting) for setting in ("hub", "subset", "split", "revision")))
             if (first := seen.setdefault(same, path)) != path:
-                message = f"`{name_of(path)}` is the same data as `{name_of(first)}`, and each row is learned once."
-                hint = "Delete one of the two; a larger `share` of the other takes more of its rows."
+                message = f"`{name_of(path)}` is the same data as `{name_of(first)}`. Each row is trained on once."
+                hint = "Delete one of them. A larger `share` of the other uses more of its rows."
                 yield recipe.problem((*path, "path" if file else "hub"), message, hint)
 
 
@@ -69,8 +67,10 @@ def shares_of_rows(recipe: Recipe) -> Iterator[Problem]:
     for home, data in recipe.data_sections:
         shares = [own["share"] for own in data.get("sets") or () if own.get("share")]
         if len(shares) > 1 and abs(sum(shares) - 1) < 0.005:
-            message = f"The shares of `{name_of(home)}.sets` add up to 1, and each is the part of its own data set's rows that is taken."
-            hint = "Nothing to do, if so many rows are to be left out. `recipe prepare` says what part of the mix each set then has."
+            message = (
+                f"The shares of `{name_of(home)}.sets` add up to 1, but each is a share of its own data set's rows."
+            )
+            hint = "Nothing to do, if you want to leave out so many rows. `recipe prepare` shows the share of each data set in the result."
             yield recipe.note((*home, "sets", 0, "share"), message, hint)
 
 
@@ -96,16 +96,18 @@ def _one_form(recipe: Recipe, home: Path_, data: Settings) -> Iterator[Problem]:
     form, there = data["form"], [setting for setting in QUESTION_ANSWER if data.get(setting)]
     missing = [setting for setting in QUESTION_ANSWER if setting not in there]
     if there and form not in ("auto", "columns"):
-        message = f"`{there[0]}` is for rows in columns, and `{name_of(home)}.form` is {form}, which says where its words stand."
+        message = (
+            f"`{there[0]}` is for rows in columns, but `{name_of(home)}.form` is {form}, which has its own columns."
+        )
         hint = f"Delete {listed(there)}, or write `form: columns`."
         yield recipe.problem((*home, there[0]), message, hint, key=True)
     elif missing and (there or form == "columns"):
-        message = f"Rows in columns need `question` and `answer`, and `{name_of(home)}` lacks {listed(missing)}."
+        message = f"Rows in columns need `question` and `answer`. `{name_of(home)}` lacks {listed(missing)}."
         hint = f'Write `{missing[0]}: "[column]"`, with the name of a column in brackets.'
         yield recipe.problem((*home, there[0] if there else "form"), message, hint, key=True)
     elif form == "auto" and missing and data.get("hub") and not data.get("path"):
-        message = f"What the rows of `{data['hub']}` look like is told from their columns when they are prepared."
-        hint = "`recipe prepare` shows it; `form`, or `question` and `answer`, say it here."
+        message = f"The form of the rows of `{data['hub']}` is found from their columns when they are prepared."
+        hint = "`recipe prepare` shows it. `form`, or `question` and `answer`, sets it here."
         yield recipe.note((*home, "hub"), message, hint)
 
 
@@ -115,14 +117,14 @@ def _form(recipe: Recipe, home: Path_, data: Settings, setting: str, said: str, 
     form = stated or conversation_formats.told(there)
     missing = [column for column in conversation_formats.COLUMNS.get(form, ()) if column not in there] if form else []
     if form is None or missing:
-        what = f"lacks {listed(missing)}, which the form {form} has" if form else "has the columns of no form"
+        what = f"lacks {listed(missing)}, which the form {form} needs" if form else "has columns that match no form"
         meant = conversation_formats.told(there)
-        message = f"`{said}` {what}; its columns are {listed(there)}."
+        message = f"`{said}` {what}. Its columns are {listed(there)}."
         hint = f"Write `form: {meant}`, or delete the line." if meant else conversation_formats.NO_FORM
         yield recipe.problem((*home, setting), message, hint)
     elif stated is None:
-        message = f"The rows of `{said}` are read in the form {form}, told from their columns."
-        hint = "Nothing to do; `form` says otherwise where that is wrong."
+        message = f"The rows of `{said}` are read in the form {form}, because of their columns."
+        hint = "Nothing to do. If that is wrong, set `form`."
         yield recipe.note((*home, setting), message, hint)
 
 
@@ -144,9 +146,9 @@ def templates_name_columns(recipe: Recipe) -> Iterator[Problem]:
     for path, template in stated:
         if template and templates.unclosed(template) is not None:
             message = f"`{path[-1]}` opens a bracket and does not close it."
-            yield recipe.problem(path, message, "Write `[column]`, or `[[` for a bracket that is text.")
+            yield recipe.problem(path, message, "Write `[column]`, or `[[` for a bracket in the text.")
         elif template and not templates.columns(template):
-            message = f"`{path[-1]}` names no column, so it says the same in every row."
+            message = f"`{path[-1]}` names no column, so it is the same in every row."
             example = f'`{path[-1]}: "[{template.strip() or path[-1]}]"`'
             yield recipe.problem(path, message, f"Write the column in brackets and quotes, for example {example}.")
 
@@ -163,17 +165,17 @@ def _data_files(recipe: Recipe, home: Path_, data: Settings, files: tuple[str, .
             # The rehearsal looks into it; here opening Parquet would slow every check down.
             continue
         if recipe.on_claim(name) and not os.path.exists(file):
-            message = f"`{name}` lies on a claim, so its columns are not checked here."
+            message = f"`{name}` is on a claim, so its columns cannot be checked here."
             hint = "Nothing to do, if the file is on the claim before the job starts."
             yield recipe.note((*home, setting), message, hint)
             continue
         if not os.path.exists(file):
-            message = f"There is no file `{file}`."
-            yield recipe.problem((*home, setting), message, "Paths start from the recipe's own folder.")
+            message = f"The file `{file}` does not exist."
+            yield recipe.problem((*home, setting), message, "Paths start at the recipe's folder.")
             continue
         if data.get("image_column") and file.suffix != ".parquet":
-            message = f"`{file}` is no file of images."
-            hint = "Name a Parquet file, or a folder with CIFAR-10's binary files, Parquet files, or a folder of images for each class."
+            message = f"`{file}` is not a file of images."
+            hint = "Name a Parquet file, or a folder with CIFAR-10's binary files, Parquet files, or one folder of images for each class."
             yield recipe.problem((*home, setting), message, hint)
             continue
         if file.suffix == ".txt":
@@ -186,7 +188,7 @@ def _data_files(recipe: Recipe, home: Path_, data: Settings, files: tuple[str, .
             continue
         # A copy of a starter recipe brings a sample that says nothing about one's own file.
         copied = setting == "sample" and data.get("path")
-        other = " Or delete the line `sample`, if it is of other data." if copied else ""
+        other = " Or delete the line `sample`, if it belongs to other data." if copied else ""
         yield from fits(recipe, home, data, setting, str(file), there, other)
 
 
@@ -200,8 +202,8 @@ def fits(
     for column, user in templates.needed(data).items():
         place = (*home, *user.split("."))
         if there.count(column) > 1:
-            message = f"`{said}` has {there.count(column)} columns called `{column}`, and only one can be meant."
-            hint = "Give each column a name of its own."
+            message = f"`{said}` has {there.count(column)} columns called `{column}`."
+            hint = "Give each column its own name."
             yield recipe.problem(place, message, hint)
         if column not in there:
             near = nearest(column, there)
@@ -229,8 +231,8 @@ def hub_names(recipe: Recipe) -> Iterator[Problem]:
             hint = f"Write `{near or f'OWNER/{hub}'}`; {ASK_HUB}."
             yield recipe.note((*home, "hub"), message, hint)
         elif hub and near:
-            message = f"`{hub}` is not known here, and `{near}` is."
-            yield recipe.note((*home, "hub"), message, f"Write `{near}`, if it was meant; {ASK_HUB}.")
+            message = f"`{hub}` is not in the catalog, but `{near}` is."
+            yield recipe.note((*home, "hub"), message, f"Write `{near}`, if you mean that one; {ASK_HUB}.")
 
 
 def unasked(recipe: Recipe) -> Iterator[Problem]:
@@ -245,8 +247,8 @@ def unasked(recipe: Recipe) -> Iterator[Problem]:
         if hub and not _known(section) and not catalog.near_dataset(hub):
             strange.setdefault(hub, home)
     if strange:
-        message = f"Not in the catalog, so that its columns, subsets and splits are not known here: {listed(strange)}."
-        hint = f"`recipe check {recipe.document.file} --online` asks the hub; so does `recipe submit`."
+        message = f"Not in the catalog, so their columns, subsets and splits cannot be checked: {listed(strange)}."
+        hint = f"`recipe check {recipe.document.file} --online` asks the hub. `recipe submit` does too."
         yield recipe.note((*next(iter(strange.values())), "hub"), message, hint)
 
 
@@ -256,7 +258,7 @@ def commits(recipe: Recipe) -> Iterator[Problem]:
     for home in dict.fromkeys([("model",), ("tokenizer",), *(home for home, _ in named)]):
         revision = recipe.document.lookup((*home, "revision"))
         if isinstance(revision, str) and re.fullmatch(r"[0-9a-f]{7,39}", revision):
-            message = f"`{revision}` is the beginning of a commit, and the hub knows whole ones alone."
+            message = f"`{revision}` is the beginning of a commit, but the hub accepts only whole ones."
             hint = "Write all 40 digits, or a branch or tag such as `main`."
             yield recipe.problem((*home, "revision"), message, hint)
 
@@ -290,12 +292,12 @@ def left_over(recipe: Recipe) -> Iterator[Problem]:
             names = [name for name in names if name in ("revision", "subset")]
         if names:
             is_, lines, it = ("is", "the line", "it") if len(names) == 1 else ("are", "the lines", "them")
-            message = f"{listed(names)} {is_} about a data set on the hub, and the rows come from `{path}`."
-            hint = f"Delete {lines}; nobody reads {it}."
+            message = f"{listed(names)} {is_} about a data set on the hub, but the rows come from `{path}`."
+            hint = f"Delete {lines}; {it} has no effect."
             yield recipe.note((*home, names[0]), message, hint)
 
 
-LATER = "What prepares the data asks again, before a GPU is held."
+LATER = "The job that prepares the data asks again, before a GPU is held."
 
 
 def datasets(recipe: Recipe) -> Iterator[Problem]:
@@ -306,7 +308,7 @@ def datasets(recipe: Recipe) -> Iterator[Problem]:
         return
     if why := why_no_hub() if find_spec("datasets") else "the library `datasets` is not installed":
         names = listed(dict.fromkeys(data["hub"] for _, data in named))
-        message = f"The hub was not asked for the columns of {names}: {why}."
+        message = f"The hub could not be asked about the columns of {names}: {why}."
         yield recipe.note((*named[0][0], "hub"), message, LATER)
         return
     for home, data in named:
@@ -325,7 +327,7 @@ def _dataset(recipe: Recipe, home: Path_, data: Settings) -> Iterator[Problem]:
             yield recipe.note((*home, "hub"), message, LATER)
         else:
             lines = f"`hub`, `subset`, `split` and `revision` of `{name_of(home)}`"
-            yield recipe.problem((*home, "hub"), message, f"Look at it on the hub, and at {lines}.")
+            yield recipe.problem((*home, "hub"), message, f"Look at the data set on the hub, and at {lines}.")
     else:
         yield from fits(recipe, home, data, "hub", data["hub"], there)
 
@@ -375,8 +377,8 @@ def _shown(file: Path, read: list[tuple[int, Conversation | str]]) -> Iterator[t
     if lost := [(number, row) for number, row in read if isinstance(row, str)]:
         first, reason = lost[0]
         yield (
-            f"{among}, {len(lost):,} will be kept out; the first is line {first}: {reason}.",
-            "Mend them; `recipe prepare` names all of them, and ends with 1 where they are more than `max_lost_share`.",
+            f"{among}, {len(lost):,} will be left out. The first is line {first}: {reason}.",
+            "Fix them. `recipe prepare` lists all of them, and fails if there are more than `max_lost_share` allows.",
         )
     good = [
         doctor.ExaminedRow(number, row.said, row.turns[-1].content)
@@ -402,7 +404,7 @@ def _too_long(recipe: Recipe, home: Path_, file: Path, conversations: list[Conve
     among = f"{'the' if whole else 'the first'} {len(texts):,} rows of `{file}`"
     hint = "Raise `sequence_len`; `recipe prepare` counts in tokens."
     if surely == len(texts):
-        message = f"All of {among} have more than {limit:,} words, and rows of more than {limit:,} tokens are left out: none would be left."
+        message = f"All of {among} have more than {limit:,} words, and rows of more than {limit:,} tokens are left out. No row would remain."
         yield recipe.problem(where, message, hint, severity="error" if whole else "note")
     elif likely > len(texts) / 2:
         message = f"Of {among}, about {likely:,} are longer than {limit:,} tokens, and are left out."

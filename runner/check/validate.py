@@ -38,7 +38,7 @@ def load(
     document, made = override(document, [*wished, *changes])
     recipe, notes = valid(document, look)
     for name in idle:
-        message = f"The environment says {name}, and this recipe has no such setting; it changes nothing."
+        message = f"The environment sets {name}, but this recipe has no such setting. It changes nothing."
         notes.append(Problem(document.file, 0, 0, message, severity="note"))
     return recipe, made, notes
 

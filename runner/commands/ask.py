@@ -23,7 +23,7 @@ from runner.tools.problem import Stop
 @click.argument("question", metavar="QUESTION|PICTURE")
 @set_option
 @run_option
-@click.option("--base", is_flag=True, help="Ask the original model: the one that the stage began with.")
+@click.option("--base", is_flag=True, help="Ask the original model, from which the stage started.")
 @stage_option
 @url_option
 def ask(
@@ -47,15 +47,17 @@ def ask(
     folder = asking.folder_of(recipe, run_dir, stage)
     if classes := asking.of_pictures(folder):
         if base:
-            raise Stop("There is no original model to ask: this one began with random weights.", "Leave out `--base`.")
+            raise Stop(
+                "There is no original model to ask: this model started from random weights.", "Leave out `--base`."
+            )
         said = asking.shares(classes(Path(question).expanduser()))
         say(f"what `{folder.stage.name}` left of the {folder.run.kind} in {folder.run.path}")
     else:
         before, after = asking.models(recipe, folder)
         chat = before if base else after
-        who = f"the model that `{folder.stage.name}` {'began with' if base else 'left'}"
+        who = f"the model that `{folder.stage.name}` {('started from' if base else 'trained')}"
         say(f"{who}, {chat.model}, of the {folder.run.kind} in {folder.run.path}")
         said = asking.answers_of(chat, [question])[0]
     say()
     say(said)
-    end("Asked as it was trained to be asked.", "compare", path)
+    end("The question was formatted as in training.", "compare", path)

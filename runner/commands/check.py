@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     "style",
     type=click.Choice(["text", *formats()]),
     default="text",
-    help="How to print problems; github, sarif, junit and gitlab are for those who show them beside the lines.",
+    help="How to print problems. github, sarif, junit and gitlab are for tools that show them beside the lines.",
 )
-@click.option("--quiet", "-q", is_flag=True, help="Print errors alone: no notes, and no summary.")
+@click.option("--quiet", "-q", is_flag=True, help="Print only errors: no notes and no summary.")
 @click.option(
-    "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="How many recipes to judge at once."
+    "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="How many recipes to check at once."
 )
-@click.option("--online", is_flag=True, help="Ask the hub whether datasets have the columns that are named.")
-@click.option("--strict", is_flag=True, help="In folders, judge YAML that does not look like a recipe too.")
+@click.option("--online", is_flag=True, help="Ask the hub whether data sets have the columns that the recipe names.")
+@click.option("--strict", is_flag=True, help="In folders, also check YAML files that do not look like recipes.")
 @allow_option
 def check(
     paths: tuple[str, ...],
@@ -66,14 +66,14 @@ def check(
         if found.others:
             left = _counted(len(found.others), "other YAML file")
             say(
-                f"{left} left alone, because {'it does' if len(found.others) == 1 else 'they do'} not look like a recipe; `--strict` judges all."
+                f"Skipped {left}, which {('does' if len(found.others) == 1 else 'do')} not look like a recipe. `--strict` checks all files."
             )
         if errors:
-            end("Mend what is said above, from the top.", "check", *paths)
+            end("Fix the problems above, starting with the first.", "check", *paths)
         elif verdict.checked == 1:
-            end("What can be known before it runs holds.", "plan", *paths)
+            end("No problems that can be found before it runs.", "plan", *paths)
         else:
-            end("What can be known before they run holds.", "plan", found.recipes[0])
+            end("No problems that can be found before they run.", "plan", found.recipes[0])
     return _code(verdict)
 
 
@@ -115,7 +115,7 @@ def _progress(run: RunFolder, recipe: Recipe, command: str) -> tuple[str, str]:
     if not state or state.recipe != recipe.name:
         return "not yet", command
     if run.at_work:
-        return f"at work now, in {run.shown}", "why"
+        return f"running now, in {run.shown}", "why"
     if state.status != "finished":
         again = "rehearse" if run.kind == "rehearsal" else "run"
         return f"stopped, in {run.shown}; `recipe {again}` continues it", again

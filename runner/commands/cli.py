@@ -155,8 +155,8 @@ def _code(arguments: list[str] | None) -> int:
 
 
 # True for every command; not all have `--out`.
-_NO_FOLDER = "A file stands where a folder is needed. Use another folder, or move the file away."
-_NO_RIGHT = "You have no right to write or read there. Use another folder, or ask who owns it."
+_NO_FOLDER = "A file is in the place of a folder. Use another folder, or move the file."
+_NO_RIGHT = "You have no permission to read or write there. Use another folder, or ask its owner."
 REMEDIES = {
     errno.EEXIST: _NO_FOLDER,
     errno.ENOTDIR: _NO_FOLDER,

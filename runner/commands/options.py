@@ -116,19 +116,19 @@ allow_option = click.option(
     "allowed",
     multiple=True,
     type=click.Choice(ALLOWED),
-    help="Go on where a stage cannot fit its GPU, or its results their claim, by all that is known here. For those who know better.",
+    help="Continue even if a stage cannot fit its GPU, or its results their claim. For people who know better than the estimate.",
 )
 run_option = click.option(
     "--run", "run_dir", metavar="DIR", help="The run folder to read. Default: the latest run of the recipe."
 )
 stage_option = click.option(
-    "--stage", metavar="STAGE", help="Ask what this stage left. Default: the last one that has left a model."
+    "--stage", metavar="STAGE", help="Ask the model of this stage. Default: the last stage that has one."
 )
 listing_option = click.option(
     "--format", "style", type=click.Choice(["text", "json"]), default="text", help="How to print it."
 )
 url_option = click.option(
-    "--url", metavar="URL", help="Models behind a server with OpenAI's API, as `recipe serve` starts one."
+    "--url", metavar="URL", help="The address of a server with OpenAI's API, such as `recipe serve` starts."
 )
 
 
@@ -139,7 +139,7 @@ def port_option(default: int, whose: str) -> Callable[[Callable[..., Any]], Call
         type=click.IntRange(0, 65535),
         default=default,
         show_default=True,
-        help=f"The port of {whose} on this machine; 0 for any that is free.",
+        help=f"The port of {whose} on this machine; 0 for any free port.",
     )
 
 
@@ -154,7 +154,7 @@ def card_named(name: str) -> Gpu:
         return found
     near = catalog.alike(name)
     hint = f"Did you mean {listed(near, 'or')}? " if near else ""
-    raise Stop(f"The catalog has no GPU `{name}`.", f"{hint}`recipe gpus` shows those that it has.")
+    raise Stop(f"The catalog has no GPU `{name}`.", f"{hint}`recipe gpus` lists them.")
 
 
 def short(label: str) -> str:

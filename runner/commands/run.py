@@ -33,9 +33,9 @@ def training_options(default_folder: str, *own: Decorator) -> Decorator:
         *own,
         click.option("--out", metavar="DIR", help=f"The run folder. Default: {default_folder}."),
         click.option("--stage", metavar="STAGE", help="Only this stage."),
-        click.option("--from", "first", metavar="STAGE", help="This stage and those after it."),
-        click.option("--until", "last", metavar="STAGE", help="The stages up to this one."),
-        click.option("--fresh", is_flag=True, help="Delete what was left there before, and begin anew."),
+        click.option("--from", "first", metavar="STAGE", help="Run this stage and those after it."),
+        click.option("--until", "last", metavar="STAGE", help="Run the stages up to this one."),
+        click.option("--fresh", is_flag=True, help="Delete the old results, and start again."),
     )
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -168,12 +168,12 @@ def run(path: str, sets: tuple[str, ...], out: str | None, fresh: bool, **stages
     home = folder(recipe.name, "run", run_folder_from(out))
     with session(home, recipe.name, fresh, data_folder_from()), at_the_end(home):
         running.run(recipe, home, Selection(**stages), say, watch, made)
-    end("Done: what was asked for is trained, and lies there.", "compare", path)
+    end("Training finished. The model is in the run folder.", "compare", path)
 
 
 @click.command()
 @training_options(
-    "runs/NAME-rehearsal", click.option("--data", metavar="FILE", help="Real rows instead of the recipe's sample.")
+    "runs/NAME-rehearsal", click.option("--data", metavar="FILE", help="Use these rows instead of the recipe's sample.")
 )
 def rehearse(
     path: str, sets: tuple[str, ...], data: str | None, out: str | None, fresh: bool, **stages: str | None
@@ -191,17 +191,17 @@ def rehearse(
     home = folder(recipe.name, "rehearsal", run_folder_from(out))
     with session(home, recipe.name, fresh, data_folder_from("rehearsal")), at_the_end(home), forking():
         rehearsing.rehearse(recipe, home, data, Selection(**stages), say, watch, made)
-    done = "Rehearsed: what was asked for works here, in small."
+    done = "Rehearsal passed: the whole recipe works here, with a tiny model."
     end(done, "submit" if "openshift" in recipe.settings else "run", path)
 
 
 @click.command()
 @recipe_path
 @set_option
-@click.option("--data", metavar="FILE", help="Rows from this file instead of what the recipe names.")
-@click.option("--out", metavar="DIR", help="Where to write. Default: runs/NAME/data, where `recipe run` looks.")
+@click.option("--data", metavar="FILE", help="Use the rows of this file instead of the recipe's.")
+@click.option("--out", metavar="DIR", help="Where to write. Default: runs/NAME/data, which `recipe run` reads.")
 @click.option(
-    "--show", metavar="N", type=click.IntRange(min=1), help="Show N rows token by token, and prove what they train."
+    "--show", metavar="N", type=click.IntRange(min=1), help="Show N rows token by token, and prove what is trained."
 )
 def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None, show: int | None) -> None:
     """Read, fill, deduplicate and split a recipe's data; write Parquet and say what became of every row."""
@@ -222,4 +222,4 @@ def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None,
         for proven in parts.hook("show_rows")(recipe, place, show, say):
             for line in proof_lines(proven, whole=True):
                 say(line)
-    end("The rows are ready; what became of each kind is said above.", "rehearse", path)
+    end("The rows are ready. The table above shows how each kind was used.", "rehearse", path)

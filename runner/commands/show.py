@@ -47,10 +47,10 @@ def show(path: str, sets: tuple[str, ...], style: str) -> None:
         say(json.dumps(whole, indent=2, ensure_ascii=False))
         return
     say(f"# {path} with all its settings.")
-    say("# Behind each stands where it comes from: a line of that file, what changed it, or else the default.")
-    say("# Lines that begin with # are computed from the others.")
+    say("# The comments show where each value comes from: a line of that file, a change, or the default.")
+    say("# Lines that begin with # are computed from other settings.")
     say(origins.as_yaml(recipe, by_schema.schema(recipe.scenario), found).rstrip("\n"))
-    end("That is all of it, and a recipe itself.", "check", path)
+    end("These are all settings. The output is itself a recipe.", "check", path)
 
 
 @click.command()
@@ -62,7 +62,7 @@ def show(path: str, sets: tuple[str, ...], style: str) -> None:
     "targets",
     multiple=True,
     type=click.Choice(NAMES),
-    help="What to write for. Repeatable. Default: all that the recipe names.",
+    help="What to generate files for. Repeatable. Default: everything that the recipe names.",
 )
 @allow_option
 def render(
@@ -97,7 +97,7 @@ def facts(path: Path, name: str = "") -> dict[str, str]:
     try:
         recipe, _, _ = load(path, look=False)
     except Stop:
-        said = f"`recipe check {path}` says what is wrong with it"
+        said = f"`recipe check {path}` shows its problems"
         return {"name": name or str(path), "scenario": "-", "model": "-", "machines": "-", "description": said}
     machines, model = recipe.machines, recipe.settings.get("model") or {}
     return {
@@ -139,13 +139,13 @@ def list_recipes(style: str) -> None:
         return
     _table(starters)
     if minimal:
-        say("\nIn a few lines, everything else by default:")
+        say("\nShort recipes, with defaults for everything else:")
         table([(each["name"], each["description"]) for each in minimal])
     for title, rows in (("Your recipes here", own), ("Your runs here", made)):
         if rows:
             say(f"\n{title}:")
             _table(rows)
-    end(f"{len(starters)} starters; each trains something else.", "new", "my-demo", "--from", "survival")
+    end(f"{len(starters)} starter recipes are available.", "new", "my-demo", "--from", "survival")
 
 
 def _table(rows: list[dict[str, str]]) -> None:

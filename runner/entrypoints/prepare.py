@@ -16,7 +16,7 @@ from typing import Any
 from runner import parts, scenarios
 from runner.data import conversation_formats, data_sets, general_documents, tokenizers
 from runner.data.data_sets import DataSource
-from runner.data.report import Report, rows_of
+from runner.data.report import Report, require_room, rows_of
 from runner.data.tokenizers import Pretrained
 from runner.recipe import templates
 from runner.scenarios.shared import twin as twins
@@ -51,6 +51,7 @@ def carry_out(work: Mapping[str, Any], tell: Tell) -> None:
         rows(work, tell)
     else:
         scenarios.work(work["work"])(work, tell)
+    require_room(Path(work["out"]))
     if (proofs := work.get("proofs")) and not helping_pod():
         for prove in parts.hooks("prove"):
             prove(proofs, tell)
@@ -87,7 +88,7 @@ def require_columns(data: Mapping[str, Any]) -> None:
             form = (one["form"] or conversation_formats.told(there)) if "form" in one else "columns"
             if form is None:
                 raise Stop(
-                    f"The dataset `{source.hub}` has the columns of no form; they are {listed(there)}.",
+                    f"The columns of the data set `{source.hub}` match no form. They are {listed(there)}.",
                     conversation_formats.NO_FORM,
                 )
             settings = {column: f"`{user}`" for column, user in templates.needed({**data, **one}).items()}
@@ -95,7 +96,7 @@ def require_columns(data: Mapping[str, Any]) -> None:
             for column, user in used.items():
                 if column not in there:
                     hint = f"{did_you_mean(column, there)}Its columns are {listed(there)}."
-                    raise Stop(f"The dataset `{source.hub}` has no column `{column}`, which {user} names.", hint)
+                    raise Stop(f"The data set `{source.hub}` has no column `{column}`, which {user} names.", hint)
 
 
 def _rows(work: Mapping[str, Any], out: Path) -> Report:
@@ -104,8 +105,7 @@ def _rows(work: Mapping[str, Any], out: Path) -> Report:
         if source["path"] and not Path(source["path"]).exists():
             raise Stop(
                 f"The data file or folder `{source['path']}` is not here.",
-                "In a pod: with `openshift.data_from: claim` `recipe submit` sends it; with `image` or `git` it must lie there in "
-                "the image, or in the commit.",
+                "In a pod: with `openshift.data_from: claim`, `recipe submit` uploads it; with `image` or `git` it must be in the image, or in the commit.",
             )
     if twin:
         return _rows_and_twin(work, twin, out)
@@ -146,7 +146,7 @@ def fetch_model(model: Mapping[str, Any], tell: Tell) -> None:
     folder = Path(model["folder"])
     done = read_json(folder / FETCHED)
     if done and (done["base"], done["revision"]) == (model["base"], model["revision"]):
-        tell(f"The model {model['base']} lies in {folder} already.")
+        tell(f"The model {model['base']} is already in {folder}.")
         return
     from httpx import HTTPError
     from huggingface_hub import HfApi, snapshot_download
@@ -161,14 +161,14 @@ def fetch_model(model: Mapping[str, Any], tell: Tell) -> None:
             and not _whole(folder / file.rfilename, file.size)
         )
         require_space(folder, missing + RESERVE, f"the model {model['base']}")
-        tell(f"Fetching {model['base']} at {facts.sha}, {missing / 2**30:.1f} GiB")
+        tell(f"Downloading {model['base']} at {facts.sha}, {missing / 2**30:.1f} GiB")
         snapshot_download(
             model["base"], revision=facts.sha, local_dir=folder, allow_patterns=list(MODEL_FILES), max_workers=4
         )
     except (HTTPError, OSError) as error:
         raise Stop(
-            f"The model `{model['base']}` at `{model['revision']}` cannot be fetched: {_first_line(error)}",
-            "Check its name and the network; a model that needs your consent needs `openshift.hub_token_secret` too.",
+            f"The model `{model['base']}` at `{model['revision']}` cannot be downloaded: {_first_line(error)}",
+            "Check its name and the network. A gated model also needs `openshift.hub_token_secret`.",
         ) from None
     write_json(folder / FETCHED, {"base": model["base"], "revision": model["revision"], "commit": facts.sha})
 
@@ -184,7 +184,7 @@ def require_space(folder: Path, size: int, what: str) -> None:
     if free < size:
         raise Stop(
             f"{there} has {free / 2**30:.1f} GiB free, and {what} needs {size / 2**30:.1f} GiB.",
-            "Raise `openshift.claims[].size_gib` of that claim, or delete old runs from it. What lies there already is kept.",
+            "Raise `openshift.claims[].size_gib` of that claim, or delete old runs from it. Files that are already there stay.",
         )
 
 

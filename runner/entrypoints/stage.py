@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from runner import parts
+from runner.data.report import require_room
 from runner.plan import Plan, read_keys
 from runner.run import pipeline
 from runner.run.run_folder import require_of
@@ -51,6 +52,8 @@ def run(folder: StageFolder, command: list[str], tell: Tell) -> int:
         tell(f"{folder.stage.name}: done already")
         leave_progress(folder)
         return 0
+    if folder.stage.trains:
+        require_room(Path(folder.plan.place.data_dir))
     if not first and folder.stage.trains:
         os.execvp(command[0], command)
     if not first:
@@ -73,15 +76,18 @@ def require(folder: StageFolder, hashes: bool) -> None:
     stage = folder.stage
     for name, beginnings in stage.reads.items():
         before = folder.other(name)
-        submit = "`recipe submit RECIPE` takes the first stage that is not finished."
+        submit = "`recipe submit RECIPE` sends the first stage that is not finished."
         if not before.finished:
             raise Stop(f"The stage `{stage.name}` builds on `{name}`, which is not finished.", submit)
         planned, made = (read_keys(keys, beginnings) for keys in (before.stage.keys, before.state.keys))
         if not all(planned.values()) or made != planned:
-            raise Stop(f"`{name}` was made from other settings than this recipe's; it must run again first.", submit)
+            raise Stop(f"`{name}` was made from other settings than this recipe's. It must run again first.", submit)
         wrong = before.changed_outputs(beginnings) if hashes else []
         if wrong:
-            raise Stop(f"`{wrong[0]}` of the stage `{name}` is not as it was left; it must run again first.", submit)
+            raise Stop(
+                f"`{wrong[0]}` of the stage `{name}` has changed since it was made. The stage must run again first.",
+                submit,
+            )
 
 
 def gate(folder: StageFolder, tell: Tell) -> int:

@@ -53,11 +53,15 @@ def edit(text: str, changes: Iterable[Override]) -> str:
         document = parse("the copy", text)
         path = change.path
         if change.after is None:
-            if path in document.keys:
+            home = document.values.get(path[:-1])
+            if path in document.keys and home and document.text[home.start : home.start + 1] == "{":
+                left = {key: value for key, value in document.lookup(path[:-1]).items() if key != path[-1]}
+                text = _replace(document, {path[:-1]: left})
+            elif path in document.keys:
                 text = _without(document, path)
             elif path in document.values:
                 raise Stop(
-                    f"`--set {change.setting}=` would take one item out of a list.",
+                    f"`--set {change.setting}=` would remove one item from a list.",
                     f"Write the whole list: `--set '{'.'.join(map(str, path[:-1]))}=[…]'`.",
                 )
         elif _is_shortened(document, path, change.after):
@@ -77,18 +81,20 @@ def rewrite(document: Document, changes: Iterable[Override], edited: Edit = edit
     allow a change in its text."""
     changes, path = list(changes), Path(document.file)
     wanted, _ = apply(document, changes)
-    by_hand = f"Write by hand: {listed(f'{change.setting}: {written(change.after)}' for change in changes)}."
+    by_hand = (
+        f"Write these lines yourself: {listed(f'{change.setting}: {written(change.after)}' for change in changes)}."
+    )
     try:
         text = edited(document.text, changes)
         made = parse(document.file, text).data == wanted.data
     except Stop:
         made = False
     if not made:
-        message = "The form of this file keeps the change from being written into it."
+        message = "recipe-runner cannot write this change into a file of this form."
         raise Stop(Problem(document.file, 0, 0, message, by_hand))
     if read(path).text != document.text:
-        message = "This file has changed meanwhile; nothing is written."
-        raise Stop(Problem(document.file, 0, 0, message, "Give the command again."))
+        message = "Another program has changed this file. Nothing was written."
+        raise Stop(Problem(document.file, 0, 0, message, "Run the command again."))
     try:
         write(path, text)
     except OSError as error:
@@ -148,7 +154,7 @@ def _replace(document: Document, values: dict[Path_, Any]) -> str:
             said = re.match(r"[|>][-+0-9]*(\s+#.*)\n", text[place.start : place.end])
             tail = said[1] if said else ""
             tail += "\n" if block and text[place.start : place.end].endswith("\n") else ""
-            rest, new = text[place.end :], written(value)
+            rest, new = text[place.end :], _flow(value) if isinstance(value, dict) else written(value)
             after = rest if block else _aligned(rest, place.end - place.start, len(new))
             text = text[: place.start] + new + tail + after
     return text
@@ -247,7 +253,7 @@ def _with(document: Document, path: Path_, change: Override) -> str:
     if isinstance(section, dict) and section:
         start = document.values[tuple(parents)].start
         if document.text[start] == "{":
-            return f"{document.text[: start + 1]}{key}: {text}, {document.text[start + 1 :]}"
+            return f"{document.text[: start + 1]}{key}: {_flow(change.after)}, {document.text[start + 1 :]}"
         first = document.keys[(*parents, next(iter(section)))]
         line = f"{' ' * (first.column - 1)}{key}: {text}\n"
         # The first key of an item stands behind its dash, and there it stays.
@@ -258,8 +264,8 @@ def _with(document: Document, path: Path_, change: Override) -> str:
     if len(parents) == 1 and section is None:
         return "".join([*lines, f"{parents[0]}:\n", f"  {key}: {text}\n"])
     raise Stop(
-        f"{change.by}: the copy has no section {listed(['.'.join(map(str, parents))])} to write it into.",
-        "Copy first, then edit the file.",
+        f"{change.by}: the copy has no section {listed(['.'.join(map(str, parents))])} for this setting.",
+        "Copy the recipe first, then edit the file.",
     )
 
 

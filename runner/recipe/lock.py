@@ -94,7 +94,7 @@ def find(folder: Path, name: str, revision: str) -> tuple[Model | None, list[Pro
     if not problems and entry["source"] == "hub" and revision not in (entry["branch"], entry["revision"]):
         message = f"This is `{name}` at `{entry['branch']}`, and the recipe asks for `{revision}`."
         again = f"`recipe models add {name} --revision {revision} --out {document.file}`"
-        remedy = f"Run {again}, or write another `revision` there."
+        remedy = f"Run {again}, or change `revision` there."
         problems = [document.problem(("models", name, "branch"), message, remedy)]
     return (None, problems) if problems else (model_of(name, entry), [])
 
@@ -112,7 +112,8 @@ def add(file: Path, name: str, entry: Mapping[str, Any]) -> None:
     broken."""
     if bad := [key for key, value in entry.items() if not _judge(key)[0](value)]:
         raise Stop(
-            f"What `{name}` says of {listed(bad)} makes no sense.", "Is its `config.json` as it came from its makers?"
+            f"Impossible values in the entry of `{name}`: {listed(bad)}.",
+            "Check that its `config.json` is the original one.",
         )
     written = {str(key): known for key, known in entries(file).items()} | {name: dict(entry)}
     write_text(file, HEAD + "\n".join(_written(key, written[key]) for key in sorted(written)))
@@ -137,10 +138,12 @@ def _read(file: Path) -> Document | None:
     """The lock file, None where there is none. Raises Stop where it is none."""
     if not file.is_file():
         return None
-    remedy = f"`git checkout {file.name}` brings back an older one; or delete it, and run `recipe models add NAME`."
+    remedy = (
+        f"`git checkout {file.name}` restores an older version. Or delete the file, and run `recipe models add NAME`."
+    )
     document = reading.read(file, "lock file", remedy)
     if not isinstance(document.data.get("models"), dict):
-        raise Stop(document.problem(("models",), "A lock file has its models under `models`.", remedy))
+        raise Stop(document.problem(("models",), "A lock file lists its models under `models`.", remedy))
     return document
 
 
@@ -150,23 +153,23 @@ def _judge(key: str) -> Judge:
 
 def _wrong(document: Document, name: str) -> list[Problem]:
     entry, at = document.data["models"][name], ("models", name)
-    remedy = f"`recipe models add {name}` writes the entry anew."
+    remedy = f"`recipe models add {name}` writes the entry again."
     if not isinstance(entry, dict):
-        return [document.problem(at, f"The entry of `{name}` says nothing of the model.", remedy)]
+        return [document.problem(at, f"The entry of `{name}` is empty.", remedy)]
     problems = []
     for key, value in entry.items():
         if key not in LINES:
             hint = f"Did you mean `{near}`?" if (near := nearest(str(key), LINES)) else remedy
-            problems.append(document.problem((*at, key), f"`{key}` is nothing that an entry says.", hint, key=True))
+            problems.append(document.problem((*at, key), f"`{key}` is not a setting of an entry.", hint, key=True))
             continue
         right, words = _judge(key)
         if not right(value):
-            problems.append(document.problem((*at, key), f"`{key}` is to be {words}.", remedy))
+            problems.append(document.problem((*at, key), f"`{key}` must be {words}.", remedy))
     needed = [key for key in LINES if key not in ON_HUB or entry.get("source") == "hub"]
     if not problems and (missing := [key for key in needed if key not in entry]):
         problems.append(document.problem(at, f"The entry of `{name}` lacks {listed(missing)}.", remedy, key=True))
     if not problems and entry["num_attention_heads"] % entry["num_key_value_heads"]:
-        message = "`num_attention_heads` is to be a multiple of `num_key_value_heads`."
+        message = "`num_attention_heads` must be a multiple of `num_key_value_heads`."
         problems.append(document.problem((*at, "num_key_value_heads"), message, remedy))
     return problems
 

@@ -76,7 +76,7 @@ def from_options(options: Iterable[str]) -> list[Override]:
         _require_unicode(option)
         setting, equals, text = option.partition("=")
         if not equals or not setting.strip(".") or ".." in setting:
-            message = f"`--set {option}` is not of the form `--set section.setting=value`."
+            message = f"`--set {option}` does not have the form `--set section.setting=value`."
             raise Stop(message, "For example: --set train.epochs=2", code=2)
         setting = ".".join(map(str, path_of(setting.strip())))
         changes.append(Override(setting, None, _value(option, text), by=f"--set {option}"))
@@ -111,7 +111,7 @@ def _require_unicode(text: str) -> None:
         text.encode()
     except UnicodeEncodeError:
         shown = text.encode(errors="replace").decode()
-        raise Stop(f"`{shown}` is not text in UTF-8.", "Set your terminal to UTF-8.", code=2) from None
+        raise Stop(f"`{shown}` is not valid UTF-8.", "Set your terminal to UTF-8.", code=2) from None
 
 
 def from_data_option(data: str | None) -> list[Override]:
@@ -119,7 +119,7 @@ def from_data_option(data: str | None) -> list[Override]:
     if not data:
         return []
     if not Path(data).exists():
-        raise Stop(Problem(data, 0, 0, "There is no such file.", "Name a data file behind `--data`."))
+        raise Stop(Problem(data, 0, 0, "This file does not exist.", "Name a data file after `--data`."))
     by, why = f"--data {data}", "the file you named"
     # What is taken away goes with the dataset that the file replaces.
     gone = ("hub", "sets", "validation_split", "validation_path")
@@ -183,7 +183,10 @@ def _put(parent: Any, path: tuple[str | int, ...], change: Override) -> None:
     else:
         owner = ".".join(map(str, path[:-1]))
         if isinstance(parent, list):
-            raise Stop(f"{change.by}: `{owner}` has {len(parent)} entries, and none is `{last}`.", "They count from 0.")
+            raise Stop(
+                f"{change.by}: `{owner}` has {len(parent)} entries, and no entry `{last}`.",
+                "Entries are counted from 0.",
+            )
         raise Stop(f"{change.by}: `{owner}` is one value, and has no setting `{last}`.")
 
 

@@ -39,7 +39,7 @@ def text(file: Path | str, kind: str = "recipe") -> str:
     name = str(file)
     path = Path(file)
     if path.is_dir():
-        raise Stop(Problem(name, 0, 0, "This is a folder, and one recipe file is needed."))
+        raise Stop(Problem(name, 0, 0, "This is a folder. Name one recipe file."))
     try:
         size = path.stat().st_size
         raw = path.read_bytes() if size <= MAX_BYTES else b""
@@ -47,7 +47,7 @@ def text(file: Path | str, kind: str = "recipe") -> str:
         there = [entry.name for entry in path.parent.glob("*.y*ml") if entry.is_file()] if path.parent.is_dir() else []
         match = nearest(path.name, there)
         hint = f"Did you mean `{path.parent / match}`?" if match else "`recipe list` shows the starter recipes."
-        raise Stop(Problem(name, 0, 0, "There is no such file.", hint)) from None
+        raise Stop(Problem(name, 0, 0, "This file does not exist.", hint)) from None
     except OSError as error:
         raise Stop(Problem(name, 0, 0, f"This file cannot be read: {error.strerror}.")) from None
     except ValueError:  # a null character, or half of one
@@ -68,8 +68,8 @@ def standard_input() -> Document:
 def _text(name: str, raw: bytes, size: int, kind: str) -> str:
     """The text of a file's bytes, of which there are `size`. Raises Stop where it is too long or no text."""
     if size > MAX_BYTES:
-        message = f"This file has {size:,} bytes; a {kind} has at most {MAX_BYTES:,}."
-        raise Stop(Problem(name, 0, 0, message, "Is it the right file?"))
+        message = f"This file has {size:,} bytes. A {kind} has at most {MAX_BYTES:,}."
+        raise Stop(Problem(name, 0, 0, message, "Check that it is the right file."))
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -77,8 +77,8 @@ def _text(name: str, raw: bytes, size: int, kind: str) -> str:
         before = b"" if b"\0" in raw else raw[: error.start]
         line = before.count(b"\n") + 1 if before else 0
         column = len(before.rpartition(b"\n")[2].decode("utf-8", "replace")) + 1 if line else 0
-        remedy = "In your editor, save it again with the encoding UTF-8."
-        raise Stop(Problem(name, line, column, "This file is not text in UTF-8.", remedy)) from None
+        remedy = "Save it again in your editor, with the encoding UTF-8."
+        raise Stop(Problem(name, line, column, "This file is not UTF-8 text.", remedy)) from None
 
 
 def parse(name: str, text: str, kind: str = "recipe", start: str = START) -> Document:
@@ -92,7 +92,7 @@ def parse(name: str, text: str, kind: str = "recipe", start: str = START) -> Doc
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         shown = f"U+{error.character:04X}" if isinstance(error.character, int) else repr(error.character)
-        message = f"This line holds a character that YAML does not allow ({shown})."
+        message = f"This line contains a character that YAML does not allow ({shown})."
         builder.problems.append(document.problem_at(Span(line, 1, 1), message, "Delete it."))
     builder.problems += builder.set_twice()
     if not builder.problems and document.data is None:
@@ -146,8 +146,8 @@ class Builder:
                 if documents == 1:
                     self.document.data = self._value(next(self.events), ())
                 elif documents == 2:
-                    message = "A second document starts here; one file holds one recipe."
-                    self._problem(event, message, "Put it into a file of its own, or delete this `---`.")
+                    message = "A second document starts here. A file contains one recipe."
+                    self._problem(event, message, "Move it to another file, or delete this `---`.")
 
     def _value(self, event: Event, path: Path_) -> Any:
         """The value that starts with an event; notes where it stands."""
@@ -166,7 +166,7 @@ class Builder:
         if event.tag and event.tag not in TAGS:
             # `!name` in front of a value means a program's own kind of value; a recipe has none.
             written = event.tag.replace("tag:yaml.org,2002:", "!!")
-            message = f"`{written}` is a tag of YAML, and a recipe has no use for it."
+            message = f"`{written}` is a YAML tag. Recipes do not use tags."
             self._problem(event, message, "Delete it, and keep the value.")
         before = self.count
         if event.anchor:
@@ -182,8 +182,8 @@ class Builder:
     def _collection(self, event: Event, path: Path_) -> tuple[dict[str, Any] | list[Any], Mark]:
         """A list or section, and where it ends."""
         if self.depth >= MAX_DEPTH:
-            message = f"Lists and sections are nested more than {MAX_DEPTH} deep here."
-            raise Stop(self.document.problem_at(_place(event), message, "A recipe needs at most 6."))
+            message = f"Lists and sections are nested more than {MAX_DEPTH} levels deep here."
+            raise Stop(self.document.problem_at(_place(event), message, "A recipe needs at most 6 levels."))
         self.depth += 1
         section: dict[str, Any] = {}
         items: list[Any] = []
@@ -200,8 +200,8 @@ class Builder:
     def _key(self, event: Event, section: dict[str, Any], path: Path_) -> str:
         value, _ = self._node(event, path)
         if isinstance(value, dict | list):
-            message = "A setting's name must be a word, and here a whole list or section stands in its place."
-            self._problem(event, message, "Did you mean to quote it?")
+            message = "A setting's name must be a word. Here it is a list or a section."
+            self._problem(event, message, "Put quotes around it if it is a text.")
             value = f"(section {len(self.problems)})"
         # `yes:` and `1:` are names like any other; the schema then says that they are unknown.
         key = value if isinstance(value, str) else event.value if isinstance(event, ScalarEvent) else str(value)
@@ -218,29 +218,31 @@ class Builder:
             key, place = again[0]
             first = self.document.keys[*path, key].line
             header = hidden_header(self.document, place.line)
-            message = f"`{key}` is set twice; it is already set in line {first}."
+            message = f"`{key}` is set twice. Line {first} already sets it."
             if header and header.line > first:
                 yield behind_a_comment(self.document, header, f"they belong to `{path[-1]}`" if path else "")
             elif path and isinstance(path[-1], int):
-                hint = f"Where the next entry of the list begins, write `- {key}:`. Else keep one of the two."
+                hint = (
+                    f"If the next entry of the list begins here, write `- {key}:`. Otherwise keep one of the two lines."
+                )
                 yield self.document.problem_at(place, message, hint)
             elif len(again) > 2:
-                hint = f"So are {len(again) - 1} settings below it: perhaps the line that opens their own section is missing."
+                hint = f"The same is true of {len(again) - 1} settings below it. The line that opens their section may be missing."
                 yield self.document.problem_at(place, message, hint)
             else:
                 for key, place in again:
-                    message = f"`{key}` is set twice; it is already set in line {self.document.keys[*path, key].line}."
-                    yield self.document.problem_at(place, message, "Keep one of the two.")
+                    message = f"`{key}` is set twice. Line {self.document.keys[*path, key].line} already sets it."
+                    yield self.document.problem_at(place, message, "Keep one of the two lines.")
 
     def _repeated(self, event: Event) -> Any:
         """What `*name` stands for; None where that is nothing."""
-        name, remedy = event.anchor, "Write the value out here."
+        name, remedy = event.anchor, "Write the value itself here."
         if name not in self.anchors:
-            self._problem(event, f"`*{name}` repeats something that no `&{name}` has named.", remedy)
+            self._problem(event, f"`*{name}` refers to `&{name}`, which does not exist.", remedy)
             return None
         anchored = self.anchors[name]
         if anchored is None:
-            message = f"`*{name}` stands inside what `&{name}` names, so it would hold itself without end."
+            message = f"`*{name}` is inside `&{name}`, so it would contain itself."
             self._problem(event, message, remedy)
             return None
         value, size = anchored
@@ -250,8 +252,8 @@ class Builder:
     def _add(self, values: int, event: Event) -> None:
         self.count += values
         if self.count > MAX_VALUES:
-            message = f"Written out, this file would hold more than {MAX_VALUES:,} values."
-            remedy = "Its `*` repeats multiply each other. Write the values out instead."
+            message = f"With all its `*` references written out, this file would have more than {MAX_VALUES:,} values."
+            remedy = "The `*` references multiply each other. Write the values instead."
             raise Stop(self.document.problem_at(_place(event), message, remedy))
 
     def _problem(self, event: Event, message: str, remedy: str) -> None:
@@ -328,8 +330,8 @@ def behind_a_comment(document: Document, header: Header, instead: str = "") -> P
     source = document.text.splitlines()[header.line - 1]
     return document.problem_at(
         Span(header.line, source.index("#") + 1, len(source.partition(":")[0]) - source.index("#") + 1),
-        f"`{header.name}:` stands behind a `#`, and the lines below it do not" + (f": {instead}." if instead else "."),
-        "Delete the `#`, or put one in front of each of its lines too.",
+        f"`{header.name}:` is commented out, and the lines below it are not" + (f": {instead}." if instead else "."),
+        "Delete the `#`, or add one to each of the lines below.",
     )
 
 
@@ -338,8 +340,8 @@ _COMPLAINTS = (
     (
         ("mapping values are not allowed",),
         False,
-        "A second `: ` stands in this line, or the line is indented too far.",
-        "Put quotes around a value that holds `: `, and indent as the line above.",
+        "This line contains a second `: `, or it is indented too far.",
+        "Put quotes around a value that contains `: `, and indent the line like the one above.",
     ),
     (
         ("could not find expected ':'",),
@@ -350,26 +352,26 @@ _COMPLAINTS = (
     (
         ("escape",),
         False,
-        "In double quotes a `\\` begins a special character, and there is none such.",
-        "Use single quotes, `'C:\\data'`; in paths `/` works everywhere.",
+        "In double quotes, `\\` begins a special character, and this one does not exist.",
+        "Use single quotes, `'C:\\data'`. In paths, `/` works everywhere.",
     ),
     (
         ("quoted scalar",),
         True,
-        "A quote opens here and is never closed.",
-        "Close it, or double a quote that belongs to the text.",
+        "A quotation mark opens here and never closes.",
+        "Close it. If it belongs to the text, write it twice.",
     ),
     (
         ("did not find expected key", "block mapping", "block collection", "block end"),
         False,
-        "This line does not fit the lines above it.",
-        "Indent it exactly as its neighbours: settings of one section start in the same column.",
+        "This line does not match the lines above it.",
+        "Indent it like its neighbours. The settings of a section start in the same column.",
     ),
     (
         ("flow", "',' or"),
         True,
-        "A `[` or `{` opens here and is never closed.",
-        "Close it, or put quotes around a text that starts with a bracket.",
+        "A `[` or `{` opens here and never closes.",
+        "Close it. If the text starts with a bracket, put quotes around the text.",
     ),
     (("cannot start any token",), False, "A value cannot start with `{here}`.", "Put quotes around the value."),
     (
@@ -409,18 +411,18 @@ def _seen(lines: list[str], line: int, column: int) -> Iterator[tuple[Span, str,
     """What can be seen in the text, whatever libyaml says of it: the place, what is wrong, and what to do."""
     source = lines[line - 1]
     if "\t" in source[: len(source) - len(source.lstrip())] or source[column - 1 : column] == "\t":
-        message = "A tab stands here, and YAML allows only spaces to indent."
-        yield Span(line, source.index("\t") + 1, 1), message, "Replace the tab by spaces, two for each level."
+        message = "This line contains a tab. YAML allows only spaces for indentation."
+        yield Span(line, source.index("\t") + 1, 1), message, "Replace the tab with spaces, two for each level."
     for number, text in ((line - 1, lines[line - 2] if line > 1 else ""), (line, source)):
         if "\u00a0" in text.partition("#")[0]:
-            message = "A non-breaking space stands here, which only looks like a space; it comes with text copied from web pages."
-            yield Span(number, text.index("\u00a0") + 1, 1), message, "Type a space in its place."
+            message = "This line contains a non-breaking space, which only looks like a space. It comes from text copied from web pages."
+            yield Span(number, text.index("\u00a0") + 1, 1), message, "Replace it with a space."
         if glued := _GLUED.fullmatch(text):
             at = Span(number, len(glued[1]) + 1, len(glued[2]))
             yield at, "The space after the `:` is missing here.", f"Write `{glued[2]} {glued[3]}`."
     if opening := _open_quote(lines, line, column):
-        message = "A quote opens here and is not closed in this line."
-        yield opening, message, "Close it, or double a quote that belongs to the text."
+        message = "A quotation mark opens here and does not close in this line."
+        yield opening, message, "Close it. If it belongs to the text, write it twice."
     if ended := _ended_early(source, line, column):
         yield ended
 
@@ -495,8 +497,8 @@ def _missing_dash(document: Document, lines: list[str], line: int) -> Problem | 
     text = source.strip().partition(" #")[0].rstrip()
     return document.problem_at(
         Span(line, _indent(source) + 1, len(text)),
-        "The `- ` that begins an entry of the list is missing here.",
-        f"Write `- {text}`, indented as the other entries.",
+        "The `- ` that begins a list entry is missing here.",
+        f"Write `- {text}`, indented like the other entries.",
     )
 
 
@@ -513,6 +515,6 @@ def _unindented(document: Document, lines: list[str], line: int) -> Problem | No
     depth = _indent(lines[line - 1])
     return document.problem_at(
         Span(odd, _indent(lines[odd - 1]) + 1, len(lines[odd - 1].strip().partition(" #")[0].rstrip())),
-        "This line is not indented as those above and below it.",
-        f"Put {depth} blanks in front of it.",
+        "This line is not indented like those above and below it.",
+        f"Indent it by {depth} spaces.",
     )

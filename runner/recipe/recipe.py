@@ -238,7 +238,7 @@ class Recipe(Sections):
     def facts(self) -> Model:
         """What is known of the base model, for whoever needs it. Raises Stop where nothing is."""
         if self.model_facts is None:
-            message = f"Nothing is known of the model `{self.model.base}`."
+            message = f"The model `{self.model.base}` is unknown."
             raise Stop(self.document.problem(("model", "base"), message, "Name one that `recipe check` accepts."))
         return self.model_facts
 

@@ -37,7 +37,7 @@ def text_of(value: Any, column: str) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, list | tuple | Mapping):
-        raise NoText(f"`{column}` holds {'an object' if isinstance(value, Mapping) else 'a list'}, and no text")
+        raise NoText(f"`{column}` contains {('an object' if isinstance(value, Mapping) else 'a list')}, not text")
     return "" if value is None or value != value else str(value)
 
 

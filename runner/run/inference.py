@@ -36,7 +36,7 @@ def newest(plan: Plan) -> StageFolder:
     run = folders[0].run
     raise Stop(
         f"The {run.kind} in `{run.path}` has no trained model yet.",
-        "Run the command that started it again; it resumes.",
+        "Run the command that started it again. It continues where it stopped.",
     )
 
 
@@ -73,13 +73,13 @@ def models(recipe: Recipe, folder: StageFolder) -> tuple[Chat, Chat]:
     stage, demo = folder.stage, read_json(folder.path / DEMO)
     if stage.trains and "demo" not in stage.config["recipe_runner"]:
         raise Stop(
-            f"`{recipe.name}` trains a model that tells images apart; there is nothing to ask it in words.",
-            f"`recipe ask RECIPE PICTURE` shows it a picture. How well it does is in `{folder.path / SUMMARY}`.",
+            f"`{recipe.name}` trains a model that classifies images. It cannot answer questions in words.",
+            f"`recipe ask RECIPE PICTURE` shows it a picture. `{folder.path / SUMMARY}` has its accuracy.",
         )
     if demo is None or not folder.model.is_dir():
         raise Stop(
-            f"The stage `{stage.name}` has left no model that could answer.",
-            "Leave out `--stage`, or run the command that started it again; it resumes.",
+            f"The stage `{stage.name}` has no model that could answer.",
+            "Leave out `--stage`, or run the command that started it again. It continues where it stopped.",
         )
     if demo["base_model"].startswith("/") and not Path(demo["base_model"]).is_dir():
         # The run was moved, or fetched from a claim that has the base model.
@@ -111,7 +111,7 @@ def loading(*wanted: Chat) -> Iterator[None]:
         if Path(chat.model).is_absolute() and not Path(chat.model).is_dir():
             raise Stop(
                 f"The model `{chat.model}` is not here.",
-                "Of a run on the cluster, `recipe fetch RECIPE --stage NAME` brings what another stage has left.",
+                "For a run on the cluster, `recipe fetch RECIPE --stage NAME` downloads the result of another stage.",
             )
     try:
         yield

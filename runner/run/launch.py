@@ -34,7 +34,7 @@ WITHOUT_GPU = {
 }
 
 # What a stage of the runner's own does; all others train.
-DOING = {"data": "Preparing the data", "init": "Drawing the first weights"}
+DOING = {"data": "Preparing the data", "init": "Creating the first weights"}
 TRAINING = "Training"
 MOST_OF_LOG = 20_000  # characters that a reason is looked for in
 

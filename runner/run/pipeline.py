@@ -42,7 +42,7 @@ class Selection:
             if name is not None:
                 plan.stage(name)
         if self.stage is not None and (self.first is not None or self.last is not None):
-            raise Stop("`--stage` means one stage, and goes without `--from` and `--until`.", code=2)
+            raise Stop("`--stage` selects one stage, so it excludes `--from` and `--until`.", code=2)
         if self.stage is not None:
             return [plan.stage(self.stage)]
         start = names.index(self.first) if self.first is not None else 0
@@ -61,7 +61,12 @@ class Decision:
     why: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        words = {"keep": "done, and stays", "begin": "runs", "go on": "goes on where it stopped", "again": "runs again"}
+        words = {
+            "keep": "done, and stays",
+            "begin": "runs",
+            "go on": "continues where it stopped",
+            "again": "runs again",
+        }
         return f"{self.stage.name}: {words[self.action]}" + (f" ({'; '.join(self.why)})" if self.why else "")
 
 
@@ -95,7 +100,7 @@ def decision_on(folder: StageFolder) -> Decision:
         return Decision(stage, "go on")
     if wrong := folder.changed_outputs():
         more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-        return Decision(stage, "again", (f"{wrong[0]}{more} is not as it was left",))
+        return Decision(stage, "again", (f"{wrong[0]}{more} has changed since it was made",))
     return Decision(stage, "keep")
 
 
@@ -150,9 +155,9 @@ def carry_out(
     decisions = decide(plan, stages)
     done = all(decision.action == "keep" for decision in decisions)
     if len(stages) > 1 and done:
-        tell(f"This {run.kind} is done already; `--fresh` repeats it.")
+        tell(f"This {run.kind} is already done. `--fresh` repeats it.")
     elif len(stages) > 1:
-        tell("What is to be done")
+        tell("Stages to run")
         for decision in decisions:
             tell(f"  {decision}")
     keep_what_took_training(plan, decisions, FRESH)
@@ -182,12 +187,10 @@ def _carry_out(folder: StageFolder, tell: Tell, watch: Watch) -> None:
                 f"Run it first: `--from {name}`, or leave out `--stage` and `--from`.",
             )
     if before := stale(folder):
-        raise _not_as_it_was(
-            stage, before[0].name, f"was made from something else than now: {'; '.join(before[1][:4])}"
-        )
+        raise _not_as_it_was(stage, before[0].name, f"was made from other inputs than now: {'; '.join(before[1][:4])}")
     for name, beginnings in stage.reads.items():
         if wrong := folder.other(name).changed_outputs(beginnings):
-            raise _not_as_it_was(stage, name, f"has left `{wrong[0]}`, which is not as it was left")
+            raise _not_as_it_was(stage, name, f"has the file `{wrong[0]}`, which has changed since it was made")
     guard(folder, tell)
     decision = decision_on(folder)
     if decision.action == "keep":
@@ -205,7 +208,7 @@ def _carry_out(folder: StageFolder, tell: Tell, watch: Watch) -> None:
 def _not_as_it_was(stage: Stage, name: str, what: str) -> Stop:
     return Stop(
         f"The stage `{stage.name}` builds on `{name}`, and `{name}` {what}.",
-        f"`--from {name}` makes it again, and so does leaving out `--stage` and `--from`.",
+        f"`--from {name}` runs it again; so does the command without `--stage` and `--from`.",
     )
 
 
@@ -221,7 +224,7 @@ def begin(folder: StageFolder, decision: Decision, tell: Tell) -> None:
     if anew:
         _make_room(folder, decision, tell)
     log = "" if folder.place.on_cluster else f"; log in {folder.path / LOG}"
-    tell(f"{stage.name}: {'going on' if decision.action == 'go on' else 'starting'}{log}")
+    tell(f"{stage.name}: {('continuing' if decision.action == 'go on' else 'starting')}{log}")
     if "dataset_prepared_path" in stage.config:
         forget_older(stage.config)
     folder.mark("begun", inputs=inputs(folder.plan, stage), keys=dict(stage.keys), outputs=None)
@@ -244,8 +247,7 @@ def keep_what_took_training(plan: Plan, decisions: Iterable[Decision], remedy: s
             if folder.has_trained:
                 why = "; ".join(f"{other.stage.name}: {', '.join(other.why)}" for other in decisions if other.why)
                 raise Stop(
-                    f"`{folder.path}` holds a {folder.run.kind} of this recipe as it was before it changed "
-                    f"({why or 'what it was made from is not on record'}).",
+                    f"`{folder.path}` contains a {folder.run.kind} of this recipe from before it changed ({why or 'its inputs are not on record'}).",
                     remedy,
                 )
 
@@ -255,7 +257,7 @@ def _make_room(folder: StageFolder, decision: Decision, tell: Tell) -> None:
     # A GPU that is missing for a day changes inputs too, and must not cost weeks of training. A rehearsal is soon made
     # again, and on a claim nobody has planned room for two.
     if folder.run.kind == "run" and not folder.place.on_cluster and (kept := folder.set_aside()):
-        tell(f"{folder.stage.name}: what was trained before is moved to {kept}; delete it when nobody needs it")
+        tell(f"{folder.stage.name}: the old result has moved to {kept}; delete it when you no longer need it")
     folder.clear()
 
 
@@ -283,15 +285,15 @@ def _interrupted(folder: StageFolder, step: int, steps: int) -> str:
     checkpoint if there is time."""
     name = folder.stage.name
     if not steps:
-        return f"Interrupted while `{name}` was at work; the same command goes on with it."
+        return f"Interrupted during `{name}`. The same command continues it."
     found = Path(folder.place.checkpoints_dir).glob(f"checkpoint-*/{COMPLETE}")
     saved = max((int(file.parent.name.rpartition("-")[2]) for file in found), default=0)
     where = f"Interrupted at step {max(step, saved):,} of {steps:,}"
     if saved >= step > 0:
-        return f"{where}; the same command goes on from there."
+        return f"{where}. The same command continues from there."
     if saved:
-        return f"{where}; the same command goes on from step {saved:,}, the last that is saved."
-    return f"{where}; the same command goes on from the last that is saved, or begins `{name}` again."
+        return f"{where}. The same command continues from step {saved:,}, the last saved one."
+    return f"{where}. The same command continues from the last saved step, or starts `{name}` again."
 
 
 def finish(folder: StageFolder) -> Iterable[str]:
@@ -302,15 +304,15 @@ def finish(folder: StageFolder) -> Iterable[str]:
     stage = folder.stage
     if stage.trains and not _is_of_this_recipe(folder):
         log = next(iter(sorted(folder.path.glob("train*.log"))), folder.path / LOG)
-        raise Stop(f"The stage `{stage.name}` ended without an error and without its results.", f"The whole log: {log}")
+        raise Stop(f"The stage `{stage.name}` ended without an error and without results.", f"The whole log: {log}")
     if folder.model.is_dir():
         check_weights(folder.model)
     _complete(folder)
     if early := _ended_early(folder):
         folder.mark(OUT_OF_TIME)
-        remedy = "Raise `limits.time`; the same command then goes on from this step."
+        remedy = "Raise `limits.time`. The same command then continues from this step."
         if any(stage.name in other.reads for other in folder.plan.stages):
-            raise Stop(f"{early} Nothing after it starts.", remedy)
+            raise Stop(f"{early} Later stages do not start.", remedy)
         return [early, remedy]
     if folder.run.kind == "run":
         shutil.rmtree(folder.place.scratch_dir, ignore_errors=True)
@@ -353,9 +355,8 @@ def _time_left(folder: StageFolder, anew: bool) -> None:
     used = elapsed_seconds({plan.place_of(other).run_dir for other in before}) if limit else 0.0
     if limit and used >= limit:
         raise Stop(
-            f"The time limit of {units.duration(limit)} is used up, and `{stage.name}` does not start: training has taken "
-            f"{units.duration(used)} so far.",
-            "Raise `limits.time`; the same command then goes on from here.",
+            f"The time limit of {units.duration(limit)} is used up, so `{stage.name}` does not start. Training has taken {units.duration(used)} so far.",
+            "Raise `limits.time`. The same command then continues from here.",
         )
 
 
@@ -366,10 +367,7 @@ def _ended_early(folder: StageFolder) -> str:
     if summary is None or summary.time_limit is None or not summary.out_of_time:
         return ""
     model = folder.model if folder.model.is_dir() else folder.weights_files[0]
-    return (
-        f"The time limit of {units.duration(summary.time_limit.limit_seconds)} has ended `{folder.stage.name}` after step "
-        f"{summary.steps:,}. Its model so far is in `{model}`."
-    )
+    return f"The time limit of {units.duration(summary.time_limit.limit_seconds)} has ended `{folder.stage.name}` after step {summary.steps:,}. Its current model is in `{model}`."
 
 
 def _told(folder: StageFolder) -> Iterable[str]:

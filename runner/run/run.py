@@ -44,11 +44,11 @@ def run(
     stages = chosen.of(plan)
     if is_done(plan):
         keep(folder, recipe, plan, changed(recipe, folder.overrides)[0])
-        tell("This run is done already; `--fresh` repeats it.")
+        tell("This run is already done. `--fresh` repeats it.")
     else:
         gpus, devices = gpus_here(recipe)
         if not gpus and any(stage.trains for stage in stages):
-            render = f"; `recipe render {recipe.document.file}` writes what the cluster needs"
+            render = f"; `recipe render {recipe.document.file}` generates the files for the cluster"
             raise Stop(
                 "This machine has no GPU that training could use.",
                 f"`recipe rehearse {recipe.document.file}` runs all of it here with a tiny model"
@@ -78,7 +78,7 @@ def _compare_precision(plan: Plan, gpus: list[str], tell: Tell) -> None:
     for kind, chosen_precision in plan.facts.get("precision", {}).items():
         able = here.fp8 if chosen_precision == "fp8" else here.bf16 or chosen_precision == "fp32"
         if not able:
-            tell(f"  {kind}: planned in {chosen_precision}, which {here.title} cannot do; set `model.precision`")
+            tell(f"  {kind}: planned in {chosen_precision}, which {here.title} does not support; set `model.precision`")
         elif here.fp8 and chosen_precision == "bf16" and kind in plan.facts["fp8_stages"]:
             tell(f"  {kind}: planned in bf16; {here.title} could do fp8 with `machines.gpu: {here.name}`")
 
@@ -106,7 +106,7 @@ def _on_these(recipe: Recipe, gpus: list[str], tell: Tell) -> list[Override]:
         changes.append(Override("train.effective_batch_size", None, None, BY, "follows the GPUs"))
     shared = recipe.settings.get("distribution", "ddp") not in ("ddp", "auto")
     if count == 1 and shared and not sharding.by_zero_alone(recipe):
-        changes.append(Override("distribution", None, "ddp", BY, "one GPU has nothing to share"))
+        changes.append(Override("distribution", None, "ddp", BY, "one GPU has no other to share with"))
     here, made = changed(recipe, changes)
     known = catalog.gpu(recipe.machines.gpu)
     for name in sorted(set(gpus)):
@@ -145,7 +145,7 @@ def rehearse(
     # The first stage also makes the twin of the base model, from the rows that it prepares.
     prepares = with_config(recipe, plan.stages[0], rehearsal.stands_in(recipe, run.path))
     plan = replace(plan, stages=(prepares, *plan.stages[1:]))
-    tell("What stands in for the real thing")
+    tell("Substitutions for the rehearsal")
     for override in made:
         tell(f"  {override}")
     for line in introduction(plan):
@@ -164,11 +164,9 @@ def rehearse(
         )
         rows = PreparedRows.read(Path(place.data_dir))
         if not rows:
-            raise Stop(
-                "The stage `data` is not finished, and what is trained follows from its rows.", "Leave out `--stage`."
-            )
+            raise Stop("The stage `data` is not finished, and training depends on its rows.", "Leave out `--stage`.")
         second, more = changed(first, rehearsal.after_data(first, rows, run.path))
-        tell("What stands in for it, now that the rows are known")
+        tell("More substitutions, from the rows")
         for line in rehearsal.shown(recipe, more, rows):
             tell(f"  {line}")
         made += more
@@ -210,7 +208,7 @@ def report(plan: Plan) -> Iterator[str]:
     for on_record in parts.hooks("on_record"):
         yield from on_record(plan)
     yield ""
-    yield f"Everything is in {run.shown}/"
+    yield f"All results are in {run.shown}/"
 
 
 def _details(summary: Summary) -> Iterator[str]:
@@ -251,7 +249,7 @@ def _tokens(plan: Plan, trained: list[Summary]) -> Iterator[str]:
 def _answers(rows: list[dict[str, str]], rehearsed: bool) -> Iterator[str]:
     if rows and rehearsed:
         yield ""
-        yield "A tiny model speaks in scraps; what counts is whose words they are, before and after:"
+        yield "The twin is tiny, so it writes fragments. Compare whose words it uses before and after training:"
     for row in rows:
         yield ""
         yield f"  {row['question']}"

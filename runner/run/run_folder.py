@@ -19,7 +19,7 @@ from runner.tools.problem import Stop
 from runner.tools.run_files import CONFIG, LOCK, PLANNED, RUN, SUMMARY
 
 ROOT = Path(RUNS)
-FRESH = "`--fresh` deletes that run and begins anew; `--out DIR` keeps it and uses another folder."
+FRESH = "`--fresh` deletes that run and starts again; `--out DIR` keeps it and uses another folder."
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class RunFolder:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise Stop(
-                    f"Another command is at work in `{self.path}`.",
+                    f"Another command is using `{self.path}`.",
                     "Wait for it, or name another folder with `--out`.",
                 ) from None
             yield
@@ -153,7 +153,8 @@ def open_for(run: RunFolder, recipe_name: str, fresh: bool, remedy: str = "") ->
     entries = [entry for entry in run.path.iterdir() if entry.name != LOCK]
     if not run.state and any(entry.name != "data" for entry in entries):
         raise Stop(
-            f"`{run.path}` holds files that are no run.", remedy or "Name an empty or a new folder with `--out`."
+            f"`{run.path}` contains files that do not belong to a run.",
+            remedy or "Name an empty or a new folder with `--out`.",
         )
     if not fresh:
         require_of(run, recipe_name, remedy or FRESH)
@@ -165,7 +166,7 @@ def open_for(run: RunFolder, recipe_name: str, fresh: bool, remedy: str = "") ->
 def require_of(run: RunFolder, recipe_name: str, remedy: str) -> None:
     """Raises Stop where the folder holds a run of another recipe."""
     if (owner := run.state.recipe) not in ("", recipe_name):
-        raise Stop(f"`{run.path}` holds a run of the recipe `{owner}`.", remedy)
+        raise Stop(f"`{run.path}` contains a run of the recipe `{owner}`.", remedy)
 
 
 def _forget(run: RunFolder, made_here: bool) -> None:
@@ -191,15 +192,14 @@ def find(name: str, given: str | None) -> RunFolder:
         if not (path / RUN).is_file():
             raise Stop(
                 f"`{given}` is not a run folder.",
-                "A run folder holds `run.json`; `recipe rehearse` and `recipe run` make one.",
+                "A run folder contains `run.json`. `recipe rehearse` and `recipe run` create one.",
             )
         return RunFolder.at(path)
     runs = [run for run in (folder(name, kind) for kind in ("run", "rehearsal")) if (run.path / RUN).is_file()]
     if not runs:
         raise Stop(
             f"There is no run of `{name}` below `{ROOT}/`.",
-            "`recipe rehearse` and `recipe run` make one; name another with `--run DIR`. "
-            "A run on the cluster is shown by `recipe status`, and comes here with `recipe fetch`.",
+            "`recipe rehearse` and `recipe run` create one; `--run DIR` names another. `recipe status` shows runs on the cluster, and `recipe fetch` downloads them.",
         )
     return max(runs, key=_newest)
 

@@ -107,8 +107,8 @@ def plan_of(run: RunFolder) -> Plan:
         return Plan.read(json.dumps(_moved(facts, there, str(run.path))))
     except (KeyError, TypeError, ValueError):
         raise Stop(
-            f"`{run.shown}` has no plan on record, or a broken one.",
-            "The command that made the run writes it when it is called again, and repeats nothing that is done.",
+            f"`{run.shown}` has no recorded plan, or a broken one.",
+            "Run the command that made the run again. It writes the plan, and repeats nothing that is done.",
         ) from None
 
 

@@ -238,7 +238,7 @@ def check_weights(folder: Path) -> int:
 
     files = weight_files(folder)
     if not files:
-        raise Stop(f"`{folder}` holds no weights.")
+        raise Stop(f"`{folder}` contains no weights.")
     index = read_json(folder / "model.safetensors.index.json")
     named = set(index["weight_map"].values()) if isinstance(index, dict) else set()
     if missing := sorted(named - {file.name for file in files}):

@@ -42,11 +42,11 @@ EXTRAS = {
     "flash": {"flash_attn"},
     "gguf": {"llama_cpp"},
     "registry": {"model_registry"},
-    "report": {"jinja2"},
+    "report": {"jinja2", "pydantic"},
     "serve": {"fastapi", "openai", "uvicorn"},
     "train": {
         *("PIL", "accelerate", "axolotl", "bitsandbytes", "datasets", "deepspeed", "gradio", "huggingface_hub"),
-        *("liger_kernel", "lm_eval", "numpy", "openpyxl", "peft", "pyarrow", "pydantic", "tokenizers", "torch"),
+        *("liger_kernel", "lm_eval", "numpy", "openpyxl", "peft", "pyarrow", "tokenizers", "torch"),
         *("torchao", "transformers", "trl"),
     },
 }

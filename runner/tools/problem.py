@@ -102,4 +102,4 @@ def report_bug() -> str:
     ) as report:
         report.write(f"recipe-runner {__version__}\n")
         traceback.print_exc(file=report)
-    return f"This is a bug in recipe-runner, not in your recipe. Its trace is in {report.name}; please report it."
+    return f"This is a bug in recipe-runner, not in your recipe. {report.name} has the details; please report it."

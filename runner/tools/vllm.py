@@ -37,13 +37,13 @@ class ServedAdapter:
     def refusals(self) -> Iterator[str]:
         """Why it is not served beside its base model, a sentence without its full stop each."""
         if room_for(self.rank) is None:
-            yield f"its rank is {self.rank}, and vLLM serves {RANKS[-1]} at most"
+            yield f"its rank is {self.rank}, and vLLM serves ranks up to {RANKS[-1]}"
         if self.whole:
-            yield f"it holds whole layers ({listed(self.whole)}, `modules_to_save`), which vLLM does not load with an adapter"
+            yield f"it contains whole layers ({listed(self.whole)}, `modules_to_save`), which vLLM does not load with an adapter"
         if self.bias != "none":
-            yield f"it holds biases (`bias: {self.bias}`), which vLLM does not load with an adapter"
+            yield f"it contains biases (`bias: {self.bias}`), which vLLM does not load with an adapter"
         if self.dora:
-            yield "it is a DoRA, which vLLM does not know"
+            yield "it is a DoRA adapter, which vLLM does not support"
 
 
 def planned(config: Mapping[str, Any]) -> ServedAdapter:

@@ -161,13 +161,11 @@ def _end_of_the_one_before(blocks: BlocksSettings, before: str, stop: Callable[[
     step = step_of(checkpoint) if checkpoint else None
     if checkpoint is None or step != blocks.first_step:
         stop(
-            f"This context length goes on at step {blocks.first_step:,}, and `{before}` "
-            f"{f'ends at step {step:,}' if step else 'holds no complete checkpoint'}. Run the context length before it first."
+            f"This context length continues at step {blocks.first_step:,}, but `{before}` {(f'ends at step {step:,}' if step else 'has no complete checkpoint')}. Run the context length before it first."
         )
     if not has_optimizer(checkpoint):
         stop(
-            f"`{checkpoint}` holds no state of the optimizer, so the curriculum would forget its momentum here. "
-            "Save it with `distribution: fsdp` and full state, or with zero2."
+            f"`{checkpoint}` has no optimizer state, so the curriculum would lose its momentum here. Save it with `distribution: fsdp` and full state, or with zero2."
         )
     return checkpoint
 

@@ -23,7 +23,7 @@ def base_of(adapter: Path, known: Base | None = None) -> Base:
     NotAnAdapter."""
     facts = read_json(adapter / "adapter_config.json")
     if not isinstance(facts, dict) or not list(adapter.glob("adapter_model.*")):
-        raise NotAnAdapter(f"`{adapter}` holds no adapter (adapter_config.json and adapter_model.safetensors).")
+        raise NotAnAdapter(f"`{adapter}` contains no adapter (adapter_config.json and adapter_model.safetensors).")
     base, revision = known or (facts.get("base_model_name_or_path"), facts.get("revision"))
     if not base:
         raise NotAnAdapter(f"`{adapter}/adapter_config.json` does not name the base model.")

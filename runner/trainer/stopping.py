@@ -63,14 +63,13 @@ class Watchdog(TrainerCallback):
         expected, here = self.settings.world_size, PartialState()
         if here.num_processes != expected:
             self.stop(
-                f"The plan has {expected} processes training together, and {here.num_processes} found each other. "
-                "Each would train all the data on its own. Start it through the launcher that the plan names."
+                f"The plan needs {expected} processes that train together, but {here.num_processes} found each other. Each would train on all the data alone. Start them with the launcher that the plan names."
             )
         if expected > 1:
             together = here.distributed_type not in (DistributedType.NO,) and torch.distributed.is_initialized()
             backend = torch.distributed.get_backend() if together else "none"
             if self.settings.backend not in backend:
-                self.stop(f"The plan has the processes talk over {self.settings.backend}, and here it is {backend}.")
+                self.stop(f"The plan uses {self.settings.backend} between the processes, but they use {backend}.")
 
     def _compare_share(self, args: Any, dataloader: Any) -> None:
         """Each process must see its share of the rows and no more."""
@@ -81,25 +80,22 @@ class Watchdog(TrainerCallback):
         share = rows / (args.per_device_train_batch_size * processes)
         if not math.floor(share) <= batches <= math.ceil(share):
             self.stop(
-                f"Each process should see {math.ceil(share)} batches an epoch, a share of {rows} rows in {processes}, "
-                f"and sees {batches}. The data is not divided as the plan says."
+                f"Each process should read {math.ceil(share)} batches in an epoch, its share of {rows} rows in {processes}, but it reads {batches}. The data is not divided as planned."
             )
 
     def _judge(self, name: str, loss: float, step: int) -> None:
         what = "validation loss" if name == "eval_loss" else "loss"
         if not math.isfinite(loss):
             self.stop(
-                f"The {what} at step {step} is {loss}: training has broken. Lower `learning_rate`, or use `precision: bf16` (`fp32` on a GPU without bf16)."
+                f"The {what} at step {step} is {loss}: training has diverged. Lower `learning_rate`, or use `precision: bf16` (`fp32` on a GPU without bf16)."
             )
         if loss == 0 and not self.zero_loss_allowed:
             self.stop(
-                f"The {what} at step {step} is exactly 0, which no real text gives: the model's weights or the data's "
-                "labels are broken. Look at the prepared data, and at the model that this training began with."
+                f"The {what} at step {step} is exactly 0, which no real text gives. The model's weights or the data's labels are broken. Check the prepared data, and the model that training started from."
             )
         if not self.first_loss_seen and self.vocabulary and loss > (ceiling := CEILING * math.log(self.vocabulary)):
             self.stop(
-                f"The first {what} is {loss:.2f}, above {ceiling:.2f}; a model that knows nothing has "
-                f"{math.log(self.vocabulary):.2f}. The weights that this training began with are broken or were not loaded."
+                f"The first {what} is {loss:.2f}, above {ceiling:.2f}; a model that knows nothing has {math.log(self.vocabulary):.2f}. The weights that training started from are broken or were not loaded."
             )
         self.first_loss_seen = True
 
@@ -226,7 +222,7 @@ class TimeLimit(TrainerCallback):
             control.should_save |= args.save_strategy == "steps"
             if state.is_world_process_zero:
                 print(
-                    f"The time limit of {self.limit:g} s ends training after step {state.global_step} of {state.max_steps}.",
+                    f"The time limit of {self.limit:g} s ended training after step {state.global_step} of {state.max_steps}.",
                     flush=True,
                 )
         return control
@@ -330,10 +326,7 @@ class Preemption(TrainerCallback):
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.waits and self._decide(args):
             if state.is_world_process_zero:
-                said = (
-                    f"It was asked to end (SIGTERM), as a cluster does that takes a machine back. Step {state.global_step:,} "
-                    "is saved, and the same command goes on from there."
-                )
+                said = f"Training was asked to stop (SIGTERM). A cluster does this when it takes a machine back. Step {state.global_step:,} is saved, and the same command continues from there."
                 print(said, flush=True)
                 write_json(self.run_dir / STOPPED, {"message": said})
             # A launcher that sees one process end ends the others, which may still write.

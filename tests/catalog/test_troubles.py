@@ -80,18 +80,18 @@ WAITS = "[rank%d]:[E1] [Rank %d] Watchdog caught collective operation timeout: W
 @pytest.mark.parametrize(
     ("waiting", "world", "late"),
     [
-        ({0: 7, 1: 7, 2: 7}, 4, "Rank 3 came late, or not at all: ranks 0 to 2 waited"),
-        ({1: 7, 2: 7, 3: 7}, 0, "Rank 0 came late, or not at all: ranks 1 to 3 waited"),
-        ({5: 7, 6: 7, 7: 7}, 0, "Rank 4 came late, or not at all: ranks 5 to 7 waited"),
-        ({0: 7, 1: 7, 2: 6}, 3, "Rank 2 came late, or not at all: ranks 0 and 1 waited"),
-        ({0: 7, 2: 7, 4: 7}, 6, "Ranks 1, 3 and 5 came late, or not at all: ranks 0, 2 and 4 waited"),
-        ({0: 7, 1: 7}, 2, "All of ranks 0 and 1 were at collective 7 (ALLREDUCE), for 10 minutes: none came late"),
+        ({0: 7, 1: 7, 2: 7}, 4, "Rank 3 came late or never: ranks 0 to 2 waited"),
+        ({1: 7, 2: 7, 3: 7}, 0, "Rank 0 came late or never: ranks 1 to 3 waited"),
+        ({5: 7, 6: 7, 7: 7}, 0, "Rank 4 came late or never: ranks 5 to 7 waited"),
+        ({0: 7, 1: 7, 2: 6}, 3, "Rank 2 came late or never: ranks 0 and 1 waited"),
+        ({0: 7, 2: 7, 4: 7}, 6, "Ranks 1, 3 and 5 came late or never: ranks 0, 2 and 4 waited"),
+        ({0: 7, 1: 7}, 2, "All of ranks 0 and 1 were at collective 7 (ALLREDUCE), for 10 minutes. None was late"),
         (
             {4: 7, 5: 7, 6: 7, 7: 7},
             0,
-            "Ranks 4 to 7 waited at collective 7 (ALLREDUCE), for 10 minutes; the logs of other",
+            "Ranks 4 to 7 waited at collective 7 (ALLREDUCE), for 10 minutes. The logs of the other",
         ),
-        ({2: 7}, 0, "Rank 2 waited at collective 7 (ALLREDUCE), for 10 minutes; the logs of other machines"),
+        ({2: 7}, 0, "Rank 2 waited at collective 7 (ALLREDUCE), for 10 minutes. The logs of the other machines"),
     ],
 )
 def test_who_came_late(waiting, world, late):

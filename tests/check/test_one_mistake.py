@@ -19,9 +19,9 @@ TASK = "seven-b", "tasks: [hellaswag]"
 
 # A starter, a piece of it, what a person makes of that, how the line begins that is named, and words of what is said.
 MISTAKES = [
-    (SURVIVAL, "\ntrain: ", "\n#train: ", "#train:", "stands behind a `#`"),
+    (SURVIVAL, "\ntrain: ", "\n#train: ", "#train:", "is commented out"),
     (SURVIVAL, "\ntrain: ", "\n# train: ", "# train:", "they belong to `model`"),
-    (SURVIVAL, "\nmodel: ", "\n#model: ", "#model:", "stands behind a `#`"),
+    (SURVIVAL, "\nmodel: ", "\n#model: ", "#model:", "is commented out"),
     (SURVIVAL, "\ndata: ", "\n# data: ", "# data:", "they belong to `train`"),
     (SURVIVAL, "\ndemo: ", "\n#demo: ", "#demo:", "they belong to `openshift`"),
     (SEVEN_B, "\nsft: ", "\n#sft: ", "#sft:", "they belong to `pretrain`"),
@@ -30,7 +30,7 @@ MISTAKES = [
         "  data:                               # questions",
         "  #data:     # questions",
         "#data:",
-        "behind a `#`",
+        "is commented out",
     ),
     (
         SURVIVAL,
@@ -39,9 +39,9 @@ MISTAKES = [
         "last_layers:",
         "Write `train:` above",
     ),
-    (SURVIVAL, "  epochs: 4", "epochs: 4", "epochs: 4", "Put 2 blanks in front of it."),
-    (SURVIVAL, "  queue: default", "queue: default", "queue: default", "Put 2 blanks in front of it."),
-    (SURVIVAL, "    - How do I treat", "- How do I treat", "- How do I treat", "Put 4 blanks in front of it."),
+    (SURVIVAL, "  epochs: 4", "epochs: 4", "epochs: 4", "Indent it by 2 spaces."),
+    (SURVIVAL, "  queue: default", "queue: default", "queue: default", "Indent it by 2 spaces."),
+    (SURVIVAL, "    - How do I treat", "- How do I treat", "- How do I treat", "Indent it by 4 spaces."),
     (SURVIVAL, "  questions:  ", "questions:  ", "questions:", "It belongs to `demo`."),
     (SURVIVAL, "    - name: trained", "      name: trained", "name: trained", "Write `- name: trained-models-pvc`"),
     (SURVIVAL, "    - name: workspace", "      name: workspace", "name: workspace", "write `- name:`"),
@@ -76,7 +76,13 @@ MISTAKES = [
     (SURVIVAL, "gpu_memory: 45 GB", "gpu_memory: 20gb", "gpu_memory: 20gb", "Write `20 GB`."),
     (SURVIVAL, "time: 45 min", "time: 45 minutes", "time: 45", "Write `45 min`."),
     (SURVIVAL, "size_gib: 50", "size_gib: 20GB", "size_gib: 20GB", "Write the number without `GB`: 20"),
-    (SURVIVAL, "learning_rate: 5.0e-5", "learning_rate: 0,0002", "learning_rate: 0,0002", "a point: 0.0002"),
+    (
+        SURVIVAL,
+        "learning_rate: 5.0e-5",
+        "learning_rate: 0,0002",
+        "learning_rate: 0,0002",
+        "a decimal point instead of the comma: 0.0002",
+    ),
     (
         SURVIVAL,
         "mount: /shared/models  ",
@@ -89,7 +95,7 @@ MISTAKES = [
     (GEMMA, "gpus: [2, 3]", "gpus: [2 3]", "gpus: [2 3]", "[2, 3]"),
     (SURVIVAL, "base: HuggingFaceTB/SmolLM3-3B", "base: ./data/nothing", "base: ./data", "There is no folder"),
     (SURVIVAL, "base: HuggingFaceTB/SmolLM3-3B", "base: ./dta", "base: ./dta", "Did you mean `./data`?"),
-    (SURVIVAL, "base: HuggingFaceTB/SmolLM3-3B", "base: data", "base: data", "holds no readable `config.json`"),
+    (SURVIVAL, "base: HuggingFaceTB/SmolLM3-3B", "base: data", "base: data", "has no readable `config.json`"),
     (SURVIVAL, "base: HuggingFaceTB/SmolLM3-3B", "base: smollm3", "base: smollm3", "`HuggingFaceTB/SmolLM3-3B`?"),
 ]
 
@@ -134,7 +140,7 @@ def test_what_a_file_lacks_is_said_once(tmp_path):
         (SURVIVAL, "model", "max_seq_length", "sequence_len"),
         ("lyrics", "train", "r", "lora_rank"),
         (SEVEN_B, "lora", "r", "rank"),
-        (SURVIVAL, "model", "lr", "learning_rate`, and belongs to `train"),
+        (SURVIVAL, "model", "lr", "learning_rate`, and it belongs to `train"),
     ],
 )
 def test_other_tools_names_of_settings_are_known(starter, section, theirs, ours):
@@ -144,7 +150,7 @@ def test_other_tools_names_of_settings_are_known(starter, section, theirs, ours)
 
 def test_what_is_no_whole_number_is_not_too_small_as_well():
     (found,) = examine(RECIPES / f"{SEVEN_B}.yaml", from_options(("lora.alpha=0.5",)))
-    assert found.message == "`alpha` must be a whole number, and 0.5 is not."
+    assert found.message == "`alpha` must be a whole number, but 0.5 is not."
 
 
 def test_every_synonym_means_settings_and_commands_that_there_are():

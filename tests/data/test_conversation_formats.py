@@ -150,7 +150,7 @@ def test_spreadsheets_and_saved_folders_give_the_same_messages_and_check_reads_t
     asked = ['data.question="[question]"', 'data.answer="[answer]"'] if form == "columns" else []
     problems = recipe(f"data.path={path}", *asked)
     assert {problem.severity for problem in problems} == {"note"}
-    told_of = [problem for problem in problems if "told from their columns" in problem.message]
+    told_of = [problem for problem in problems if "because of their columns" in problem.message]
     assert [f"form {form}" in problem.message for problem in told_of] == [True] * (form != "columns")
     report = prepare(wanted(path, **told(form)), tmp_path / "out")
     assert report.form.startswith(form) and not report.bad_lines

@@ -90,7 +90,7 @@ def test_processes_that_see_all_the_data_are_stopped(watchdog, golden_message):
     dog = watchdog(world_size=2)
     args = SimpleNamespace(per_device_train_batch_size=4, sample_packing=False)
     dog._compare_share(args, loader(rows=80, batches=10))
-    with pytest.raises(TrainingStopped, match="sees 20") as stopped:
+    with pytest.raises(TrainingStopped, match="reads 20") as stopped:
         dog._compare_share(args, loader(rows=80, batches=20))
     golden_message(stopped.value)
 

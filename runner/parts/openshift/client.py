@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -118,6 +120,7 @@ class Response(Protocol):
 
     status: int
     data: bytes
+    headers: Mapping[str, str]
 
     def stream(self, size: int) -> Iterator[bytes]: ...
 
@@ -132,7 +135,8 @@ def connect() -> Cluster:
         config.load_kube_config(config_file=file, client_configuration=settings)
         _, context = config.list_kube_config_contexts(config_file=file)
         namespace = (context or {}).get("context", {}).get("namespace", "default")
-        return Cluster(rest.RESTClientObject(settings).pool_manager, settings, namespace)
+        user = (context or {}).get("context", {}).get("user", "")
+        return Cluster(rest.RESTClientObject(settings).pool_manager, settings, namespace, user)
     except (config.ConfigException, OSError) as error:
         raise Stop(
             f"No cluster is known on this machine: {str(error).splitlines()[0]}",
@@ -182,18 +186,39 @@ class Cluster:
     TryAgain where it does not answer; `request` alone raises Refused, with the status and the cluster's own words.
 
     pool: connections of urllib3; configuration: as the official client has it, with the server and the credentials;
-    namespace: that of the kubeconfig's current context.
+    namespace, user: those of the kubeconfig's current context.
     """
 
-    def __init__(self, pool: Any, configuration: Any, namespace: str) -> None:
+    def __init__(self, pool: Any, configuration: Any, namespace: str, user: str = "") -> None:
         self.pool, self.configuration = pool, configuration
-        self.namespace = namespace
+        self.namespace, self.user = namespace, user
+        # How far the cluster's clock is ahead of this machine's, by its last answer.
+        self.ahead = timedelta()
         # When each kind of request was answered last, by `_kind_of`.
         self.answered: dict[tuple[str, ...], float] = {}
 
     @property
     def server(self) -> str:
         return str(self.configuration.host)
+
+    def now(self) -> datetime:
+        """The time by the cluster's clock, by which its objects and logs are stamped."""
+        return datetime.now(UTC) + self.ahead
+
+    def person(self) -> str:
+        """Who this user is to the cluster; the kubeconfig's name of the user where it does not answer (before
+        Kubernetes 1.28)."""
+        api = "authentication.k8s.io/v1"
+        review = {"apiVersion": api, "kind": "SelfSubjectReview"}
+        try:
+            return str(
+                self._json("POST", f"/apis/{api}/selfsubjectreviews", (), review)["status"]["userInfo"]["username"]
+            )
+        except Refused as refused:
+            if refused.status == 401 or passes(refused.status):
+                raise refused.stop("SelfSubjectReview", "", "") from None
+            # `oc login` names a user NAME/SERVER.
+            return self.user.partition("/")[0]
 
     def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
         """The object, or None where there is none of that name, or no such kind."""
@@ -335,6 +360,8 @@ class Cluster:
                 preload_content=False,
                 timeout=urllib3.Timeout(connect=TIMEOUT_SECONDS[0], read=TIMEOUT_SECONDS[1]),
             )
+            with suppress(ValueError, TypeError):  # of a proxy's own answer
+                self.ahead = parsedate_to_datetime(response.headers.get("Date", "")) - datetime.now(UTC)
             if not stream or response.status >= 300:
                 _ = response.data  # which reads it
         except (urllib3.exceptions.HTTPError, OSError) as error:

@@ -3,11 +3,13 @@
 Imports that only one command needs are in it, because `recipe status` is asked often.
 """
 
+import shlex
 import sys
 import webbrowser
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import click
@@ -31,6 +33,7 @@ from runner.parts.openshift import client, jobs, pipeline, watch
 from runner.parts.openshift.client import Cluster, connect
 from runner.parts.openshift.diagnose import why
 from runner.parts.openshift.errors import TryAgain, pause
+from runner.parts.openshift.jobs import Confirm, Owner
 from runner.parts.openshift.pipeline import Milestone
 from runner.parts.openshift.status import ENDED, FAILED, FINISHED, JobState, early_stop, look
 from runner.plan import Plan, Stage
@@ -46,6 +49,13 @@ from runner.tools.problem import Stop, errors_of
 from runner.tools.process import HOST
 
 stage_option = click.option("--stage", metavar="NAME", help="The stage that is meant.")
+take_over_option = click.option(
+    "--take-over",
+    "taken",
+    metavar="PERSON",
+    multiple=True,
+    help="Do it to a job that PERSON has sent, without asking. `--yes` is not enough for that.",
+)
 
 
 def open_plan(path: str, sets: tuple[str, ...]) -> Plan:
@@ -85,6 +95,12 @@ def job_at_work(cluster: Cluster, plan: Plan, name: str | None) -> Manifest:
     return find_job(cluster, plan, milestone.stage if milestone else plan.stages[-1])
 
 
+def elsewhere(job: Manifest | None, path: str) -> list[str]:
+    """Who has sent a job, where it came from another recipe file or machine."""
+    owner = Owner.of(job) if job else Owner()
+    return [str(owner)] if owner.person and owner != Owner.here(path, owner.person) else []
+
+
 @click.command()
 @click.argument("paths", metavar="RECIPE...", nargs=-1, required=True, shell_complete=complete_recipe)
 @set_option
@@ -112,6 +128,7 @@ def site(paths: tuple[str, ...], sets: tuple[str, ...], out: str | None) -> None
 @click.option(
     "--yes", is_flag=True, help="End a running job of the recipe as it was before it changed, without asking."
 )
+@take_over_option
 @click.option(
     "--all", "every", is_flag=True, help="Go on by itself, on the cluster, through every stage and gate after it."
 )
@@ -126,6 +143,7 @@ def submit(
     stage: str | None,
     dry_run: bool,
     yes: bool,
+    taken: tuple[str, ...],
     every: bool,
     follow: bool,
     target: str | None,
@@ -161,7 +179,8 @@ def submit(
     cluster = connect()
     planner = forecasting()
     written = planner.written(recipe, here) if planner and validate.TOO_LARGE not in allowed else {}
-    how = sending.Sending(say, confirm(yes), target, dry_run, files, rows, written)
+    owner = Owner.here(path, cluster.person())
+    how = sending.Sending(say, confirm(yes, taken), target, dry_run, files, rows, written, owner=owner)
     what = controller.submit_all(cluster, plan, how) if every else sending.submit(cluster, plan, stage, how)
     if dry_run:
         end("The cluster has judged it; nothing was sent.", "submit", path)
@@ -176,17 +195,16 @@ def submit(
         end("It is on the cluster.", "status", path)
 
 
-def confirm(yes: bool) -> Callable[[str], bool]:
-    """Asks on a terminal; elsewhere `--yes` must say so beforehand."""
+def confirm(yes: bool, taken: tuple[str, ...]) -> Confirm:
+    """Asks on a terminal; elsewhere `--yes` must answer beforehand, and `--take-over` for another person's job."""
 
-    def ask(question: str) -> bool:
-        if yes:
+    def ask(said: str, what: str, person: str) -> bool:
+        if person in taken if person else yes:
             return True
         if not sys.stdin.isatty():
-            raise Stop(
-                question.replace("End it and start anew?", "It was not ended."), "`--yes` ends it and starts anew."
-            )
-        return click.confirm(question)
+            how = f"ask {person} first, then add `--take-over {shlex.quote(person)}`" if person else "add `--yes`"
+            raise Stop(f"{said} It stays as it is.", f"To {what}, {how}.")
+        return click.confirm(f"{said} {what.capitalize()}?")
 
     return ask
 
@@ -263,7 +281,7 @@ def status(
         end("So far they are.", "status", "RECIPE")
         return
     plan = open_plan(path, sets)
-    _stages(connect(), plan, stage)
+    _stages(connect(), plan, stage, path)
     end("So far it is.", "logs", path, "-f")
 
 
@@ -288,10 +306,10 @@ def _table(cluster: Cluster, namespace: str, keep_watching: bool) -> None:
             pause()
 
 
-def _show(cluster: Cluster, name: str, job: Manifest) -> None:
+def _show(cluster: Cluster, name: str, job: Manifest, path: str) -> None:
     state = look(cluster, job)
-    say(f"{name}: {watch.line(state)}")
-    for reason in why(cluster, state):
+    say(f"{name}: {watch.line(state)}{jobs.by(job)}")
+    for reason in (*elsewhere(job, path), *why(cluster, state)):
         say(f"  {reason}")
 
 
@@ -304,8 +322,8 @@ def _early(cluster: Cluster, milestone: Milestone) -> str:
     return f"; {ended.told}" if ended else ""
 
 
-def _stages(cluster: Cluster, plan: Plan, only: str | None) -> None:
-    """Every stage and every gate, or those of one stage."""
+def _stages(cluster: Cluster, plan: Plan, only: str | None, path: str) -> None:
+    """Every stage and every gate, or those of one stage. path: of the recipe."""
     if only:
         plan.stage(only)
     there = jobs.ours(cluster, plan)
@@ -316,24 +334,25 @@ def _stages(cluster: Cluster, plan: Plan, only: str | None) -> None:
         if only not in (None, stage):
             continue
         if milestone.of_gate and milestone.job and state in (*ENDED, pipeline.PROMOTED):
-            say(f"{name}: {'closed' if state == FAILED else 'promoted' if state == pipeline.PROMOTED else 'open'}")
+            verdict = "closed" if state == FAILED else "promoted" if state == pipeline.PROMOTED else "open"
+            say(f"{name}: {verdict}{jobs.by(milestone.job)}")
             for text in (*pipeline.table(cluster, milestone), *pipeline.promotion(milestone.job).splitlines()):
                 say(f"  {text}")
         elif milestone.job and (milestone.at_work or state == FAILED):
-            _show(cluster, name, milestone.job)
+            _show(cluster, name, milestone.job, path)
             if state in (pipeline.CHANGED, pipeline.GOING):
                 say(f"  {state[0].upper()}{state[1:]}.")
         else:
-            say(f"{name}: {state}{_early(cluster, milestone)}")
+            say(f"{name}: {state}{_early(cluster, milestone)}{jobs.by(milestone.job)}")
     if not only and (job := pipeline.driver_of(cluster, plan)):
-        say(f"driver: {pipeline.driver_state(job)}")
+        say(f"driver: {pipeline.driver_state(job)}{jobs.by(job)}")
         for text in pipeline.driver_why(cluster, job):
             say(f"  {text}")
     for run in () if only else pipeline.runs_of(cluster, plan):
         say(f"run `{run}` of Kubeflow Pipelines: goes on by itself")
     for job in pipeline.beside(there, plan, way):
         kind, name = job["kind"], job["metadata"]["name"]
-        _show(cluster, f"{kind} `{name}`", job)
+        _show(cluster, f"{kind} `{name}`", job, path)
         command = f"oc delete {kind.lower()} {name} -n {plan.site['namespace']}"
         say(f"  The recipe has no such stage any more. To end it: {command}")
 
@@ -349,6 +368,9 @@ def logs(path: str, sets: tuple[str, ...], stage: str | None, node: int, follow:
     plan = open_plan(path, sets)
     cluster = connect()
     job = job_at_work(cluster, plan, stage)
+    # Beside the log, so that it can be piped on as it is.
+    for text in elsewhere(job, path):
+        click.echo(text, err=True)
     if follow:
         meta = job["metadata"]
         watch.follow_log(cluster, lambda: cluster.get(job["kind"], meta["namespace"], meta["name"]), node, say)
@@ -356,7 +378,6 @@ def logs(path: str, sets: tuple[str, ...], stage: str | None, node: int, follow:
     for line in watch.whole_log(cluster, job, node):
         say(line)
     for reason in why(cluster, look(cluster, job)):
-        # Beside the log, so that it can be piped on as it is.
         click.echo(reason, err=True)
     end("The log ends here for now.", "status", path)
 
@@ -380,6 +401,8 @@ def fetch(path: str, sets: tuple[str, ...], stage: str | None, to: str | None, e
     chosen = plan.stage(stage) if stage else plan.stages[-1]
     folder = run_folder.folder(plan.name, "run", to)
     transfer.require_imported(folder, plan)
+    for text in elsewhere(next(iter(jobs.existing(cluster, plan, chosen)), None), path):
+        say(text)
     came, number = transfer.fetch(cluster, plan, chosen, folder.path, say, everything)
     current = transfer.record_results(folder, plan, chosen, number, say)
     say(f"{came} files fetched; everything is in {(Path(to) if to else folder.path) / chosen.folder}")
@@ -394,20 +417,31 @@ def fetch(path: str, sets: tuple[str, ...], stage: str | None, to: str | None, e
 @recipe_path
 @set_option
 @stage_option
-def stop(path: str, sets: tuple[str, ...], stage: str | None) -> None:
+@click.option("--yes", is_flag=True, help="End a job from another recipe file or machine of yours, without asking.")
+@take_over_option
+def stop(path: str, sets: tuple[str, ...], stage: str | None, yes: bool, taken: tuple[str, ...]) -> None:
     """End a recipe's job and delete it. Results and checkpoints stay on the claim.
 
     That is what is at work or not done yet, a stage or the gate after it; with --stage the stage and its gate. The driver of
-    `submit --all` ends with it, and a run of Kubeflow Pipelines.
+    `submit --all` ends with it, and a run of Kubeflow Pipelines. A job from another person, machine or recipe file is ended
+    only after a question.
     """
+    from runner.parts.openshift.submit import ask
+
     plan = open_plan(path, sets)
     cluster = connect()
+    mine, asked = Owner.here(path, cluster.person()), cache(confirm(yes, taken))
     ended = []
 
     def end_job(job: Manifest) -> None:
+        ask(job, mine, asked)
         jobs.delete(cluster, job["kind"], job["metadata"]["namespace"], job["metadata"]["name"])
         ended.append(f"{job['kind']} `{job['metadata']['name']}`")
 
+    # After a no everything is as it was.
+    for one in pipeline.milestones(cluster, plan):
+        if one.job and one.at_work and stage in (None, one.stage.name):
+            ask(one.job, mine, asked)
     # Before what it would send again.
     if driver := pipeline.driver_of(cluster, plan):
         end_job(driver)
@@ -471,7 +505,7 @@ def why_on_cluster(path: str, sets: tuple[str, ...], stage: str | None) -> list[
     cluster = connect()
     state = look(cluster, job_at_work(cluster, plan, stage))
     kind, meta = state.job["kind"], state.job["metadata"]
-    told = why(cluster, state) or ["Nothing stands in its way."]
+    told = [*elsewhere(state.job, path), *(why(cluster, state) or ["Nothing stands in its way."])]
     return [f"{kind} `{state.name}` in `{meta['namespace']}`: {watch.line(state)}", *told]
 
 
@@ -483,5 +517,7 @@ def promote_on_cluster(
 
     plan = open_plan(path, sets)
     cluster = connect()
+    for text in elsewhere(next(iter(jobs.existing(cluster, plan, plan.stage(stage))), None), path):
+        tell(text)
     controller.promote(cluster, plan, plan.stage(stage), by, reason, tell)
     controller.wake(cluster, plan, tell)

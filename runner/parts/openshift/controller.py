@@ -17,10 +17,10 @@ from runner.parts.openshift.client import Cluster, connect_in_pod
 from runner.parts.openshift.driver_job import ACCOUNT
 from runner.parts.openshift.errors import TryAgain, patient, patiently, pause
 from runner.parts.openshift.helper_pod import finished
-from runner.parts.openshift.jobs import PROMOTE, Sent, sent
+from runner.parts.openshift.jobs import PROMOTE, Owner, Sent, sent
 from runner.parts.openshift.pipeline import Milestone
 from runner.parts.openshift.status import FAILED
-from runner.parts.openshift.submit import Sending, Tell, make_room, post, seal, step
+from runner.parts.openshift.submit import Sending, Tell, ask, make_room, post, seal, step
 from runner.parts.openshift.transfer import Files
 from runner.parts.openshift.watch import Failed
 from runner.plan import PLAN_FILE, Plan, Stage
@@ -78,12 +78,13 @@ def submit_all(cluster: Cluster, plan: Plan, how: Sending) -> Sent | None:
     if how.dry_run:
         how.tell(f"The cluster would accept {what.kind} `{what.name}`, which takes everything after it.")
     else:
-        _send(cluster, plan, what, how.tell)
+        _send(cluster, plan, what, how)
     return what
 
 
 def wake(cluster: Cluster, plan: Plan, tell: Tell) -> None:
-    """Starts the driver again after a promotion, with its former options, where it was made from this very recipe."""
+    """Starts the driver again after a promotion, with its former options and owner, where it was made from this very
+    recipe."""
     job = pipeline.driver_of(cluster, plan)
     if job is None or pipeline.walks(job):
         return
@@ -91,22 +92,23 @@ def wake(cluster: Cluster, plan: Plan, tell: Tell) -> None:
     options = {name: command[command.index(name) + 1] for name in ("--target", "--files") if name in command}
     what = pipeline.driver_sent(plan, options.get("--target"), options.get("--files", ""))
     if pipeline.same_driver(job, what):
-        _send(cluster, plan, what, tell)
+        _send(cluster, plan, what, Sending(tell, _nobody, owner=Owner.of(job)))
     else:
         tell("`recipe submit RECIPE --all` goes on by itself, with the recipe as it is now.")
 
 
-def _send(cluster: Cluster, plan: Plan, what: Sent, tell: Tell) -> None:
-    there = pipeline.driver_of(cluster, plan)
+def _send(cluster: Cluster, plan: Plan, what: Sent, how: Sending) -> None:
+    there, tell = pipeline.driver_of(cluster, plan), how.tell
     if there and pipeline.walks(there) and pipeline.same_driver(there, what):
         tell(f"{what.kind} `{what.name}` is there already, and goes on by itself; nothing changes.")
         return
     if there:
+        ask(there, how.owner, how.confirm)
         make_room(cluster, there, tell)
     seal(cluster, what, tell)
     for manifest in what.support:
         cluster.apply(manifest)
-    post(cluster, what, tell)
+    post(cluster, what, how.owner, tell)
     tell("It takes stage after stage and gate after gate; this machine may sleep. A closed gate ends it.")
 
 
@@ -157,9 +159,13 @@ def walk(
 
     Raises Stop with the reason where it cannot continue: a closed gate, a failed stage, or a refusal of the cluster.
     """
-    alone = submit.Sending(tell, _nobody, target, files=Files("", {}, {}, sent=files_key), alone=True)
+    files = Files("", {}, {}, sent=files_key)
     while True:
         try:
+            # The driver sends for whoever has sent it; a run of Kubeflow Pipelines, which names its stage, for itself.
+            driver = None if stage else pipeline.driver_of(cluster, plan)
+            owner = Owner.of(driver) if driver else Owner()
+            alone = Sending(tell, _nobody, target, files=files, alone=True, owner=owner)
             for milestone in pipeline.milestones(cluster, plan, files_key):
                 if milestone.done and (milestone.stage.name, milestone.of_gate) == (stage, of_gate):
                     return milestone
@@ -176,11 +182,9 @@ def walk(
             pause()
 
 
-def _nobody(question: str) -> bool:
+def _nobody(said: str, what: str, person: str) -> bool:
     """The answer to what only a person may decide."""
-    raise Stop(
-        question.replace("End it and start anew?", "It was not ended."), "`recipe submit RECIPE --all` asks you."
-    )
+    raise Stop(f"{said} It stays as it is.", "`recipe submit RECIPE --all` asks you.")
 
 
 def main(arguments: list[str]) -> int:

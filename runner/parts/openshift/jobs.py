@@ -1,6 +1,9 @@
 """A recipe's objects on the cluster: what to send, in which order, and how to find them again."""
 
+import socket
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -26,10 +29,45 @@ CONTAINER = {"PyTorchJob": "pytorch", "TrainJob": "node"}
 PART = "recipe-runner/part"
 # The data files that were sent before a job: one hash for all.
 FILES = "recipe-runner/files"
+# Who sent a job, from which machine and recipe file: written when it is sent, because rendered files are alike everywhere.
+OWNER = ("recipe-runner/sent-by", "recipe-runner/sent-from-host", "recipe-runner/sent-from-file")
 # The pods of `runner.parts.openshift.helper_pod`, each with one container of that name.
 FETCH, SEND, PROMOTE, LOOK = "fetch", "send", "promote", "look"
 # The containers that do a pod's work, whoever else runs in it.
 WORKING = (*CONTAINER.values(), batch.PREPARE, batch.GATE, driver_job.PART, FETCH, SEND, PROMOTE, LOOK)
+
+
+# Given a fact, what to do about it (`end it`) and the other person whom it concerns (empty: none), asks whoever gave the
+# command; True for yes. Raises Stop where no one can be asked.
+Confirm = Callable[[str, str, str], bool]
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Who sent a job. person: as the cluster calls them; host, file: the machine and the recipe file that it came from.
+    All are empty for a job that does not record them."""
+
+    person: str = ""
+    host: str = ""
+    file: str = ""
+
+    @classmethod
+    def of(cls, job: Manifest) -> "Owner":
+        return cls(*(annotation(job, name) for name in OWNER))
+
+    @classmethod
+    def here(cls, path: str, person: str = "") -> "Owner":
+        """Whoever gives a command now, with the recipe file in `path`."""
+        return cls(person, socket.gethostname(), str(Path(path).resolve()))
+
+    def another(self, owner: "Owner") -> str:
+        """The person who owns something, where that is somebody else; empty where either is unknown."""
+        return owner.person if self.person and owner.person != self.person else ""
+
+    def __str__(self) -> str:
+        if not self.person:
+            return "Who sent it is not recorded: an older version, `oc apply` or Kubeflow Pipelines sent it."
+        return f"{self.person} sent it from {self.host}, with the recipe file `{self.file}`."
 
 
 @dataclass(frozen=True)
@@ -136,6 +174,12 @@ def container(job: Manifest) -> str:
 def annotation(job: Manifest, name: str) -> str:
     """An annotation of a job; empty where it has none of that name."""
     return str((job["metadata"].get("annotations") or {}).get(name, ""))
+
+
+def by(job: Manifest | None) -> str:
+    """Who has sent a job, to go on a line about it; empty where that is unknown."""
+    person = Owner.of(job).person if job else ""
+    return f" (sent by {person})" if person else ""
 
 
 def conditions_of(manifest: Manifest) -> Manifests:

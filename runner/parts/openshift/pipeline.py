@@ -21,7 +21,7 @@ from runner.tools.problem import Stop
 
 MISSING, CHANGED, UNDER_WAY, PROMOTED, GOING = (
     "not sent yet",
-    "made before the recipe or its data changed",
+    "made from another version of the recipe or its data",
     "under way",
     "promoted",
     "being deleted",

@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from functools import partial
 
 from runner import parts
@@ -16,7 +16,7 @@ from runner.parts.jobs.podspec import KEY, KEY_SECRET
 from runner.parts.openshift import helper_pod, jobs, pipeline
 from runner.parts.openshift.client import MANAGER, Cluster, Manifests, address
 from runner.parts.openshift.errors import Refused, patiently
-from runner.parts.openshift.jobs import Sent
+from runner.parts.openshift.jobs import Confirm, Owner, Sent
 from runner.parts.openshift.pipeline import CLAIM, Claims
 from runner.parts.openshift.status import FAILED, TRAINING, JobState, ended, going
 from runner.parts.openshift.transfer import Files, upload
@@ -27,8 +27,6 @@ from runner.tools.names import listed
 from runner.tools.problem import Stop
 
 Tell = Callable[[str], None]
-# Asks the person a question; True for yes. Raises Stop where nobody can be asked.
-Confirm = Callable[[str], bool]
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 GIB = 2**30
 SETTING = "`openshift.claims[].storage_class`"
@@ -43,7 +41,7 @@ class Sending:
     """How a plan is sent. target: the kind of training job, None for that of the recipe's cluster; dry_run: whether the
     cluster only judges; files: what is sent to the claim before the first stage; contents: the hashes of each stage's
     data files, by its name; none where they are not here (see `runner.data.report.contents`); written: the bytes that the
-    recipe writes to each claim, by its name.
+    recipe writes to each claim, by its name; owner: who sends it.
 
     alone: whether the driver sends it. The driver tries nothing again that has failed, and a person's machine has
     already done what only it can do: the key, the files, the look into the image.
@@ -57,6 +55,7 @@ class Sending:
     contents: Mapping[str, str] = field(default_factory=dict)
     written: Mapping[str, int] = field(default_factory=dict)
     alone: bool = False
+    owner: Owner = field(default_factory=Owner)
 
     @property
     def files_key(self) -> str:
@@ -116,6 +115,8 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
                 "To run it again: `recipe stop RECIPE`, then `recipe submit RECIPE`.",
             )
         tell(f"{what.kind} `{what.name}` is there already, made from this very recipe; nothing changes.")
+        if not alone and milestone.job and (whose := Owner.of(milestone.job)) not in (Owner(), how.owner):
+            tell(str(whose))
         if milestone.done:
             tell("It has finished; its stage runs again when what it is made from changes.")
             return None
@@ -128,10 +129,10 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
         # Those first that somebody is asked about: after a no everything is as it was.
         before = [jobs.sent(plan, other.stage, how.target, other.of_gate) for other in outdated]
         at_work = [job for other in before for job in sender.existing(other)]
-        for job in (*at_work, *there):
-            _ask(job, how.confirm)
         # First of all what would send the recipe as it was again; it is soon sent anew.
         walking = [] if alone else pipeline.outdated_driver(cluster, plan, how.target, how.files_key)
+        for job in (*walking, *at_work, *there):
+            ask(job, how.owner, how.confirm, replaces=job not in walking)
         for run in () if alone else pipeline.outdated_runs(cluster, plan):
             pipeline.end_run(cluster, plan, run)
             tell(f"The run `{run}` of Kubeflow Pipelines, of the recipe as it was: ended")
@@ -271,7 +272,7 @@ class _Sender:
         if _looks(sent) and not alone:
             contents = self.how.contents.get(sent.stage.name, "")
             helper_pod.require_rows(cluster, sent.plan, sent.stage, contents, tell)
-        post(cluster, sent, tell)
+        post(cluster, sent, self.how.owner, tell)
 
 
 def _size(claim: Manifest) -> float:
@@ -304,10 +305,12 @@ def _heal(cluster: Cluster, sent: Sent, job: Manifest | None, tell: Tell) -> Non
                 tell(f"ConfigMap `{made['name']}`, which its pods read, was gone; it is there again")
 
 
-def post(cluster: Cluster, sent: Sent, tell: Tell) -> None:
-    """Sends the job itself, after its support. Then deletes the config maps of earlier jobs of this name, where this
-    person may; nothing reads them any more."""
-    cluster.apply(sent.job)
+def post(cluster: Cluster, sent: Sent, owner: Owner, tell: Tell) -> None:
+    """Sends the job itself, after its support, with its owner's marks. Then deletes the config maps of earlier jobs of
+    this name, where this person may; nothing reads them any more."""
+    job = copy.deepcopy(sent.job)
+    job["metadata"]["annotations"] |= dict(zip(jobs.OWNER, astuple(owner), strict=True)) if owner.person else {}
+    cluster.apply(job)
     tell(f"{sent.kind} `{sent.name}` in `{sent.namespace}`")
     with suppress(Stop):
         for name in _config_maps(cluster, sent):
@@ -330,17 +333,20 @@ def seal(cluster: Cluster, sent: Sent, tell: Tell) -> None:
         tell(f"Secret `{KEY_SECRET}`, the key of `{sent.namespace}`; what its pods measure is sealed with it")
 
 
-def _ask(job: Manifest, confirm: Confirm) -> None:
-    """Asks whether an older job of this recipe that is under way may go. Raises Stop after a no."""
-    kind, meta = job["kind"], job["metadata"]
-    if (
-        not ended(job)
-        and not going(job)
-        and not confirm(
-            f"{kind} `{meta['name']}` is under way, made from this recipe as it was before it changed. End it and start anew?"
-        )
-    ):
-        raise Stop(f"{kind} `{meta['name']}` goes on; nothing was sent.")
+def ask(job: Manifest, mine: Owner, confirm: Confirm, replaces: bool = False) -> None:
+    """Asks whether a job that is there may go: one under way, unless it is one's own and nothing `replaces` it, and
+    every one of another person. Raises Stop after a no."""
+    owner, end = Owner.of(job), ended(job)
+    person, name = mine.another(owner), f"{job['kind']} `{job['metadata']['name']}`"
+    if going(job) or (end and not person) or (owner == mine and not replaces):
+        return
+    said = f"{name} {f'has {end}' if end else 'is under way'}"
+    said += f"{', made from another version of this recipe' if replaces else ''}.{f' {owner}' if owner != mine else ''}"
+    if person and replaces and (folder := jobs.annotation(job, kubernetes.RUN_DIR)):
+        said += f" Its results are in `{folder}`, and yours would replace them, unless you change the `name` of your recipe."
+    what = ("replace it" if end else "end it and start again") if replaces else "delete it"
+    if not confirm(said, what, person):
+        raise Stop(f"{name} stays as it is.")
 
 
 def make_room(cluster: Cluster, job: Manifest, tell: Tell) -> None:

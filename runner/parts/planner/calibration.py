@@ -67,7 +67,6 @@ class Beside:
             planned=max(0.0, self.planned - waiting),
             allocated=round((self.summary.gpu_memory_gib or 0) * gib),
             reserved=round((self.summary.gpu_reserved_gib or 0) * gib),
-            planned_allocated=self.foreseen.tensors or 0,
         )
 
 
@@ -155,8 +154,7 @@ ENOUGH = 19
 class Observed(Record):
     """One stage of a run beside its plan. run: what tells it from others. gpu: the card's label. seconds: of a step,
     without what the plan thinks that GPUs wait for each other; planned: by the formulas alone. allocated, reserved: the
-    most that PyTorch's tensors, and its allocator, took of a GPU, bytes; 0 where nobody looked. planned_allocated: by
-    the formulas."""
+    most that PyTorch's tensors, and its allocator, took of a GPU, bytes; 0 where nobody looked."""
 
     run: str = ""
     gpu: str = ""
@@ -164,7 +162,6 @@ class Observed(Record):
     planned: float = 0.0
     allocated: int = 0
     reserved: int = 0
-    planned_allocated: int = 0
 
 
 @dataclass(frozen=True)

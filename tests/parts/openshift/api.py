@@ -59,6 +59,8 @@ ROLES = {
     for one in yaml.safe_load_all((ROOT / "openshift/lyric-professor/access.yaml").read_text("utf-8"))
     if one["kind"] == "Role"
 }
+# Which every person who has logged in may ask.
+WHO_AM_I = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 # The keys of service accounts that have a role of their own, each of its own name.
 KEY_OF = {"recipe-driver": "sha256~the-drivers-own"}
 ADDRESS = re.compile(
@@ -104,7 +106,7 @@ class Api:
     quota, forbidden: texts with which pods, or everything, are refused; refused_parts: the same for pods of a
     `recipe-runner/part`; accounts: the service accounts that the site has made; watchers: who is told of every new object, with
     its plural and namespace; ending_seconds: how long pods take to end, and what owns them to be gone; requests: what was asked,
-    `VERB path`.
+    `VERB path`; people: who each token is of; of all others it is Ann; clock: how many seconds it is ahead of this machine's.
     """
 
     def __init__(self, namespace: str, version: str = "3.5") -> None:
@@ -132,6 +134,8 @@ class Api:
         self.accounts = ["recipe-driver", "recipe-runner"]
         self.watchers: list[Callable[[str, str, dict[str, Any]], None]] = []
         self.requests: list[str] = []
+        self.people: dict[str, str] = {}
+        self.clock = 0.0
         self.lock = threading.RLock()
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self.server.daemon_threads = True
@@ -152,10 +156,12 @@ class Api:
         self.server.shutdown()
         self.server.server_close()
 
-    def kubeconfig(self, path: Path, namespace: str, token: str = "sha256~not-a-real-token") -> Path:
+    def kubeconfig(self, path: Path, namespace: str, token: str = "sha256~not-a-real-token", who: str = "ann") -> Path:
+        """who: the name that the file gives the user, as `oc login` does."""
+        name = f"{who}/{self.url.removeprefix('http://')}"
         cluster = {"name": "tests", "cluster": {"server": self.url}}
-        context = {"name": "tests", "context": {"cluster": "tests", "user": "tests", "namespace": namespace}}
-        user = {"name": "tests", "user": {"token": token}}
+        context = {"name": "tests", "context": {"cluster": "tests", "user": name, "namespace": namespace}}
+        user = {"name": name, "user": {"token": token}}
         value = {"apiVersion": "v1", "kind": "Config", "current-context": "tests"}
         path.write_text(yaml.safe_dump(value | {"clusters": [cluster], "contexts": [context], "users": [user]}))
         return path
@@ -444,6 +450,9 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
+        def date_time_string(self, timestamp: float | None = None) -> str:
+            return super().date_time_string((timestamp or time.time()) + api.clock)
+
         def handle_any(self) -> None:
             parts = urlsplit(self.path)
             query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
@@ -467,6 +476,11 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
                     raise No(401, "Unauthorized")
                 if parts.path == "/apis/storage.k8s.io/v1/storageclasses" and "storageclasses" not in api.missing:
                     self.send(200, json.dumps({"kind": "StorageClassList", "items": api.storage}).encode())
+                    return
+                if parts.path == WHO_AM_I and "selfsubjectreviews" not in api.missing:
+                    token = self.headers["Authorization"].removeprefix("Bearer ")
+                    user = {"username": api.people.get(token, "ann")}
+                    self.send(201, json.dumps({"kind": "SelfSubjectReview", "status": {"userInfo": user}}).encode())
                     return
                 match = ADDRESS.match(parts.path)
                 if not match or match["plural"] in api.missing or match["plural"] not in KINDS:

@@ -38,6 +38,14 @@ class Site:
         sets = ["--set", f"openshift.namespace={self.namespace}", *without]
         return cli._code([verb, str(ROOT / path), *sets, *rest])
 
+    def becomes(self, person: str, monkeypatch) -> None:
+        """From now on the commands are this person's, at a machine of their own."""
+        token = f"sha256~the-token-of-{person}"
+        self.api.people[token] = person
+        file = self.api.kubeconfig(Path(f"kubeconfig-{person}").absolute(), self.namespace, token, person)
+        monkeypatch.setenv("KUBECONFIG", str(file))
+        monkeypatch.setattr("socket.gethostname", lambda: f"{person}s-desk")
+
     def pods(self, job: str = "survival", count: int = 4) -> list[dict[str, Any]]:
         """The pods that the operator has made, waited for."""
         for _ in range(300):

@@ -252,7 +252,7 @@ def test_a_verdict_on_the_recipe_as_it_was_opens_nothing(site, capsys, change, f
     finish(site, *ALL[:5])
     assert recipe(site, "submit", "--stage", "sft", "--set", change) == 1
     error = capsys.readouterr().err
-    assert f"{first} comes first" in error and "made before the recipe or its data changed" in error
+    assert f"{first} comes first" in error and "made from another version of the recipe or its data" in error
     assert site.job(name="seven-b-sft") is None
 
 
@@ -346,7 +346,10 @@ def test_a_running_stage_of_the_recipe_as_it_was_is_ended_after_a_yes(site, caps
     capsys.readouterr()
     assert recipe(site, "status", *changed, "--stage", "pretrain-512") == 0
     shown = capsys.readouterr().out
-    assert "pretrain-512: waiting for machines" in shown and "  Made before the recipe or its data changed." in shown
+    assert (
+        "pretrain-512: waiting for machines" in shown
+        and "  Made from another version of the recipe or its data." in shown
+    )
     assert recipe(site, "submit", *changed) == 1
     assert "`seven-b-pretrain-512` is under way" in capsys.readouterr().err
     assert site.job(name="seven-b-pretrain-512") is not None
@@ -542,7 +545,7 @@ def test_a_promotion_holds_for_the_recipe_that_it_was_given_for(site, capsys, cl
     capsys.readouterr()
     assert recipe(site, "submit", "--stage", "dpo", "--set", "sft.gates.0=perplexity < 14") == 1
     error = capsys.readouterr().err
-    assert "the gate after `sft` comes first" in error and "before the recipe or its data changed" in error
+    assert "the gate after `sft` comes first" in error and "from another version of the recipe or its data" in error
 
 
 def test_each_stages_file_is_in_its_config_map(site):

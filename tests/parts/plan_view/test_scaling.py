@@ -126,6 +126,13 @@ def test_no_list_of_counts_is_said(text):
         _counts(text)
 
 
+@pytest.mark.parametrize("text", ["2,1,…,8", "1,1,…,4", "3,4,…,16", "1,2,…,2"])
+def test_dots_that_continue_nothing_are_explained(text, recipe_command, golden_message):
+    done = recipe_command("plan", SURVIVAL, "--machines", text)
+    assert done.returncode == 2
+    golden_message(done.stderr)
+
+
 def test_a_line_a_count_on_one_screen(recipe_command, golden_message):
     for path in (SURVIVAL, SEVEN_B):
         done = recipe_command("plan", path, "--machines", "1,2,4,…,1024", "--price", "2", "--rows", "2845")

@@ -75,7 +75,7 @@ def test_the_sealed_recipe_of_a_run_is_the_recipe(path, tmp_path):
 def test_a_folder_that_is_no_run_and_a_recipe_with_errors_are_said(tmp_path):
     with pytest.raises(Stop, match="This folder is no run"):
         diff.opened(str(tmp_path))
-    with pytest.raises(Stop, match="There is no such file"):
+    with pytest.raises(Stop, match="This file does not exist"):
         diff.opened("survial")
     with pytest.raises(Stop, match="`epochs` must be"):
         between("train.epochs=-3")

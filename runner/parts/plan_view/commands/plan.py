@@ -23,7 +23,7 @@ from runner.recipe.recipe import Recipe
 from runner.scenarios import translate
 from runner.scenarios.targets import place
 from runner.tools.files import write_text
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, errors_of
 
 # The same limit as a recipe's.
 MOST_MACHINES = 1024
@@ -118,7 +118,7 @@ def plan(
         _draw(planned, picture)
     if style == "json":
         say(report.as_json(planned, found, nodes, traced))
-        return 1 if planned.problems else 0
+        return 1 if errors_of(planned.problems) else 0
     text.answer(planned, found)
     if in_parts:
         text.details(planned, nodes, traced)
@@ -134,15 +134,16 @@ def plan(
         hint = problem.hint.replace(forecast.OFFERED, said)
         if found:
             hint = hint.replace(limits.MORE_STEPS_OFFERED, "")
-        say(f"\n{replace(problem, hint=hint.rstrip())}")
+        say(f"\n{replace(problem, hint=hint.strip())}")
     if picture:
         say(f"\n{picture}: memory over a step, and time by stage")
+    wrong = errors_of(planned.problems)
     if planned.problems:
         then = ("plan", path, "--apply", "1") if found and not sets else ("plan", path, "--details")
-        end("As it stands it does not hold.", *then)
+        end("The recipe does not fit." if wrong else "The recipe can run, but the notes above apply.", *then)
     else:
         end("It holds by all that is known here.", "rehearse", path)
-    return 1 if planned.problems else 0
+    return 1 if wrong else 0
 
 
 def _apply(planned: Planned, found: list[Offer], taken: int) -> int:
@@ -190,9 +191,12 @@ def _counts(given: str | None) -> list[int]:
         parts = [part.strip() for part in (given or "").split(",") if part.strip()]
         for at, part in enumerate(parts):
             if part in ("…", "..."):
-                step, end = counts[-1] // counts[-2], int(parts[at + 1])
-                while step > 1 and counts[-1] * step < end:
-                    counts.append(counts[-1] * step)
+                (before, last), end = counts[-2:], int(parts[at + 1])
+                if (times := last // before) < 2 or last % before or end <= last:
+                    hint = "They multiply as the two counts before them do, up to a larger one: --machines 1,2,…,8"
+                    raise Stop(f"The dots in `--machines {given}` have nothing to continue.", hint, code=2)
+                while counts[-1] * times < end:
+                    counts.append(counts[-1] * times)
             else:
                 counts.append(int(part))
     except (ValueError, IndexError, ZeroDivisionError):
