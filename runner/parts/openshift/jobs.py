@@ -12,7 +12,7 @@ from runner.parts.jobs import batch, kubernetes
 from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import driver_job
 from runner.parts.openshift.client import Cluster, Manifests
-from runner.parts.openshift.errors import in_time, patiently
+from runner.parts.openshift.errors import in_time
 from runner.plan import Plan, Stage
 from runner.scenarios.targets import target as target_of
 from runner.tools.problem import Stop
@@ -300,10 +300,16 @@ def node_number(pod: Manifest) -> int:
     return int(index) if index.isdigit() else 0
 
 
-def delete(cluster: Cluster, kind: str, namespace: str, name: str) -> None:
-    """Deletes an object and waits until it is gone. Raises Stop where it stays."""
-    patiently(lambda: cluster.delete(kind, namespace, name))
-    gone(cluster, kind, namespace, name)
+def named(job: Manifest) -> str:
+    return f"{job['kind']} `{job['metadata']['name']}`"
+
+
+def delete(cluster: Cluster, there: Manifest, deleted: list[str]) -> None:
+    """Deletes this very object, adds its name to `deleted`, and waits until it is gone. Raises Stop where it stays."""
+    kind, meta = there["kind"], there["metadata"]
+    cluster.delete(kind, meta["namespace"], meta["name"], meta["uid"])
+    deleted.append(named(there))
+    gone(cluster, kind, meta["namespace"], meta["name"])
 
 
 def gone(cluster: Cluster, kind: str, namespace: str, name: str, uid: str = "") -> None:

@@ -25,7 +25,7 @@ def problems(recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Probl
         return []  # an architecture without formulas; `plan` says so
     notes += [*storage.problems(recipe.document, plan, forecasts), *limits.beyond_card(recipe, forecasts)]
     notes += forecast.notes(recipe, forecasts)
-    notes += forecast.ended_by_deadline(recipe, forecasts, preparing.of(recipe, plan, look=False))
+    notes += forecast.ended_by_deadline(recipe, forecasts, preparing.of(recipe, plan))
     return [note for note in (*notes, *_few(recipe, plan)) if note]
 
 

@@ -419,7 +419,7 @@ def test_an_architecture_that_cannot_be_built_is_said(edited, recipe_command):
     done = recipe_command("plan", path, "--exact")
     assert done.returncode == 1 and "made_up" in done.stderr and "Traceback" not in done.stderr
     (note,) = examine(path)
-    assert note.severity == "note" and "of the type `made_up`" in note.message
+    assert note.severity == "note" and "`made_up`" in note.message
 
 
 def test_an_architecture_without_formulas_is_named(tmp_path, edited, recipe_command, golden_message):
@@ -433,7 +433,7 @@ def test_an_architecture_without_formulas_is_named(tmp_path, edited, recipe_comm
     assert "mamba" in done.stderr
     golden_message(done.stderr)
     (note,) = examine(path)
-    assert note.severity == "note" and "of the type `mamba`" in note.message
+    assert note.severity == "note" and "`mamba`" in note.message
 
 
 def test_a_plan_takes_well_under_a_second():

@@ -11,7 +11,7 @@ import pytest
 
 from runner.check.validate import examine, load, override
 from runner.commands import cli
-from runner.parts.planner import recipe_offers
+from runner.parts.planner import memory_offers, recipe_offers
 from runner.parts.planner.formulas import Loss
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.recipe_offers import Offer, OfferScope
@@ -167,6 +167,16 @@ def test_fp8_counts_on_a_card_that_has_it():
     cards = [offer for offer in offered("minimal pipeline")[1] if offer.scope == OfferScope.MACHINES]
     assert any("in FP8" in words for offer in cards for words in offer.loses)
     assert all(offer.cost is None for offer in cards), "the price of one card is not another's"
+
+
+def test_a_smaller_model_with_a_stricter_licence_is_offered_last():
+    """Of those that fit: SmolLM3 is a little smaller than Llama 3.2 3B, and free."""
+    before = Planned.of(load(ROOT / "recipes" / LYRICS)[0])
+    (stage,) = before.forecasts
+    lines, work = memory_offers.Lines.of(before.recipe, stage.stage), stage.workload
+    found = [next(memory_offers._smaller_model(lines, work, budget * 2**30)) for budget in (30, 24)]
+    named = [advice.changes["model.base"] for advice in found]
+    assert named == ["microsoft/Phi-3-mini-4k-instruct", "HuggingFaceTB/SmolLM3-3B"]
 
 
 def test_a_card_that_nobody_knows_gets_no_offers(own):
