@@ -179,6 +179,10 @@ class Forecasting(Protocol):
         """The bytes that a plan writes to each claim, by its name; nothing where there are no formulas for the model."""
         ...
 
+    def on_processor(self, recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
+        """The same as `predictions`, for this machine's processor, which is measured first."""
+        ...
+
     def predictions(self, recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
         """What is planned for each stage that trains; nothing where there are no formulas for the model."""
         ...

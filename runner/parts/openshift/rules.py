@@ -180,11 +180,14 @@ def only_here(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 
 
 def placeholder_commit(recipe: Recipe) -> Iterator[Problem]:
-    """No rule: the starter recipe has to hold a placeholder, and only what is rendered from it does not work."""
+    """A note, because the starter holds a placeholder and works everywhere else; `submit` refuses it."""
     code = recipe.code_from_git
-    if code and not code.commit.strip("0"):
-        message = "This commit is a placeholder; on the cluster, pods would not find it and would not start."
-        hint = "Push your copy of this project, and write its address and what `git rev-parse HEAD` prints."
+    if code and "openshift" in recipe.settings and not code.commit.strip("0"):
+        message = "This commit is a placeholder. Pods would not find it, so `recipe submit` refuses it."
+        hint = (
+            "Push your copy of this project, and write its address and the commit that `git rev-parse HEAD` prints. Or delete "
+            "`image` and `openshift.image`: pods then start from an image that the namespace builds."
+        )
         yield recipe.note("image.code_from_git.commit", message, hint)
 
 
@@ -358,8 +361,8 @@ def mlflow_is_there(recipe: Recipe) -> Iterator[Problem]:
 
 
 RULES = (
-    *(storage, pods_fit, links_are_used, data_place, deadline),
-    *(names, anothers_image, folders, ports, trackers, mlflow_is_there, stated_twice, secrets_beside_code),
+    *(storage, pods_fit, links_are_used, data_place, deadline, names, anothers_image, folders, ports),
+    *(trackers, mlflow_is_there, stated_twice, secrets_beside_code, placeholder_commit),
 )
 # What whoever renders or sends a recipe is to know of its files, and `check` need not say.
-RENDER_NOTES = (placeholder_commit, only_here)
+RENDER_NOTES = (only_here,)

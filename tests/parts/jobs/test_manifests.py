@@ -1050,7 +1050,7 @@ def test_recipes_that_share_a_claim_get_room_for_both_and_embed_in_one_image():
     twin = replace(plan, name="twin", claims_gib={"trained-models-pvc": 500})
     files = site.render([plan, twin])
     claims = called(files, "PersistentVolumeClaim")
-    assert claims["lyric-professor", "trained-models-pvc"]["spec"]["resources"]["requests"]["storage"] == "540Gi"
+    assert claims["lyric-professor", "trained-models-pvc"]["spec"]["resources"]["requests"]["storage"] == "550Gi"
     assert claims["lyric-professor", "workspace-pvc"]["spec"]["resources"]["requests"]["storage"] == "50Gi"
     (build,) = called(files, "BuildConfig").values()
     assert build["spec"]["strategy"]["dockerStrategy"]["buildArgs"][0]["value"] == "survival twin"

@@ -366,7 +366,7 @@ def test_a_claim_that_is_too_small_for_what_the_recipe_writes_takes_no_job(site,
     assert site.recipe("submit", *options, "--allow", "too-large") == 0, "for those who know better"
 
 
-@pytest.mark.parametrize("size, fits", [("33Gi", False), ("34Gi", True), ("34G", False), ("40G", True), ("5Pi", True)])
+@pytest.mark.parametrize("size, fits", [("41Gi", False), ("42Gi", True), ("44G", False), ("45G", True), ("5Pi", True)])
 @pytest.mark.parametrize("bytes_alone", [False, True])
 def test_a_claim_needs_what_the_recipe_writes_and_no_room_beside_it(site, size, fits, bytes_alone):
     if bytes_alone and size.endswith("Gi"):
@@ -377,7 +377,7 @@ def test_a_claim_needs_what_the_recipe_writes_and_no_room_beside_it(site, size, 
 
 @in_process
 def test_a_claim_that_is_being_enlarged_counts_with_its_new_size(site):
-    site.claim("trained-models-pvc", size="40Gi")
+    site.claim("trained-models-pvc", size="50Gi")
     site.set_status("PersistentVolumeClaim", "trained-models-pvc", {"capacity": {"storage": "5Gi"}})
     assert site.recipe("submit", "--dry-run") == 0
 
