@@ -3,7 +3,7 @@ Without PyTorch, because the plan and a job's status read them too."""
 
 import math
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -231,7 +231,8 @@ class HeldOut:
 
 
 def keep_held_out(dataset: Any, folder: Path) -> None:
-    """Writes rows of a tokenised data set, evenly spaced where it has too many; nothing without such a data set."""
+    """Writes rows of a tokenised data set, evenly spaced where it has too many rows or tokens; nothing without such a
+    data set."""
     file = folder / HELD_OUT
     count = len(dataset) if dataset is not None and hasattr(dataset, "__getitem__") else 0
     if not count or not {"input_ids", "labels"} <= set(dataset[0]):
@@ -240,19 +241,20 @@ def keep_held_out(dataset: Any, folder: Path) -> None:
     import pyarrow as pa
     from pyarrow import parquet
 
-    kept: dict[str, list[Any]] = {"input_ids": [], "labels": []}
-    tokens = 0
-    for number in range(min(count, HELD_OUT_ROWS)):
-        row = dataset[number * count // min(count, HELD_OUT_ROWS)]
-        tokens += len(row["input_ids"])
-        if tokens > HELD_OUT_TOKENS and number:
-            break
-        for name in kept:
-            kept[name].append(list(map(int, row[name])))
-    kind = pa.list_(pa.int32())
-    table = pa.table({name: pa.array(rows, kind) for name, rows in kept.items()})
+    rows = _spaced(range(count), min(count, HELD_OUT_ROWS))
+    lengths = [len(dataset[row]["input_ids"]) for row in rows]
+    # Ending at the limit would keep the first rows alone, which may be all of one data set.
+    fewer = next((n for n in range(len(rows), 1, -1) if sum(_spaced(lengths, n)) <= HELD_OUT_TOKENS), 1)
+    kept, kind = [dataset[row] for row in _spaced(rows, fewer)], pa.list_(pa.int32())
+    columns = {name: [list(map(int, row[name])) for row in kept] for name in ("input_ids", "labels")}
+    table = pa.table({name: pa.array(column, kind) for name, column in columns.items()})
     with replacing(file) as partial:
         parquet.write_table(table.replace_schema_metadata({IN_ALL: str(count)}), partial, compression="zstd")
+
+
+def _spaced(things: Sequence[int], count: int) -> list[int]:
+    """So many of them, evenly spaced."""
+    return [things[number * len(things) // count] for number in range(count)]
 
 
 def read_held_out(file: Path) -> HeldOut | None:

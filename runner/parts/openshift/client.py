@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -117,6 +119,7 @@ class Response(Protocol):
 
     status: int
     data: bytes
+    headers: Mapping[str, str]
 
     def stream(self, size: int) -> Iterator[bytes]: ...
 
@@ -188,12 +191,18 @@ class Cluster:
     def __init__(self, pool: Any, configuration: Any, namespace: str, user: str = "") -> None:
         self.pool, self.configuration = pool, configuration
         self.namespace, self.user = namespace, user
+        # How far the cluster's clock is ahead of this machine's, by its last answer.
+        self.ahead = timedelta()
         # When each kind of request was answered last, by `_kind_of`.
         self.answered: dict[tuple[str, ...], float] = {}
 
     @property
     def server(self) -> str:
         return str(self.configuration.host)
+
+    def now(self) -> datetime:
+        """The time by the cluster's clock, by which its objects and logs are stamped."""
+        return datetime.now(UTC) + self.ahead
 
     def person(self) -> str:
         """Who this user is to the cluster; the kubeconfig's name of the user where it does not answer (before
@@ -347,6 +356,8 @@ class Cluster:
                 preload_content=False,
                 timeout=urllib3.Timeout(connect=TIMEOUT_SECONDS[0], read=TIMEOUT_SECONDS[1]),
             )
+            with suppress(ValueError, TypeError):  # of a proxy's own answer
+                self.ahead = parsedate_to_datetime(response.headers.get("Date", "")) - datetime.now(UTC)
             if not stream or response.status >= 300:
                 _ = response.data  # which reads it
         except (urllib3.exceptions.HTTPError, OSError) as error:

@@ -181,7 +181,7 @@ def _missing_pods(state: JobState) -> Iterator[str]:
     elif (
         not there
         and not state.job.get("status")
-        and (minutes := seconds(state.job["metadata"].get("creationTimestamp")) // 60)
+        and (minutes := seconds(state.job["metadata"].get("creationTimestamp"), state.now) // 60)
     ):
         yield (
             f"Nobody has taken it up in {minutes:.0f} minutes: the operator of {state.job['kind']}s may be down. Ask the "

@@ -43,7 +43,8 @@ _CONDITION_ENDS = {"Succeeded": FINISHED, "Complete": FINISHED, "Failed": FAILED
 @dataclass(frozen=True)
 class JobState:
     """phase: one of the above; job, pods, events, workload: as the cluster has them; replaced: pods that others have
-    replaced; progress: how far training is; unread: why that is unknown, where the log could not be read."""
+    replaced; progress: how far training is; unread: why that is unknown, where the log could not be read; now: by the
+    cluster's clock."""
 
     phase: str
     job: Manifest
@@ -53,6 +54,7 @@ class JobState:
     progress: JobProgress = field(default_factory=lambda: JobProgress())
     replaced: Manifests = field(default_factory=list)
     unread: str = ""
+    now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     @property
     def name(self) -> str:
@@ -80,7 +82,7 @@ def look(cluster: Cluster, job: Manifest) -> JobState:
     known, unread = JobProgress(), ""
     if phase == TRAINING:
         try:
-            known = progress(first_log(cluster, job, pods, stamped=True), _started(pods[0]), datetime.now(UTC))
+            known = progress(first_log(cluster, job, pods, stamped=True), _started(pods[0]), cluster.now())
             # Of a long log without a step in its end nobody knows more than that it is at work.
             phase = STARTING if known.begins else TRAINING
         except TryAgain as silence:
@@ -88,7 +90,7 @@ def look(cluster: Cluster, job: Manifest) -> JobState:
             unread = silence.text.splitlines()[0]
     events = [] if phase == FINISHED else events_about(cluster, [*made_by, *attempts], _former(made_by))
     replaced = [pod for pod in attempts if pod not in pods]
-    return JobState(phase, job, pods, events, workload, known, replaced, unread)
+    return JobState(phase, job, pods, events, workload, known, replaced, unread, cluster.now())
 
 
 def ended(job: Manifest) -> str | None:
@@ -162,8 +164,8 @@ class JobProgress:
 
     @property
     def seconds_left(self) -> float | None:
-        """Until the last step, if the rest goes on at this pace."""
-        if self.latest is None or self.pace is None:
+        """Until the last step, if the rest goes on at this pace; None where nothing goes on."""
+        if self.latest is None or self.pace is None or self.hangs:
             return None
         return float(self.pace * (self.latest["steps"] - self.latest["step"]))
 
@@ -225,9 +227,9 @@ def _time(line: str) -> datetime | None:
         return None
 
 
-def seconds(start: str | None, end: str | None = None, now: datetime | None = None) -> float:
+def seconds(start: str | None, now: datetime, end: str | None = None) -> float:
     """Between two times that the cluster names, to now where there is no end; 0 where there is no start."""
-    last = datetime.fromisoformat(end) if end else now or datetime.now(UTC)
+    last = datetime.fromisoformat(end) if end else now
     return max(0.0, (last - datetime.fromisoformat(start)).total_seconds()) if start else 0.0
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from runner.parts.jobs.kubernetes import Manifest
@@ -66,8 +66,15 @@ def line(state: JobState) -> str:
     if state.phase != TRAINING or latest is None:
         return state.phase if state.ended else f"{state.phase}, {said}"
     loss = f", loss {latest['loss']:.3f}" if "loss" in latest else ""
-    left = state.progress.seconds_left
-    return f"step {latest['step']} of {latest['steps']}{loss}{'' if left is None else f', about {rest(left)} left'}"
+    known, left = state.progress, state.progress.seconds_left
+    goes = (
+        f", no step for {rest(known.silent or 0)}"
+        if known.hangs
+        else f", about {rest(left)} left"
+        if left is not None
+        else ""
+    )
+    return f"step {latest['step']} of {latest['steps']}{loss}{goes}"
 
 
 def rest(seconds: float) -> str:
@@ -190,7 +197,6 @@ def ordinal(number: int) -> str:
 def gpu_hours(state: JobState, now: datetime | None = None) -> float:
     """How long GPUs were held: by each pod from its start to its end; by a job whose pods are gone, all its GPUs from
     its start to its end. Replaced pods that are gone are not counted."""
-    now = now or datetime.now(UTC)
     pods = [*state.replaced, *state.pods]
     if not pods:
         status = state.job.get("status", {})
@@ -200,7 +206,7 @@ def gpu_hours(state: JobState, now: datetime | None = None) -> float:
         held = [(jobs.gpus(state.job), status.get("startTime"), end)] if end or not state.ended else []
     else:
         held = [(jobs.gpus_of(pod["spec"]), pod.get("status", {}).get("startTime"), _end_of(pod)) for pod in pods]
-    return sum(count * seconds(start, end, now) for count, start, end in held) / 3600
+    return sum(count * seconds(start, now or state.now, end) for count, start, end in held) / 3600
 
 
 def _end_of(pod: Manifest) -> str | None:

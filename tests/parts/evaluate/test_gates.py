@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from dataclasses import asdict, replace
@@ -391,6 +392,29 @@ def test_of_many_held_out_rows_some_evenly_apart_are_kept(tmp_path):
     for nothing in (None, [], [{"chosen_input_ids": [1]}]):
         records.keep_held_out(nothing, tmp_path)
         assert records.read_held_out(tmp_path / "held_out.parquet") is None
+
+
+@pytest.mark.parametrize(
+    ("lengths", "least"),
+    [
+        ([8192] * 4000, 120),  # more tokens than are kept
+        ([8192] * 2000 + [16] * 2000, 200),  # long rows of one data set before short ones of another
+        ([16] * 2000 + [8192] * 2000, 200),
+        ([20_000, 4_000] * 300, 60),
+        ([2_000_000, 3_000_000], 1),  # each alone is too long, and one is kept all the same
+    ],
+)
+def test_held_out_rows_are_evenly_apart_where_tokens_are_the_limit(tmp_path, lengths, least):
+    class Rows(list):
+        def __getitem__(self, number):
+            return {"input_ids": [number] * lengths[number], "labels": [1] * lengths[number]}
+
+    records.keep_held_out(Rows(lengths), tmp_path)
+    kept = [ids[0] for ids, _ in records.read_held_out(tmp_path / "held_out.parquet").rows]
+    assert least <= len(kept) <= 512 and sum(lengths[number] for number in kept) <= max(1_000_000, lengths[0])
+    apart = [after - before for before, after in itertools.pairwise(kept)]
+    even = len(lengths) / len(kept)
+    assert all(even - 8 < gap < even + 8 for gap in apart) and kept[-1] >= len(lengths) - even - 8
 
 
 def scored(**metrics):

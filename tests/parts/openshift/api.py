@@ -105,7 +105,7 @@ class Api:
     quota, forbidden: texts with which pods, or everything, are refused; refused_parts: the same for pods of a
     `recipe-runner/part`; accounts: the service accounts that the site has made; watchers: who is told of every new object, with
     its plural and namespace; ending_seconds: how long pods take to end, and what owns them to be gone; requests: what was asked,
-    `VERB path`; people: who each token is of; of all others it is Ann.
+    `VERB path`; people: who each token is of; of all others it is Ann; clock: how many seconds it is ahead of this machine's.
     """
 
     def __init__(self, namespace: str, version: str = "3.5") -> None:
@@ -134,6 +134,7 @@ class Api:
         self.watchers: list[Callable[[str, str, dict[str, Any]], None]] = []
         self.requests: list[str] = []
         self.people: dict[str, str] = {}
+        self.clock = 0.0
         self.lock = threading.RLock()
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self.server.daemon_threads = True
@@ -447,6 +448,9 @@ def mapped(api: Api, text: str) -> str:
 def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+
+        def date_time_string(self, timestamp: float | None = None) -> str:
+            return super().date_time_string((timestamp or time.time()) + api.clock)
 
         def handle_any(self) -> None:
             parts = urlsplit(self.path)

@@ -189,3 +189,48 @@ def test_watching_keeps_the_table_through_silence_until_all_have_ended(site, cap
 def test_watching_nothing_ends_at_once(site, capsys):
     assert cli._code(["status", "-n", site.namespace, "--watch"]) == 0
     assert "No job of recipe-runner" in capsys.readouterr().out
+
+
+def stamped(ago: float) -> str:
+    """A time by a clock that is ahead of this machine's by as much as the cluster's."""
+    return datetime.fromtimestamp(time.time() - ago, UTC).strftime("%Y-%m-%dT%H:%M:%S.000000000Z")
+
+
+def steps(site, latest: float) -> None:
+    """Training with 10 s a step, whose latest step was so many seconds ago by the cluster's clock."""
+    train_to(site, 1)
+    times = [(latest + 60, "begin", 0), *((latest + 10 * (5 - step), "step", step) for step in range(1, 6))]
+    site.api.logs["survival-master-0", "now"] = [
+        (stamped(ago - site.api.clock), f'[recipe] {{"event": "{event}", "step": {step}, "steps": 100}}')
+        for ago, event, step in times
+    ]
+
+
+@in_process
+@pytest.mark.parametrize("clock", [-7200.0, 0.0, 7200.0], ids=["the desk is ahead", "together", "the desk is behind"])
+def test_time_is_the_clusters_whatever_the_clock_of_this_machine_says(site, capsys, clock):
+    site.api.clock = clock
+    assert site.recipe("submit") == 0
+    steps(site, 15)
+    capsys.readouterr()
+    assert site.recipe("status") == 0
+    said = capsys.readouterr().out
+    assert "train: step 5 of 100, about 16 min left" in said and "hangs" not in said
+    steps(site, 1500)
+    assert site.recipe("status") == 0
+    said = capsys.readouterr().out
+    assert "train: step 5 of 100, no step for 25 min" in said and "min left" not in said
+    assert "it hangs" in said and "Its last step was 25.0 min ago" in said
+    assert cli._code(["status", "-n", site.namespace]) == 0
+    titles = capsys.readouterr().out.splitlines()[0].split()
+    assert titles == ["job", "state", "step", "sent", "by"], "nothing is left to go"
+
+
+@in_process
+def test_what_is_spent_is_counted_by_the_clusters_clock(site):
+    site.api.clock = 7200.0
+    assert site.recipe("submit") == 0
+    for pod in site.pods():
+        site.set_status("Pod", pod["metadata"]["name"], {"phase": "Running", "startTime": stamped(-3600)})
+    (row,) = [row for row in watch.rows(site.cluster, site.namespace) if row.state.name == "survival"]
+    assert row.gpu_hours == pytest.approx(4.0, abs=0.1), "an hour of four GPUs"

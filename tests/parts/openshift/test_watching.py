@@ -474,7 +474,7 @@ def test_a_job_that_ended_early_says_so_and_which_model_is_kept(site, capsys):
     assert "train: finished; ended early, after step 60 of 100" in told and "of step 40, is kept" in told
     del site.api.logs[("survival-master-0", "now")][-1]
     assert site.recipe("status", *patient) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "train: finished"
+    assert capsys.readouterr().out.splitlines()[-1] == "train: finished (sent by ann)"
 
 
 def busy(site, at: str = "") -> None:
@@ -1105,7 +1105,7 @@ def test_preparing_comes_before_any_gpu_is_asked_for(site, capsys):
     capsys.readouterr()
     assert site.recipe("status", *PREPARED) == 0
     assert [line.partition(",")[0] for line in capsys.readouterr().out.splitlines()[-2:]] == [
-        "data: finished",
+        "data: finished (sent by ann)",
         "train: waiting for machines",
     ]
 
