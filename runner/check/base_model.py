@@ -22,9 +22,7 @@ def known(recipe: Recipe) -> Iterator[Problem]:
         return
     base = recipe.model.base
     if unsuitable := catalog.unsuitable(base, recipe.folder):
-        message = f"The packages that recipe-runner uses cannot train `{base}`."
-        hint = f"{unsuitable.why}. Use {listed(unsuitable.instead, 'or')} instead."
-        yield recipe.problem("model.base", message, hint)
+        yield recipe.problem("model.base", *unsuitable.refusal(base))
     elif base not in catalog.model_ids() and (broken := lock.find(recipe.folder, base, recipe.model.revision)[1]):
         yield from broken
     elif not recipe.model_facts:

@@ -82,8 +82,10 @@ def as_json(planned: Planned, offers: Iterable[Offer], nodes: list[int], traced:
         "stages": [_stage(planned, each, nodes, traced.get(each.stage.name)) for each in forecasts],
         # Stages that train nothing.
         "without_formulas": [stage.name for stage in plan.stages if stage.name not in trained],
-        # Of these, those with an estimate of their time; None for what is unknown.
-        "preparations": [each.as_json() for each in planned.preparations],
+        # Of these, those with an estimate of their time.
+        "preparations": [
+            asdict(each) | {"range_seconds": each.range_seconds} for each in planned.preparations if each.total_seconds
+        ],
         "all_stages": planned.together,
         "all_machines": planned.hardware,
         "before_training_bytes": list(storage.before_training(plan)),
@@ -113,6 +115,8 @@ def _stage(planned: Planned, stage: Forecast, nodes: list[int], traced: Traced |
         # Of each GPU.
         "gpu_memory_bytes": {
             "total": memory.total,
+            # Where every row fills `sequence_len`.
+            "at_full_length": stage.full.memory.total,
             # The range in nine of ten cases, and its source.
             "range": stage.memory_range,
             "published": str(stage.memory_spread),
@@ -139,11 +143,13 @@ def _stage(planned: Planned, stage: Forecast, nodes: list[int], traced: Traced |
         "learning_rate": work.learning_rate,
         "warmup_steps": stage.warmup_steps,
         "warmup_share": stage.warmup_steps / stage.steps if stage.steps else None,
-        # tokens: of a mean row. source: of these counts.
+        # tokens: of a mean row; longest: of the longest one, 0 where unknown. longest_source: of an estimate of it.
         "rows": {
             "training": work.rows,
             "evaluation": work.evaluation_rows,
             "tokens": rows.tokens,
+            "longest": rows.longest,
+            "longest_source": rows.longest_source,
             "source": rows.source,
         },
         "time": stage.time.as_json() if stage.time else None,

@@ -463,18 +463,14 @@ def steps(workload: Workload) -> int | None:
     Trainer."""
     if workload.max_steps:
         return workload.max_steps
-    rows = _rows(workload)
+    # Packed rows fill the whole length.
+    rows = packed(workload, workload.rows)
     return None if rows is None else max(1, math.ceil(rows * workload.epochs / workload.effective_batch_size))
 
 
 def steps_of(rows: float | None, batch: int, epochs: float) -> int | None:
     """Steps of so many rows in batches of so many, over all GPUs, where each epoch ends with a smaller one."""
     return None if rows is None else max(1, math.ceil(math.ceil(rows / batch) * epochs))
-
-
-def _rows(workload: Workload) -> float | None:
-    """Rows of one epoch as training sees them: packed rows fill the whole length."""
-    return packed(workload, workload.rows)
 
 
 def packed(workload: Workload, rows: int | None) -> float | None:

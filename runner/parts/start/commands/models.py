@@ -62,7 +62,7 @@ def _need(model: catalog.Model, way: str, precision: str) -> Need:
     document, _ = apply(read(packaged.named()[starter]), [Override(name, None, wished[name]) for name in wished])
     recipe = Recipe(document, by_schema.read(document).settings, model)
     forecasts = forecast.of(recipe, translate(recipe, place(recipe)), look=False)
-    need = max(stage.memory.total for stage in forecasts)
+    need = max(stage.full.memory.total for stage in forecasts)
     return Need(need, tuple(card.name for card in memory.cards(need, [stage.workload for stage in forecasts])))
 
 
@@ -185,6 +185,8 @@ def written(file: Path, name: str, revision: str, known_as: str | None = None) -
             f"`{known_as or name}` is in the catalog, which is looked at first.",
             "It needs no lock. `revision` under `model` holds a recipe to one commit of it.",
         )
+    if unsuitable := catalog.unsuitable(known_as or name):
+        raise Stop(*unsuitable.refusal(known_as or name))
     lock.entries(file)  # a broken file is said before anything is fetched
     folder = next((place for place in (file.parent / name, Path(name)) if place.is_dir()), None)
     if folder:
