@@ -156,7 +156,7 @@ def _evaluation(event: Event) -> str:
 @click.command()
 @training_options("runs/NAME")
 def run(path: str, sets: tuple[str, ...], out: str | None, fresh: bool, **stages: str | None) -> None:
-    """Prepare a recipe's data and train on this machine's GPUs. An interrupted run goes on where it was."""
+    """Train on this machine, and prepare the data first. An interrupted run continues where it stopped."""
     from runner.tools.process import hush
 
     hush()
@@ -178,7 +178,7 @@ def run(path: str, sets: tuple[str, ...], out: str | None, fresh: bool, **stages
 def rehearse(
     path: str, sets: tuple[str, ...], data: str | None, out: str | None, fresh: bool, **stages: str | None
 ) -> None:
-    """Run a recipe end to end on this machine, with a tiny twin of its model. No GPU, no download."""
+    """Run the whole recipe on this machine, with a tiny twin of its model. This needs no GPU and no download."""
     from runner.tools.process import hush
 
     hush()
@@ -204,7 +204,8 @@ def rehearse(
     "--show", metavar="N", type=click.IntRange(min=1), help="Show N rows token by token, and prove what is trained."
 )
 def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None, show: int | None) -> None:
-    """Read, fill, deduplicate and split a recipe's data; write Parquet and say what became of every row."""
+    """Prepare a recipe's data: read, fill, deduplicate and split it. Writes Parquet, and reports what became of
+    every row."""
     from runner.tools.process import hush
 
     hush()

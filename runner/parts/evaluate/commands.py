@@ -35,7 +35,7 @@ def evaluate(
     url: str | None,
     form: str,
 ) -> int:
-    """Measure the model that a run has left, and the one that it began with; exit 1 where a gate is closed.
+    """Measure the trained model of a run and the original one. The exit code is 1 if a gate is closed.
 
     STAGE is one of a pipeline's; left out, the last one that has left a model. With `--url` what a server says is measured, on the
     same rows; that is shown and recorded nowhere.
@@ -78,7 +78,8 @@ def evaluate(
 @set_option
 @run_option
 def gate(path: str, stage: str | None, sets: tuple[str, ...], run_dir: str | None) -> int:
-    """Read what is recorded for a stage, and say whether its gate is open (exit 0) or closed (exit 1).
+    """Show whether the gate after a stage is open (exit code 0) or closed (exit code 1), from the recorded
+    evaluation.
 
     STAGE is one of a pipeline's; left out, the last one that has left a model.
     """
@@ -106,7 +107,7 @@ def gate(path: str, stage: str | None, sets: tuple[str, ...], run_dir: str | Non
 def promote(
     path: str, stage: str, sets: tuple[str, ...], run_dir: str | None, by: str, reason: str, on_cluster: bool
 ) -> None:
-    """Let a stage pass in spite of its closed gate; who, when, why and what it missed are kept."""
+    """Overrule the closed gate after a stage. Who, when, why and what it missed are recorded."""
     if not by.strip() or not reason.strip():
         raise Stop("A promotion needs a name and a reason.", "--by NAME --reason TEXT", code=2)
     if on_cluster and run_dir:
@@ -149,7 +150,7 @@ def compare(
     questions: tuple[str, ...],
     url: str | None,
 ) -> None:
-    """Put the same questions to the model before and after, and show both answers side by side.
+    """Compare the answers of the model before and after training, side by side.
 
     First of all, for each stage: losses, metrics, gates and promotions, side by side with those of other runs.
     """

@@ -61,7 +61,7 @@ def opened(run: str, stage: str | None) -> TrainedModel:
 @stage_option
 @click.option("--out", metavar="DIR", help="Where it goes. Default: export/FORMAT in the run.")
 def export(run: str, form: str, quantize: str | None, stage: str | None, out: str | None) -> None:
-    """Write the model of a RUN for others, proven to be what was trained, with a model card.
+    """Export the model of a RUN for others, with a model card. The export is verified to be the trained model.
 
     RUN is a run folder; in its place a recipe means its latest run.
     """
@@ -85,7 +85,8 @@ def export(run: str, form: str, quantize: str | None, stage: str | None, out: st
 @stage_option
 @click.option("--public", is_flag=True, help="Let everybody read it. By default a new repository is private.")
 def push(run: str, name: str, form: str, quantize: str | None, stage: str | None, public: bool) -> None:
-    """Send the model of a RUN to the Hugging Face hub as NAME, with its card; it is exported first where it is not yet.
+    """Upload the model of a RUN to the Hugging Face hub as NAME, with its card. If needed, it is exported
+    first.
 
     The token is that of HF_TOKEN or of `hf auth login`. RUN is a run folder; in its place a recipe means its latest run.
     """
@@ -118,7 +119,7 @@ def push(run: str, name: str, form: str, quantize: str | None, stage: str | None
 )
 @stage_option
 def register(run: str, server: str, name: str | None, version: str | None, uri: str | None, stage: str | None) -> None:
-    """Enter the model of a RUN in a Model Registry: where it lies, and the recipe, data and evaluation that it comes from.
+    """Add the model of a RUN to a Model Registry: its address, and the recipe, data and evaluation behind it.
 
     A token is read from MODEL_REGISTRY_TOKEN. RUN is a run folder; in its place a recipe means its latest run.
     """
@@ -145,7 +146,8 @@ def register(run: str, server: str, name: str | None, version: str | None, uri: 
     "--out", metavar="DIR", help="Where to write the model. Default: best_model of the run, or ADAPTER-merged."
 )
 def merge(path: str, sets: tuple[str, ...], run_dir: str | None, out: str | None) -> None:
-    """Add the adapter that a RECIPE trained, or that lies in a folder, to its base model, and write the whole model."""
+    """Merge an adapter into its base model, and write the complete model. The adapter is that of a RECIPE or of
+    a folder."""
     from runner.tools.process import hush
 
     hush()

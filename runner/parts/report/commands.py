@@ -29,7 +29,8 @@ NOTHING = "No known problem was found in it."
     "--out", metavar="FILE", help="Where to write the page. Default: report.html in the run, or here for several runs."
 )
 def report(runs: tuple[str, ...], out: str | None) -> None:
-    """Make an HTML page of a run folder, or of several beside each other. In place of a folder a recipe means its latest run.
+    """Create an HTML page about a run folder, or several side by side. A recipe instead of a folder means its
+    latest run.
 
     The page is one file that needs nothing else, and can be sent.
     """
@@ -51,7 +52,7 @@ def report(runs: tuple[str, ...], out: str | None) -> None:
 @set_option
 @click.option("--stage", metavar="NAME", help="The stage to use.")
 def why(path: str, sets: tuple[str, ...], stage: str | None) -> None:
-    """Say in a sentence, with its remedy, why a job does not start, hangs or has ended.
+    """Explain in a sentence why a job does not start, hangs or has ended, and what to do.
 
     PATH is a recipe (its job on the cluster, else its latest run here), a run folder, a file with a log, with events or with
     what `oc describe` says, or - for what is piped in. The word in brackets at the end of an answer is a heading of the

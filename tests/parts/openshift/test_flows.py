@@ -485,7 +485,7 @@ def test_a_plain_kubeconfig_without_rights_reads_as_a_login(site, capsys, monkey
     (tmp_path / "bare").write_text(yaml.safe_dump(value))
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "bare"))
     assert site.recipe("submit") == 1
-    assert "does not know you any more." in capsys.readouterr().err
+    assert "has expired." in capsys.readouterr().err
 
 
 def test_no_kubeconfig_at_all_is_said_so(site, capsys, monkeypatch, tmp_path):

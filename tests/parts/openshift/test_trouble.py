@@ -75,7 +75,7 @@ HOOK = 'admission webhook "hook.example" denied the request: '
             "`v.pytorchjob.x`",
             "is down",
         ),
-        (401, "Unauthorized", "does not know you any more", "`oc login`"),
+        (401, "Unauthorized", "has expired", "`oc login`"),
     ],
     ids=["no right", "anonymous", "webhook", "queue", "quota", "pods", "namespace", "other", "no webhook", "login"],
 )

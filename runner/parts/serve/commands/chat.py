@@ -34,7 +34,8 @@ HELP = "/1, /2, … asks a question from the list, /new begins a new conversatio
 @click.option("--page", is_flag=True, help="Open a page in the browser instead of the terminal, for a demo.")
 @port_option(7860, "the page")
 def chat(path: str, sets: tuple[str, ...], run_dir: str | None, stage: str | None, page: bool, port: int) -> None:
-    """Talk to the original and the trained model at once: both stay loaded, and answers stand side by side."""
+    """Chat with the original and the trained model at once. Both stay loaded, and their answers appear side by
+    side."""
     from runner.tools.process import hush
 
     hush()

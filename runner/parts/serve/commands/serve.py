@@ -55,7 +55,8 @@ def serve(
     stops: bool,
     dry_run: bool,
 ) -> None:
-    """Serve the original and the trained model by OpenAI's API until ^C, asked in the words of their training."""
+    """Serve the original and the trained model with OpenAI's API until ^C. Questions are formatted as in
+    training."""
     if on_cluster or stops:
         return _on_cluster(path, sets, stops, dry_run, port)
     if dry_run:
