@@ -214,7 +214,7 @@ def test_without_slurm_or_ray_it_is_said_what_to_do(tmp_path, monkeypatch):
     [
         (("data.cleaning.executor=slurm",), "`executor: slurm` also needs `tasks`, `partition` and `time`."),
         (("data.cleaning.executor=ray",), "`executor: ray` also needs `tasks`."),
-        (("data.cleaning.partition=cpu",), "`partition` has no effect to `executor: local`."),
+        (("data.cleaning.partition=cpu",), "`partition` has no effect with `executor: local`."),
         (("data.cleaning.executor=pods",), "`executor: pods` also needs `pods`."),
         (
             ("data.cleaning.executor=pods", "data.cleaning.pods=4", "data.cleaning.tasks=3"),
