@@ -170,8 +170,8 @@ def confirm(yes: bool) -> Callable[[str], bool]:
     "runs/NAME", click.option("--yes", is_flag=True, help="Start what takes above an hour without a GPU, unasked.")
 )
 def run(path: str, sets: tuple[str, ...], yes: bool, out: str | None, fresh: bool, **stages: str | None) -> None:
-    """Prepare a recipe's data and train on this machine's GPUs, or on its processor where it has none. An interrupted run
-    goes on where it was."""
+    """Train on this machine's GPUs, or on its processor if it has none, and prepare the data first. An interrupted run
+    continues where it stopped."""
     from runner.tools.process import hush
 
     hush()

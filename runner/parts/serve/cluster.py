@@ -81,7 +81,7 @@ def stop(cluster: Cluster, plan: Plan, tell: Tell) -> None:
             delete(cluster, there, removed)
             tell(f"{kind} `{own}` removed.")
     if not removed:
-        tell(f"No server of `{plan.name}` is in `{space}`.")
+        tell(f"`{space}` has no server of `{plan.name}`.")
 
 
 def objects(cluster: Cluster, plan: Plan, server: Serving, tell: Tell) -> list[Manifest]:
@@ -164,7 +164,7 @@ def wait(cluster: Cluster, service: Manifest, tell: Tell) -> str:
 
     Raises Stop where the server is taken away or changed, or can never start.
     """
-    tell("It is waited for; ^C leaves it there, and the same command goes on.")
+    tell("Waiting for it. ^C leaves it there, and the same command continues.")
     cluster, meta, missing, said = cluster.once(), service["metadata"], 0, list[str]()
     while True:
         lines: list[str] = []
