@@ -77,7 +77,7 @@ def hardware() -> str:
         "",
         "## How long the starters take",
         "",
-        "On the machines that the recipe names, with another card in each: likely time, and the range. `-` means that it does not fit there as it is written.",
+        "On the machines that the recipe names, with another card in each: likely time, and the range. `-` means that its rows do not fit there as it is written.",
         "",
     ]
     names = [name for name, path in packaged.named().items() if path in packaged.starters()]
@@ -132,7 +132,7 @@ def _card(method: str, model: str) -> str:
     }
     for label in SIZES:
         (forecast,) = _forecasts(name, asked | {"machines.gpu": label})
-        low, high = forecast.memory_range
+        low, high = forecast.full.memory_range
         if forecast.usable and high <= forecast.usable:
             size = catalog.gpu(label).memory_gib  # type: ignore[union-attr]
             return f"{size} GB ({low / 2**30:.1f}–{high / 2**30:.1f})"

@@ -179,6 +179,7 @@ class ConversationRows(ItemPreparer[Talk]):
         report.token_lengths, report.length_bins = blocks.figures(lengths), blocks.histogram(lengths)
         if len(whole := lengths[lengths <= limit]):
             report.lengths = Lengths(float(whole.mean()), float(whole.std()), float(np.percentile(whole, 99)))
+            report.longest_kept = int(whole.max())
         too_long = self.where(kept[lengths > limit])
         for line in too_long:
             report.lose(line, f"longer than {limit} tokens")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -103,7 +105,7 @@ class Examined:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest row, before any was cut or left out for it; 0 where rows are not counted."""
+        """Tokens of the longest row that is kept; 0 where rows are not counted."""
         return 0
 
     def leave_out(self, reason: str) -> None:
@@ -161,7 +163,8 @@ class Report(Examined):
     part passed by. unit: what must not be on both sides of the split. tasks: rows of each kind of task, empty where
     there is one kind. key: hash of everything that the result depends on. token_lengths: `min`, `median`, `p95`, `max`
     in tokens, empty where no tokenizer is at hand; lengths: of the rows that are kept. length_bins: the same as a
-    histogram: from how many tokens to how many, both counted in, and of how many rows.
+    histogram: from how many tokens to how many, both counted in, and of how many rows. longest_kept: of the rows that
+    are kept, 0 where that is `max`.
     """
 
     key: str = ""
@@ -183,6 +186,7 @@ class Report(Examined):
     token_lengths: dict[str, int] = field(default_factory=dict)
     lengths: Lengths = UNKNOWN
     length_bins: list[tuple[int, int, int]] = field(default_factory=list)
+    longest_kept: int = 0
     tokenizer: str = ""
     bytes_before: int | None = None
     bytes_after: int = 0
@@ -274,7 +278,7 @@ class Report(Examined):
 
     @property
     def longest(self) -> int:
-        return self.token_lengths.get("max", 0)
+        return self.longest_kept or self.token_lengths.get("max", 0)
 
     @property
     def parts(self) -> dict[str, float]:
@@ -298,8 +302,7 @@ def rows_of(report: Report, data: Mapping[str, Any]) -> PreparedRows:
 class PreparedRows(Record):
     """How many rows of whatever kind were prepared, for what follows from that. sampled_from: of how many they are a
     draw, None where all are there. asked: what they were made for, as `asked` has it. lengths: of those to train on,
-    empty where nobody has counted; longest: tokens of the longest of all, before any was cut or left out for its
-    length, 0 where nobody has counted. contents: what they were made from, as `contents` has it. sets: where there are
+    empty where nobody has counted; longest: tokens of the longest of all that are kept, 0 where nobody has counted. contents: what they were made from, as `contents` has it. sets: where there are
     several data sets, the part of the training rows that each has, 0 to 1, by its name."""
 
     FILE = "rows.json"
@@ -311,6 +314,20 @@ class PreparedRows(Record):
     contents: str = ""
     sets: Mapping[str, float] = field(default_factory=dict)
     longest: int = 0
+
+
+# In the environment of a pod that prepares rows or trains on them: what `require_room` compares. For each stage a list:
+# folders below the prepared data, tokens of the longest row that a GPU has room for, what follows, and what to do.
+ROOM = "RECIPE_ROOM_FOR_ROWS"
+
+
+def require_room(data_dir: Path) -> None:
+    """Raises Stop where the GPUs of the plan have no room for the longest row in a folder of prepared data."""
+    for folders, tokens, why, remedy in json.loads(os.environ.get(ROOM, "[]")):
+        prepared = (PreparedRows.read(data_dir / folder) for folder in folders)
+        longest = max((rows.longest for rows in prepared if rows), default=0)
+        if longest > tokens:
+            raise Stop(f"The longest row has {longest:,} tokens, and there is room for {tokens:,}. {why}", remedy)
 
 
 def asked(data: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from runner import parts, scenarios
 from runner.data import conversation_formats, data_sets, general_documents, tokenizers
 from runner.data.data_sets import DataSource
-from runner.data.report import Report, rows_of
+from runner.data.report import Report, require_room, rows_of
 from runner.data.tokenizers import Pretrained
 from runner.recipe import templates
 from runner.scenarios.shared import twin as twins
@@ -51,6 +51,7 @@ def carry_out(work: Mapping[str, Any], tell: Tell) -> None:
         rows(work, tell)
     else:
         scenarios.work(work["work"])(work, tell)
+    require_room(Path(work["out"]))
     if (proofs := work.get("proofs")) and not helping_pod():
         for prove in parts.hooks("prove"):
             prove(proofs, tell)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from runner import parts
+from runner.data.report import require_room
 from runner.plan import Plan, read_keys
 from runner.run import pipeline
 from runner.run.run_folder import require_of
@@ -51,6 +52,8 @@ def run(folder: StageFolder, command: list[str], tell: Tell) -> int:
         tell(f"{folder.stage.name}: done already")
         leave_progress(folder)
         return 0
+    if folder.stage.trains:
+        require_room(Path(folder.plan.place.data_dir))
     if not first and folder.stage.trains:
         os.execvp(command[0], command)
     if not first:

@@ -53,7 +53,11 @@ def edit(text: str, changes: Iterable[Override]) -> str:
         document = parse("the copy", text)
         path = change.path
         if change.after is None:
-            if path in document.keys:
+            home = document.values.get(path[:-1])
+            if path in document.keys and home and document.text[home.start : home.start + 1] == "{":
+                left = {key: value for key, value in document.lookup(path[:-1]).items() if key != path[-1]}
+                text = _replace(document, {path[:-1]: left})
+            elif path in document.keys:
                 text = _without(document, path)
             elif path in document.values:
                 raise Stop(
@@ -150,7 +154,7 @@ def _replace(document: Document, values: dict[Path_, Any]) -> str:
             said = re.match(r"[|>][-+0-9]*(\s+#.*)\n", text[place.start : place.end])
             tail = said[1] if said else ""
             tail += "\n" if block and text[place.start : place.end].endswith("\n") else ""
-            rest, new = text[place.end :], written(value)
+            rest, new = text[place.end :], _flow(value) if isinstance(value, dict) else written(value)
             after = rest if block else _aligned(rest, place.end - place.start, len(new))
             text = text[: place.start] + new + tail + after
     return text
@@ -249,7 +253,7 @@ def _with(document: Document, path: Path_, change: Override) -> str:
     if isinstance(section, dict) and section:
         start = document.values[tuple(parents)].start
         if document.text[start] == "{":
-            return f"{document.text[: start + 1]}{key}: {text}, {document.text[start + 1 :]}"
+            return f"{document.text[: start + 1]}{key}: {_flow(change.after)}, {document.text[start + 1 :]}"
         first = document.keys[(*parents, next(iter(section)))]
         line = f"{' ' * (first.column - 1)}{key}: {text}\n"
         # The first key of an item stands behind its dash, and there it stays.

@@ -302,7 +302,7 @@ def test_every_room_knows_all_sets(recipe, tmp_path):
         f"/results/mixed/files/{name}" for name in ("mine.csv", "chats.jsonl")
     ]
     here = translate(opened, replace(place, files_dir=None))
-    known = rows.of(here, here.stages[-1], tmp_path)
+    known = rows.of(opened, here, here.stages[-1], tmp_path)
     assert (known.training, known.validation) == (63, 7) and known.tokens > 0
     # The content of each file counts, and the share.
     before = inputs(here, here.stage("data"))

@@ -21,6 +21,7 @@ from PIL import Image
 
 from runner import catalog
 from runner.check.validate import load
+from runner.data.report import ROOM
 from runner.entrypoints import prepare
 from runner.parts.jobs import kubernetes, podspec
 from runner.parts.planner import forecast, storage
@@ -296,6 +297,32 @@ def test_a_data_file_that_is_not_in_the_image_is_named(tmp_path):
     assert done.returncode == 1
     assert f"The data file or folder `{tmp_path}/files/survival-sample.jsonl` is not here." in done.stderr
     assert "In a pod: with `openshift.data_from: claim`" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("room", [64, 1024])
+def test_a_job_whose_longest_row_has_no_room_on_the_gpus_stops_with_the_figure(room, tmp_path, model, golden_message):
+    """By what `render` writes into the Job of that batch; the rows are counted with the model's own tokenizer."""
+    command = survival(tmp_path)
+    batch = (
+        "openshift.data_dir=/shared/models/rows",
+        "train.micro_batch_size=28",
+        "train.gradient_accumulation_steps=4",
+    )
+    job_of_batch = planned(load(SURVIVAL, from_options(batch))[0], "pytorchjob").stage("data")
+    ((folders, most, *words),) = json.loads(job_of_batch.env[ROOM])
+    assert 512 < most < 1024
+    (tmp_path / "claim/models/twin").mkdir(parents=True)
+    for name, body in model.items():
+        (tmp_path / "claim/models/twin" / name).write_bytes(body)
+    fetched = {"base": "HuggingFaceTB/SmolLM3-3B", "revision": "main", "commit": COMMIT}
+    (tmp_path / "claim/models/twin" / FETCHED).write_text(json.dumps(fetched), encoding="utf-8")
+    file = tmp_path / "config/data/work.json"
+    file.write_text(json.dumps(json.loads(file.read_text("utf-8")) | {"proofs": None}), "utf-8")
+    done = carried_out(tmp_path, command, None, **{ROOM: json.dumps([[folders, room, *words]])})
+    assert "tokens a row         min" in done.stdout and "Traceback" not in done.stderr
+    assert done.returncode == int(room == 64), done.stdout + done.stderr
+    if room == 64:
+        golden_message(done.stderr[done.stderr.index("The longest row") :])
 
 
 def with_code_of_its_own(folder: Path, model: dict[str, bytes]) -> None:

@@ -15,11 +15,13 @@ from pathlib import Path
 import pytest
 
 from runner.check.validate import load
+from runner.data.report import ROOM, PreparedRows
 from runner.entrypoints import stage as entry
 from runner.parts.evaluate import gates
 from runner.parts.jobs import batch, kubernetes
 from runner.plan import PLAN_FILE, Plan, Stage, read_keys
 from runner.recipe.overrides import from_options
+from runner.render import planned
 from runner.run import pipeline
 from runner.run.run_folder import RunFolder
 from runner.run.stage_folder import StageFolder, inputs
@@ -261,6 +263,24 @@ def test_the_folder_of_another_recipe_is_left_alone(claim):
     with pytest.raises(Stop, match="holds a run of the recipe `another`"):
         claim.start("init", "model.seed=7")
     assert (claim.folder / "seven-b" / "init" / "best_model").is_dir()
+
+
+def test_rows_that_the_gpus_have_no_room_for_are_not_trained_on(claim, monkeypatch, golden_message):
+    """A batch may be larger than it was when the rows were prepared."""
+    claim.measure("pretrain-2048")
+    recipe, _, _ = load(
+        SEVEN_B, from_options((*claim.site, "dpo.micro_batch_size=16", "dpo.gradient_accumulation_steps=1"))
+    )
+    dpo = planned(recipe, "pytorchjob").stage("dpo")
+    monkeypatch.setenv(ROOM, dpo.env[ROOM].replace('"dpo"', '"sft"'))
+    for longest in (2000, 900):
+        PreparedRows(100, 10, longest=longest).write(claim.stage("data").results / "sft")
+        if longest == 2000:
+            with pytest.raises(Stop) as stop:
+                claim.start("sft")
+            golden_message(stop.value)
+        else:
+            assert claim.start("sft")[0]
 
 
 def test_the_other_machines_look_too_and_then_become_their_engine(claim, monkeypatch):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from runner.data.report import PreparedRows, asked
+from runner.data.report import ROOM, PreparedRows, asked, require_room
 from runner.parts.jobs import batch, code, podspec
 from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import jobs
@@ -244,15 +244,16 @@ def look_pod(plan: Plan, stage: Stage, contents: str) -> Manifest:
     """The pod: the image of training, no GPU, no claim, and an hour, because the image may have to be fetched."""
     what = [plan.place.data_dir, asked(stage.data), contents, plan.name]
     command = ["python", "-m", "runner.entrypoints.embedded", *what]
-    container = batch.small(plan, LOOK, command, [{"name": "tmp", "mountPath": "/tmp"}, *code.mounts(plan)])
+    room = {ROOM: stage.env[ROOM]} if ROOM in stage.env else {}
+    container = batch.small(plan, LOOK, command, [{"name": "tmp", "mountPath": "/tmp"}, *code.mounts(plan)], room)
     volumes = [{"name": "tmp", "emptyDir": {}}, *code.volumes(plan)]
     said = {"terminationMessagePolicy": "FallbackToLogsOnError"}
     return batch.alone(plan, stage, LOOK, container | said, volumes, seconds=3600)
 
 
 def look(folder: str, expected: str, contents: str, name: str) -> int:
-    """Checks whether the image of this process has a recipe's rows (`python -m runner.entrypoints.embedded`); 1 where
-    not.
+    """Checks whether the image of this process has a recipe's rows, and the GPUs room for them (`python -m
+    runner.entrypoints.embedded`); 1 where not.
 
     folder: where the rows should be; expected, contents: the settings and files that they should be made from
     (`runner.data.report`; empty contents: unknown); name: the recipe's.
@@ -261,6 +262,11 @@ def look(folder: str, expected: str, contents: str, name: str) -> int:
     as_asked = rows is not None and rows.asked == expected
     if rows is not None and as_asked and contents in ("", rows.contents):
         print(f"The image holds {rows.train_rows:,} rows for training and {rows.validation_rows:,} for validation.")
+        try:
+            require_room(Path(folder))
+        except Stop as stop:
+            print(stop.text)
+            return 1
         return 0
     other = "from the data file as it was before it changed" if as_asked else "for other settings of `data`"
     what = "no rows of this recipe" if rows is None else f"rows that were made {other}"

@@ -113,6 +113,8 @@ def _stage(planned: Planned, stage: Forecast, nodes: list[int], traced: Traced |
         # Of each GPU.
         "gpu_memory_bytes": {
             "total": memory.total,
+            # Where every row fills `sequence_len`.
+            "at_full_length": stage.full.memory.total,
             # The range in nine of ten cases, and its source.
             "range": stage.memory_range,
             "published": str(stage.memory_spread),
@@ -139,11 +141,13 @@ def _stage(planned: Planned, stage: Forecast, nodes: list[int], traced: Traced |
         "learning_rate": work.learning_rate,
         "warmup_steps": stage.warmup_steps,
         "warmup_share": stage.warmup_steps / stage.steps if stage.steps else None,
-        # tokens: of a mean row. source: of these counts.
+        # tokens: of a mean row; longest: of the longest one, 0 where unknown. longest_source: of an estimate of it.
         "rows": {
             "training": work.rows,
             "evaluation": work.evaluation_rows,
             "tokens": rows.tokens,
+            "longest": rows.longest,
+            "longest_source": rows.longest_source,
             "source": rows.source,
         },
         "time": stage.time.as_json() if stage.time else None,

@@ -19,6 +19,7 @@ from runner.parts.planner.recipe_offers import Offer
 from runner.parts.planner.workload import Run, Workload
 from runner.plan import Plan
 from runner.recipe import units
+from runner.tools.problem import errors_of
 
 WIDTH = 80
 # Seconds; the first checkpoint matters to runs that take longer.
@@ -154,6 +155,8 @@ def _fits(planned: Planned) -> str:
     if most.usable is None:
         return f"{name} needs {need} on each GPU; `{most.stage.machines.gpu}` is not in the catalog."
     verdict = "fits" if most.fits else "does not fit"
+    if most.fits and (full := most.full.memory.total) > most.memory.total:
+        return f"{name} {verdict}: {stage} needs {need} of {most.usable / 2**30:.1f}, at most {full / 2**30:.1f}."
     return f"{name} {verdict}: {stage} needs {need}, a GPU has {most.usable / 2**30:.1f}."
 
 
@@ -187,12 +190,13 @@ def _cost(planned: Planned, price: str) -> str:
 
 
 def _change(planned: Planned, offers: list[Offer]) -> str:
+    must = "has to" if errors_of(planned.problems) else "should"
     if planned.problems and not offers:
-        return "Something has to change, and is said below; nothing here mends all of it."
+        return f"Something {must} change, and is said below; nothing here mends all of it."
     if planned.problems:
         if planned.recipe.document.origins:
-            return "Something has to change, and each of the offers below would do."
-        return "Something has to change: `--apply N` writes offer N into the recipe."
+            return f"Something {must} change, and each of the offers below would do."
+        return f"Something {must} change: `--apply N` writes offer N into the recipe."
     if planned.seconds is None:
         return "Nothing has to change, as far as that can be told."
     if any(offer.enough_steps for offer in offers):
@@ -233,6 +237,14 @@ def _basis(planned: Planned) -> Iterator[str]:
     """The sources of the ranges: memory for the stage that needs most, time for the longest."""
     most = max(planned.forecasts, key=lambda each: each.memory.total)
     yield f"Memory: {most.memory_spread}."
+    estimated = [
+        f"{stage.stage.name} up to {stage.workload.most_tokens:,} tokens ({stage.rows.longest_source}), "
+        f"{stage.full.memory.total / 2**30:.1f} GiB with {stage.workload.sequence_len:,}"
+        for stage in planned.forecasts
+        if isinstance(stage.workload, Workload) and stage.full.memory.total > stage.memory.total
+    ]
+    if estimated:
+        yield f"Rows: {'; '.join(estimated)}. `recipe prepare` counts them."
     if timed := [each for each in planned.forecasts if each.time]:
         yield f"Time: {max(timed, key=lambda each: each.gpu_hours or 0).time_source}."
     for stage in planned.preparations:
@@ -310,6 +322,8 @@ def _memory(forecast: Forecast) -> Iterator[tuple[str, str]]:
     yield "GPU memory, each", f"{units.both(memory.total)} needed, {_MOMENTS[memory.moment]}"
     low, high = forecast.memory_range
     yield "  likely", f"{units.gib(low)} to {units.gib(high)} ({forecast.memory_spread})"
+    if (full := forecast.full.memory.total) > memory.total:
+        yield "  at full length", f"{units.both(full)}; the longest row is {forecast.rows.longest_source}"
     yield "  nvidia-smi shows", f"{units.gib(memory.shown)}, with what the allocator keeps for later"
     if memory.moment == EVALUATION:
         yield "  in training", f"{_column(sum(memory.parts().values()))}, {_MOMENTS[memory.training_moment]}, of which:"

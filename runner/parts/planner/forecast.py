@@ -19,7 +19,7 @@ from runner.parts.planner.memory import EVALUATION, Memory, usable
 from runner.parts.planner.parameters import FAMILIES, UnknownArchitecture
 from runner.parts.planner.published_runs import Spread
 from runner.parts.planner.row_counts import Rows
-from runner.parts.planner.workload import ASSUMED, Network, Run, network, times_in
+from runner.parts.planner.workload import ASSUMED, MULTIPLE, Network, Run, Workload, network, times_in
 from runner.plan import RUNS, Plan, Stage
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
@@ -103,8 +103,39 @@ class Forecast:
 
     @property
     def never_fits(self) -> bool:
-        """Whether it does not fit even where its tensors turn out as small as in nine of ten published runs."""
-        return self.usable is not None and self.memory_range[0] > self.usable
+        """Whether it does not fit even where its tensors turn out as small as in nine of ten published runs. Own runs do
+        not count here, so that every command and every machine answers the same."""
+        with constants.taking({}):
+            return self.usable is not None and replace(self).memory_range[0] > self.usable
+
+    def with_longest(self, tokens: int) -> Forecast:
+        """The same for rows of language of which the longest has so many tokens; with 0, rows fill `sequence_len`."""
+        return replace(self, formulas=self.formulas.changed(longest=tokens))
+
+    @cached_property
+    def full(self) -> Forecast:
+        """The same with rows that fill `sequence_len`, where the longest row is an estimate; else itself."""
+        return self.with_longest(0) if self.rows.longest_source else self
+
+    @property
+    def most_row_tokens(self) -> int | None:
+        """Tokens of the longest row that the card may have room for; None where it may have room for every row."""
+        work = self.workload
+        if not isinstance(work, Workload) or work.packing or not self.with_longest(0).never_fits:
+            return None
+        return MULTIPLE * largest(lambda count: not self.with_longest(count * MULTIPLE).never_fits)
+
+    @property
+    def shorter_rows(self) -> int | None:
+        """A power of two for `sequence_len` that cuts no row, with room for what an estimate may miss; None where rows
+        are not much shorter."""
+        work = self.workload
+        if not isinstance(work, Workload) or work.packing or not work.longest:
+            return None
+        all_rows = work.lengths.longest(work.rows or 1, math.inf) if work.lengths else 0
+        enough = max(work.longest, all_rows) * MISSED if self.rows.longest_source else work.longest
+        rounded: int = 2 ** math.ceil(math.log2(enough))
+        return rounded if 2 * rounded <= work.sequence_len else None
 
     @property
     def gpu_hours(self) -> float | None:
@@ -147,6 +178,10 @@ class Forecast:
         )
 
 
+# An estimate of the longest row is multiplied by this before rows are cut by it.
+MISSED = 1.25
+
+
 def largest(fits: Callable[[int], bool]) -> int:
     """The largest count for which `fits(count)` is true; 0 where it is for none, more than `MOST_TRIED` where it is for
     all."""
@@ -180,7 +215,7 @@ def of(
     for stage in plan.stages:
         if stage.engine not in parts.table("formulas"):
             continue
-        rows = counted.of(plan, stage, run_dir, given_rows)
+        rows = counted.of(recipe, plan, stage, run_dir, given_rows)
         # Loaded when needed: `recipe check` counts its milliseconds.
         module = importlib.import_module(parts.table("formulas")[stage.engine])
         formulas: Formulas | None = module.of_stage(recipe, stage, rows, look)
@@ -233,17 +268,27 @@ def unknown_architecture(recipe: Recipe, error: UnknownArchitecture) -> Problem:
 OFFERED = "`recipe plan` offers what would change that, with time and cost, and `recipe plan --apply N` writes it."
 
 
-def too_large(recipe: Recipe, forecast: Forecast, severity: str = "error") -> Problem | None:
-    """That a stage does not fit its GPU, at the line that names the GPU; None where it fits or nobody knows."""
-    need, have = forecast.memory.total, forecast.usable
-    if forecast.gpu is None or have is None or need <= have:
+def too_large(recipe: Recipe, forecast: Forecast, known_better: bool = False) -> Problem | None:
+    """The verdict on memory, the same in every command, at the line that names the GPU: an error where a stage never
+    fits, a note where it may fit, and where only rows of full length do not. None where all fits, or the GPU is unknown.
+
+    known_better: whether somebody has allowed what never fits."""
+    need, have, full = forecast.memory.total, forecast.usable, forecast.full.memory.total
+    if forecast.gpu is None or have is None or max(need, full) <= have:
         return None
-    return recipe.document.problem(
-        ("machines", "gpu"),
-        f"Stage `{forecast.stage.name}` needs {units.both(need)} on each GPU, and {forecast.gpu.title} has {units.both(have)} to use.",
-        OFFERED,
-        severity=severity,
-    )
+    work, source, count = forecast.workload, forecast.rows.longest_source, f"recipe prepare {recipe.document.file}"
+    card = f"on each GPU, and {forecast.gpu.title} has {units.both(have)} to use."
+    message, hint = f"Stage `{forecast.stage.name}` needs {units.both(need)} {card}", OFFERED
+    if isinstance(work, Workload) and need <= have:
+        message = f"Stage `{forecast.stage.name}` fits for rows of {work.most_tokens:,} tokens ({source}). "
+        message += f"With rows of {work.sequence_len:,} tokens it needs {units.both(full)} {card}"
+        shorter = forecast.shorter_rows
+        cut = f", or write `sequence_len: {shorter}`, which cuts no row by this estimate" if shorter else ""
+        hint = f"Run `{count}` to count every row{cut}."
+    elif isinstance(work, Workload) and not work.packing and (source or not work.longest):
+        hint += f" Shorter rows need less: run `{count}` to count them."
+    severity = "error" if forecast.never_fits and not known_better else "note"
+    return recipe.document.problem(("machines", "gpu"), message, hint, severity=severity)
 
 
 def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:

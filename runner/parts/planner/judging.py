@@ -4,7 +4,7 @@ record."""
 from collections.abc import Collection
 
 from runner.check.validate import TOO_LARGE
-from runner.parts.planner import constants, forecast, preparing, storage
+from runner.parts.planner import constants, forecast, limits, preparing, storage
 from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.plan import Plan, Prediction
@@ -14,18 +14,16 @@ from runner.tools.problem import Problem
 
 def problems(recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Problem]:
     """An error where a stage cannot fit its GPU, whatever its range; and notes on stages that may not fit, claims and
-    pods that are too small, a learning rate that never stops rising, a deadline that comes too early. No data file is
-    opened for them."""
+    pods that are too small, a learning rate that never stops rising, a deadline that comes too early."""
     try:
         forecasts = forecast.of(recipe, plan, look=False)
-        known_better = TOO_LARGE in allowed
-        notes = [
-            forecast.too_large(recipe, stage, "error" if stage.never_fits and not known_better else "note")
-            for stage in forecasts
-        ]
+        # Files are opened only where their rows decide, because `check` counts its milliseconds.
+        roomy = all(stage.full.fits is not False for stage in forecasts)
+        known = forecasts if roomy else forecast.of(recipe, plan)
+        notes = [forecast.too_large(recipe, stage, TOO_LARGE in allowed) for stage in known]
     except UnknownArchitecture:
         return []  # an architecture without formulas; `plan` says so
-    notes += storage.problems(recipe.document, plan, forecasts, severity="note")
+    notes += [*storage.problems(recipe.document, plan, forecasts), *limits.beyond_card(recipe, forecasts)]
     notes += forecast.notes(recipe, forecasts)
     notes += forecast.ended_by_deadline(recipe, forecasts, preparing.of(recipe, plan, look=False))
     return [note for note in (*notes, *_few(recipe, plan)) if note]
@@ -40,12 +38,10 @@ def _few(recipe: Recipe, plan: Plan) -> list[Problem]:
     files = [recipe.folder / name for where, name in recipe.local_files() if where[-1] == "path"]
     if not files or not all(file.is_file() and file.stat().st_size < SMALL for file in files):
         return []
-    # Only a recipe with too few steps needs the search for more.
-    from runner.parts.planner import limits
-
     forecasts = forecast.of(recipe, plan)
     if not limits.too_short(forecasts):
         return []
+    # Only a recipe with too few steps needs the search for more.
     from runner.parts.planner import recipe_offers
     from runner.parts.planner.planned import Planned
 
@@ -57,9 +53,9 @@ def sized(recipe: Recipe, plan: Plan) -> Plan:
     """The plan with estimated sizes of claims, memory, and the time that its pods get to end."""
     try:
         forecasts = forecast.of(recipe, plan, look=False)
-        return storage.given(storage.sized(plan, forecasts), forecasts)
     except UnknownArchitecture:
-        return storage.sized(plan, [])  # an architecture without formulas; `plan` says so
+        forecasts = []  # an architecture without formulas; `plan` says so
+    return storage.sized(plan, forecasts)
 
 
 def written(recipe: Recipe, plan: Plan) -> dict[str, int]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.catalog import Gpu
 from runner.parts.planner.forecast import OFFERED, Forecast
-from runner.parts.planner.memory import EVALUATION
+from runner.parts.planner.memory import EVALUATION, usable
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.tools.problem import Problem
@@ -45,8 +45,21 @@ def gpu_memory(recipe: Recipe) -> int | None:
     return round(units.size(limit)) if limit else None
 
 
+def beyond_card(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
+    """A note where the limit of memory is more than any of the cards has."""
+    limit, cards = gpu_memory(recipe), [forecast.gpu for forecast in forecasts if forecast.gpu]
+    if limit and cards and limit > max(card.memory_gib for card in cards) * 2**30:
+        most = max(cards, key=lambda card: card.usable_gib)
+        yield _problem(
+            recipe,
+            "gpu_memory",
+            f"The limit is {stated(recipe)['gpu_memory']}, and {most.title} has {units.both(usable(most))} to use: it limits nothing.",
+            f"Write `gpu_memory: {usable(most) // 10**9} GB` or less, delete the line, or name the card that is meant.",
+        )
+
+
 def broken(recipe: Recipe, forecasts: list[Forecast]) -> list[Problem]:
-    """A Problem for each limit of the recipe that does not hold."""
+    """A note for each limit of the recipe that does not hold, by estimate: time and speed are certain within a third."""
     limits = stated(recipe)
     if not forecasts:
         return [_no_formulas(recipe, setting) for setting, limit in limits.items() if limit and setting in _JUDGED]
@@ -89,7 +102,7 @@ def _untimed(recipe: Recipe, forecasts: list[Forecast], setting: str) -> Problem
 
 def _problem(recipe: Recipe, setting: str, message: str, hint: str, holds: Any = None) -> Problem:
     """holds: a value of the limit that would hold."""
-    return recipe.document.problem(("limits", *setting.split(".")), message, hint, mending=holds)
+    return recipe.document.problem(("limits", *setting.split(".")), message, hint, mending=holds, severity="note")
 
 
 def _memory(recipe: Recipe, forecast: Forecast, limit: str, most: int) -> Iterator[Problem]:

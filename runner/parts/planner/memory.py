@@ -19,6 +19,8 @@ GIB = 2**30
 EVALUATION, LOADING = "evaluation", "loading"
 # What may be the peak of training: before the first step, and the phases of a step, in order.
 PHASES = (LOADING, "forward", "loss", "backward", "step")
+# The parts of `Memory` that PyTorch calls allocated.
+TENSORS = ("weights", "gradients", "optimizer", "activations", "logits", "temporary", "communication")
 
 # NCCL's channels, where GPUs talk to each other: published are 0.53 GiB among 2 A100 and 0.67 among 4 (NVIDIA/nccl,
 # issue 964), and 1.45 to 1.6 over several machines (stas00/ml-engineering; NVIDIA/nccl, issue 864).
@@ -59,15 +61,7 @@ class Memory:
     @property
     def tensors(self) -> int:
         """What PyTorch calls allocated."""
-        return (
-            self.weights
-            + self.gradients
-            + self.optimizer
-            + self.activations
-            + self.logits
-            + self.temporary
-            + self.communication
-        )
+        return sum(getattr(self, name) for name in TENSORS)
 
     @property
     def in_steps(self) -> int:
@@ -90,8 +84,7 @@ class Memory:
         return EVALUATION if self.total == self.in_evaluation else self.training_moment
 
     def parts(self) -> dict[str, int]:
-        names = ("weights", "gradients", "optimizer", "activations", "logits", "temporary", "communication")
-        return {name: getattr(self, name) for name in (*names, "context", "slack")}
+        return {name: getattr(self, name) for name in (*TENSORS, "context", "slack")}
 
 
 def estimate(workload: Workload) -> Memory:

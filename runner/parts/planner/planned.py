@@ -71,15 +71,21 @@ class Planned:
     @cached_property
     def problems(self) -> list[Problem]:
         """What keeps the recipe from doing what it says: stages that do not fit, limits that do not hold, claims and
-        machines that are too small."""
-        large = [problem for stage in self.forecasts if (problem := forecast.too_large(self.recipe, stage))]
+        machines that are too small. Errors are those that `check` has, too; the others are notes."""
         stored = storage.problems(self.recipe.document, self.plan, self.forecasts)
-        return [*large, *limits.broken(self.recipe, self.forecasts), *stored]
+        return [*self._too_large(fits=False), *limits.broken(self.recipe, self.forecasts), *stored]
+
+    def _too_large(self, fits: bool) -> list[Problem]:
+        """The verdict on each stage whose rows fit, or do not."""
+        verdicts = [forecast.too_large(self.recipe, stage) for stage in self.forecasts if stage.fits is fits]
+        return [verdict for verdict in verdicts if verdict]
 
     @cached_property
     def notes(self) -> list[Problem]:
         """What holds and is hardly meant."""
         return [
+            *self._too_large(fits=True),
+            *limits.beyond_card(self.recipe, self.forecasts),
             *forecast.notes(self.recipe, self.forecasts),
             *forecast.late(self.recipe, self.forecasts, self.preparations),
             *limits.too_few_steps(self.recipe, self.forecasts),

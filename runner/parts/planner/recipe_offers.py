@@ -82,6 +82,12 @@ class Offer:
         return bool(limits.too_short(self.before.forecasts)) and not limits.too_short(self.after.forecasts)
 
     @property
+    def cuts_nothing(self) -> bool:
+        """Whether it lowers `sequence_len` and cuts no row."""
+        stages = zip(self.before.forecasts, self.after.forecasts, strict=False)
+        return any((cut := _cut(old, new)) and cut[0] == Loss.NOTHING for old, new in stages)
+
+    @property
     def saves_less(self) -> bool:
         return all(change.setting.endswith((".eval_steps", ".save_steps")) for change in self.changes)
 
@@ -138,6 +144,7 @@ def of(planned: Planned) -> list[Offer]:
     found.sort(
         key=lambda offer: (
             *(lacking and not offer.enough_steps, offer.loss, offer.scope),
+            not offer.cuts_nothing,
             offer.after.seconds or 0,
         )
     )
@@ -183,13 +190,20 @@ def _worth(offer: Offer) -> bool:
         return False
     if {note.message for note in after.notes} - {note.message for note in before.notes}:
         return False
-    # An offer that nobody needs must fit in the whole likely range.
-    if any(stage.memory_range[1] > (stage.usable or 0) for stage in after.forecasts):
+    # An offer that nobody needs must fit in the whole likely range, with rows of full length.
+    if _cramped(after):
         return False
+    if offer.cuts_nothing:
+        return True
     time = after.seconds / before.seconds
     hours = after.together.gpu_hours / before.together.gpu_hours
     cheaper = offer.scope == OfferScope.MACHINES and hours <= WORTH
     return min(time, hours) <= WORTH and ((time <= WORTH and hours <= AT_MOST) or cheaper)
+
+
+def _cramped(planned: Planned) -> bool:
+    """Whether rows of full length may not fit a card."""
+    return any(stage.full.memory_range[1] > (stage.usable or 0) for stage in planned.forecasts)
 
 
 # The judge: tries a change with `check` and the plan.
@@ -291,13 +305,23 @@ def _losses_of(before: Forecast, after: Forecast) -> Iterator[tuple[Loss, str]]:
         return
     if new.fp8 and not old.fp8:
         yield Loss.NOTHING, "in FP8, as `precision` lets it"
-    if new.sequence_len < old.sequence_len:
-        yield Loss.LEARNING, f"rows of more than {new.sequence_len:,} tokens are left out"
+    if cut := _cut(before, after):
+        yield cut
     if new.adapter and old.adapter:
         if new.adapter.rank < old.adapter.rank:
             yield Loss.LEARNING, f"an adapter of rank {new.adapter.rank}"
         if new.adapter.four_bit and not old.adapter.four_bit:
             yield Loss.EXACTNESS, "the base model in 4 bits"
+
+
+def _cut(before: Forecast, after: Forecast) -> tuple[Loss, str] | None:
+    """What a lower `sequence_len` takes from a stage; None where it is not lower."""
+    old, new = before.workload, after.workload
+    if not isinstance(old, Workload) or not isinstance(new, Workload) or new.sequence_len >= old.sequence_len:
+        return None
+    if before.shorter_rows and new.sequence_len >= before.shorter_rows:
+        return Loss.NOTHING, f"cuts no row; {units.gib(after.full.memory.total)} at full length"
+    return Loss.LEARNING, f"rows of more than {new.sequence_len:,} tokens are left out"
 
 
 # The candidates.
@@ -307,6 +331,9 @@ def _ways(planned: Planned) -> Iterator[tuple[str, Changes]]:
     """Changes to try, each with the name of its group: the first of a group that works is enough."""
     tight, fits = _tight(planned), all(stage.fits for stage in planned.forecasts)
     if not planned.problems:
+        for stage in planned.forecasts if _cramped(planned) else ():
+            if (setting := Lines.of(planned.recipe, stage.stage).find("sequence_len")) and stage.shorter_rows:
+                yield "shorter rows", {setting: stage.shorter_rows}
         for changes in _longer(planned):
             yield str(sorted(changes)), changes
     elif fits:
@@ -388,6 +415,7 @@ def _faster(planned: Planned) -> Iterator[tuple[str, Changes]]:
     """Changes that may make the longest stage faster: larger batches, no padding, no recomputation, fused code."""
     stage = _longest(planned)
     lines, work, room = Lines.of(planned.recipe, stage.stage), stage.workload, _budget(planned, stage)
+    stage = stage if planned.problems else stage.full
     likely, sizes = stage.memory_range[1] / stage.memory.total, []
     for rows, accumulation in splits(work, smaller=False):
         evaluated = work.with_rows(rows).evaluation_batch_size
@@ -446,7 +474,7 @@ def _on(planned: Planned, nodes: int) -> Changes:
 def _cards(planned: Planned, tight: bool) -> Iterator[tuple[str, Changes]]:
     """Cards of the catalog with enough memory: the smallest that is not slower, where the present one has too little;
     else the slowest that meets a limit of time or is clearly faster, and the fastest."""
-    need = max(stage.memory.total for stage in planned.forecasts)
+    need = max((stage if planned.problems else stage.full).memory.total for stage in planned.forecasts)
     have = planned.forecasts[0].stage.machines.gpu
     smallest = [card for card in cards(need, [each.workload for each in planned.forecasts]) if card.name != have]
     seconds = {card.name: _seconds(planned, card) for card in smallest}

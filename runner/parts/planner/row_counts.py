@@ -3,9 +3,10 @@ rules."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,11 +29,10 @@ MARKS_A_DOCUMENT = 1
 
 @dataclass(frozen=True)
 class Rows:
-    """Counts of rows, None where nobody knows. lengths: in tokens, empty where nobody has counted. longest: tokens of
-    the longest row, 0 where nobody has counted: what is reckoned from bytes or known of a hundredth of the rows says
-    nothing of one.
+    """Counts of rows, None where they are unknown. lengths: in tokens, empty where they are unknown. longest: tokens of
+    the longest row, counted or by estimate, 0 where it is unknown.
 
-    source: where the figures come from, as a person says it.
+    source: of the figures, in words; longest_source: of an estimated `longest`, empty where every row was counted.
     """
 
     training: int | None = None
@@ -40,6 +40,7 @@ class Rows:
     lengths: Lengths = UNKNOWN
     source: str = "nobody has counted the rows; `--rows N` says how many there are"
     longest: int = 0
+    longest_source: str = ""
 
     @property
     def tokens(self) -> float | None:
@@ -47,22 +48,26 @@ class Rows:
         return self.lengths.mean or None
 
 
-def of(plan: Plan, stage: Stage, run_dir: Path | None, given: int | None = None) -> Rows:
+def of(recipe: Recipe, plan: Plan, stage: Stage, run_dir: Path | None, given: int | None = None) -> Rows:
     """What is known of a stage's rows. run_dir: the local run folder, where data may lie prepared already; None where
     nothing but recipe and catalog may be asked, so that the answer is the same on every machine.
 
     given: what `--rows` says; it means every stage whose rows are counted at all.
     """
-    source, data = _source(plan, stage)
+    source, data = source_of(plan, stage)
+    sections = dict(recipe.data_sections)
+    home = next((home for home in ((stage.name, "data"), ("data",)) if home in sections), None)
+    told = [one.get("sample") for _, one in sets_of(home, sections[home])] if home else []
+    samples = [recipe.folder / name if name else None for name in told]
     if source is None:
-        return known(data, run_dir and run_dir / "data", given)
-    own = known(data, run_dir and run_dir / "data" / stage.name, given)
+        return known(data, run_dir and run_dir / "data", given, samples)
+    own = known(data, run_dir and run_dir / "data" / stage.name, given, samples)
     if (share := data.get("domain_share")) and own.training and not given:
         return _mixed(own, own.training, known(source["sft"], run_dir and run_dir / "data" / "sft"), share)
     return own
 
 
-def _source(plan: Plan, stage: Stage) -> tuple[Mapping[str, Any] | None, Mapping[str, Any]]:
+def source_of(plan: Plan, stage: Stage) -> tuple[Mapping[str, Any] | None, Mapping[str, Any]]:
     """What a stage's data is made from; a pipeline prepares the data of all its stages in one that trains nothing."""
     for other in plan.stages:
         if not other.trains and other.name in stage.reads and stage.name in other.config:
@@ -78,30 +83,41 @@ def _mixed(domain: Rows, training: int, general: Rows, share: float) -> Rows:
     lengths = domain.lengths
     if lengths and general.lengths:
         lengths = Lengths.mixed([(training, lengths), (added, general.lengths)])
-    longest = max(domain.longest, general.longest) if domain.longest and general.longest else 0
-    return Rows(training + added, domain.validation, lengths, f"{domain.source}, {added:,} of them SFT's", longest)
+    whole = f"{domain.source}, {added:,} of them SFT's"
+    return Rows(training + added, domain.validation, lengths, whole, *_longest([domain, general]))
 
 
-def known(data: Mapping[str, Any], folder: Path | None, given: int | None = None) -> Rows:
-    """What is known of rows: given by hand, prepared already, in the recipe, in local files, or in the catalog. Lengths
-    that nobody has counted while preparing are those of files and catalog.
+def _longest(parts: Sequence[Rows]) -> tuple[int, str]:
+    """The longest row of several data sets, and the source of an estimate; 0 where that of one is unknown."""
+    sources = dict.fromkeys(part.longest_source for part in parts if part.longest_source)
+    known = all(part.longest for part in parts)
+    return (max((part.longest for part in parts), default=0), " and ".join(sources)) if known else (0, "")
 
-    data: as a preparer reads it. folder: where it writes; None where no file may be opened.
+
+def known(
+    data: Mapping[str, Any], folder: Path | None, given: int | None = None, samples: Sequence[Path | None] = ()
+) -> Rows:
+    """What is known of rows: from `--rows`, prepared already, in the recipe, in local files, or in the catalog. Lengths
+    that were not counted while preparing are those of files and catalog.
+
+    data: as a preparer reads it. folder: where it writes; None where no file may be opened. samples: of the data sets,
+    in their order.
     """
     share = float(data.get("validation_share") or 0)
     made = _prepared(data, folder)
+    there = f"the prepared data in {folder}"
     if made and made.lengths and not given:
-        return Rows(made.train_rows, made.validation_rows, made.lengths, f"the prepared data in {folder}", made.longest)
-    found = _found(data, folder)
+        return Rows(made.train_rows, made.validation_rows, made.lengths, there, made.longest)
+    found = _found(data, folder, samples)
+    if made and made.longest:
+        found = replace(found, lengths=made.lengths or found.lengths, longest=made.longest, longest_source="")
     if given:
-        return _split(given, share, (made or found).lengths or found.lengths, "`--rows`")
+        return _split(found, given, share, "`--rows`")
     if made:
-        return Rows(
-            made.train_rows, made.validation_rows, found.lengths, f"the prepared data in {folder}", made.longest
-        )
+        return replace(found, training=made.train_rows, validation=made.validation_rows, source=there)
     if found.training is None:
         return found
-    rows = _split(found.training, share, found.lengths, found.source)
+    rows = _split(found, found.training, share, found.source)
     held_out = [_held_out(one, data, folder) for one in data.get("validation_sets", ())]
     if held_out and None not in held_out:
         return replace(rows, validation=sum(count or 0 for count in held_out))
@@ -117,31 +133,38 @@ def _prepared(data: Mapping[str, Any], folder: Path | None) -> report.PreparedRo
     return made if made.contents in ("", report.contents(data) or made.contents) else None
 
 
-def _found(data: Mapping[str, Any], folder: Path | None) -> Rows:
+def _found(data: Mapping[str, Any], folder: Path | None, samples: Sequence[Path | None]) -> Rows:
     """The rows of all data sets together, before some are held out."""
-    parts = [_of_set(one, data, folder) for one in data.get("sets", [data])]
+    sets = zip(data.get("sets", [data]), chain(samples, repeat(None)), strict=False)
+    parts = [_of_set(one, data, folder, sample) for one, sample in sets]
     told = [part for part in parts if part.training != 0]
+    longest = _longest(told)
     every = all(part.training and part.lengths for part in told)
     whole = Lengths.mixed([(part.training or 0, part.lengths) for part in told]) if every else UNKNOWN
     count = (data.get("songs") or {}).get("count")
     sources = " and ".join(dict.fromkeys(part.source for part in parts))
     unknown = next((part for part in parts if part.training is None), None)
     if unknown and not count:
-        return unknown
+        return replace(unknown, longest=longest[0], longest_source=longest[1])
     counted = sum(part.training or 0 for part in parts)
     if count and (unknown or count <= counted):
-        return Rows(count, None, whole, f"the recipe's `count`{f', their lengths from {sources}' if whole else ''}")
-    return Rows(counted, None, whole, sources)
+        source = f"the recipe's `count`{f', their lengths from {sources}' if whole else ''}"
+        return Rows(count, None, whole, source, *longest)
+    return Rows(counted, None, whole, sources, *longest)
 
 
-def _of_set(one: Mapping[str, Any], data: Mapping[str, Any], folder: Path | None) -> Rows:
+def _of_set(one: Mapping[str, Any], data: Mapping[str, Any], folder: Path | None, sample: Path | None = None) -> Rows:
     """The rows of one data set that are taken, before some are held out."""
     if path := one.get("path"):
         rows = _local(Path(path), one, data) if folder else Rows()
     elif facts := catalogued(one):
-        rows = Rows(facts["rows"], None, of_catalog(facts, data), "the catalog of data sets")
+        lengths, source = of_catalog(facts, data), "the catalog of data sets"
+        longest = (math.ceil(lengths.high), f"the 99th percentile in {source}") if lengths else (0, "")
+        rows = Rows(facts["rows"], None, lengths, source, *longest)
     else:
-        rows = Rows()
+        shown = _local(sample, one, data) if sample and folder else Rows()
+        # A sample says how long rows are, and not how many there are.
+        rows = Rows(longest=shown.longest, longest_source=f"the longest row of {sample}" if shown.longest else "")
     return replace(rows, training=None if rows.training is None else round(rows.training * one.get("share", 1)))
 
 
@@ -153,9 +176,9 @@ def _held_out(one: Mapping[str, Any], data: Mapping[str, Any], folder: Path | No
     return (catalogued(one) or {}).get(f"{one.get('split')}_rows")
 
 
-def _split(rows: int, share: float, lengths: Lengths, source: str) -> Rows:
+def _split(known: Rows, rows: int, share: float, source: str) -> Rows:
     validation = round(rows * share)
-    return Rows(rows - validation, validation, lengths, source)
+    return replace(known, training=rows - validation, validation=validation, source=source)
 
 
 def catalogued(data: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -217,7 +240,8 @@ def _sampled(there: SampledRows, one: Mapping[str, Any], data: Mapping[str, Any]
     # A row that none can be made of is left out by whoever prepares them; where none is like what was looked for,
     # nothing is known.
     count = round(there.count * taken / len(there.rows)) if taken else there.count
-    return Rows(count, None, Lengths.counted(lengths), source)
+    longest = math.ceil(max(lengths, default=0))
+    return Rows(count, None, Lengths.counted(lengths), source, longest, f"the longest of {source}" if longest else "")
 
 
 def _read(row: Any, one: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator[float]:

@@ -3,21 +3,22 @@ seconds that a pod gets to end."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from runner.catalog import hardware
 from runner.data.lengths import BYTES_A_TOKEN
-from runner.parts.planner import host_memory, state
+from runner.data.report import ROOM
+from runner.parts.planner import host_memory, row_counts, state
 from runner.parts.planner.forecast import Forecast
+from runner.parts.planner.memory import usable
 from runner.plan import Plan, Stage
+from runner.recipe import units
 from runner.recipe.document import Document
+from runner.scenarios.shared.common import DATA
 from runner.tools.problem import Problem
-
-if TYPE_CHECKING:
-    from runner.parts.planner.forecast import Forecast
 
 GIB = 2**30
 # While text is cleaned it lies there filtered, without exact duplicates, without near ones, and as the result.
@@ -94,20 +95,48 @@ def needs(plan: Plan, forecasts: list[Forecast]) -> dict[str, int]:
 
 
 def sized(plan: Plan, forecasts: list[Forecast]) -> Plan:
-    """The plan with what it needs written into it: the size of each claim, and the memory of each stage's machines with
-    its speed and price, so that targets can ask for the one, and the cluster's messages recall the other."""
-    stages = {
-        forecast.stage.name: {"gpu_memory": forecast.memory.total, "memory": sum(host(forecast).values())}
-        | _pace(forecast)
-        | ({} if forecast.price is None else {"price_per_gpu_hour": forecast.price})
-        for forecast in forecasts
-    }
+    """The plan with what it needs written into it: the size of each claim; the memory of each stage's machines with its
+    speed and price, so that targets can ask for the one, and the cluster's messages recall the other; the time that its
+    pods get to end; and the longest rows that its GPUs have room for."""
     return replace(
         plan,
-        # Where nobody knows the model, nothing is said, and a usual size is asked for.
+        # Of an unknown model nothing is printed, and a usual size is asked for.
         claims_gib={name: rounded(n) for name, n in needs(plan, forecasts).items()} if forecasts else {},
-        stages=tuple(replace(stage, needs=stages.get(stage.name, {})) for stage in plan.stages),
+        stages=tuple(_with_needs(plan, stage, forecasts) for stage in plan.stages),
     )
+
+
+def _with_needs(plan: Plan, stage: Stage, forecasts: list[Forecast]) -> Stage:
+    own = next((forecast for forecast in forecasts if forecast.stage.name == stage.name), None)
+    # What prepares rows compares them for every stage that reads them.
+    rows_of = [one for one in forecasts if one is own or (stage.name == DATA and DATA in one.stage.reads)]
+    if plan.place.on_cluster and (rooms := [room for one in rows_of if (room := _room(plan, one))]):
+        stage = replace(stage, env={**stage.env, ROOM: json.dumps(rooms, ensure_ascii=False)})
+    if own is None:
+        return stage
+    memory = {"gpu_memory": own.full.memory.total, "memory": sum(host(own).values())}
+    price = {} if own.price is None else {"price_per_gpu_hour": own.price}
+    return replace(stage, needs=memory | _pace(own) | price, grace_seconds=seconds(plan, own))
+
+
+def _room(plan: Plan, forecast: Forecast) -> list[object]:
+    """As `runner.data.report.require_room` reads it; empty where there is room for every row, or where somebody has
+    allowed what never fits."""
+    most, stage, gpu = forecast.most_row_tokens, forecast.stage, forecast.gpu
+    if most is None or gpu is None or (forecast.rows.longest and forecast.never_fits):
+        return []
+    source, data = row_counts.source_of(plan, stage)
+    folders = [stage.name, *(["sft"] if data.get("domain_share") else [])] if source else [""]
+    why = (
+        f"Stage `{stage.name}` takes {forecast.workload.micro_batch_size} rows at once: rows of full length need "
+        f"{units.both(forecast.with_longest(0).memory.total)} on each GPU, and {gpu.title} has {units.both(usable(gpu))} to use."
+    )
+    return [
+        folders,
+        most,
+        why,
+        f"Lower `micro_batch_size`, or write `sequence_len: {most}`, which leaves out longer rows.",
+    ]
 
 
 def _pace(forecast: Forecast) -> dict[str, float]:
@@ -131,9 +160,9 @@ def host(forecast: Forecast) -> dict[str, int]:
     return parts | forecast.formulas.beside(stage)
 
 
-def problems(document: Document, plan: Plan, forecasts: list[Forecast], severity: str = "error") -> list[Problem]:
-    """Claims and machines that are too small for what they must hold."""
-    return [*_claims(document, plan, forecasts, severity), *_machines(document, plan, forecasts, severity)]
+def problems(document: Document, plan: Plan, forecasts: list[Forecast]) -> list[Problem]:
+    """Notes on claims and machines that are too small for what they must hold, by estimate."""
+    return [*_claims(document, plan, forecasts), *_machines(document, plan, forecasts)]
 
 
 def machine(plan: Plan) -> str:
@@ -141,7 +170,7 @@ def machine(plan: Plan) -> str:
     return "pod" if plan.place.on_cluster else "machine"
 
 
-def _claims(document: Document, plan: Plan, forecasts: list[Forecast], severity: str) -> Iterator[Problem]:
+def _claims(document: Document, plan: Plan, forecasts: list[Forecast]) -> Iterator[Problem]:
     written = [(entry, plan.claim_of(entry.folder)) for entry in everything(plan, forecasts)]
     for index, claim in enumerate(plan.site.get("claims") or ()):
         stated, on_it = claim.get("size_gib"), [entry for entry, home in written if home == claim]
@@ -153,12 +182,12 @@ def _claims(document: Document, plan: Plan, forecasts: list[Forecast], severity:
                 ("openshift", "claims", index, "size_gib"),
                 f"The claim `{claim['name']}` has {stated} GiB, and the run writes {need / GIB:.1f} GiB to it ({parts}).",
                 f"Write `size_gib: {rounded(need)}`, leave the line out, or keep fewer checkpoints.",
-                severity=severity,
+                severity="note",
                 mending=rounded(need),
             )
 
 
-def _machines(document: Document, plan: Plan, forecasts: list[Forecast], severity: str) -> Iterator[Problem]:
+def _machines(document: Document, plan: Plan, forecasts: list[Forecast]) -> Iterator[Problem]:
     needs = {forecast.stage.name: sum(host(forecast).values()) for forecast in forecasts}
     for forecast in forecasts:
         need, machines = needs[forecast.stage.name], forecast.stage.machines
@@ -169,7 +198,7 @@ def _machines(document: Document, plan: Plan, forecasts: list[Forecast], severit
                 where,
                 f"Each {machine(plan)} has {machines.memory_gib:.1f} GiB of main memory, and needs about {need / GIB:.1f} GiB.",
                 remedy,
-                severity=severity,
+                severity="note",
             )
             return
 
@@ -212,10 +241,3 @@ def _under_way(forecast: Forecast) -> float:
     if (time := forecast.time) is None:
         return UNKNOWN
     return TIMES * (time.step_seconds + time.evaluation_seconds / max(1, time.evaluations))
-
-
-def given(plan: Plan, forecasts: list[Forecast]) -> Plan:
-    """The plan with the grace of each stage that is forecast."""
-    by_name = {forecast.stage.name: seconds(plan, forecast) for forecast in forecasts}
-    stages = (replace(stage, grace_seconds=by_name.get(stage.name)) for stage in plan.stages)
-    return replace(plan, stages=tuple(stages))

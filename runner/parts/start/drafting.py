@@ -2,21 +2,25 @@
 of another recipe with them in it, before anything is written."""
 
 import filecmp
+import math
 import os
 import re
 import shutil
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from runner import catalog
+from runner.catalog.models import why_no_hub
 from runner.check import base_model, by_schema
 from runner.check.by_schema import as_text
 from runner.check.validate import judge, with_followers
-from runner.data import RenderedExample, conversation_formats, first, held_out, row_files, rows
+from runner.data import RenderedExample, conversation_formats, data_sets, first, held_out, row_files, rows
 from runner.parts.planner import forecast, recipe_offers, storage
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
@@ -35,108 +39,200 @@ from runner.tools.problem import Problem, Stop, errors_of
 
 # The secret that pods read a hub token from, as the rule about gated models calls it.
 SECRET = "hub-token"
+TABLES = tomllib.loads((Path(__file__).parent / "questions.toml").read_text(encoding="utf-8"))
+
+
+@dataclass(frozen=True)
+class Technique:
+    """How a model is trained; the fields are those of `questions.toml`."""
+
+    starter: str
+    ways: tuple[str, ...] = ()
+    model: str = ""
+    words: str = ""
+    least: int = 1
 
 
 @dataclass(frozen=True)
 class DataKind:
-    """What somebody may have. starter: the recipe that is copied; ways: of training on it, as `recipe models` has them,
-    the one that it takes first; model: where nobody names another; technique: in words. least: rows at once that it
-    needs, because batch normalisation says little on fewer."""
+    """What somebody may have, or the starter that somebody copies; the fields are those of `questions.toml`."""
 
     title: str
-    starter: str
-    ways: tuple[str, ...] = ()
-    model: str = ""
-    technique: str = ""
-    least: int = 1
+    rows: str
+    techniques: tuple[str, ...]
+    keeps: bool = False
 
 
-_ADAPTER = ("minimal/lora", ("lora", "qlora"), "microsoft/Phi-4-mini-instruct", "a LoRA adapter")
-KINDS = {
-    "questions": DataKind("Questions and answers", *_ADAPTER),
-    "conversations": DataKind("Conversations", *_ADAPTER),
-    "text": DataKind("Plain text", "minimal/causal-lm", ("all weights",), "HuggingFaceTB/SmolLM2-360M", "all weights"),
-    "songs": DataKind("Songs", *_ADAPTER),
-    "images": DataKind("Images", "minimal/image-classification", technique="a ResNet-18", least=16),
-}
-PLACES = {"here": "this machine", "machines": "plain machines", "cluster": "OpenShift"}
-# Columns that people call so, the likeliest first.
+TECHNIQUES = {name: Technique(**facts) for name, facts in TABLES["techniques"].items()}
+KINDS = {name: DataKind(**facts) for name, facts in TABLES["kinds"].items()}
+PLACES = {"here": "", "machines": "nodes", "cluster": "openshift"}
+# Results on plain machines, where nobody names another folder.
+SHARED = "/shared/models"
+# Columns that people call so, the likeliest first; those of preferences; what a song is asked for with by default.
 ASKING = ("question", "prompt", "instruction", "input", "query", "ask", "q", "title", "source")
 ANSWERING = ("answer", "response", "output", "completion", "reply", "a", "target", "lyrics", "label", "text")
+BETTER, WORSE = "chosen", "rejected"
+SONG = "Generate a song verse in the style of [{artist}] in the genre of [{genre}]."
+# Songs that are drawn of a data set whose rows nobody has counted.
+DRAWN = 90_000
+# A data set on the hub, and endings of names that are no such one.
+_HUB = re.compile(r"(?!\.)[\w.-]+/[\w.-]+(:[\w.-]+)?")
+_FILES = (".txt", ".json", ".jsonl", ".csv", ".tsv", ".parquet", ".xlsx")
 
 
-def guess(columns: list[str]) -> tuple[str, str]:
+def guess(columns: Iterable[str]) -> tuple[str, str]:
     """The column that asks and the one that answers, by what they are called, else the first one and the last one. There
     are two or more."""
     known = {name.lower(): name for name in columns}
-    answer = next((known[name] for name in ANSWERING if name in known), columns[-1])
+    answer = next((known[name] for name in ANSWERING if name in known), list(known.values())[-1])
     asking = (known[name] for name in ASKING if name in known and known[name] != answer)
-    return next(asking, next(name for name in columns if name != answer)), answer
+    return next(asking, next(name for name in known.values() if name != answer)), answer
+
+
+def on_hub(name: str) -> bool:
+    """Whether a name is that of a data set on the hub, and of no file here."""
+    if Path(name).expanduser().exists():
+        return False
+    return bool(catalog.dataset(name)) or bool(_HUB.fullmatch(name) and not name.endswith(_FILES))
+
+
+def source(home: str, name: str) -> dict[str, tuple[Any, str]]:
+    """The lines of a section of data that say where its rows come from."""
+    if not on_hub(name):
+        return {f"{home}.path": (name, "your own file, from this folder")}
+    hub, _, subset = name.partition(":")
+    named = {f"{home}.hub": (hub, "the data set on the hub")}
+    return named | ({f"{home}.subset": (subset, "its part")} if subset else {})
+
+
+def columns_of(name: str, texts: bool = False) -> list[str]:
+    """Of a file, or of a data set on the hub; none of plain text, and of a hub that does not answer. texts: whether a
+    folder is one of texts or images. Raises Stop where they cannot be read."""
+    file = Path(name).expanduser()
+    if on_hub(name):
+        hub, _, subset = name.partition(":")
+        known: list[str] = (catalog.dataset(name) or {}).get("columns", [])
+        asked = data_sets.DataSource(hub=hub, revision="main", subset=subset or None, split="train", path=None)
+        with suppress(data_sets.Unreachable):
+            return known if known or not find_spec("datasets") or why_no_hub() else data_sets.hub_columns(asked)
+        return []
+    if not file.exists():
+        hint = "Paths start from this folder. A data set on the hub is OWNER/NAME, or OWNER/NAME:SUBSET."
+        raise Stop(f"There is no file `{file}`.", hint)
+    if file.suffix == ".txt" or (file.is_dir() and texts):
+        return []
+    try:
+        return rows.columns(file)
+    except row_files.Unreadable as reason:
+        raise Stop(f"`{file}` cannot be read: {reason}", reason.hint) from None
 
 
 @dataclass(frozen=True)
 class Answers:
-    """Empty what nobody has said yet. question, answer: templates of columns, or of songs the column that asks for the
-    song and that of its words; column: of documents. gpus: in each machine. addresses: of plain machines, the main one
+    """Empty what nobody has said yet. question, answer: templates of columns; column: of documents. questions,
+    preferences: of a pipeline. gpus: in each machine; numbers: of plain machines. addresses: of these, the main one
     first; results: a folder that all of them share."""
 
     kind: str = "questions"
+    technique: str = ""
     data: str = ""
     question: str = ""
     answer: str = ""
+    instruction_form: str = ""
     column: str = ""
+    questions: str = ""
+    preferences: str = ""
+    system_prompt: str = ""
     model: str = ""
     where: str = "here"
     gpu: str = ""
     gpus: int = 1
+    numbers: tuple[int, ...] = ()
     machines: int = 1
     addresses: tuple[str, ...] = ()
     results: str = ""
     namespace: str = ""
 
     @property
+    def count(self) -> tuple[int, int]:
+        """Machines, and GPUs in each."""
+        return len(self.addresses) or self.machines, len(self.numbers) or self.gpus
+
+    @property
     def of(self) -> DataKind:
         return KINDS[self.kind]
 
     @property
+    def way(self) -> Technique:
+        return TECHNIQUES[self.technique or self.of.techniques[0]]
+
+    @property
     def origin(self) -> Path:
-        return packaged.named()[self.of.starter]
+        return packaged.named()[self.way.starter]
+
+    @cached_property
+    def document(self) -> Document:
+        return read(self.origin)
+
+    @property
+    def places(self) -> list[str]:
+        """Where what the starter trains can run."""
+        return [one for one, part in PLACES.items() if not part or by_schema.has(self.document.data["scenario"], part)]
+
+    def starts(self, setting: str, otherwise: Any = "") -> Any:
+        """What the starter says of a setting."""
+        found = self.document.lookup(Override(setting).path)
+        return otherwise if found is None else found
 
     @property
     def base(self) -> str:
-        return self.model or self.of.model
+        return self.model or self.way.model or str(self.starts("model.base"))
 
     @property
     def form(self) -> str | None:
         """Of conversations, where their columns tell it and no template is named."""
-        if self.kind not in ("questions", "conversations") or self.question or self.answer:
+        if self.of.rows not in ("questions", "conversations") or self.question or self.answer:
             return None
         return conversation_formats.told(self.columns)
 
     @cached_property
     def columns(self) -> list[str]:
-        """Of the data file; none of a folder or of plain text. Raises Stop where they cannot be read."""
-        file = Path(self.data).expanduser()
-        if not file.exists():
-            raise Stop(f"There is no file `{file}`.", "Paths start from this folder.")
-        if file.suffix == ".txt" or (file.is_dir() and self.kind in ("text", "images")):
-            return []
-        try:
-            return rows.columns(file)
-        except row_files.Unreadable as reason:
-            raise Stop(f"`{file}` cannot be read: {reason}", reason.hint) from None
+        return columns_of(self.data, self.of.rows in ("text", "images", "pipeline"))
 
     @property
     def guessed(self) -> tuple[str, str]:
-        """Templates for the question and the answer."""
-        if len(self.columns) < 2:
-            has = f"the column {listed(self.columns)} alone" if self.columns else "no column"
+        """Templates for the question and the answer; empty where the columns are not known. Raises Stop where they are
+        none of questions with answers."""
+        if not self.columns and on_hub(self.data):
+            return "", ""
+        known = {name.lower(): name for name in self.columns}
+        if len(known) < 2:
+            has = f"the column {listed(self.columns)} alone" if known else "no column"
             raise Stop(
                 f"`{self.data}` has {has}, and questions with answers are two.",
                 "Name another file, or say that it is plain text.",
             )
+        if {BETTER, WORSE} <= set(known):
+            raise Stop(
+                f"The rows of `{self.data}` are preferences: each question has an answer to prefer, `{known[BETTER]}`, and one to "
+                f"avoid, `{known[WORSE]}`. As questions and answers they would teach both.",
+                "They show a model that can answer which answers people prefer (DPO). Today only a pipeline has that stage: say "
+                "`pipeline` to what you have (`--what`), and name them as its preferences (`--preferences`).",
+            )
+        if self.of.rows == "songs" and {"artist", "genre"} <= set(known):
+            return SONG.format(**known), f"[{guess(self.columns)[1]}]"
         question, answer = guess(self.columns)
         return f"[{question}]", f"[{answer}]"
+
+    @property
+    def holding_text(self) -> str:
+        """The column of documents, by what it is called, else the first one; empty where none is known."""
+        return next((name for name in ("text", "content", *self.columns) if name in self.columns), "")
+
+    @property
+    def asked_in_words(self) -> bool:
+        """Whether songs are asked for in words around columns, and not by a column of its own."""
+        return self.of.rows == "songs" and not re.fullmatch(r"(\[[^\[\]]*\])?", self.question)
 
     def template(self, text: str) -> str:
         """A template as somebody says it: in brackets, or the name of one column. Raises Stop where a column is not
@@ -144,38 +240,61 @@ class Answers:
         there = self.columns
         whole = text if "[" in text else f"[{text.strip()}]"
         for name in templates.columns(whole):
-            if name not in there:
+            if there and name not in there:
                 hint = f"{did_you_mean(name, there)}Its columns are {listed(there)}."
                 raise Stop(f"`{self.data}` has no column `{name}`.", hint)
         return whole
 
     def wishes(self) -> list[Override]:
         """What the answers change in the starter."""
-        said = {**self._of_data(), **self._of_place()}
+        said = {**(self._of_data() if self.data else {}), **self._of_stages(), **self._of_place()}
+        if self.system_prompt:
+            said["data.system_prompt"] = (self.system_prompt, "who the model is, in training and in asking")
+        if self.model or self.way.model:
+            said["model.base"] = (self.base, "")
         return [Override(setting, None, value, BY, why) for setting, (value, why) in said.items()]
 
     def _of_data(self) -> dict[str, tuple[Any, str]]:
+        said = source("data", self.data)
+        if self.of.rows in ("text", "pipeline") and (column := self.column or self.holding_text):
+            setting = "data.column" if self.of.rows == "pipeline" else "data.text"
+            said[setting] = (column, "the column with the text")
+        if self.of.rows not in ("questions", "conversations", "songs"):
+            return said
+        gone = dict.fromkeys(("data.question", "data.answer"), (None, ""))
+        guessed = ("", "") if self.form or self.of.rows == "conversations" else self.guessed
+        question, answer = self.question or guessed[0], self.answer or guessed[1]
+        if self.form or self.of.rows == "conversations":
+            return said | gone | {"data.form": (self.form, "what its rows look like")}
+        if self.of.rows == "questions" or replace(self, question=question).asked_in_words:
+            asked = {"data.question": (question, ""), "data.answer": (answer, "")} if question and answer else {}
+            return said | asked | ({"data.songs": (None, "")} if self.starts("data.songs") else {})
+        facts = catalog.dataset(self.data) or {}
+        there = DRAWN if on_hub(self.data) else rows.sample(Path(self.data).expanduser()).count
+        songs = {name: column.strip("[]") for name, column in (("instruction", question), ("lyrics", answer)) if column}
+        songs |= {"instruction_form": self.instruction_form} if self.instruction_form else {}
+        drawn = {**songs, "count": max(2, min(there, facts.get("rows", there)))}
+        if self.starts("data.songs"):
+            return said | {f"data.songs.{name}": (value, "of your songs") for name, value in drawn.items()}
+        return said | gone | {"data.songs": (drawn, "some are drawn" if on_hub(self.data) else "all of them are drawn")}
+
+    def _of_stages(self) -> dict[str, tuple[Any, str]]:
+        """The files of a pipeline's later stages. Raises Stop where their columns are others."""
         said: dict[str, tuple[Any, str]] = {}
-        if self.data:
-            said["data.path"] = (self.data, "your own file, from this folder")
-        if self.kind in ("questions", "conversations") and self.data:
-            if form := self.form:
-                said["data.form"] = (form, "what its rows look like")
-                said |= {"data.question": (None, ""), "data.answer": (None, "")}
-            else:
-                guessed = self.guessed
-                said["data.question"] = (self.question or guessed[0], "")
-                said["data.answer"] = (self.answer or guessed[1], "")
-        if self.kind == "songs" and self.data:
-            asks = {"instruction": self.question.strip("[]"), "lyrics": self.answer.strip("[]")}
-            named = {name: column for name, column in asks.items() if column not in ("", name)}
-            count = max(2, rows.sample(Path(self.data).expanduser()).count)
-            said["data.songs"] = ({**named, "count": count}, "all of them are drawn")
-            said |= {"data.question": (None, ""), "data.answer": (None, "")}
-        if self.column and self.column != "text":
-            said["data.text"] = (self.column, "the column with the text")
-        if self.model or self.base:
-            said["model.base"] = (self.base, "")
+        if self.questions:
+            own = Answers("questions", data=self.questions)
+            told = {setting: value for setting, value in own._of_data().items() if value[0] is not None}
+            said |= {f"sft.{setting}": value for setting, value in told.items()}
+            said |= dict.fromkeys(("sft.data.question", "sft.data.answer"), (None, "")) if own.form else {}
+        if self.preferences:
+            known = {name.lower(): name for name in columns_of(self.preferences)}
+            asks = next((name for name in (*ASKING, *known) if name in known and name not in (BETTER, WORSE)), "")
+            if known and not (asks and {BETTER, WORSE} <= set(known)):
+                hint = f"Preferences have a column for the question, `{BETTER}` and `{WORSE}`."
+                raise Stop(f"The columns of `{self.preferences}` are {listed(known.values())}.", hint)
+            named = {"prompt": asks, BETTER: BETTER, WORSE: WORSE} if known else {}
+            said |= source("dpo.data", self.preferences)
+            said |= {f"dpo.data.{setting}": (f"[{known[name]}]", "") for setting, name in named.items()}
         return said
 
     def _of_place(self) -> dict[str, tuple[Any, str]]:
@@ -186,15 +305,21 @@ class Answers:
             card = catalog.gpu(self.gpu)
             if card and not card.bf16:
                 said["model.precision"] = (card.precision(bool(facts and facts.fp16)), "this card knows no bf16")
-        count = len(self.addresses) or self.machines
-        if self.gpus != 1:
-            said["machines.gpus_per_node"] = (self.gpus, "GPUs in each machine")
-        if count != 1:
+        count, gpus = self.count
+        if gpus != self.starts("machines.gpus_per_node", 1):
+            said["machines.gpus_per_node"] = (gpus, "GPUs in each machine")
+        if count != self.starts("machines.nodes", 1):
             said["machines.nodes"] = (count, "machines")
+        places = {"nodes": "machines", **dict.fromkeys(("openshift", "image", "serve"), "cluster")}
+        elsewhere = [section for section in places if places[section] != self.where and self.starts(section)]
+        said |= dict.fromkeys(elsewhere, (None, "it runs elsewhere"))
         if self.where == "machines":
-            each = [{"address": address, "gpus": list(range(self.gpus))} for address in self.addresses]
-            said["nodes.machines"] = (each, "the main one first, each with the numbers of its GPUs")
-            said["nodes.output_dir"] = (self.results, "results, on storage that all machines share")
+            numbers = list(self.numbers or range(gpus))
+            each = [{"address": address, "gpus": numbers} for address in self.addresses]
+            if each != self.starts("nodes.machines"):
+                said["nodes.machines"] = (each, "the main one first, each with the numbers of its GPUs")
+            if self.results or not self.starts("nodes"):
+                said["nodes.output_dir"] = (self.results or SHARED, "results, on storage that all machines share")
         if self.where == "cluster":
             if facts and facts.gated:
                 said["openshift.hub_token_secret"] = (SECRET, "this model takes a token of the hub")
@@ -223,7 +348,11 @@ class Draft:
 
     @cached_property
     def judged(self) -> tuple[Recipe | None, list[Problem]]:
-        return judge(parse(str(self.target), self.text))
+        folder = Path(self.origin.file).parent
+        # Those that still have to be copied are looked at where they are.
+        there = {path: folder / file for path, file in self.files.items() if not Path(beside(file, folder)).exists()}
+        moved = [Override(".".join(path), None, str(file)) for path, file in there.items() if file.is_file()]
+        return judge(parse(str(self.target), copying.edit(self.text, moved)))
 
     @property
     def mended_later(self) -> list[Problem]:
@@ -249,14 +378,13 @@ def draft(origin: Path, name: str, wishes: list[Override]) -> Draft:
     """The copy of a recipe under a new name, with changes in it, before it is written anywhere; and with what alone mends
     what is wrong with it then, of another model what is noted too, but for lines that somebody has asked for."""
     made, asked = _draft(origin, name, wishes), {change.setting for change in wishes}
-    # Without its files, which do not lie beside the copy yet.
-    problems = judge(parse(str(made.target), made.text), look=False)[1]
     mending = [
         Override(problem.mends[0], None, problem.mends[1], BY, problem.message.rstrip("."))
-        for problem in (problems if "model.base" in asked else errors_of(problems))
+        for problem in (made.judged[1] if "model.base" in asked else made.errors)
         if problem.mends and problem.mends[0] not in asked
     ]
-    return replace(_draft(origin, name, [*wishes, *mending]), wished=made.wished) if mending else made
+    # A new one, judged again when its files lie beside it.
+    return replace(_draft(origin, name, [*wishes, *mending]) if mending else made, wished=made.wished)
 
 
 def _draft(origin: Path, name: str, wishes: list[Override]) -> Draft:
@@ -292,23 +420,20 @@ def _without_placeholder(document: Document, wished: list[Override]) -> list[Ove
     return [Override(setting, None, None, copying.NEW, why) for setting in ("image", "openshift.image")]
 
 
+# Lines about one model, where they say other than they would of any.
+OF_A_MODEL = ("model.revision", "model.trust_remote_code", "train.lora_layers")
+
+
 def _with_other_model(document: Document, wished: list[Override]) -> list[Override]:
     """What goes or changes with the model that a recipe names, where somebody has asked for another one."""
     said = {change.setting: change.after for change in wished}
     before, base = document.lookup(("model", "base")), said.get("model.base")
     if before is None or base in (None, before):
         return []
-    old = f"was about {before}"
-    changes = [
-        Override("description", None, f"A copy of {document.data['name']} with {base}", BY, "what `recipe list` shows")
-    ]
-    for path, kept in {
-        ("model", "revision"): "main",
-        ("model", "trust_remote_code"): False,
-        ("train", "lora_layers"): None,
-    }.items():
-        if document.lookup(path) not in (None, kept):
-            changes.append(Override(".".join(path), None, None, BY, old))
+    gone = [name for name in OF_A_MODEL if document.lookup(Override(name).path) not in (None, "main", False)]
+    called = f"A copy of {document.data['name']} with {base}"
+    changes = [Override("description", None, called, BY, "what `recipe list` shows")]
+    changes += [Override(name, None, None, BY, f"was about {before}") for name in gone]
     return [change for change in changes if change.setting not in said]
 
 
@@ -352,9 +477,9 @@ def choices(answers: Answers) -> list[tuple[catalog.Model, Need]]:
     that some card has room for."""
     found = []
     for model in filter(None, map(catalog.model, catalog.model_ids())):
-        spoken = answers.kind == "text" or model.chat_template
+        spoken = answers.of.rows == "text" or model.chat_template
         told = needs_of(model) if spoken else {}
-        if fitting := next((told[way] for way in answers.of.ways if way in told and told[way].cards), None):
+        if fitting := next((told[way] for way in answers.way.ways if way in told and told[way].cards), None):
             found.append((model, fitting))
     return sorted(found, key=lambda each: each[0].parameters or 0)
 
@@ -365,7 +490,7 @@ def card(answers: Answers, here: str = "") -> str:
     model = catalog.model(answers.base) if answers.base else None
     told = needs_of(model) if model else {}
     return here or next(
-        (told[way].cards[0] for way in answers.of.ways if way in told and told[way].cards), "NVIDIA-L40S"
+        (told[way].cards[0] for way in answers.way.ways if way in told and told[way].cards), "NVIDIA-L40S"
     )
 
 
@@ -376,6 +501,8 @@ def finished(name: str, answers: Answers, sets: Iterable[Override] = ()) -> Draf
     Raises Stop where it has errors, or has no room on its GPU whatever is changed.
     """
     sets = list(sets)
+    if answers.of.keeps:
+        return drafted(name, answers, [*_fitting(name, answers, sets), *sets])
     told: dict[str, Any] = {"description": (_described(answers), "")}
     if questions := _questions(name, answers):
         told["demo.questions"] = (questions, "of rows kept for validation; asked before and after training")
@@ -388,16 +515,16 @@ def _questions(name: str, answers: Answers) -> list[str]:
     """A few short questions of validation rows, far from each other."""
     from runner.trainer.generation import GLANCE, evenly
 
-    asked = dict.fromkeys(held_out(_data(name, answers)))
+    asked = {} if on_hub(answers.data) else dict.fromkeys(held_out(_data(name, answers)))
     return evenly([each for each in asked if 0 < len(each) <= GLANCE and each.isprintable()], QUESTIONS)
 
 
 def _described(answers: Answers) -> str:
-    count = len(answers.addresses) or answers.machines
-    gpus = "one" if answers.gpus * count == 1 else str(answers.gpus * count)
+    count = math.prod(answers.count)
+    gpus = "one" if count == 1 else str(count)
     of = f" for {answers.base.rpartition('/')[2]}" if answers.base else ""
     data = Path(answers.data).name
-    return f"{answers.of.title} of {data}{of}, {answers.of.technique}, on {gpus} {answers.gpu.removeprefix('NVIDIA-')}"
+    return f"{answers.of.title} of {data}{of}, {answers.way.words}, on {gpus} {answers.gpu.removeprefix('NVIDIA-')}"
 
 
 def _fitting(name: str, answers: Answers, more: list[Override]) -> list[Override]:
@@ -409,7 +536,9 @@ def _fitting(name: str, answers: Answers, more: list[Override]) -> list[Override
         return _planned(name, answers, [*changes, *more])
 
     planned = again()
-    if not _fits(planned) and "qlora" in answers.of.ways:
+    if answers.of.keeps and _fits(planned):
+        return []
+    if not _fits(planned) and "qlora" in answers.way.ways:
         why = "the model in 4 bits, so that it fits the GPU"
         planned = again(Override("train.adapter", None, "qlora", copying.NEW, why))
     planned = again(*_memory(planned))
@@ -421,7 +550,9 @@ def _fitting(name: str, answers: Answers, more: list[Override]) -> list[Override
                 "Name a larger GPU or a smaller model; `recipe models` says what fits where.",
             )
         planned = again(*(replace(change, by=copying.NEW, why="so that it fits the GPU") for change in found.changes))
-    planned = again(*_batch(planned, answers.of.least))
+    if answers.of.keeps:
+        return changes
+    planned = again(*_batch(planned, answers.way.least))
     again(*_memory(planned))
     return list({change.setting: change for change in changes}.values())
 
@@ -550,32 +681,32 @@ def minimal_starter(source: str) -> Path:
 
 # Lines of a section of data that are about the rows of one source alone, and where nothing else says which rows
 # validate.
-OF_A_SOURCE = ("hub", "sets", "revision", "subset", "split", "test_split", "sample", "mean", "std")
+OF_A_SOURCE = ("path", "hub", "sets", "revision", "subset", "split", "test_split", "sample", "mean", "std")
 VALIDATES, SHARE = ("validation_split", "validation_path"), 0.1
 
 
 def _with_own_data(document: Document, changes: list[Override]) -> list[Override]:
-    """The changes of a recipe that is copied, and behind each `path` that names other data what was about the data of
-    before and goes with it."""
+    """The changes of a recipe that is copied, and behind each `path` or `hub` that names other data what was about the
+    data of before and goes with it."""
     whole, settings = list(changes), {change.setting for change in changes}
     for change in changes:
         home, _, last = change.setting.rpartition(".")
         section = document.lookup(change.path[:-1])
-        if last != "path" or not isinstance(change.after, str) or not isinstance(section, dict):
+        if last not in ("path", "hub") or not isinstance(change.after, str) or not isinstance(section, dict):
             continue
-        if change.after in (section.get("path"), section.get("sample")):
+        if change.after in (section.get(last), section.get("sample")):
             continue  # the recipe's own file, and the other lines are about it
         why = "was about the data of before"
         words = () if "songs" in section else ("system_prompt",)
         about = (*OF_A_SOURCE, *VALIDATES, *words, *_stale_templates(document, section, change))
-        gone = [name for name in about if name in section]
+        gone = [name for name in about if name in section and name != last]
         others = [Override(f"{home}.{name}", None, None, change.by, why) for name in gone]
         if set(gone) & set(VALIDATES) and "validation_share" not in section:
             others.append(Override(f"{home}.validation_share", None, SHARE, change.by, "a share of the new data"))
         others += _song_columns(document, section, change)
         if home == "data":
             others += _stale_questions(document, change)
-        whole += [other for other in others if other.setting not in settings]
+        whole += [other for other in others if not any(f"{other.setting}.".startswith(f"{one}.") for one in settings)]
     return whole
 
 
@@ -589,7 +720,9 @@ def _stale_questions(document: Document, change: Override) -> list[Override]:
 
 
 def _columns(document: Document, section: Mapping[str, Any], change: Override) -> list[str]:
-    """Of the new file; none where it cannot be read."""
+    """Of the new data; none where they cannot be read, or are not known."""
+    if change.path[-1] == "hub":
+        return list((catalog.dataset(change.after) or {}).get("columns", ()))
     try:
         return rows.columns(Path(document.file).parent / change.after, section.get("split"))
     except (row_files.Unreadable, OSError, ValueError):
@@ -602,7 +735,7 @@ def _song_columns(document: Document, section: Mapping[str, Any], change: Overri
     named = [songs.get(name, name) for name in ("instruction", "lyrics")] if isinstance(songs, dict) else []
     if len(found) < 2 or set(named) <= set(found):
         return []
-    home = change.setting.removesuffix("path") + "songs"
+    home = change.setting.rpartition(".")[0] + ".songs"
     pairs = zip(("instruction", "lyrics"), guess(found), strict=True)
     return [Override(f"{home}.{name}", None, column, change.by, "as the new file calls it") for name, column in pairs]
 

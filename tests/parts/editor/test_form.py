@@ -125,7 +125,8 @@ def test_a_fault_of_our_own_is_a_problem_and_the_next_text_is_judged(edited, mon
 
 
 def test_what_does_not_fit_is_planned_all_the_same(edited):
-    path = edited(("gpu: NVIDIA-L40S", "gpu: NVIDIA-A10"))
+    batch = ("micro_batch_size: 8", "micro_batch_size: 32"), ("effective_batch_size: 64", "effective_batch_size: 256")
+    path = edited(("gpu: NVIDIA-L40S", "gpu: NVIDIA-A10"), *batch)
     judged = judging.judge(path.read_text("utf-8"), path)
     assert judged.recipe
     verdict = judging.plan(judged.recipe, 2.0)

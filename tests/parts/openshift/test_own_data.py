@@ -589,6 +589,22 @@ def test_a_job_whose_image_lacks_its_rows_is_not_sent(looks_into_the_image, site
 
 
 @in_process
+def test_an_image_whose_rows_are_too_long_for_the_gpus_is_not_trained_on(
+    looks_into_the_image, site, tmp_path, capfd, golden_message
+):
+    site.api.mounts["/opt/recipe-runner/data"] = tmp_path / "embedded"
+    large = ("--set", "train.micro_batch_size=28", "--set", "train.gradient_accumulation_steps=4")
+    plan = planned(load(ROOT / "recipes" / "survival.yaml")[0], "pytorchjob")
+    there = tmp_path / "embedded" / "survival"
+    there.mkdir(parents=True)
+    for longest, code in ((900, 1), (192, 0)):
+        PreparedRows(90, 10, asked=asked(plan.stage("train").data), longest=longest).write(there)
+        assert site.recipe("submit", *large) == code and (site.job() is None) == bool(code)
+        if code:
+            golden_message(capfd.readouterr().err, "the figure")
+
+
+@in_process
 def test_an_image_whose_rows_are_of_the_file_as_it_was_is_not_trained_on(
     looks_into_the_image, site, desk, capfd, golden_message
 ):

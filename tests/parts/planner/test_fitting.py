@@ -41,7 +41,10 @@ def test_a_recipe_is_planned_on_every_card(told, golden_message):
     golden_message("\n".join(shown))
     found = {each["gpu"]: each for each in told("gpus", str(SURVIVAL), json_too=True)}
     assert list(found) == catalog.gpu_names()
-    assert not found["NVIDIA-L4"]["fits"] and found["NVIDIA-H200"]["fits"]
+    assert found["NVIDIA-L4"]["fits"] and found["NVIDIA-H200"]["fits"]
+    assert "fits its rows" in next(line for line in shown if line.startswith("NVIDIA-L4 "))
+    songs = {each["gpu"]: each for each in told("gpus", str(ROOT / "recipes" / "lyrics.yaml"), json_too=True)}
+    assert not songs["NVIDIA-L4"]["fits"]
     recipe, _ = changed(load(SURVIVAL)[0], [Override("machines.gpu", None, "NVIDIA-H200")])
     assert found["NVIDIA-H200"]["memory_bytes"] == Planned.of(recipe).forecasts[0].memory.total
     assert "capability" in found["Tesla-T4"]["why_not"] and found["Tesla-T4"]["memory_bytes"] is None
@@ -66,7 +69,7 @@ def test_what_a_model_needs_is_what_its_plan_says(way):
     wished = {"model.base": name, "model.precision": "bf16", "train.micro_batch_size": 1, **changes}
     path = ROOT / "recipes" / f"{starter}.yaml"
     recipe = load(path, [Override(setting, None, wished[setting]) for setting in wished])[0]
-    assert needs_of(catalog.model(name))[way].memory_bytes == Planned.of(recipe).forecasts[0].memory.total
+    assert needs_of(catalog.model(name))[way].memory_bytes == Planned.of(recipe).forecasts[0].full.memory.total
 
 
 def test_models_for_one_card_are_those_that_fit_it(told, golden_message):

@@ -31,8 +31,8 @@ from tests.conftest import ROOT, STARTERS
 
 HOPES = sorted((ROOT / "tests" / "fixtures" / "hopes").glob("*.yaml"))
 TOO_MUCH = (
-    ("micro_batch_size: 8", "micro_batch_size: 64"),
-    ("effective_batch_size: 64", "effective_batch_size: 512"),
+    ("micro_batch_size: 8", "micro_batch_size: 96"),
+    ("effective_batch_size: 64", "effective_batch_size: 768"),
 )
 
 
@@ -92,7 +92,7 @@ def test_a_recipe_that_does_not_fit_exits_1_with_offers(edited, recipe_command, 
     path = edited(*TOO_MUCH)
     done = recipe_command("plan", path)
     assert done.returncode == 1
-    assert "\n1. train.micro_batch_size: 16, " in done.stdout and "\n3. " in done.stdout
+    assert "\n1. train.micro_batch_size: 64, " in done.stdout and "\n3. " in done.stdout
     golden_message(done.stdout)
 
 
@@ -111,10 +111,10 @@ def test_a_recipe_that_fits_gets_no_note():
 
 
 def test_a_limit_on_memory_names_what_breaks_it_and_what_would_hold(edited, golden_message):
-    path = edited(("gpu_memory: 45 GB", "gpu_memory: 20 GB"))
+    path = edited(("gpu_memory: 45 GB", "gpu_memory: 10 GB"))
     ((at, message, hint),) = broken(path)
     assert at == "gpu_memory:"
-    assert "20 GB" in message and "`gpu_memory: 26 GB`" in hint
+    assert "10 GB" in message and "`gpu_memory: 15 GB`" in hint
     golden_message(f"{message}\n{hint}")
 
 
@@ -205,8 +205,8 @@ def test_a_limit_that_cannot_be_judged_is_not_taken_for_kept(edited, golden_mess
 
 def test_limits_of_a_recipe_for_images_are_judged_too(recipe_command, golden_message):
     done = recipe_command("plan", ROOT / "recipes" / "resnet.yaml", "--set", "limits.time=70 s")
-    assert done.returncode == 1
-    assert "--set limits.time=70 s: " in done.stdout
+    assert done.returncode == 0
+    assert "--set limits.time=70 s: note: " in done.stdout
     ((_, message, hint),) = broken(
         ROOT / "recipes" / "resnet.yaml", "limits.gpu_memory=4 GB", "train.micro_batch_size=2048",
         "train.effective_batch_size=2048",
@@ -566,13 +566,13 @@ def test_a_claim_without_a_size_asks_for_what_the_plan_says_and_a_stated_size_st
     assert asked("openshift.claims.0.size_gib=7")["trained-models-pvc"] == "7Gi"
 
 
-def test_a_stated_size_that_is_too_small_is_noted_by_check_and_refused_by_plan(recipe_command, golden_message):
+def test_a_stated_size_that_is_too_small_is_noted_by_check_and_by_plan(recipe_command, golden_message):
     small = from_options(["openshift.claims.0.size_gib=7"])
     (note,) = examine(ROOT / "recipes" / "survival.yaml", small)
     assert "7 GiB" in note.message and "`size_gib: 40`" in note.hint
     golden_message(note)
     done = recipe_command("plan", ROOT / "recipes" / "survival.yaml", "--set", "openshift.claims.0.size_gib=7")
-    assert done.returncode == 1 and note.message in done.stdout
+    assert done.returncode == 0 and f"note: {note.message}" in done.stdout
 
 
 def test_what_is_rendered_does_not_depend_on_what_lies_prepared_here(tmp_path, monkeypatch):

@@ -22,7 +22,7 @@ from runner.tools.problem import Stop
 from tests.conftest import ROOT
 
 SURVIVAL, LYRICS = "survival.yaml", "lyrics.yaml"
-TOO_MUCH = ("train.micro_batch_size=64", "train.effective_batch_size=512")
+TOO_MUCH = ("train.micro_batch_size=96", "train.effective_batch_size=768")
 # Recipes that hold, that are too large for their card, and that break a limit of their own.
 CASES = {
     "survival": (SURVIVAL, ()),
@@ -36,7 +36,7 @@ CASES = {
     "padded": (SURVIVAL, ("train.packing=none", "machines.nodes=1", "train.epochs=200", "limits.time=1 d")),
     "batch too large": (SURVIVAL, TOO_MUCH),
     "batch too large, fp32": (SURVIVAL, (*TOO_MUCH, "model.precision=fp32", "model.attention=sdpa")),
-    "memory limit": (SURVIVAL, ("limits.gpu_memory=20 GB",)),
+    "memory limit": (SURVIVAL, ("limits.gpu_memory=10 GB",)),
     "parts": (SURVIVAL, ('limits.gpu_memory_parts={"weights": "6 GB"}',)),
     "time limit": (SURVIVAL, ("limits.time=12 min",)),
     "cost limit": (SURVIVAL, ("limits.cost=0.1", "limits.price_per_gpu_hour=2")),
@@ -154,7 +154,7 @@ def test_fewer_checkpoints_are_offered_where_they_take_much_of_the_time(recipe, 
         ("survival", "machines.nodes: 2, train.gradient_accumulation_steps: 4, train.learning_rate: 0.0001"),
         ("time limit", "limits.time: 30 min"),
         ("time limit", "train.epochs: "),
-        ("memory limit", "limits.gpu_memory: 26 GB"),
+        ("memory limit", "limits.gpu_memory: 15 GB"),
         ("claim", "openshift.claims.0.size_gib: 40"),
     ],
 )
@@ -196,8 +196,8 @@ def test_taking_an_offer_writes_it_and_shows_the_difference(own, capsys, golden_
     lines = list(zip(before, after, strict=True))
     changed = [(old, new) for old, new in lines if old.partition(" #")[0].rstrip() != new.partition(" #")[0].rstrip()]
     assert [new.split()[:2] for _, new in changed] == [
-        ["micro_batch_size:", "16"],
-        ["gradient_accumulation_steps:", "8"],
+        ["micro_batch_size:", "64"],
+        ["gradient_accumulation_steps:", "3"],
     ]
     assert all(old.partition("#")[2] == new.partition("#")[2] for old, new in changed)
     # Beside other lines figures go that were reckoned for the recipe as it was.

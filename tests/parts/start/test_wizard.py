@@ -10,6 +10,7 @@ import select
 import shlex
 import sys
 import time
+from dataclasses import fields
 
 import pytest
 from click.testing import CliRunner
@@ -18,6 +19,11 @@ from runner.check.validate import load
 from runner.commands.cli import _code, cli
 from runner.parts.planner.planned import Planned
 from runner.parts.start.commands import new
+from runner.parts.start.drafting import Answers
+from runner.recipe.overrides import Override
+from runner.recipe.reading import read
+from runner.tools import packaged
+from runner.tools.problem import Stop
 from tests.conftest import ROOT
 
 SAMPLES = ROOT / "recipes" / "data"
@@ -44,6 +50,19 @@ def here(tmp_path, monkeypatch):
     (tmp_path / "talks.jsonl").write_text("\n".join(talks) + "\n")
     (tmp_path / "text.txt").write_text("\n\n".join([(SAMPLES / "gemma-sample.txt").read_text("utf-8")] * 4))
     (tmp_path / "songs.jsonl").write_text((SAMPLES / "lyrics-sample.jsonl").read_text("utf-8"))
+    with (
+        (tmp_path / "apart.csv").open("w", encoding="utf-8", newline="") as apart,
+        (tmp_path / "asked.csv").open("w", encoding="utf-8", newline="") as asked,
+    ):
+        tables = csv.writer(apart), csv.writer(asked)
+        tables[0].writerow(["Artist", "Genre", "Words"])
+        tables[1].writerow(["id", "Wish", "Song"])
+        for number, line in enumerate((SAMPLES / "lyrics-sample.jsonl").read_text("utf-8").splitlines()):
+            words = json.loads(line)["Label"]
+            tables[0].writerow([f"Band {number % 9}", "folk", words])
+            tables[1].writerow([number, f"A song like Band {number % 9}, folk please", words])
+    for name in ("preferences", "questions", "text"):
+        (tmp_path / f"{name}.jsonl").write_text((SAMPLES / f"seven-b-{name}.jsonl").read_text("utf-8"))
     for colour, name in (((250, 10, 10), "cat"), ((10, 10, 250), "dog")):
         (tmp_path / "pictures" / name).mkdir(parents=True)
         for number in range(30):
@@ -55,7 +74,8 @@ def here(tmp_path, monkeypatch):
 
 def left(here) -> set[str]:
     return {path.name for path in here.iterdir()} - {
-        *("my.csv", "header.csv", "lonely.csv", "talks.jsonl", "text.txt", "songs.jsonl", "pictures")
+        *("my.csv", "header.csv", "lonely.csv", "talks.jsonl", "text.txt", "songs.jsonl", "pictures"),
+        *("apart.csv", "asked.csv", "preferences.jsonl", "questions.jsonl", "text.jsonl"),
     }
 
 
@@ -110,21 +130,37 @@ def made_lines() -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "file", "answers"),
+    ("kind", "answers"),
     [
-        ("questions", "my.csv", ["", "", "Qwen/Qwen3-0.6B", "", "NVIDIA-L4", ""]),
-        ("questions", "my.csv", ["For [Subject], [Question]", "Reply", "", "cluster", "mine", "2", "NVIDIA-A40", "2"]),
-        ("conversations", "talks.jsonl", ["", "machines", "10.0.0.1, 10.0.0.2", "/shared/mine", "", "2"]),
-        ("text", "text.txt", ["", "", "", ""]),
-        ("songs", "songs.jsonl", ["meta-llama/Llama-3.2-1B-Instruct", "cluster", "mine", "", "NVIDIA-L4", ""]),
-        ("images", "pictures", ["", "", ""]),
+        ("questions", ["adapter", "my.csv", "", "", "", "Qwen/Qwen3-0.6B", "", "NVIDIA-L4", ""]),
+        (
+            "questions",
+            [
+                *("last-layers", "my.csv", "For [Subject], [Question]", "Reply", "You are a guide."),
+                *("", "cluster", "mine", "2", "NVIDIA-A40", "2"),
+            ],
+        ),
+        (
+            "conversations",
+            ["", "talks.jsonl", "", "", "machines", "10.0.0.1, 10.0.0.2", "/shared/mine", "", "", "2"],
+        ),
+        (
+            "conversations",
+            ["", "talks.jsonl", "", "", "machines", "10.0.0.1, 10.0.0.2", "/shared/mine", "NVIDIA-A40", "2, 3"],
+        ),
+        ("text", ["text.txt", "", "", "", ""]),
+        (
+            "songs",
+            ["songs.jsonl", "", "", "", "meta-llama/Llama-3.2-1B-Instruct", "cluster", "mine", "", "NVIDIA-L4", ""],
+        ),
+        ("images", ["pictures", "", "", ""]),
     ],
-    ids=["questions", "templates", "conversations", "text", "songs", "images"],
+    ids=["questions", "templates", "conversations", "numbers", "text", "songs", "images"],
 )
-def test_answers_and_options_give_the_same_recipe_byte_for_byte(here, monkeypatch, kind, file, answers):
+def test_answers_and_options_give_the_same_recipe_byte_for_byte(here, monkeypatch, kind, answers):
     monkeypatch.setattr(new, "terminal", lambda: True)
     monkeypatch.setattr("runner.parts.start.drafting.choices", lambda answers: [])
-    asked = CliRunner().invoke(cli, ["new", "made"], input="\n".join([kind, file, *answers, ""]))
+    asked = CliRunner().invoke(cli, ["new", "made"], input="\n".join([kind, *answers, ""]))
     assert asked.exit_code == 0, f"{asked.output}{asked.exception!r}"
     command = next(line for line in asked.output.splitlines() if line.startswith("  recipe new made"))
     first = (here / "made.yaml").read_bytes()
@@ -156,6 +192,15 @@ def test_a_model_without_room_is_said_and_nothing_is_left(here, capsys, golden_m
         ("--data", "lonely.csv"),
         ("--data", "header.csv"),
         ("--what", "conversations", "--data", "my.csv"),
+        ("--data", "preferences.jsonl"),
+        ("--data", "preferences.jsonl", "--question", "question", "--answer", "rejected"),
+        ("--what", "songs", "--data", "preferences.jsonl"),
+        ("--what", "pipeline", "--preferences", "my.csv"),
+        ("--what", "text", "--data", "text.txt", "--technique", "adapter"),
+        ("--what", "songs", "--data", "asked.csv"),
+        ("--what", "songs", "--data", "asked.csv", "--instruction-form", "A song like [artist]"),
+        ("--data", "someone/rows"),
+        ("--what", "text", "--data", "text.txt", "--where", "machines", "--addresses", "10.0.0.1", "--numbers", "2,2"),
         ("--what", "musik"),
         ("--data", "my.csv", "--question", "Questoin"),
         ("--data", "my.csv", "--question", "For [Topic], [Question]"),
@@ -179,6 +224,138 @@ def test_a_wrong_answer_ends_with_a_sentence_and_leaves_nothing(here, capsys, go
     assert not left(here)
 
 
+STARTERS = [path.stem for path in packaged.starters()]
+
+
+@pytest.mark.parametrize("starter", STARTERS)
+def test_a_copy_of_every_starter_is_made_by_questions_too(here, monkeypatch, starter):
+    """With Enter for all that the starter says itself, byte for byte."""
+    assert _code(["new", "made", "--from", starter]) == 0
+    copied = (here / "made.yaml").read_bytes()
+    (here / "made.yaml").unlink()
+    assert _code(["new", "made", "--what", starter]) == 0
+    assert (here / "made.yaml").read_bytes() == copied
+    (here / "made.yaml").unlink()
+    monkeypatch.setattr(new, "terminal", lambda: True)
+    monkeypatch.setattr("runner.parts.start.drafting.choices", lambda answers: [])
+    asked = CliRunner().invoke(cli, ["new", "made"], input="\n".join([starter, *[""] * 12]))
+    assert asked.exit_code == 0, f"{asked.output}{asked.exception!r}"
+    assert (here / "made.yaml").read_bytes() == copied
+
+
+HUB = "cahlen/offline-practical-skills-qa-synthetic"
+# The five systems as answers, each with what the recipe then says.
+SYSTEMS = {
+    "last layers, a hub name, a system prompt": (
+        f"--technique last-layers --data {HUB} --question 'For [topic], [question]' --answer answer "
+        "--system-prompt 'You are a guide.' --where cluster --namespace mine --machines 4",
+        {"scenario": "last-layers", "data.hub": HUB, "data.system_prompt": "You are a guide.", "machines.nodes": 4},
+    ),
+    "songs on the hub": (
+        "--what songs --data rajtripathi/5M-Songs-Lyrics --where cluster --namespace mine",
+        {"scenario": "lora", "data.songs.lyrics": "Label", "data.songs.count": 90000, "openshift.namespace": "mine"},
+    ),
+    "songs that are asked for in other words": (
+        "--what songs --data asked.csv --question Wish --answer Song "
+        "--instruction-form 'A song like [artist], [genre] please'",
+        {"data.songs.instruction": "Wish", "data.songs.lyrics": "Song"},
+    ),
+    "songs in a column each": (
+        "--what songs --data apart.csv",
+        {
+            "data.question": "Generate a song verse in the style of [Artist] in the genre of [Genre].",
+            "data.answer": "[Words]",
+        },
+    ),
+    "plain text, GPUs by number": (
+        "--what text --data wikitext:wikitext-2-raw-v1 --model google/gemma-3-270m --where machines "
+        "--addresses 10.0.0.1,10.0.0.2 --gpu NVIDIA-A40 --numbers 2,3",
+        {
+            "scenario": "causal-lm",
+            "data.subset": "wikitext-2-raw-v1",
+            "nodes.machines.1.gpus": [2, 3],
+            "machines.nodes": 2,
+        },
+    ),
+    "images on the hub": (
+        "--what images --data uoft-cs/cifar10 --where cluster --namespace mine",
+        {"scenario": "image-classification", "data.hub": "uoft-cs/cifar10", "openshift.namespace": "mine"},
+    ),
+    "a pipeline": (
+        "--what pipeline --data text.jsonl --questions questions.jsonl --preferences preferences.jsonl",
+        {
+            "scenario": "pipeline",
+            "data.path": "text.jsonl",
+            "dpo.data.rejected": "[rejected]",
+            "sft.data.answer": "[response]",
+        },
+    ),
+    "seven-b with preferences of one's own": (
+        "--what seven-b --preferences preferences.jsonl --namespace mine",
+        {"dpo.data.path": "preferences.jsonl", "dpo.data.prompt": "[question]", "machines.gpus_per_node": 8},
+    ),
+    "survival on this machine, with rows of one's own": (
+        "--what survival --data my.csv --where here",
+        {"data.question": "[Question]", "train.last_layers": 2, "openshift": None, "serve": None},
+    ),
+    "gemma on a cluster": (
+        "--what gemma --where cluster --namespace mine",
+        {"nodes": None, "openshift.namespace": "mine", "machines.nodes": 2},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SYSTEMS)
+def test_each_of_the_five_systems_is_made_by_answers(here, capsys, monkeypatch, case):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    answers, wanted = SYSTEMS[case]
+    assert _code(["new", "made", *shlex.split(answers)]) == 0, capsys.readouterr().err
+    document = read(here / "made.yaml")
+    for setting, value in wanted.items():
+        assert document.lookup(Override(setting).path) == value, setting
+    assert _code(["check", "made.yaml"]) == 0, capsys.readouterr().out
+
+
+def test_every_answer_is_an_option(here):
+    known = {option for param in new.new.params for option in param.opts}
+    asked = (*new.DATA, *new.PLACE)
+    assert {one.called for one in asked} <= known
+    assert {one.name for one in asked} == {field.name for field in fields(Answers)}
+
+
+def test_back_leads_out_of_every_question(here, monkeypatch, golden_message):
+    """Also out of a file that is of no use for what was said before, and from the machines to the data."""
+    monkeypatch.setattr(new, "terminal", lambda: True)
+    monkeypatch.setattr("runner.parts.start.drafting.choices", lambda answers: [])
+    said = ["back", "questions", "adapter", "preferences.jsonl", "lonely.csv", "back", "back", "text", "lonely.csv"]
+    said += ["Wards", "Words", *["back"] * 3, "questions", "adapter", "my.csv", "Reply", "back", "Question", "Reply"]
+    said += ["", "", "cluster", "My Project", *["back"] * 8, "pipeline", "", "questions.jsonl", "my.csv"]
+    said += ["preferences.jsonl", "here", "", ""]
+    done = CliRunner().invoke(cli, ["new", "made"], input="\n".join([*said, ""]))
+    assert done.exit_code == 0, f"{done.output}{done.exception!r}"
+    golden_message(done.output)
+
+
+def test_a_wrong_setting_beside_answers_ends_it_in_a_terminal_too(here, monkeypatch, golden_message):
+    monkeypatch.setattr(new, "terminal", lambda: True)
+    monkeypatch.setattr("runner.parts.start.drafting.choices", lambda answers: [])
+    said = ["questions", "", "my.csv", "", "", "", "", "", "NVIDIA-L4", ""]
+    done = CliRunner().invoke(cli, ["new", "made", "--set", "train.epocs=3"], input="\n".join([*said, ""]))
+    assert isinstance(done.exception, Stop) and not left(here)
+    golden_message(done.exception.text)
+
+
+def test_columns_of_a_data_set_that_nobody_knows_are_typed(here, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(new, "terminal", lambda: True)
+    monkeypatch.setattr("runner.parts.start.drafting.choices", lambda answers: [])
+    said = ["questions", "", "someone/rows", "For [about], [ask]", "say", "", "", "", "NVIDIA-L4", ""]
+    done = CliRunner().invoke(cli, ["new", "made"], input="\n".join([*said, ""]))
+    assert done.exit_code == 0, f"{done.output}{done.exception!r}"
+    data = read(here / "made.yaml").data["data"]
+    assert data == {"hub": "someone/rows", "question": "For [about], [ask]", "answer": "[say]"}
+
+
 def test_without_a_terminal_and_without_answers_from_is_missing(here, capsys, golden_message):
     assert _code(["new", "made"]) == 2
     golden_message(capsys.readouterr().err)
@@ -187,7 +364,20 @@ def test_without_a_terminal_and_without_answers_from_is_missing(here, capsys, go
 def test_wrong_answers_are_asked_again_with_a_sentence(here, monkeypatch, golden_message):
     monkeypatch.setattr(new, "terminal", lambda: True)
     monkeypatch.setattr("runner.parts.start.drafting.choices", lambda answers: [])
-    said = ["musik", "questions", "nothing.csv", "header.csv", "lonely.csv", "my.csv", "Questoin", "Question", "Reply"]
+    said = [
+        "musik",
+        "questions",
+        "all-weights",
+        "adapter",
+        "nothing.csv",
+        "header.csv",
+        "lonely.csv",
+        "my.csv",
+        "Questoin",
+        "Question",
+        "Reply",
+        "",
+    ]
     said += ["Qwen/Qwen3-4C", "meta-llama/Llama-3.3-70B-Instruct", "moon", "here", "cpu", "NVIDIA-L4", "0", "1"]
     # It has no room there, so model and GPU are asked again.
     said += ["Qwen/Qwen3-4B", "here", "NVIDIA-L4", "1"]
@@ -241,9 +431,11 @@ class Terminal:
 def test_a_terminal_is_asked_and_shows_three_rows_as_the_model_will_see_them(here):
     terminal = Terminal(here)
     terminal.answer("What do you have", "\n")
+    terminal.answer("What is trained", "\n")
     terminal.answer("Where is the file", "my.csv\n")
     terminal.answer("What is the model asked", "\n")
     terminal.answer("learn to say", "\n")
+    terminal.answer("Who is the model", "\n")
     terminal.answer("Which model?", "\n")
     terminal.answer("Where does it run", "\n")
     terminal.answer("Which GPU", "NVIDIA-L4\n")
@@ -260,6 +452,7 @@ def test_a_terminal_is_asked_and_shows_three_rows_as_the_model_will_see_them(her
 def test_an_end_in_the_middle_leaves_nothing_and_no_trace(here, key, code):
     terminal = Terminal(here)
     terminal.answer("What do you have", "\n")
+    terminal.answer("What is trained", "\n")
     terminal.answer("Where is the file", key)
     assert terminal.close(key) == code, terminal.said
     assert "Interrupted." in terminal.said and "Traceback" not in terminal.said

@@ -90,7 +90,8 @@ def _row(one: _OnCard) -> tuple[str, ...]:
         return one.card.name, has, "-", "-", one.why
     need = max((stage.memory.total for stage in one.planned.forecasts), default=0)
     seconds = one.planned.seconds if one.fits else None
-    said = "fits" if one.fits else "too small"
+    full = all(stage.full.fits for stage in one.planned.forecasts)
+    said = "too small" if not one.fits else "fits" if full else "fits its rows; full ones do not"
     return one.card.name, has, units.gib(need), units.duration(seconds) if seconds else "-", said
 
 

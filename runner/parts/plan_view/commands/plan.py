@@ -23,7 +23,7 @@ from runner.recipe.recipe import Recipe
 from runner.scenarios import translate
 from runner.scenarios.targets import place
 from runner.tools.files import write_text
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, errors_of
 
 # The same limit as a recipe's.
 MOST_MACHINES = 1024
@@ -118,7 +118,7 @@ def plan(
         _draw(planned, picture)
     if style == "json":
         say(report.as_json(planned, found, nodes, traced))
-        return 1 if planned.problems else 0
+        return 1 if errors_of(planned.problems) else 0
     text.answer(planned, found)
     if in_parts:
         text.details(planned, nodes, traced)
@@ -134,15 +134,16 @@ def plan(
         hint = problem.hint.replace(forecast.OFFERED, said)
         if found:
             hint = hint.replace(limits.MORE_STEPS_OFFERED, "")
-        say(f"\n{replace(problem, hint=hint.rstrip())}")
+        say(f"\n{replace(problem, hint=hint.strip())}")
     if picture:
         say(f"\n{picture}: memory over a step, and time by stage")
+    wrong = errors_of(planned.problems)
     if planned.problems:
         then = ("plan", path, "--apply", "1") if found and not sets else ("plan", path, "--details")
-        end("As it stands it does not hold.", *then)
+        end("The recipe does not fit." if wrong else "The recipe can run, but the notes above apply.", *then)
     else:
         end("It holds by all that is known here.", "rehearse", path)
-    return 1 if planned.problems else 0
+    return 1 if wrong else 0
 
 
 def _apply(planned: Planned, found: list[Offer], taken: int) -> int:

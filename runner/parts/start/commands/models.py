@@ -62,7 +62,7 @@ def _need(model: catalog.Model, way: str, precision: str) -> Need:
     document, _ = apply(read(packaged.named()[starter]), [Override(name, None, wished[name]) for name in wished])
     recipe = Recipe(document, by_schema.read(document).settings, model)
     forecasts = forecast.of(recipe, translate(recipe, place(recipe)), look=False)
-    need = max(stage.memory.total for stage in forecasts)
+    need = max(stage.full.memory.total for stage in forecasts)
     return Need(need, tuple(card.name for card in memory.cards(need, [stage.workload for stage in forecasts])))
 
 

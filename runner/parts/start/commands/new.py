@@ -3,7 +3,7 @@
 import shlex
 import sys
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 from runner import catalog
-from runner.check import by_schema
 from runner.check.validate import valid
 from runner.commands.options import (
     Completing,
@@ -29,7 +28,7 @@ from runner.commands.options import (
 from runner.data.conversation_formats import COLUMNS
 from runner.parts.start import drafting
 from runner.parts.start.commands.models import licence, size
-from runner.parts.start.drafting import KINDS, PLACES, Answers, Draft
+from runner.parts.start.drafting import KINDS, PLACES, TABLES, Answers, Draft
 from runner.recipe import overrides as changing
 from runner.recipe.overrides import Override
 from runner.recipe.reading import read
@@ -38,33 +37,51 @@ from runner.tools.problem import Problem, Stop
 
 # How many of the first rows are shown, and how many letters of each.
 ROWS, WIDTH = 3, 400
+# What is typed to come to the question before.
+BACK = "back"
+EXPLAINED = f"`{BACK}` goes to the question before; ^C ends it, with nothing written."
 
 
 @dataclass(frozen=True)
 class Question:
-    """name: the field of Answers that it is about. value: what that becomes with what was said; raises Stop where that
-    cannot be. proposed: what Enter says, empty where nobody knows. asked: whether it is one at all; shown: said
-    before."""
+    """name: the field of Answers that it is about; the others are those of `questions.toml`."""
 
     name: str
     text: str
     help: str
-    value: Callable[[Answers, str], Any] = lambda answers, said: said
-    proposed: Callable[[Answers], str] = lambda answers: ""
-    asked: Callable[[Answers], bool] = lambda answers: True
-    shown: Callable[[Answers], None] = lambda answers: None
-    completed: Completing | None = None
+    option: str = ""
+    rows: tuple[str, ...] = ()
+    where: str = ""
+    optional: bool = False
 
     @property
-    def option(self) -> str:
-        """Which answers it too."""
-        return "--what" if self.name == "kind" else f"--{self.name}"
+    def called(self) -> str:
+        """Which option answers it too."""
+        return self.option or f"--{self.name.replace('_', '-')}"
 
+    def asked(self, answers: Answers) -> bool:
+        """Whether it is one at all."""
+        there = (not self.rows or answers.of.rows in self.rows) and self.where in ("", answers.where)
+        return there and (self.name not in ASKED or ASKED[self.name](answers))
 
-def _one_of(known: Mapping[str, Any], said: str, what: str) -> str:
-    if said in known:
-        return said
-    raise Stop(f"`{said}` is no {what}.", f"{did_you_mean(said, known)}It can be {listed(known, 'or')}.")
+    def open(self, answers: Answers) -> bool:
+        """Whether it may be left open."""
+        return self.optional or (self.name in ("data", "results") and answers.of.keeps)
+
+    def proposed(self, answers: Answers) -> str:
+        """What Enter says, empty where nobody knows."""
+        return str(PROPOSED[self.name](answers)) if self.name in PROPOSED else ""
+
+    def value(self, answers: Answers, said: str) -> Any:
+        """What the field becomes with what was said. Raises Stop where that cannot be."""
+        if self.name in CHOICES:
+            known = CHOICES[self.name](answers)
+            if said in known:
+                return said
+            what = WORDS[self.name].format(answers.of.title.lower())
+            hint = f"{did_you_mean(said, known)}It can be {listed(known, 'or')}."
+            raise Stop(f"`{said}` is no {what}.", hint)
+        return VALUES[self.name](answers, said) if self.name in VALUES else said
 
 
 def _count(said: str, option: str, most: int) -> int:
@@ -73,155 +90,111 @@ def _count(said: str, option: str, most: int) -> int:
     raise Stop(f"`{said}` is no count.", f"Write a whole number from 1 to {most:,}, for example `{option} 1`.")
 
 
+def _numbers(answers: Answers, said: str) -> tuple[int, ...]:
+    found = said.replace(",", " ").split()
+    if found and all(map(str.isdecimal, found)) and len(set(found)) == len(found):
+        return tuple(map(int, found))
+    raise Stop(f"`{said}` are no numbers of GPUs.", "Write them as nvidia-smi has them, for example `--numbers 2,3`.")
+
+
 def _file(answers: Answers, said: str) -> str:
     found = replace(answers, data=said)
-    if answers.kind == "conversations" and not found.form:
+    there = found.columns
+    if answers.of.rows == "conversations" and there and not found.form:
         forms = "; ".join(f"{listed(columns)} ({form})" for form, columns in COLUMNS.items())
         raise Stop(
-            f"The columns of `{said}` are {listed(found.columns)}, which no form of conversations has.",
+            f"The columns of `{said}` are {listed(there)}, which no form of conversations has.",
             f"Say `questions` where one column asks and another answers, or give the rows the columns of a form: {forms}.",
         )
-    if answers.kind == "questions" and not found.form:
+    if answers.of.rows in ("questions", "songs") and not found.form:
         found.guessed  # noqa: B018  two columns are needed
     return said
 
 
-def _places(answers: Answers) -> dict[str, str]:
-    scenario = read(answers.origin).data["scenario"]
-    sections = {"machines": "nodes", "cluster": "openshift"}
-    return {name: told for name, told in PLACES.items() if name == "here" or by_schema.has(scenario, sections[name])}
-
-
-def _show_columns(answers: Answers) -> None:
-    say(f"The columns of {answers.data}: {', '.join(answers.columns)}")
-
-
-def _show_models(answers: Answers) -> None:
-    rows = [(model.id, size(model), short(need.cards[0]), licence(model)) for model, need in drafting.choices(answers)]
-    table([("MODEL", "PARAMETERS", "SMALLEST GPU", "LICENCE"), *rows])
+def _show(one: Question, answers: Answers) -> None:
+    """What somebody looks at before an answer."""
+    if one.name in ("question", "column") and answers.columns:
+        say(f"The columns of {answers.data}: {', '.join(answers.columns)}")
+    elif one.name == "model":
+        found = drafting.choices(answers)
+        rows = [(model.id, size(model), short(need.cards[0]), licence(model)) for model, need in found]
+        table([("MODEL", "PARAMETERS", "SMALLEST GPU", "LICENCE"), *rows])
 
 
 def _proposed_card(answers: Answers) -> str:
-    """This machine's first GPU that the catalog knows, where it runs here; else one with room."""
+    """The starter's; else this machine's first GPU that the catalog knows, where it runs here; else one with room."""
     from runner.parts.start.commands.doctor import labels
 
     own = next((label for label in labels() if catalog.gpu(label)), "") if answers.where == "here" else ""
-    return drafting.card(answers, own)
+    return str(answers.starts("machines.gpu")) if answers.of.keeps else drafting.card(answers, own)
 
 
-def _is(where: str) -> Callable[[Answers], bool]:
-    return lambda answers: answers.where == where
+def _reads_otherwise(answers: Answers) -> bool:
+    """Whether the column that asks for songs reads in another way than the starter says."""
+    if not answers.data or drafting.on_hub(answers.data) or answers.asked_in_words:
+        return False
+    return not drafting.first_rows("new", replace(answers, instruction_form=""), 1)
 
 
-DATA = (
-    Question(
-        "kind",
-        f"What do you have ({', '.join(KINDS)})?",
-        f"What you have: {', '.join(KINDS)}.",
-        lambda answers, said: _one_of(KINDS, said, "kind of data"),
-        proposed=lambda answers: "questions",
-    ),
-    Question(
-        "data",
-        "Where is the file, or the folder?",
-        "The file, or the folder, that it learns from.",
-        _file,
-        completed=complete_recipe,
-    ),
-    Question(
-        "question",
-        "What is the model asked? Columns stand in brackets",
-        "What the model is asked, with columns in brackets.",
-        lambda answers, said: answers.template(said),
-        proposed=lambda answers: answers.guessed[0],
-        asked=lambda answers: answers.kind == "questions" and not answers.form,
-        shown=_show_columns,
-    ),
-    Question(
-        "answer",
-        "What does it learn to say?",
-        "What it learns to say, likewise.",
-        lambda answers, said: answers.template(said),
-        proposed=lambda answers: replace(answers, question="").guessed[1],
-        asked=lambda answers: bool(answers.question),
-    ),
-    Question(
-        "column",
-        "Which column holds the text?",
-        "The column with the text.",
-        lambda answers, said: answers.template(said).strip("[]"),
-        proposed=lambda answers: next((name for name in ("text", "content") if name in answers.columns), ""),
-        asked=lambda answers: answers.kind == "text" and bool(answers.columns),
-        shown=_show_columns,
-    ),
-)
-PLACE = (
-    Question(
-        "model",
-        "Which model?",
-        "The model that training starts from.",
-        proposed=lambda answers: answers.of.model,
-        asked=lambda answers: bool(answers.of.model),
-        shown=_show_models,
-        completed=complete_model,
-    ),
-    Question(
-        "where",
-        f"Where does it run ({', '.join(f'{name}: {told}' for name, told in PLACES.items())})?",
-        f"Where it runs: {', '.join(f'{name} ({told})' for name, told in PLACES.items())}.",
-        lambda answers, said: _one_of(_places(answers), said, "place for it"),
-        proposed=lambda answers: "here",
-    ),
-    Question(
-        "namespace",
-        "In which project (namespace) of the cluster?",
-        "The project on the cluster.",
-        asked=_is("cluster"),
-    ),
-    Question(
-        "machines",
-        "On how many machines?",
-        "How many machines of the cluster.",
-        lambda answers, said: _count(said, "--machines", 1024),
-        proposed=lambda answers: "1",
-        asked=_is("cluster"),
-    ),
-    Question(
-        "addresses",
-        "What are the machines' addresses, the main one first, with commas between?",
-        "The addresses of plain machines, with commas between.",
-        lambda answers, said: tuple(said.replace(",", " ").split()),
-        asked=_is("machines"),
-    ),
-    Question(
-        "results",
-        "Which folder do all of them share, for results?",
-        "The folder for results that plain machines share.",
-        proposed=lambda answers: "/shared/models",
-        asked=_is("machines"),
-    ),
-    Question(
-        "gpu",
-        "Which GPU has it? `recipe gpus` shows them all",
-        "The GPU, by its label.",
-        lambda answers, said: card_named(said).name,
-        proposed=_proposed_card,
-        completed=complete_gpu,
-    ),
-    Question(
-        "gpus",
-        "How many of them in each machine?",
-        "How many GPUs in each machine.",
-        lambda answers, said: _count(said, "--gpus", 64),
-        proposed=lambda answers: "1",
-    ),
-)
+CHOICES: Mapping[str, Callable[[Answers], Collection[str]]] = {
+    "kind": lambda answers: KINDS,
+    "technique": lambda answers: answers.of.techniques,
+    "where": lambda answers: answers.places,
+}
+WORDS = {"kind": "kind of data", "technique": "way to train on {} today", "where": "place for it"}
+ASKED: Mapping[str, Callable[[Answers], bool]] = {
+    "technique": lambda answers: not answers.of.keeps and answers.of.rows != "images",
+    "question": lambda answers: bool(answers.data) and not answers.form,
+    "answer": lambda answers: bool(answers.question),
+    "instruction_form": _reads_otherwise,
+    "column": lambda answers: bool(answers.data) and (bool(answers.columns) or drafting.on_hub(answers.data)),
+    "model": lambda answers: bool(answers.base),
+    "gpus": lambda answers: not answers.numbers,
+}
+VALUES: Mapping[str, Callable[[Answers, str], Any]] = {
+    "data": _file,
+    "question": lambda answers, said: answers.template(said),
+    "answer": lambda answers, said: answers.template(said),
+    "column": lambda answers, said: answers.template(said).strip("[]"),
+    "machines": lambda answers, said: _count(said, "--machines", 1024),
+    "addresses": lambda answers, said: tuple(said.replace(",", " ").split()),
+    "gpu": lambda answers, said: card_named(said).name,
+    "gpus": lambda answers, said: _count(said, "--gpus", 64),
+    "numbers": _numbers,
+}
+PROPOSED: Mapping[str, Callable[[Answers], Any]] = {
+    "kind": lambda answers: "questions",
+    "technique": lambda answers: answers.of.techniques[0],
+    "question": lambda answers: answers.guessed[0],
+    "answer": lambda answers: replace(answers, question="").guessed[1],
+    "column": lambda answers: answers.holding_text,
+    "model": lambda answers: answers.base,
+    "where": lambda answers: next((where for where in PLACES if answers.starts(PLACES[where])), "here"),
+    "namespace": lambda answers: answers.starts("openshift.namespace"),
+    "machines": lambda answers: answers.starts("machines.nodes", 1),
+    "addresses": lambda answers: ",".join(one["address"] for one in answers.starts("nodes.machines", [])),
+    "results": lambda answers: "" if answers.starts("nodes") else drafting.SHARED,
+    "gpu": _proposed_card,
+    "numbers": lambda answers: ",".join(map(str, answers.starts("nodes.machines.0.gpus", []))),
+    "gpus": lambda answers: answers.starts("machines.gpus_per_node", 1),
+}
+COMPLETED: Mapping[str, Completing] = {"data": complete_recipe, "model": complete_model, "gpu": complete_gpu}
+STARTERS = ", ".join(name for name, kind in KINDS.items() if kind.keeps and name != "pipeline")
+
+
+def _questions(part: str) -> tuple[Question, ...]:
+    told = {name: {**row, "help": row["help"].format(starters=STARTERS)} for name, row in TABLES[part].items()}
+    return tuple(Question(name, **row) for name, row in told.items())
+
+
+DATA, PLACE = _questions("data"), _questions("place")
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The answers as options of a command, under the names of their fields."""
     for one in reversed((*DATA, *PLACE)):
-        command = click.option(one.option, one.name, help=one.help, shell_complete=one.completed)(command)
+        completed = COMPLETED.get(one.name)
+        command = click.option(one.called, one.name, help=one.help, shell_complete=completed)(command)
     return command
 
 
@@ -236,68 +209,79 @@ def asked(name: str, given: Mapping[str, str], sets: list[Override]) -> tuple[Dr
 
     Raises Stop where one that is given cannot be, or where one is missing that nobody can propose.
     """
-    given, there = dict(given), terminal()
-    answers = _through(DATA, name, Answers(), given, there)
-    while there and not _looked(name, answers):
-        given = {each: said for each, said in given.items() if each not in {one.name for one in DATA}}
-        answers = _through(DATA, name, Answers(), given, there)
+    there, answers, at = terminal(), Answers(), 0
+    if there:
+        say(EXPLAINED)
     while True:
-        whole = _through(PLACE, name, answers, given, there)
+        whole = None
         try:
+            whole = _through(name, answers, given, there, at)
             made = drafting.finished(name, whole, sets)
             if made.errors:
                 raise Stop(made.errors)
             return made, whole
         except Stop as stop:
-            if not there or {"model", "gpu"} <= given.keys():
+            if not there or sets:
                 raise
             _say(stop)
-            given = {each: said for each, said in given.items() if each not in ("model", "gpu")}
+        # Somebody is there: what stood in an option is asked, too. Data that can be read stay.
+        given, at = {}, len(DATA) if whole else 0
+        answers = Answers(**{one.name: getattr(whole, one.name) for one in DATA}) if whole else Answers()
 
 
-def _through(
-    questions: tuple[Question, ...], name: str, answers: Answers, given: Mapping[str, str], there: bool
-) -> Answers:
-    for one in questions:
-        said = given.get(one.name)
+def _through(name: str, answers: Answers, given: Mapping[str, str], there: bool, at: int) -> Answers:
+    """The answers with those to the questions from `at` on."""
+    before: list[tuple[int, Answers]] = []
+    questions, shown, seen = (*DATA, *PLACE), -1, at > 0
+    while at < len(questions):
+        if there and at >= len(DATA) and not seen:
+            seen = _looked(name, answers)
+            if not seen:
+                given, (at, answers) = {}, before.pop() if before else (0, Answers())
+                continue
+        one, said = questions[at], given.get(questions[at].name, "")
+        settled = said or not there or (one.name in CHOICES and len(CHOICES[one.name](answers)) == 1)
         if not one.asked(answers):
             if said:
-                raise Stop(f"`{one.option}` does not go with what else is said of it.", "Leave it out.", code=2)
-        elif said:
-            answers = _taken(one, name, answers, said)
-        elif there:
-            answers = _prompted(one, name, answers)
-        elif proposed := one.proposed(answers):
-            answers = _taken(one, name, answers, proposed)
+                raise Stop(f"`{one.called}` does not go with what else is said of it.", "Leave it out.", code=2)
+        elif settled:
+            if said := said or one.proposed(answers):
+                answers = _taken(one, name, answers, said)
+            elif not one.open(answers):
+                raise Stop(
+                    f"`recipe new` without `--from` needs `{one.called}`: {one.help[0].lower()}{one.help[1:]}",
+                    "In a terminal it asks for what is missing.",
+                    code=2,
+                )
         else:
-            raise Stop(
-                f"`recipe new` without `--from` needs `{one.option}`.",
-                "In a terminal it asks for what is missing.",
-                code=2,
-            )
+            if shown != at:
+                _show(one, answers)
+            shown, asking = at, one.text.format(starters=STARTERS, techniques=", ".join(answers.of.techniques))
+            asking += " Enter keeps the starter's" if answers.of.keeps and one.open(answers) else ""
+            proposed = one.proposed(answers) or ("" if one.open(answers) else None)
+            said = click.prompt(asking, default=proposed, show_default=bool(proposed)).strip()
+            if said == BACK:
+                at, answers = before.pop() if before else (0, Answers())
+                seen = seen and at >= len(DATA)
+                continue
+            try:
+                taken = _taken(one, name, answers, said) if said else answers
+            except Stop as stop:
+                _say(stop)
+                continue
+            before.append((at, answers))
+            answers = taken
+        at += 1
     return answers
-
-
-def _prompted(one: Question, name: str, answers: Answers) -> Answers:
-    """Asks until the answer can be."""
-    one.shown(answers)
-    while True:
-        said = click.prompt(one.text, default=one.proposed(answers) or None).strip()
-        try:
-            return _taken(one, name, answers, said)
-        except Stop as stop:
-            _say(stop)
 
 
 def _taken(one: Question, name: str, answers: Answers, said: str) -> Answers:
     """Raises Stop where the recipe would have errors with it."""
     taken = replace(answers, **{one.name: one.value(answers, said)})
-    if taken.data:
+    if taken.data or taken.of.keeps:
         # Sections that are only half said are judged when they are whole.
-        whole = (
-            taken if one.name in ("results", "namespace", "gpu", "gpus") else replace(taken, where="here", addresses=())
-        )
-        made = drafting.drafted(name, whole)
+        half = (taken.where == "machines" and not taken.addresses) or (taken.where == "cluster" and not taken.namespace)
+        made = drafting.drafted(name, replace(taken, where="here", addresses=()) if half else taken)
         # There is no file yet that a lock could stand beside.
         later = [replace(each, hint=each.hint.replace(f" --recipe {made.target}", "")) for each in made.mended_later]
         if wrong := [*made.errors, *later]:
@@ -310,11 +294,12 @@ def _looked(name: str, answers: Answers) -> bool:
     all."""
     try:
         made = drafting.drafted(name, answers)
-        found = drafting.first_rows(name, answers, ROWS)
+        here = answers.data and not drafting.on_hub(answers.data) and answers.of.rows not in ("images", "pipeline")
+        found = drafting.first_rows(name, answers, ROWS) if here else []
     except Stop as stop:
         _say(stop)
         return False
-    if not found and answers.kind != "images":
+    if here and not found:
         say(f"No row of `{answers.data}` says anything that can be learned. Name another file, or other columns.\n")
         return False
     if found:
@@ -344,7 +329,7 @@ def as_command(name: str, answers: Answers, sets: tuple[str, ...]) -> str:
     for one in (*DATA, *PLACE):
         value = getattr(answers, one.name)
         if one.asked(answers) and value:
-            words += [one.option, ",".join(value) if isinstance(value, tuple) else str(value)]
+            words += [one.called, ",".join(map(str, value)) if isinstance(value, tuple) else str(value)]
     return shlex.join([*words, *(part for one in sets for part in ("--set", one))])
 
 
