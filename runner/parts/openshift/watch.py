@@ -219,9 +219,9 @@ def _last_change(manifest: Manifest) -> str | None:
 
 def _end_of(pod: Manifest) -> str | None:
     """When the last container of a pod has ended, or the pod was taken off its machine; None while it runs."""
-    status = pod.get("status", {})
+    status, going = pod.get("status", {}), pod["metadata"].get("deletionTimestamp")
     if status.get("phase") not in ("Succeeded", "Failed"):
-        return pod["metadata"].get("deletionTimestamp")
+        return going and str(going)
     entries = [entry.get("state", {}).get("terminated") or {} for entry in jobs.containers_of(pod)]
     ends = [str(end["finishedAt"]) for end in entries if end.get("finishedAt")]
     return max(ends, default=_last_change(pod) or status.get("startTime"))

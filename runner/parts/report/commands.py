@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import cast
 
@@ -84,12 +85,14 @@ def _of_recipe(path: str, sets: tuple[str, ...], stage: str | None) -> Iterable[
         except Stop as stop:
             nowhere = stop
     try:
-        return _of_run(find(recipe.name, None))
+        run = find(recipe.name, None)
     except Stop:
         raise nowhere or Stop(
             f"Nothing of `{recipe.name}` has been run here.",
             "`recipe rehearse` tries it; `recipe check` says what is wrong.",
         ) from None
+    here = f"What follows is about the run on this machine: {run.path}"
+    return chain([f"{nowhere.text.splitlines()[0]} {here}"] if nowhere else [], _of_run(run))
 
 
 def _of_text(text: str) -> Iterator[str]:

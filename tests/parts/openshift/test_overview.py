@@ -224,7 +224,7 @@ def stamped(ago: float) -> str:
 
 def steps(site, latest: float) -> None:
     """Training with 10 s a step, whose latest step was so many seconds ago by the cluster's clock."""
-    train_to(site, 1)
+    train_to(site, 1, seconds=latest + 100 - site.api.clock)
     times = [(latest + 60, "begin", 0), *((latest + 10 * (5 - step), "step", step) for step in range(1, 6))]
     site.api.logs["survival-master-0", "now"] = [
         (stamped(ago - site.api.clock), f'[recipe] {{"event": "{event}", "step": {step}, "steps": 100}}')
