@@ -378,7 +378,9 @@ def main() -> int:
     replayed, unread = replay_all(read(asked.rows), (asked.rows.parent / "models", MODELS))
     if asked.write:
         published_runs.FILE.write_text(kept(replayed), encoding="utf-8")
-        published_runs.forget()
+        # Ranges come from what has just been written.
+        published_runs._known.cache_clear()
+        published_runs._found.cache_clear()
         TABLE.write_text(table(replayed, unread), encoding="utf-8")
     if asked.format == "json":
         print(json.dumps(as_json(replayed, unread), indent=2))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.catalog.tables import Facts, table
-from runner.tools.names import nearest
+from runner.tools.names import listed, nearest
 from runner.tools.problem import Stop
 
 
@@ -64,10 +64,20 @@ class Model:
     source: str = ""
 
     @property
+    def free(self) -> bool:
+        """Whether everybody may use and share what is trained of it."""
+        return self.licence in ("apache-2.0", "mit")
+
+    @property
     def fused_lora(self) -> bool:
         """Whether Axolotl's fused LoRA kernels know its layers: they look for separate query, key and value, and stop a
         run where these are one layer (Phi), or where a norm stands around the whole of one (OLMo 2)."""
         return {"q_proj", "k_proj", "v_proj"} <= set(self.linear) and self.model_type != "olmo2"
+
+    def linear_path(self, layer: int, name: str) -> str:
+        """The path of a linear layer inside a transformer layer."""
+        home = "self_attn" if name in ("q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj") else "mlp"
+        return f"{self.layers_path}.{layer}.{home}.{name}"
 
 
 @dataclass(frozen=True)
@@ -76,6 +86,11 @@ class Unsuitable:
 
     why: str
     instead: tuple[str, ...]
+
+    def refusal(self, name: str) -> tuple[str, str]:
+        """What is wrong where the model is named, and what to do."""
+        others = f"Use {listed(self.instead, 'or')} instead; the first is the nearest in size and licence."
+        return f"The packages that recipe-runner uses cannot train `{name}`.", f"{self.why}. {others}"
 
 
 @cache
@@ -375,7 +390,7 @@ def described(name: str, fetch: Fetch) -> Model:
         message = f"`{name}` has no `{CONFIG}`, so it is no model that transformers can load."
         raise Stop(message, "Check whether it is an adapter, or in GGUF format.")
     if known := unsuitable_type(config):
-        raise Stop(f"The packages that recipe-runner uses cannot train `{name}`.", f"{known.why}.")
+        raise Stop(*known.refusal(name))
     try:
         model = from_config(name, config)
     except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ import pytest
 
 from runner import catalog
 from runner.check.validate import judge, load
+from runner.commands import cli
 from runner.data.tokenizers import jinja
 from runner.plan import Place
 from runner.recipe.overrides import apply, from_options
@@ -189,7 +191,28 @@ def test_a_model_that_cannot_work_is_refused_at_its_line_with_why_and_what_can(g
 
 def test_a_folder_with_such_a_model_is_refused_too(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "phi3small"}), encoding="utf-8")
-    assert "cannot be trained" in problem_of(f"model.base={tmp_path}").message
+    assert "cannot train" in problem_of(f"model.base={tmp_path}").message
+
+
+def test_models_in_place_of_an_unsuitable_one_come_by_size_and_stricter_licences_last():
+    """A model of half the size was named first once."""
+    for name, facts in catalog.table("unsuitable").items():
+        was_free = facts["licence"] in ("apache-2.0", "mit")
+        others = [catalog.model(other) for other in facts["instead"]]
+        far = [abs(math.log((other.parameters or 0) / facts["parameters"])) for other in others]
+        ranks = [(other.free < was_free, distance) for other, distance in zip(others, far, strict=True)]
+        assert ranks == sorted(ranks), name
+    assert catalog.unsuitable("microsoft/Phi-3-small-8k-instruct").instead[0] == "Qwen/Qwen2.5-7B-Instruct"
+
+
+def test_models_add_refuses_what_cannot_be_trained_and_names_what_can(tmp_path, monkeypatch, capsys, golden_message):
+    """By its name before the hub is asked, and a folder by its config."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.json").write_text(json.dumps({"model_type": "phi3small"}), encoding="utf-8")
+    for name in ("microsoft/Phi-3-small-8k-instruct", "mine"):
+        assert cli._code(["models", "add", name]) == 1 and not (tmp_path / "models.lock.yaml").exists()
+        golden_message(capsys.readouterr().err, name)
 
 
 def test_everything_put_in_place_of_an_unsuitable_model_is_in_the_catalog():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import json
 import math
@@ -24,7 +25,8 @@ from typing import Any, Protocol
 from urllib.parse import urlencode
 
 from runner.parts.jobs.kubernetes import SHARED, Manifest
-from runner.parts.openshift.errors import Refused, no_api, passes, recent, unreachable
+from runner.parts.openshift import errors
+from runner.parts.openshift.errors import Lost, Refused, no_api, passes, recent, unreachable
 from runner.tools import packaged
 from runner.tools.problem import Stop
 from runner.tools.process import bound_port
@@ -91,6 +93,7 @@ def client_parts() -> tuple[Any, Any, Any]:
 KINDS = {
     "ConfigMap": ("v1", "configmaps"),
     "Event": ("v1", "events"),
+    "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies"),
     "PersistentVolumeClaim": ("v1", "persistentvolumeclaims"),
     "Pod": ("v1", "pods"),
     "ServiceAccount": ("v1", "serviceaccounts"),
@@ -184,6 +187,8 @@ class Cluster:
     """What the commands ask of a cluster. Every method raises Stop in plain words where the cluster refuses, and
     TryAgain where it does not answer; `request` alone raises Refused, with the status and the cluster's own words.
 
+    A request is tried again for a while, as kubectl does it: after 429 and 5xx, and after a connection that broke.
+
     pool: connections of urllib3; configuration: as the official client has it, with the server and the credentials;
     namespace, user: those of the kubeconfig's current context.
     """
@@ -195,6 +200,14 @@ class Cluster:
         self.ahead = timedelta()
         # When each kind of request was answered last, by `_kind_of`.
         self.answered: dict[tuple[str, ...], float] = {}
+        # Whether requests are tried once only; whether this command has changed something; whether the server is ready.
+        self.hasty = self.begun = self.ready = False
+
+    def once(self) -> Cluster:
+        """The same for a caller that asks again and again anyway, and shows meanwhile what is wrong."""
+        other = copy.copy(self)
+        other.hasty = True
+        return other
 
     @property
     def server(self) -> str:
@@ -224,7 +237,7 @@ class Cluster:
         try:
             return self._read(kind, namespace, name)
         except Refused as refused:
-            if refused.status == 404:
+            if _absent(refused, kind):
                 return None
             raise refused.stop(kind, namespace, name) from None
 
@@ -240,7 +253,7 @@ class Cluster:
             objects: Manifests = self._read(kind, namespace, None, query).get("items") or []
             return objects
         except Refused as refused:
-            if refused.status == 404 or (forgiving and refused.status == 403):
+            if _absent(refused, kind) or (forgiving and refused.status == 403):
                 return []
             raise refused.stop(kind, namespace, "") from None
 
@@ -253,14 +266,30 @@ class Cluster:
             return self._json("GET", address(kind, namespace, name, OLDER[kind]), query)
 
     def apply(self, manifest: Mapping[str, Any], dry_run: bool = False) -> Manifest:
-        """Server-side apply; with `dry_run` the cluster judges and keeps nothing."""
+        """Server-side apply; with `dry_run` the cluster judges and keeps nothing. A NetworkPolicy that it does not let this person
+        make is left out, because sites of earlier releases give no right to it; what is given back is then empty."""
         query = [("fieldManager", MANAGER), ("force", "true"), ("fieldValidation", "Strict")]
         query += [("dryRun", "All")] if dry_run else []
-        return self._change("PATCH", manifest, query, "application/apply-patch+yaml")
+        kind, meta = manifest["kind"], manifest["metadata"]
+        path = address(kind, meta["namespace"], meta["name"])
+        try:
+            return self._json("PATCH", path, query, manifest, "application/apply-patch+yaml")
+        except Refused as refused:
+            if (kind, refused.status) == ("NetworkPolicy", 403):
+                return {}
+            raise refused.stop(kind, meta["namespace"], meta["name"]) from None
 
-    def create(self, manifest: Mapping[str, Any], dry_run: bool = False) -> Manifest:
-        query = [("fieldManager", MANAGER), *([("dryRun", "All")] if dry_run else [])]
-        return self._change("POST", manifest, query, "application/json")
+    def create(self, manifest: Mapping[str, Any], dry_run: bool = False) -> bool:
+        """Creates an object; False where one of its name is there. One that an unanswered try has created is ours."""
+        query = [("fieldManager", MANAGER), ("fieldValidation", "Strict"), *([("dryRun", "All")] if dry_run else [])]
+        kind, meta = manifest["kind"], manifest["metadata"]
+        try:
+            self._json("POST", address(kind, meta["namespace"]), query, manifest)
+        except Refused as refused:
+            if refused.status == 409 and not refused.busy:
+                return refused.repeated
+            raise refused.stop(kind, meta["namespace"], meta["name"]) from None
+        return True
 
     def patch(self, kind: str, namespace: str, name: str, change: Mapping[str, Any]) -> None:
         """Changes some of an object that is there."""
@@ -269,24 +298,17 @@ class Cluster:
         except Refused as refused:
             raise refused.stop(kind, namespace, name) from None
 
-    def _change(self, method: str, manifest: Mapping[str, Any], query: Query, content: str) -> Manifest:
-        kind, meta = manifest["kind"], manifest["metadata"]
-        name = meta["name"] if method == "PATCH" else None
-        try:
-            return self._json(method, address(kind, meta["namespace"], name), query, manifest, content)
-        except Refused as refused:
-            raise refused.stop(kind, meta["namespace"], meta["name"]) from None
-
-    def delete(self, kind: str, namespace: str, name: str, grace_seconds: int | None = None) -> bool:
-        """Deletes an object and what belongs to it; False where it was not there."""
+    def delete(self, kind: str, namespace: str, name: str, uid: str = "", grace_seconds: int | None = None) -> bool:
+        """Deletes an object and what belongs to it; False where it was not there. uid: of the only one that is meant."""
         # It stays until all that belongs to it has ended.
-        query: list[tuple[str, Any]] = [("propagationPolicy", "Foreground")]
-        query += [("gracePeriodSeconds", grace_seconds)] if grace_seconds is not None else []
+        options: dict[str, Any] = {"propagationPolicy": "Foreground"}
+        options |= {"preconditions": {"uid": uid}} if uid else {}
+        options |= {"gracePeriodSeconds": grace_seconds} if grace_seconds is not None else {}
         try:
-            self._json("DELETE", address(kind, namespace, name), query)
+            self._json("DELETE", address(kind, namespace, name), body=options)
         except Refused as refused:
-            if refused.status == 404:
-                return False
+            if refused.status == 404 or (uid and refused.status == 409 and not refused.busy):
+                return refused.repeated
             raise refused.stop(kind, namespace, name) from None
         return True
 
@@ -338,10 +360,37 @@ class Cluster:
         headers: Mapping[str, str] | None = None,
         stream: bool = False,
     ) -> Response:
-        """One request; its body is read unless `stream`."""
+        """One request; the body of its answer is read unless `stream`. It is repeated while the server is busy. Raises
+        Refused or Lost when that has taken too long."""
+        begun, unsure, doubted, told = time.monotonic(), False, False, False
+        while True:
+            try:
+                answer = self._ask(method, path, query, body, content, headers or {}, stream)
+                self.begun |= method != "GET" and "/namespaces/" in path and ("dryRun", "All") not in query
+                return answer
+            except (Lost, Refused) as trouble:
+                trouble.repeated = unsure
+                if trouble.doubtful and not doubted:
+                    doubted = True
+                    continue
+                patience = errors.PATIENCE_SECONDS if self.begun else errors.PROMPT_SECONDS
+                passed, wait = time.monotonic() - begun, max(errors.PAUSE_SECONDS, trouble.after)
+                # Where nothing was ever reached, a VPN is off or the address is wrong.
+                passes = trouble.own or (isinstance(trouble, Lost) and self.answered)
+                if self.hasty or not passes or passed + wait > patience:
+                    raise
+                if passed > errors.SILENT_SECONDS and not told:
+                    told = True
+                    print(f"{trouble.said} Trying again for {patience:.0f} seconds.", file=sys.stderr, flush=True)
+                unsure = unsure or trouble.status != 429
+                time.sleep(wait)
+
+    def _ask(
+        self, method: str, path: str, query: Query, body: Any, content: str, headers: Mapping[str, str], stream: bool
+    ) -> Response:
         import urllib3
 
-        given = {"Accept": "application/json", "Content-Type": content, "User-Agent": MANAGER, **(headers or {})}
+        given = {"Accept": "application/json", "Content-Type": content, "User-Agent": MANAGER, **headers}
         # Asked each time, because one that a program of the person's gives is made anew when it is too old.
         given |= {who["key"]: who["value"] for who in self.configuration.auth_settings().values()}
         try:
@@ -360,21 +409,28 @@ class Cluster:
                 self.ahead = parsedate_to_datetime(response.headers.get("Date", "")) - datetime.now(UTC)
             if not stream or response.status >= 300:
                 _ = response.data  # which reads it
+            if response.status < 300:
+                self.answered[_kind_of(method, path)] = time.monotonic()
+                return response
+            raise self._refusal(method, path, response)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise unreachable(self.server, error) from None
-        if response.status < 300:
-            self.answered[_kind_of(method, path)] = time.monotonic()
-            return response
-        raise self._refusal(method, path, response)
 
     def _refusal(self, method: str, path: str, response: Response) -> Exception:
         """What a server's no means; that of one that starts is as good as 503."""
         page = response.data.lstrip()[:20].lower().startswith((b"<!doctype html", b"<html"))
         if response.status < 400 or (page and not passes(response.status) and "/proxy/" not in path):
             return no_api(self.server, response.data)
-        refused = Refused(response.status, _message(response.data) or f"HTTP {response.status}", self.server)
-        if refused.of_start and recent(self.answered.get(_kind_of(method, path), -math.inf)):
-            return Refused(503, f"it starts anew, and says for now: {refused.message}", self.server)
+        said = _message(response.data) or f"HTTP {response.status}"
+        after = response.headers.get("Retry-After", "")
+        refused = Refused(response.status, said, self.server, float(after) if after.isdecimal() else 0.0)
+        allowed = recent(self.answered.get(_kind_of(method, path), -math.inf))
+        if refused.of_start and (allowed or (refused.no_kind and not self.ready)):
+            # Without a login, which a starting server may not know.
+            ready = self.pool.request("GET", f"{self.server}/readyz", retries=False, redirect=False, timeout=10.0)
+            refused.doubtful = self.ready = not (ready.status == 403 or passes(ready.status))
+            if not self.ready:
+                return Refused(503, f"it starts anew, and says for now: {said}", self.server)
         return refused
 
 
@@ -386,6 +442,11 @@ def pieces(cluster: Cluster, response: Response, size: int) -> Iterator[bytes]:
         yield from response.stream(size)
     except (urllib3.exceptions.HTTPError, OSError) as error:
         raise unreachable(cluster.server, error) from None
+
+
+def _absent(refused: Refused, kind: str) -> bool:
+    """Whether the cluster has no such object, or no such kind, which counts for what operators bring alone."""
+    return refused.status == 404 and not (refused.no_kind and "." not in KINDS[kind][0])
 
 
 def address(kind: str, namespace: str, name: str | None = None, older: str = "") -> str:

@@ -32,7 +32,7 @@ from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import client, jobs, pipeline, watch
 from runner.parts.openshift.client import Cluster, connect
 from runner.parts.openshift.diagnose import why
-from runner.parts.openshift.errors import TryAgain, pause
+from runner.parts.openshift.errors import TryAgain, accounted, pause
 from runner.parts.openshift.jobs import Confirm, Owner
 from runner.parts.openshift.pipeline import Milestone
 from runner.parts.openshift.status import ENDED, FAILED, FINISHED, JobState, early_stop, look
@@ -167,7 +167,7 @@ def submit(
         raise Stop([replace(problem, severity="error") for problem in problems])
     # The same plan as it names files from here.
     here = translate(recipe, place(recipe))
-    validate.require_fits(recipe, here, allowed)
+    print_notes(validate.require_fits(recipe, here, allowed))
     print_notes(rules.only_here(recipe))
     # Rows that lie in the image were read from the hub when it was built.
     asked = [] if plan.stages[0].trains or plan.stages[0].name == FETCHING else list(sources.datasets(recipe))
@@ -293,6 +293,7 @@ def _table(cluster: Cluster, namespace: str, keep_watching: bool) -> None:
 
     if not keep_watching:
         return say(text()[0])
+    cluster = cluster.once()
     shown = ""
     with screen() as show:
         while True:
@@ -372,7 +373,7 @@ def logs(path: str, sets: tuple[str, ...], stage: str | None, node: int, follow:
     for text in elsewhere(job, path):
         click.echo(text, err=True)
     if follow:
-        meta = job["metadata"]
+        cluster, meta = cluster.once(), job["metadata"]
         watch.follow_log(cluster, lambda: cluster.get(job["kind"], meta["namespace"], meta["name"]), node, say)
         return
     for line in watch.whole_log(cluster, job, node):
@@ -431,17 +432,32 @@ def stop(path: str, sets: tuple[str, ...], stage: str | None, yes: bool, taken: 
     plan = open_plan(path, sets)
     cluster = connect()
     mine, asked = Owner.here(path, cluster.person()), cache(confirm(yes, taken))
-    ended = []
+    ended: list[str] = []
+    with accounted(lambda _: f"Ended before that: {', '.join(ended)}." if ended else ""):
+        chosen = _end(cluster, plan, stage, lambda job: ask(job, mine, asked), ended)
+    if not ended:
+        say(f"No job of `{plan.name}` is under way.")
+        end("Nothing was ended.", "status")
+        return
+    say(
+        f"{', '.join(ended)} ended. What was trained lies in {plan.only(chosen).place.run_dir}; `recipe submit` goes on from "
+        "there."
+    )
+    end("What was trained stays.", "submit", path)
+
+
+def _end(cluster: Cluster, plan: Plan, stage: str | None, ask: Callable[[Manifest], None], ended: list[str]) -> Stage:
+    """Ends what `recipe stop` ends, and adds its names to `ended`; returns the stage that it is about. ask: Raises Stop
+    where a job may not be ended."""
 
     def end_job(job: Manifest) -> None:
-        ask(job, mine, asked)
-        jobs.delete(cluster, job["kind"], job["metadata"]["namespace"], job["metadata"]["name"])
-        ended.append(f"{job['kind']} `{job['metadata']['name']}`")
+        ask(job)
+        jobs.delete(cluster, job, ended)
 
     # After a no everything is as it was.
     for one in pipeline.milestones(cluster, plan):
         if one.job and one.at_work and stage in (None, one.stage.name):
-            ask(one.job, mine, asked)
+            ask(one.job)
     # Before what it would send again.
     if driver := pipeline.driver_of(cluster, plan):
         end_job(driver)
@@ -462,17 +478,10 @@ def stop(path: str, sets: tuple[str, ...], stage: str | None, yes: bool, taken: 
     either = [milestone.of_gate] if milestone else [False, True] if chosen.gates else [False]
     for job in (job for of_gate in either for job in jobs.existing(cluster, plan, chosen, of_gate)):
         if jobs.recipe_of(job) != plan_of.name:
-            told = f"{job['kind']} `{job['metadata']['name']}` is not of the recipe `{plan.name}`, and stays."
+            told = f"{jobs.named(job)} is not of the recipe `{plan.name}`, and stays."
             raise Stop(told, "Look at it with `oc describe`.")
         end_job(job)
-    if not ended:
-        say(f"No job of `{plan.name}` is under way.")
-        end("Nothing was ended.", "status")
-        return
-    say(
-        f"{', '.join(ended)} ended. What was trained lies in {plan_of.place.run_dir}; `recipe submit` goes on from there."
-    )
-    end("What was trained stays.", "submit", path)
+    return chosen
 
 
 @click.command("open")

@@ -10,17 +10,17 @@ import sys
 from pathlib import Path
 
 from runner.entrypoints import stage as entry
-from runner.parts.jobs import batch, kubernetes, podspec
+from runner.parts.jobs import batch, podspec
 from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import driver_job, pipeline, submit
 from runner.parts.openshift.client import Cluster, connect_in_pod
 from runner.parts.openshift.driver_job import ACCOUNT
-from runner.parts.openshift.errors import TryAgain, patient, patiently, pause
+from runner.parts.openshift.errors import TryAgain, accounted, patient, pause
 from runner.parts.openshift.helper_pod import finished
-from runner.parts.openshift.jobs import PROMOTE, Owner, Sent, sent
+from runner.parts.openshift.jobs import PROMOTE, Owner, Sent, named, sent
 from runner.parts.openshift.pipeline import Milestone
 from runner.parts.openshift.status import FAILED
-from runner.parts.openshift.submit import Sending, Tell, ask, make_room, post, seal, step
+from runner.parts.openshift.submit import Sending, Tell, ask, make_room, post, replacing, seal, step
 from runner.parts.openshift.transfer import Files
 from runner.parts.openshift.watch import Failed
 from runner.plan import PLAN_FILE, Plan, Stage
@@ -73,12 +73,14 @@ def submit_all(cluster: Cluster, plan: Plan, how: Sending) -> Sent | None:
         cluster.apply(manifest, dry_run=True)
     if there is None:
         cluster.apply(what.job, dry_run=True)
-    if step(cluster, plan, None, how) is None:
+    first = step(cluster, plan, None, how)
+    if first is None:
         return None
     if how.dry_run:
         how.tell(f"The cluster would accept {what.kind} `{what.name}`, which takes everything after it.")
     else:
-        _send(cluster, plan, what, how)
+        with accounted(lambda _: f"{named(first.job)} was sent and goes on; submit again for what follows it."):
+            _send(cluster, plan, what, how)
     return what
 
 
@@ -104,11 +106,13 @@ def _send(cluster: Cluster, plan: Plan, what: Sent, how: Sending) -> None:
         return
     if there:
         ask(there, how.owner, how.confirm)
-        make_room(cluster, there, tell)
-    seal(cluster, what, tell)
-    for manifest in what.support:
-        cluster.apply(manifest)
-    post(cluster, what, how.owner, tell)
+    with replacing(what, [there] if there else []) as deleted:
+        seal(cluster, what, tell)
+        for manifest in what.support:
+            cluster.apply(manifest)
+        if there:
+            make_room(cluster, there, tell, deleted)
+        post(cluster, what, how.owner, tell)
     tell("It takes stage after stage and gate after gate; this machine may sleep. A closed gate ends it.")
 
 
@@ -132,16 +136,16 @@ def promote(cluster: Cluster, plan: Plan, stage: Stage, by: str, reason: str, te
         job = verdict.job
         # The gate's Job shows the override, because `recipe status` and `recipe submit` do not look on the claim.
         change = {"metadata": {"annotations": {pipeline.PROMOTION: "\n".join(said)}}}
-        patiently(lambda: cluster.patch("Job", what.namespace, job["metadata"]["name"], change))
+        with accounted(lambda _: "The override is saved on the claim; promote again to show it on the gate's Job."):
+            cluster.patch("Job", what.namespace, job["metadata"]["name"], change)
 
 
 def promotion_pod(plan: Plan, stage: Stage, by: str, reason: str) -> Manifest:
     """The pod: no GPU, the claims, and half an hour, because a large model's weights are hashed first."""
     file = f"{plan.place.config_dir}/{PLAN_FILE}"
     command = ["python", "-m", "runner.entrypoints.stage", PROMOTE, file, "--by", by, "--reason", reason]
-    mounts = [mount for mount in podspec.mounts(plan) if mount["name"] != "shm"]
-    volumes = podspec.volumes(plan, stage, kubernetes.config_map_name(plan, stage))
-    volumes = [volume for volume in volumes if volume["name"] != "shm"]
+    config, config_volume = podspec.config(plan, stage)
+    mounts, volumes = [config, *podspec.claim_mounts(plan)], [config_volume, *podspec.claim_volumes(plan)]
     container = batch.small(plan, PROMOTE, command, mounts, secrets=podspec.seal_key(plan), memory="4Gi")
     return batch.alone(plan, stage, PROMOTE, container, volumes, seconds=1800)
 

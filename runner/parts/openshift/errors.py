@@ -3,7 +3,8 @@
 import re
 import time
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
@@ -14,8 +15,10 @@ from runner.tools.problem import Stop
 
 Answer = TypeVar("Answer")
 
-# How long a cluster that does not answer is asked again: an API server that starts anew takes up to two minutes.
+# How long a cluster that does not answer is asked again: an API server that restarts takes up to two minutes.
 PATIENCE_SECONDS = 150.0
+# The same for a command that has changed nothing on the cluster yet, and after how long such a wait is reported.
+PROMPT_SECONDS, SILENT_SECONDS = 30.0, 5.0
 # Between two looks at anything.
 PAUSE_SECONDS = 2.0
 # Until what is being ended must be gone; its pods have their time to end.
@@ -25,6 +28,8 @@ ENDING_SECONDS = 300
 _NO_RIGHT = re.compile(r'User "[^"]*" cannot ')
 # What a server says of an address that it does not serve, and not of an object that is not there.
 _NO_KIND = re.compile(r"page not found|could not find the requested resource")
+# How a server refuses a change because another one came first, as to a quota that two new pods count on.
+_OVERTAKEN = re.compile(r"please apply your changes to the latest version")
 
 
 class TryAgain(Stop):
@@ -32,14 +37,19 @@ class TryAgain(Stop):
 
 
 class Lost(TryAgain):
-    """The cluster cannot be reached."""
+    """The cluster cannot be reached. own: whether the server was reached, and has then closed the connection; the rest as
+    in Refused."""
 
-    def __init__(self, server: str, reason: str) -> None:
+    status, after, doubtful, repeated = 0, 0.0, False, False
+
+    def __init__(self, server: str, reason: str, own: bool = False) -> None:
+        self.own = own
         short = "its name is not known" if re.search("resolve|getaddrinfo", reason) else "nobody answers"
         super().__init__(
             f"The cluster at {server} cannot be reached: {short}.",
             "Check the network or VPN, and that you are logged in (`oc whoami`).",
         )
+        self.said = self.text.splitlines()[0]
 
 
 class Busy(TryAgain):
@@ -47,18 +57,40 @@ class Busy(TryAgain):
 
 
 class Refused(Exception):
-    """The cluster said no. status: of HTTP; message: the cluster's own words."""
+    """The cluster said no. status: of HTTP; message: the cluster's own words; after: seconds that it asks us to wait.
 
-    def __init__(self, status: int, message: str, server: str) -> None:
-        self.status, self.message, self.server = status, message, server
+    doubtful: whether it allowed the same a moment ago, and may have become ready since; repeated: whether an earlier try
+    of the request may have succeeded without an answer.
+    """
+
+    def __init__(self, status: int, message: str, server: str, after: float = 0.0) -> None:
+        self.status, self.message, self.server, self.after = status, message, server, after
+        self.doubtful = self.repeated = False
+        self.said = f"The cluster answered {status}: {message.rstrip('.')}."
         super().__init__(message)
+
+    @property
+    def busy(self) -> bool:
+        """Whether the same request may be answered in a moment."""
+        return passes(self.status) or (self.status == 409 and bool(_OVERTAKEN.search(self.message)))
+
+    @property
+    def own(self) -> bool:
+        """Whether the server itself is busy, and not a machine behind it."""
+        table = (row for row in _meanings() if row.get("final") or row.get("behind"))
+        return self.busy and not any(self._found(row, None) for row in table)
 
     @property
     def of_start(self) -> bool:
         """Whether a starting server may refuse so what it allows and has: at first it knows neither its users, nor
         their rights, nor all kinds."""
-        said = {401: True, 403: _NO_RIGHT.search(self.message), 404: _NO_KIND.search(self.message)}
+        said = {401: True, 403: _NO_RIGHT.search(self.message), 404: self.no_kind}
         return bool(said.get(self.status))
+
+    @property
+    def no_kind(self) -> bool:
+        """Whether the server does not know the kind of object."""
+        return self.status == 404 and bool(_NO_KIND.search(self.message))
 
     def stop(self, kind: str, namespace: str, name: str) -> Stop:
         """What the cluster would not do, why, and the remedy."""
@@ -67,11 +99,12 @@ class Refused(Exception):
         words = {key: shortened(text, 400) for key, text in words.items()}
         words |= {"what": f"{kind} `{name}`" if name else f"{kind} objects", "kind": kind, "space": namespace}
         words |= {"server": self.server, "status": str(self.status)}
-        ending = Busy if passes(self.status) and not meaning.get("final") else Stop
+        ending = Busy if self.busy and not meaning.get("final") else Stop
         return ending(meaning["text"].format(**words), meaning["remedy"].format(**words))
 
-    def _found(self, meaning: Facts, kind: str) -> re.Match[str] | None:
-        fits = self.status in meaning.get("status", [self.status]) and kind in meaning.get("kind", [kind])
+    def _found(self, meaning: Facts, kind: str | None) -> re.Match[str] | None:
+        of_kind = kind is None or kind in meaning.get("kind", [kind])
+        fits = of_kind and self.status in meaning.get("status", [self.status])
         return re.search(meaning.get("pattern", ""), self.message, re.DOTALL) if fits else None
 
 
@@ -95,7 +128,9 @@ def unreachable(server: str, error: Exception) -> Stop:
             f"Log in with the authority that has signed it: `oc login {server} --certificate-authority=FILE`. The cluster's "
             "admin has that file.",
         )
-    return Lost(server, said)
+    from urllib3.exceptions import ProtocolError
+
+    return Lost(server, said, isinstance(error, ProtocolError))
 
 
 def no_api(server: str, body: bytes) -> Stop:
@@ -127,7 +162,7 @@ def in_time(done: Callable[[], bool]) -> bool:
     """Whether something that is being ended is done within the time that its pods have for that."""
     deadline = time.monotonic() + ENDING_SECONDS
     while time.monotonic() < deadline:
-        if patiently(done):
+        if done():
             return True
         pause()
     return False
@@ -143,3 +178,13 @@ def patiently(ask: Callable[[], Answer]) -> Answer:
             if not recent(begun):
                 raise
             pause()
+
+
+@contextmanager
+def accounted(left: Callable[[Stop], str]) -> Iterator[None]:
+    """The message of a Stop in the block ends with the state that it leaves: a line of `left`, or none."""
+    try:
+        yield
+    except Stop as stop:
+        stop.text = "\n".join(filter(None, [stop.text, left(stop)]))
+        raise

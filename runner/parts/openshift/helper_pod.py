@@ -16,21 +16,21 @@ from typing import Any
 from urllib.parse import quote
 
 from runner.data.report import ROOM, PreparedRows, asked, require_room
-from runner.parts.jobs import batch, code, podspec
+from runner.parts.jobs import batch, podspec
 from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import jobs
-from runner.parts.openshift.client import Cluster, Response, address
+from runner.parts.openshift.client import MANAGER, Cluster, Response, address
 from runner.parts.openshift.diagnose import reasons
 from runner.parts.openshift.errors import Busy, Refused, passes, patiently, pause
 from runner.parts.openshift.file_server import FULL, MISPLACED, PORT, WORD, WRITES
 from runner.parts.openshift.jobs import FETCH, LOOK, SEND
-from runner.parts.openshift.status import WAITING, JobState, events_about, going
+from runner.parts.openshift.status import WAITING, JobState, events_about, seconds
 from runner.plan import Plan, Stage
 from runner.tools.problem import Stop
 
 SHARE_PORT = 8080
-# Seconds until the helper must have started.
-PATIENCE_SECONDS = 600
+# Seconds until the helper must have started, and after which a command has left one behind that ended or never started.
+PATIENCE_SECONDS, LEFT_SECONDS = 600, 1800
 # Where an image has no rows.
 REMEDY = "Write `openshift.data_from: claim`, and the cluster prepares them; or build the image with EMBED={name}."
 
@@ -85,7 +85,7 @@ def helper(
     word = secrets.token_hex(16)
     with _made(cluster, pod(plan, stage, word, folder, writes), tell) as made:
         made.wait_until_ready(SEND if writes else FETCH)
-        yield Share(cluster, f"{address('Pod', made.space, made.name)}:{SHARE_PORT}/proxy/{word}", writes)
+        yield Share(cluster.once(), f"{address('Pod', made.space, made.name)}:{SHARE_PORT}/proxy/{word}", writes)
 
 
 def finished(cluster: Cluster, manifest: Manifest, container: str, tell: Tell) -> list[str]:
@@ -108,14 +108,17 @@ def finished(cluster: Cluster, manifest: Manifest, container: str, tell: Tell) -
 
 @contextmanager
 def _made(cluster: Cluster, manifest: Manifest, tell: Tell) -> Iterator[_Helper]:
-    """A pod that is gone when the block ends, and when a signal ends the command in it."""
-    made = _Helper(cluster, manifest["metadata"]["namespace"], manifest["metadata"]["name"], tell)
+    """A pod of this command alone, which is gone when the block ends, and when a signal ends the command in it."""
+    meta = manifest["metadata"]
+    meta = meta | {"name": f"{meta['name']}-{secrets.token_hex(4)}"}
+    made = _Helper(cluster, meta["namespace"], meta["name"], tell)
     claims = [volume.get("persistentVolumeClaim", {}).get("claimName") for volume in manifest["spec"]["volumes"]]
-    made.clear(list(filter(None, claims)))
+    made.require(list(filter(None, claims)))
     with _interrupted_by(signal.SIGTERM, signal.SIGHUP):
         try:
-            cluster.create(manifest)
+            cluster.create(manifest | {"metadata": meta})
             tell(f"Pod `{made.name}` {'opens the claim' if any(claims) else 'looks into the image'}")
+            made.clear(meta["labels"][jobs.PART])
             yield made
         finally:
             made.delete()
@@ -145,36 +148,37 @@ class _Helper:
     tell: Tell
 
     def look(self) -> Manifest | None:
-        return patiently(lambda: self.cluster.get("Pod", self.space, self.name))
+        return self.cluster.get("Pod", self.space, self.name)
 
     def log(self, container: str, tail: int | None = None) -> str:
-        return patiently(lambda: self.cluster.log(self.space, self.name, container, tail=tail)) or ""
+        return self.cluster.log(self.space, self.name, container, tail=tail) or ""
 
     def delete(self) -> None:
-        patiently(lambda: self.cluster.delete("Pod", self.space, self.name, grace_seconds=0))
+        try:
+            self.cluster.delete("Pod", self.space, self.name, grace_seconds=0)
+        except Stop as refusal:
+            # The command has done its work, or has a better reason to end.
+            self.tell(f"Pod `{self.name}` could not be deleted; it ends by itself. {refusal.text.splitlines()[0]}")
 
-    def clear(self, claims: list[str]) -> None:
-        """Deletes a pod of that name that has ended or never started.
-
-        Raises Stop where one is running, perhaps for somebody else, and where a claim is missing: the pod would wait for ever.
-        """
+    def require(self, claims: list[str]) -> None:
+        """Raises Stop where a claim is missing: the pod would wait for ever."""
         for claim in claims:
             if self.cluster.get("PersistentVolumeClaim", self.space, claim) is None:
                 raise Stop(
                     f"There is no claim `{claim}` in `{self.space}`, and so nothing lies on it.",
                     "Send the recipe: `recipe submit`. Or correct `openshift.namespace` or `openshift.claims`.",
                 )
-        here = self.look()
-        if here and not going(here) and jobs.phase_of(here) == "Running":
-            raise Stop(
-                f"Pod `{self.name}` in `{self.space}` is at work: somebody else does the same, or a command that was killed has left it.",
-                f"Wait until it is gone, or, where nobody needs it any more: `oc delete pod {self.name} -n {self.space}`.",
-            )
-        self.delete()
-        for _ in range(60):
-            if self.look() is None:
-                return
-            pause()
+
+    def clear(self, part: str) -> None:
+        """Deletes what commands that were killed have left behind: pods of this kind, by the cluster's own clock, that
+        ended or never started long before this one."""
+        there = self.cluster.list("Pod", self.space, {"app.kubernetes.io/managed-by": MANAGER, jobs.PART: part})
+        for pod in there:
+            meta, entries = pod["metadata"], jobs.containers_of(pod)
+            ends = [entry.get("state", {}).get("terminated", {}).get("finishedAt") or "" for entry in entries]
+            since = max(meta["creationTimestamp"], *ends, "")
+            if jobs.phase_of(pod) != "Running" and seconds(since, self.cluster.now()) > LEFT_SECONDS:
+                self.cluster.delete("Pod", self.space, meta["name"], meta["uid"], grace_seconds=0)
 
     def looks(self) -> Iterator[Manifest | None]:
         """The pod, looked at again and again, and what it waits for as soon as that is known.
@@ -213,7 +217,7 @@ class _Helper:
     def why(self, pod: Manifest) -> list[str]:
         """Why it does not start, or ended, as far as its pod and its events tell."""
         job = {"kind": "Pod", "metadata": {"name": self.name, "namespace": self.space}, "spec": {}}
-        events = patiently(lambda: events_about(self.cluster, [pod], lambda _: False))
+        events = events_about(self.cluster, [pod], lambda _: False)
         return reasons(JobState(WAITING, job, [pod], events), lambda _pod: "")
 
 
@@ -222,13 +226,13 @@ def pod(plan: Plan, stage: Stage, word: str, folder: str, writes: bool = False) 
     plan: of the stage alone, after which the pod is named."""
     part = SEND if writes else FETCH
     command = ["python", "-m", "runner.entrypoints.file_server", folder, *([WRITES] if writes else [])]
-    mounts = [{"name": "tmp", "mountPath": "/tmp"}, *code.mounts(plan), *podspec.claim_mounts(plan, not writes)]
-    container = batch.small(plan, part, command, mounts, {WORD: word, PORT: str(SHARE_PORT)}) | {
+    container = batch.small(
+        plan, part, command, podspec.claim_mounts(plan, not writes), {WORD: word, PORT: str(SHARE_PORT)}
+    ) | {
         "ports": [{"containerPort": SHARE_PORT}],
         "readinessProbe": {"tcpSocket": {"port": SHARE_PORT}, "periodSeconds": 2},
     }
-    volumes = [{"name": "tmp", "emptyDir": {}}, *code.volumes(plan), *podspec.claim_volumes(plan)]
-    return batch.alone(plan, stage, part, container, volumes, seconds=4 * 3600)
+    return batch.alone(plan, stage, part, container, podspec.claim_volumes(plan), seconds=4 * 3600)
 
 
 def require_rows(cluster: Cluster, plan: Plan, stage: Stage, contents: str, tell: Tell) -> None:
@@ -245,10 +249,9 @@ def look_pod(plan: Plan, stage: Stage, contents: str) -> Manifest:
     what = [plan.place.data_dir, asked(stage.data), contents, plan.name]
     command = ["python", "-m", "runner.entrypoints.embedded", *what]
     room = {ROOM: stage.env[ROOM]} if ROOM in stage.env else {}
-    container = batch.small(plan, LOOK, command, [{"name": "tmp", "mountPath": "/tmp"}, *code.mounts(plan)], room)
-    volumes = [{"name": "tmp", "emptyDir": {}}, *code.volumes(plan)]
+    container = batch.small(plan, LOOK, command, [], room)
     said = {"terminationMessagePolicy": "FallbackToLogsOnError"}
-    return batch.alone(plan, stage, LOOK, container | said, volumes, seconds=3600)
+    return batch.alone(plan, stage, LOOK, container | said, [], seconds=3600)
 
 
 def look(folder: str, expected: str, contents: str, name: str) -> int:

@@ -12,7 +12,7 @@ from runner.parts.jobs import batch, kubernetes
 from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import driver_job
 from runner.parts.openshift.client import Cluster, Manifests
-from runner.parts.openshift.errors import in_time, patiently
+from runner.parts.openshift.errors import in_time
 from runner.plan import Plan, Stage
 from runner.scenarios.targets import target as target_of
 from runner.tools.problem import Stop
@@ -74,7 +74,7 @@ class Owner:
 class Sent:
     """What a stage, or the gate after it, puts on the cluster.
 
-    plan: of this stage alone; support: claims and config maps, in order; job: the stage's own, or the gate's.
+    plan: of this stage alone; support: claims, config maps and who reaches its pods, in order; job: the stage's own, or the gate's.
     """
 
     plan: Plan
@@ -106,13 +106,13 @@ def sent(plan: Plan, stage: Stage, target: str | None = None, of_gate: bool = Fa
     stage_plan = plan.only(stage)
     texts = {file.path: file.text for file in target_of(target).job(stage_plan, stage)}
     job_file = batch.GATE_FILE if of_gate else f"{target}.yaml" if stage.trains else batch.PREPARE_FILE
-    claims, config, (job, *_) = (
+    claims, config, policy, (job, *_) = (
         [each for each in yaml.safe_load_all(texts.get(file, "")) if each]
-        for file in (kubernetes.CLAIMS_FILE, kubernetes.CONFIG_FILE, job_file)
+        for file in (kubernetes.CLAIMS_FILE, kubernetes.CONFIG_FILE, kubernetes.POLICY_FILE, job_file)
     )
     if files_key:
         job["metadata"]["annotations"][FILES] = files_key
-    return Sent(stage_plan, stage, (*claims, *config), job)
+    return Sent(stage_plan, stage, (*claims, *config, *policy), job)
 
 
 def ours(cluster: Cluster, plan: Plan) -> Manifests:
@@ -300,10 +300,16 @@ def node_number(pod: Manifest) -> int:
     return int(index) if index.isdigit() else 0
 
 
-def delete(cluster: Cluster, kind: str, namespace: str, name: str) -> None:
-    """Deletes an object and waits until it is gone. Raises Stop where it stays."""
-    patiently(lambda: cluster.delete(kind, namespace, name))
-    gone(cluster, kind, namespace, name)
+def named(job: Manifest) -> str:
+    return f"{job['kind']} `{job['metadata']['name']}`"
+
+
+def delete(cluster: Cluster, there: Manifest, deleted: list[str]) -> None:
+    """Deletes this very object, adds its name to `deleted`, and waits until it is gone. Raises Stop where it stays."""
+    kind, meta = there["kind"], there["metadata"]
+    cluster.delete(kind, meta["namespace"], meta["name"], meta["uid"])
+    deleted.append(named(there))
+    gone(cluster, kind, meta["namespace"], meta["name"])
 
 
 def gone(cluster: Cluster, kind: str, namespace: str, name: str, uid: str = "") -> None:

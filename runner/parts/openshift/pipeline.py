@@ -14,7 +14,7 @@ from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import diagnose, driver_job, jobs
 from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.diagnose import MORE_MEMORY
-from runner.parts.openshift.errors import in_time, patiently
+from runner.parts.openshift.errors import in_time
 from runner.parts.openshift.jobs import Sent
 from runner.parts.openshift.status import FAILED, FINISHED, ended, going, look
 from runner.plan import Plan, Stage
@@ -304,6 +304,6 @@ def end_run(cluster: Cluster, plan: Plan, name: str) -> None:
     """Ends a run as the pipeline server does, by a deadline that is over (`TerminateWorkflow` in kfp's
     `resource_manager.go`), and waits until none of its tasks can send anything. Raises Stop where the cluster refuses,
     or the run does not end."""
-    patiently(lambda: cluster.patch("Workflow", plan.site["namespace"], name, {"spec": {"activeDeadlineSeconds": 0}}))
+    cluster.patch("Workflow", plan.site["namespace"], name, {"spec": {"activeDeadlineSeconds": 0}})
     if not in_time(lambda: name not in runs_of(cluster, plan)):
         raise Stop(f"Workflow `{name}` is to end, and does not.", "Look at it with `oc describe`.")

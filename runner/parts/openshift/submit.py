@@ -3,10 +3,9 @@
 import copy
 import json
 import math
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, field
-from functools import partial
 
 from runner import parts
 from runner.catalog import tables
@@ -14,8 +13,8 @@ from runner.parts.jobs import kubernetes, trainjob
 from runner.parts.jobs.kubernetes import SHARED, Manifest
 from runner.parts.jobs.podspec import KEY, KEY_SECRET
 from runner.parts.openshift import helper_pod, jobs, pipeline
-from runner.parts.openshift.client import MANAGER, Cluster, Manifests, address
-from runner.parts.openshift.errors import Refused, patiently
+from runner.parts.openshift.client import Cluster, Manifests
+from runner.parts.openshift.errors import TryAgain, accounted
 from runner.parts.openshift.jobs import Confirm, Owner, Sent
 from runner.parts.openshift.pipeline import CLAIM, Claims
 from runner.parts.openshift.status import FAILED, TRAINING, JobState, ended, going
@@ -30,6 +29,10 @@ Tell = Callable[[str], None]
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 GIB = 2**30
 SETTING = "`openshift.claims[].storage_class`"
+NOT_CLOSED = (
+    ": left out, because you may not make one. Every pod of the cluster can reach the ports of this job. To close them, write the "
+    "site again (`recipe site RECIPE`) and send it."
+)
 
 
 @dataclass(frozen=True)
@@ -65,13 +68,11 @@ def submit(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sen
 
     Raises Stop where the cluster refuses anything, and then nothing has been sent, and where it has failed before.
     """
-    send = partial(step, cluster, plan, stage, how)
-    what = send()
+    what = step(cluster, plan, stage, how)
     while what and not (how.dry_run or stage is not None or what.of_gate or what.stage.trains):
         how.tell("It is waited for; ^C leaves it at work, and submitting again goes on.")
         wait(cluster, what, how.tell)
-        # Whoever has waited for hours gets more than one try.
-        what = patiently(send)
+        what = step(cluster, plan, stage, how)
     return what
 
 
@@ -129,12 +130,16 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
         walking = [] if alone else pipeline.outdated_driver(cluster, plan, how.target, how.files_key)
         for job in (*walking, *at_work, *there):
             ask(job, how.owner, how.confirm, replaces=job not in walking)
-        for run in () if alone else pipeline.outdated_runs(cluster, plan):
-            pipeline.end_run(cluster, plan, run)
-            tell(f"The run `{run}` of Kubeflow Pipelines, of the recipe as it was: ended")
-        for job in (*walking, *at_work, *there):
-            make_room(cluster, job, tell)
-        sender.send(what, files)
+        with replacing(what, [*walking, *at_work, *there]) as deleted:
+            sender.provide(what)
+            for run in () if alone else pipeline.outdated_runs(cluster, plan):
+                pipeline.end_run(cluster, plan, run)
+                tell(f"The run `{run}` of Kubeflow Pipelines, of the recipe as it was: ended")
+            for job in (*walking, *at_work, *there):
+                make_room(cluster, job, tell, deleted)
+            if files:
+                upload(cluster, what.plan, what.stage, files, tell)
+            post(cluster, what, how.owner, tell)
     return what
 
 
@@ -256,19 +261,17 @@ class _Sender:
             f"Otherwise write a new `openshift.claims[].name`, {fewer}.",
         )
 
-    def send(self, sent: Sent, files: Files | None) -> None:
+    def provide(self, sent: Sent) -> None:
+        """Sends all that a job needs and that changes nothing for the job before it, which may still be at work."""
         cluster, tell, alone = self.cluster, self.how.tell, self.how.alone
         if not alone:
             seal(cluster, sent, tell)
         for manifest in self.made(sent):
-            cluster.apply(manifest)
-            tell(f"{manifest['kind']} `{manifest['metadata']['name']}`")
-        if files:
-            upload(cluster, sent.plan, sent.stage, files, tell)
+            made = cluster.apply(manifest)
+            tell(f"{manifest['kind']} `{manifest['metadata']['name']}`{'' if made else NOT_CLOSED}")
         if _looks(sent) and not alone:
             contents = self.how.contents.get(sent.stage.name, "")
             helper_pod.require_rows(cluster, sent.plan, sent.stage, contents, tell)
-        post(cluster, sent, self.how.owner, tell)
 
 
 def _size(claim: Manifest) -> float:
@@ -306,8 +309,16 @@ def post(cluster: Cluster, sent: Sent, owner: Owner, tell: Tell) -> None:
     this name, where this person may; nothing reads them any more."""
     job = copy.deepcopy(sent.job)
     job["metadata"]["annotations"] |= dict(zip(jobs.OWNER, astuple(owner), strict=True)) if owner.person else {}
-    cluster.apply(job)
-    tell(f"{sent.kind} `{sent.name}` in `{sent.namespace}`")
+    if cluster.create(job):
+        tell(f"{jobs.named(sent.job)} in `{sent.namespace}`")
+    else:
+        there = cluster.get(sent.kind, sent.namespace, sent.name)
+        if there is None or len({jobs.annotation(job, pipeline.CONTENT) for job in (there, sent.job)}) > 1:
+            raise Stop(
+                f"Someone else sent another {jobs.named(sent.job)} a moment ago.",
+                "`recipe status RECIPE` shows it; submit again to replace it.",
+            )
+        tell(f"{jobs.named(sent.job)} is there already, made from this very recipe; nothing changes.")
     with suppress(Stop):
         for name in _config_maps(cluster, sent):
             if name != jobs.config_of(sent.job):
@@ -324,9 +335,9 @@ def _config_maps(cluster: Cluster, sent: Sent) -> list[str]:
 
 
 def seal(cluster: Cluster, sent: Sent, tell: Tell) -> None:
-    """Gives the namespace the person's key where gates are measured and it has none."""
+    """Gives the namespace its key where gates are measured and it has none."""
     if sent.plan.has_gates and require_seal_key(cluster, sent.namespace):
-        tell(f"Secret `{KEY_SECRET}`, of your own key; what is measured is sealed with it")
+        tell(f"Secret `{KEY_SECRET}`, the key of `{sent.namespace}`; what its pods measure is sealed with it")
 
 
 def ask(job: Manifest, mine: Owner, confirm: Confirm, replaces: bool = False) -> None:
@@ -345,11 +356,28 @@ def ask(job: Manifest, mine: Owner, confirm: Confirm, replaces: bool = False) ->
         raise Stop(f"{name} stays as it is.")
 
 
-def make_room(cluster: Cluster, job: Manifest, tell: Tell) -> None:
+@contextmanager
+def replacing(sent: Sent, old: Manifests) -> Iterator[list[str]]:
+    """Deletes old jobs and sends a new one: gives the list for the names of those that are deleted. A Stop between them
+    says what is left on the cluster."""
+    deleted: list[str] = []
+
+    def left(stop: Stop) -> str:
+        before, unsent = ", ".join(dict.fromkeys(map(jobs.named, old))), f"{jobs.named(sent.job)} was not sent."
+        if deleted:
+            return f"The new {unsent} Already deleted: {', '.join(deleted)}. Submit again to send it."
+        if isinstance(stop, TryAgain) and old:
+            return f"The new {unsent} `recipe status RECIPE` shows whether this is still on the cluster: {before}."
+        return f"The new {unsent} Nothing was deleted; still on the cluster: {before}." if old else unsent
+
+    with accounted(left):
+        yield deleted
+
+
+def make_room(cluster: Cluster, job: Manifest, tell: Tell, deleted: list[str]) -> None:
     """Takes an older job of this recipe away."""
-    kind, meta = job["kind"], job["metadata"]
-    jobs.delete(cluster, kind, meta["namespace"], meta["name"])
-    tell(f"{kind} `{meta['name']}` of before: deleted")
+    jobs.delete(cluster, job, deleted)
+    tell(f"{jobs.named(job)} of before: deleted")
 
 
 def wait(cluster: Cluster, sent: Sent, tell: Tell) -> None:
@@ -432,8 +460,8 @@ def _default(classes: dict[str, Manifest]) -> str | None:
 
 
 def require_seal_key(cluster: Cluster, namespace: str, dry_run: bool = False) -> bool:
-    """Makes the Secret of this person's own key where the namespace has none; returns whether it did. An existing one
-    stays, because measured results are sealed with it.
+    """Makes the Secret with the namespace's key where it has none; returns whether it did. An existing one stays, because
+    measured results are sealed with it: one of an earlier release has the own key of whoever sent first.
 
     Raises Stop where the cluster refuses it.
     """
@@ -442,13 +470,6 @@ def require_seal_key(cluster: Cluster, namespace: str, dry_run: bool = False) ->
         "kind": "Secret",
         "type": "Opaque",
         "metadata": {"name": KEY_SECRET, "namespace": namespace},
-        "stringData": {KEY: "" if dry_run else parts.hook("seal_key")(make=True)},
+        "stringData": {KEY: "" if dry_run else parts.hook("seal_key")(make=True, namespace=namespace)},
     }
-    query = [("fieldManager", MANAGER), *([("dryRun", "All")] if dry_run else [])]
-    try:
-        cluster.request("POST", address("Secret", namespace), query, manifest)
-    except Refused as refused:
-        if refused.status == 409:
-            return False
-        raise refused.stop("Secret", namespace, KEY_SECRET) from None
-    return True
+    return cluster.create(manifest, dry_run)

@@ -36,7 +36,7 @@ def follow(cluster: Cluster, sent: Sent, show: Show) -> JobState:
 
     Raises Gone where the job is taken away, and Failed where it fails.
     """
-    missing = 0
+    cluster, missing = cluster.once(), 0
     while True:
         try:
             job = cluster.get(sent.kind, sent.namespace, sent.name)

@@ -82,8 +82,10 @@ def as_json(planned: Planned, offers: Iterable[Offer], nodes: list[int], traced:
         "stages": [_stage(planned, each, nodes, traced.get(each.stage.name)) for each in forecasts],
         # Stages that train nothing.
         "without_formulas": [stage.name for stage in plan.stages if stage.name not in trained],
-        # Of these, those with an estimate of their time; None for what is unknown.
-        "preparations": [each.as_json() for each in planned.preparations],
+        # Of these, those with an estimate of their time.
+        "preparations": [
+            asdict(each) | {"range_seconds": each.range_seconds} for each in planned.preparations if each.total_seconds
+        ],
         "all_stages": planned.together,
         "all_machines": planned.hardware,
         "before_training_bytes": list(storage.before_training(plan)),

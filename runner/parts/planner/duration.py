@@ -257,12 +257,7 @@ def launching(workload: Workload, training: bool = True) -> float:
 
 def pass_seconds(workload: Workload, gpu: Gpu, rows: float, training: bool = True) -> float:
     """One micro batch on one GPU, forward and backward, or forward alone."""
-    return assumed_seconds(workload, gpu, rows, training) * constants.constants(gpu.name).slowness
-
-
-def assumed_seconds(workload: Workload, gpu: Gpu, rows: float, training: bool = True) -> float:
-    """The same before anything has been measured."""
-    return passing(workload, gpu, rows, training).seconds
+    return passing(workload, gpu, rows, training).seconds * constants.constants(gpu.name).slowness
 
 
 def sent(workload: Workload) -> float:

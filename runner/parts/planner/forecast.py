@@ -358,10 +358,8 @@ def _patient(recipe: Recipe, forecast: Forecast, section: str, steps: int | None
 def late(recipe: Recipe, forecasts: list[Forecast], preparations: Sequence[Preparation] = ()) -> Iterator[Problem]:
     """What may end before it is done, where it takes as long as the plan thinks likely: training at the recipe's own
     limit, a stage's job at the cluster's deadline."""
-    times = [(forecast.stage.name, forecast.time) for forecast in forecasts if forecast.time]
-    stated = (recipe.settings.get("limits") or {}).get("time")
-    limit = units.seconds(stated) if stated else math.inf
-    usual, longest = sum(time.total_seconds for _, time in times), sum(time.range_seconds[1] for _, time in times)
+    times, (stated, limit) = [each.time for each in forecasts if each.time], _time_limit(recipe)
+    usual, longest = sum(time.total_seconds for time in times), sum(time.range_seconds[1] for time in times)
     # Beyond that the limit is broken, which is no note.
     if usual <= limit < longest:
         yield recipe.document.problem(
@@ -373,6 +371,12 @@ def late(recipe: Recipe, forecasts: list[Forecast], preparations: Sequence[Prepa
             mending=units.at_least(longest),
         )
     yield from ended_by_deadline(recipe, forecasts, preparations)
+
+
+def _time_limit(recipe: Recipe) -> tuple[str | None, float]:
+    """As the recipe has it, and in seconds."""
+    stated = (recipe.settings.get("limits") or {}).get("time")
+    return stated, units.seconds(stated) if stated else math.inf
 
 
 # No range of the time reaches so many times its middle; it takes longer to reckon than the middle itself.
@@ -387,8 +391,7 @@ def ended_by_deadline(
     hours = (recipe.settings.get("openshift") or {}).get("deadline_hours")
     if hours is None:
         return
-    stated = (recipe.settings.get("limits") or {}).get("time")
-    limit = units.seconds(stated) if stated else math.inf
+    _, limit = _time_limit(recipe)
     late: list[tuple[Duration | Preparation, str]] = [
         (time, forecast.stage.name)
         for forecast in forecasts

@@ -111,14 +111,14 @@ def _other_ways(lines: Lines, work: Workload, budget: float) -> Iterator[Advice[
 
 
 def _smaller_model(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
-    """The largest smaller model of the catalog that fits."""
+    """The largest smaller model of the catalog that fits; one with a stricter licence only where no other does."""
     if not lines.find("base"):
         return
     others = [other for name in catalog.model_ids() if (other := catalog.model(name))]
     others = [other for other in others if other.model_type in parameters.FAMILIES]
     size, half = parameters.total(workload.model), workload.precision == "fp16"
     smaller = [other for other in others if (other.parameters or 0) < size and (other.fp16 or not half)]
-    for other in sorted(smaller, key=lambda other: other.parameters or 0, reverse=True):
+    for other in sorted(smaller, key=lambda one: (one.free < workload.model.free, -(one.parameters or 0))):
         adapter = workload.adapter and replace(workload.adapter, targets=other.linear)
         changed = replace(workload, model=other, adapter=adapter, unfrozen=_moved(workload, other))
         advice = Advice({"model.base": other.id}, changed, Loss.ANOTHER_MODEL)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from runner import catalog
 from runner.parts.planner import storage
@@ -26,22 +25,14 @@ class Preparation:
     def range_seconds(self) -> tuple[float, float]:
         return ASSUMED[0] * self.total_seconds, ASSUMED[1] * self.total_seconds
 
-    def as_json(self) -> dict[str, Any]:
-        known = {"total_seconds": self.total_seconds, "range_seconds": self.range_seconds}
-        return asdict(self) | (known if self.total_seconds else dict.fromkeys(known))
+
+def of(recipe: Recipe, plan: Plan) -> list[Preparation]:
+    """The stages of a pipeline that train nothing. Of the recipe's own files the size alone is asked."""
+    stages = (stage for stage in plan.stages if stage.config.keys() & {"lengths", "dtype"})
+    return [_preparation(recipe, plan, stage) for stage in stages]
 
 
-def of(recipe: Recipe, plan: Plan, look: bool = True) -> list[Preparation]:
-    """The stages of a pipeline that train nothing. look: whether the size of data files may be asked; without, the
-    answer is the same on every machine."""
-    return [
-        _preparation(recipe, plan, stage, look)
-        for stage in plan.stages
-        if "lengths" in stage.config or "dtype" in stage.config
-    ]
-
-
-def _preparation(recipe: Recipe, plan: Plan, stage: Stage, look: bool) -> Preparation:
+def _preparation(recipe: Recipe, plan: Plan, stage: Stage) -> Preparation:
     config, claim = stage.config, plan.claim_of(plan.place_of(stage).run_dir)
     speed = float(claim["write_mb_s"]) if claim else OWN_DISK_MB_S
     size = sum(entry.size for entry in storage.before_training(plan) if entry.folder == config["out"]) / 1e6
@@ -52,7 +43,7 @@ def _preparation(recipe: Recipe, plan: Plan, stage: Stage, look: bool) -> Prepar
         return Preparation(stage.name, seconds + count / pace, source)
     if config["text"]["packed"]:
         return Preparation(stage.name, seconds, f"blocks as they are, {writes}")
-    text, processors = _text(recipe, look), _processors(stage)
+    text, processors = _text(recipe), _processors(stage)
     if not text or not processors:
         why = "the catalog does not have the size of its text" if processors else "`data.cleaning` names no `workers`"
         return Preparation(stage.name, 0.0, why)
@@ -72,21 +63,22 @@ def _pace(work: str) -> float:
     return 1 / float(catalog.table("processors")[work]["mb_s"])
 
 
-def _text(recipe: Recipe, look: bool) -> float:
+def _text(recipe: Recipe) -> float:
     """10^6 bytes of all documents that are read; 0 where those of one data set are unknown."""
     sizes = []
     for one in (one for home, one in recipe.data_sets() if home[0] == "data"):
         file, facts = recipe.folder / (one.get("path") or ""), catalogued(one) or {}
         rows = facts.get("rows", 0) * (one.get("share") or 1)
         size = min(rows, one.get("limit") or rows) * facts.get("characters", 0)
-        sizes.append(file.stat().st_size if look and file.is_file() else size)
+        sizes.append(file.stat().st_size if file.is_file() else size)
     return sum(sizes) / 1e6 if all(sizes) else 0.0
 
 
 def _processors(stage: Stage) -> int:
     """That clean at once, where a queue gives as many as the recipe names; 0 where it names none."""
     cleaning, own = stage.config["cleaning"], stage.machines.cpus
-    workers = max(0, cleaning["workers"])
+    workers, tasks = max(0, cleaning["workers"]), cleaning["tasks"] or 0
     if cleaning["executor"] in ("slurm", "ray"):
-        return int((workers or cleaning["tasks"] or 0) * cleaning["cpus_per_task"])
-    return int(min(workers or own, own) * (cleaning["pods"] or 1))
+        return int((workers or tasks) * cleaning["cpus_per_task"])
+    at_once = min(workers or own, own) * (cleaning["pods"] or 1)
+    return int(min(at_once, tasks or at_once))

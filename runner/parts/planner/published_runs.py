@@ -89,12 +89,6 @@ def _known(what: str) -> tuple[tuple[Kind, float], ...]:
     return tuple((Kind(*named), error) for *named, error in (kept or {}).get(what, ()))
 
 
-def forget() -> None:
-    """Lets the file be read anew."""
-    _known.cache_clear()
-    _found.cache_clear()
-
-
 # What runs may share, the closest first, and how that is said. The first that enough runs share counts. Time has one
 # level: ranges of runs that share the card, and not the sharding, held 83 % of runs whose source and kind were left out.
 _Same = Callable[[Kind, Kind], bool]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from runner import catalog
 from runner.data.conversation_formats import ChatData
@@ -16,9 +16,6 @@ from runner.recipe import templates
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import axolotl, common
 from runner.tools.names import same
-
-if TYPE_CHECKING:
-    pass
 
 # What ends a document, and a text that a model goes on with.
 END_OF_TEXT = "<|endoftext|>"

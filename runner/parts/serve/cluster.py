@@ -14,8 +14,17 @@ from runner.catalog import troubles
 from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import client, diagnose, pipeline
 from runner.parts.openshift.client import Cluster, Manifests
-from runner.parts.openshift.errors import TryAgain, pause
-from runner.parts.openshift.jobs import annotation, conditions_of, containers_of, delete, gone, queue_of, require_of
+from runner.parts.openshift.errors import TryAgain, accounted, pause
+from runner.parts.openshift.jobs import (
+    annotation,
+    conditions_of,
+    containers_of,
+    delete,
+    gone,
+    named,
+    queue_of,
+    require_of,
+)
 from runner.parts.openshift.status import FAILED, entry_of, events_about, going
 from runner.parts.serve import kserve
 from runner.parts.serve.kserve import CONTENT
@@ -66,13 +75,12 @@ def start(cluster: Cluster, plan: Plan, server: Serving, tell: Tell, port: int =
 def stop(cluster: Cluster, plan: Plan, tell: Tell) -> None:
     """Removes the server of a plan, and the runtime of its own where it has one. Raises Stop where it is somebody else's."""
     space, name = plan.site["namespace"], kserve.service_name(plan)
-    gone = False
+    removed: list[str] = []
     for kind, own in ((SERVICE, name), (RUNTIME, kserve.own_runtime(plan))):
         if there := _ours(cluster, plan, kind, own):
-            delete(cluster, kind, space, there["metadata"]["name"])
+            delete(cluster, there, removed)
             tell(f"{kind} `{own}` removed.")
-            gone = True
-    if not gone:
+    if not removed:
         tell(f"No server of `{plan.name}` is in `{space}`.")
 
 
@@ -139,9 +147,10 @@ def send(cluster: Cluster, manifests: list[Manifest], tell: Tell) -> None:
         return
     for manifest in manifests:
         cluster.apply(manifest, dry_run=True)
-    for manifest in manifests:
-        cluster.apply(manifest)
-        tell(f"{manifest['kind']} `{manifest['metadata']['name']}` in `{meta['namespace']}`")
+    with accounted(lambda _: f"{named(service)} was not sent" + ("; the one from before goes on." if there else ".")):
+        for manifest in manifests:
+            cluster.apply(manifest)
+            tell(f"{named(manifest)} in `{meta['namespace']}`")
 
 
 def _same(there: Manifest, wanted: Manifest) -> bool:
@@ -154,7 +163,7 @@ def wait(cluster: Cluster, service: Manifest, tell: Tell) -> str:
     Raises Stop where the server is taken away or changed, or can never start.
     """
     tell("It is waited for; ^C leaves it there, and the same command goes on.")
-    meta, missing, said = service["metadata"], 0, list[str]()
+    cluster, meta, missing, said = cluster.once(), service["metadata"], 0, list[str]()
     while True:
         lines: list[str] = []
         try:

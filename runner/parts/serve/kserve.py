@@ -132,7 +132,8 @@ def _predictor(plan: Plan, server: Serving) -> Manifest:
             # All that it needs is mounted, and it reports to nobody.
             "env": podspec.listed(podspec.stated(plan) | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}),
             "resources": podspec.as_text(_resources(server)),
-            "securityContext": podspec.container_security(),
+            # Where vLLM of the platform's image writes is not ours to say, so its root stays writable.
+            "securityContext": kubernetes.CLOSED,
             **_probes(),
             **({"volumeMounts": _mounts(server)} if volumes else {}),
         },

@@ -394,7 +394,6 @@ def _draft(origin: Path, name: str, wishes: list[Override]) -> Draft:
     own = [
         *_with_own_data(replace(document, file=str(target)), wished),
         *_with_other_model(document, wished),
-        *_without_placeholder(document, wished),
     ]
     files = {path: file for path, file in _files(document.data) if path not in {change.path for change in own}}
     moved = [
@@ -408,16 +407,6 @@ def _draft(origin: Path, name: str, wishes: list[Override]) -> Draft:
     schema = packaged.schema_file(document.data["scenario"])
     text = copying.for_file(text, schema.name, f"recipes/{origin.name}", target.name)
     return Draft(document, text, (*moved, *changed), tuple(wished), tuple(moved), files, target)
-
-
-def _without_placeholder(document: Document, wished: list[Override]) -> list[Override]:
-    """What takes code by git out of a copy whose commit is a placeholder: it would need a repository of one's own
-    first."""
-    commit = document.lookup(("image", "code_from_git", "commit"))
-    if not isinstance(commit, str) or commit.strip("0") or any(change.path[0] == "image" for change in wished):
-        return []
-    why = "its commit is a placeholder; pods start from the namespace's own image instead"
-    return [Override(setting, None, None, copying.NEW, why) for setting in ("image", "openshift.image")]
 
 
 # Lines about one model, where they say other than they would of any.

@@ -96,19 +96,18 @@ def build(workload: Workload, real: bool = False) -> torch.nn.Module:
         for name, parameter in model.named_parameters():
             parameter.requires_grad = workload.trains(name)
         if workload.raised:
-            _raise(model, lambda name: "norm" in name or "embed_tokens" in name or "lm_head" in name)
+            _raise(model, lambda name, _: parameters.outside(name))
+        if workload.masters:
+            _raise(model, lambda _, parameter: parameter.requires_grad)
     return model.train()
 
 
-def _raise(model: Any, concerns: Callable[[str], bool]) -> None:
-    """Puts the parameters of the wanted modules into fp32, wherever they are tied. (`module.to` swaps tensors, which those
-    that are watched do not allow.)"""
-    modules = list(model.named_modules())
-    wanted = {
-        old for name, module in modules if concerns(name) for old in module._parameters.values() if old is not None
-    }
+def _raise(model: Any, concerns: Callable[[str, torch.nn.Parameter], bool]) -> None:
+    """Puts the parameters that it concerns, by name, into fp32, wherever they are tied. (`module.to` swaps tensors, which
+    those that are watched do not allow.)"""
+    wanted = [old for name, old in model.named_parameters() if concerns(name, old)]
     made = {old: torch.nn.Parameter(old.detach().float(), old.requires_grad) for old in wanted}
-    for _, module in modules:
+    for module in model.modules():
         for key, old in list(module._parameters.items()):
             if old in made:
                 module._parameters[key] = made[old]

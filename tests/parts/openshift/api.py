@@ -14,6 +14,7 @@ import json
 import os
 import re
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import reduce
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -39,6 +41,7 @@ KINDS = {
     "configmaps": ("v1", "ConfigMap"),
     "events": ("v1", "Event"),
     "persistentvolumeclaims": ("v1", "PersistentVolumeClaim"),
+    "networkpolicies": ("networking.k8s.io/v1", "NetworkPolicy"),
     "pods": ("v1", "Pod"),
     "serviceaccounts": ("v1", "ServiceAccount"),
     "secrets": ("v1", "Secret"),
@@ -94,10 +97,27 @@ def storage_class(name: str, provisioner: str, default: bool = False) -> dict[st
     return {"metadata": {"name": name, "annotations": noted}, "provisioner": provisioner}
 
 
+@dataclass
+class Fault:
+    """One request of the commands that goes wrong. at: which one, from now on, 0 for the next; kind: a status, `reset` or
+    `cut` for a connection that ends without an answer; done: whether the server has carried it out by then; lasts: whether
+    every later request goes wrong too; seen: how many requests there were."""
+
+    at: int
+    kind: int | str
+    done: bool = False
+    lasts: bool = False
+    seen: int = 0
+
+    def hits(self) -> bool:
+        self.seen += 1
+        return self.seen - 1 == self.at or (self.lasts and self.seen > self.at)
+
+
 class Api:
     """namespaces: those that exist; version: of OpenShift AI; mounts: folders of this machine behind pods' mounts.
 
-    faults: requests that end without an answer before one is answered again; lost_answers: pieces of files that arrive in a
+    faults: requests that end without an answer before one is answered again; fault: what `Fault` says of it; lost_answers: pieces of files that arrive in a
     pod without an answer; busy: statuses that the next requests are
     answered with, those of `busy_at` alone where it names a part of their path; says: in these words; page: what all are
     answered with by a proxy before the server; missing: plurals the server does not know; kueue: the version of Kueue's kinds; queues: those
@@ -118,6 +138,8 @@ class Api:
         self.processes: list[subprocess.Popen] = []
         self.uids = itertools.count()
         self.faults = self.lost_answers = 0
+        self.fault: Fault | None = None
+        self.retry_after = ""
         self.busy: list[int] = []
         self.busy_at = self.says = ""
         self.page = b""
@@ -244,24 +266,28 @@ class Api:
         if plural == "pods" and part in ("promote", "look"):
             threading.Thread(target=run_to_its_end, args=(self, space, manifest), daemon=True).start()
 
-    def delete(self, plural: str, space: str, name: str, query: dict[str, str]) -> None:
+    def delete(self, plural: str, space: str, name: str, options: dict[str, Any]) -> None:
         """In the background an object goes at once, in the foreground after all that it owns."""
         with self.lock:
             if (known := self.objects.get((plural, space, name))) is None:
                 raise No(404, f'{plural} "{name}" not found')
             uid = known["metadata"]["uid"]
+            if (meant := options.get("preconditions", {}).get("uid", uid)) != uid:
+                raise No(
+                    409, f'Operation cannot be fulfilled on {plural} "{name}": the UID {meant} does not match {uid}'
+                )
             going = {
                 key: value["metadata"]["uid"]
                 for key, value in self.objects.items()
                 if any(owner["uid"] == uid for owner in value["metadata"].get("ownerReferences") or [])
             }
-            if query.get("propagationPolicy") == "Foreground":
+            if options.get("propagationPolicy") == "Foreground":
                 going[(plural, space, name)] = uid
             else:
                 del self.objects[(plural, space, name)]
             for key in going:
                 self.objects[key]["metadata"].setdefault("deletionTimestamp", stamp())
-        if self.ending_seconds and query.get("gracePeriodSeconds") != "0":
+        if self.ending_seconds and options.get("gracePeriodSeconds") != 0:
             threading.Timer(self.ending_seconds, self.gone, (going,)).start()
         else:
             self.gone(going)
@@ -448,6 +474,8 @@ def mapped(api: Api, text: str) -> str:
 def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        # Else each answer waits 40 ms for the client to acknowledge its head.
+        disable_nagle_algorithm = True
 
         def date_time_string(self, timestamp: float | None = None) -> str:
             return super().date_time_string((timestamp or time.time()) + api.clock)
@@ -457,6 +485,17 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
             query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
             length = int(self.headers.get("Content-Length") or 0)
             body = self.rfile.read(length)
+            own = self.headers.get("Authorization") == f"Bearer {TESTS}"
+            self.lost: int | str | None = None
+            if parts.path == "/readyz":
+                # What anybody may ask, and what answers last when a server starts.
+                starts = api.faults or (api.busy and not api.busy_at)
+                self.send(500 if starts else 200, b"[-]poststarthook failed" if starts else b"ok", "text/plain")
+                return
+            if api.fault and not own and api.fault.hits():
+                if not api.fault.done:
+                    return self.lose(api.fault.kind)
+                self.lost = api.fault.kind
             api.requests.append(f"{self.command} {parts.path}{'?dryRun' if 'dryRun' in query else ''}")
             if api.faults > 0:
                 api.faults -= 1
@@ -464,7 +503,6 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
                 self.connection.shutdown(socket.SHUT_RDWR)
                 return
             try:
-                own = self.headers.get("Authorization") == f"Bearer {TESTS}"
                 if api.busy and api.busy_at in parts.path and not own:
                     status = api.busy.pop(0)
                     raise No(status, api.says or BUSY[status])
@@ -545,7 +583,7 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
                     raise No(404, f'{plural} "{name}" not found')
                 self.send(200, json.dumps(api.objects[(plural, space, name)]).encode())
             elif self.command == "DELETE":
-                api.delete(plural, space, name, query)
+                api.delete(plural, space, name, json.loads(body or b"{}"))
                 self.send(200, b'{"kind": "Status", "status": "Success"}')
             elif sub == "status":
                 merge(api.objects[(plural, space, name)], json.loads(body))
@@ -666,8 +704,26 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
             mask = self.rfile.read(4)
             return bytes(byte ^ mask[index % 4] for index, byte in enumerate(self.rfile.read(size)))
 
+        def lose(self, kind: int | str) -> None:
+            """The answer of a fault."""
+            self.lost = None
+            if isinstance(kind, int):
+                self.send(kind, json.dumps({"kind": "Status", "message": BUSY[kind]}).encode())
+                return
+            self.close_connection = True
+            if kind == "cut":
+                self.connection.shutdown(socket.SHUT_RDWR)
+            else:
+                # It ends with a reset when it is closed so.
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                os.close(self.connection.detach())
+
         def send(self, status: int, body: bytes, kind: str = "application/json") -> None:
+            if self.lost is not None:
+                return self.lose(self.lost)
             self.send_response(status)
+            if api.retry_after and status in (429, 503):
+                self.send_header("Retry-After", api.retry_after)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

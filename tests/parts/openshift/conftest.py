@@ -134,6 +134,7 @@ def site(tmp_path, monkeypatch, request):
         # A pod that starts a Python each time; test_own_data looks at what it finds.
         monkeypatch.setattr(helper_pod, "require_rows", lambda *_: None)
     monkeypatch.setattr(errors, "PAUSE_SECONDS", 0.1)
+    monkeypatch.setattr(errors, "PROMPT_SECONDS", 3.0)
     # Else what is said would differ by whether this machine reaches the hub.
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.chdir(tmp_path)

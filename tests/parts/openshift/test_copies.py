@@ -88,7 +88,7 @@ def test_a_copy_of_every_starter_follows_the_page_about_clusters_line_by_line(si
             words = [starter if before == "--from" else word for before, word in zip(["", *words], words, strict=False)]
             assert cli._code(words) == 0, f"recipe {shlex.join(words)}\n{''.join(capsys.readouterr())}"
         did.append(words[0])
-    assert did[2:9] == ["new", "check", "plan", "get", "site", "apply", "create"] and "submit" in did
+    assert {"new", "check", "plan", "site", "apply", "start-build", "submit", "status", "stop"} <= set(did)
     named = {image for _, one in sent for image in images(one)}
     assert named and named <= oc.images, "every pod finds its image"
     assert set(images([*oc.applied.values()])) == oc.images

@@ -75,7 +75,7 @@ HOOK = 'admission webhook "hook.example" denied the request: '
             "`v.pytorchjob.x`",
             "is down",
         ),
-        (401, "Unauthorized", "does not know you any more", "`oc login`"),
+        (401, "Unauthorized", "Your login to https://api has expired", "`oc login`"),
     ],
     ids=["no right", "anonymous", "webhook", "queue", "quota", "pods", "namespace", "other", "no webhook", "login"],
 )
@@ -233,7 +233,7 @@ def test_following_a_log_outlives_an_api_server_that_starts_anew(site, capsys):
 def test_a_right_that_is_taken_away_ends_the_watching(site, monkeypatch):
     """It was there a moment ago; what does not come back is no start."""
     monkeypatch.setattr(errors, "PATIENCE_SECONDS", 2.0)
-    cluster = connect()
+    cluster = connect().once()
     assert cluster.list("Pod", site.namespace) == []
     site.api.busy = [403] * 100
     with pytest.raises(TryAgain, match="it starts anew"):
@@ -394,19 +394,20 @@ def test_a_helper_says_what_it_waits_for_and_goes_away_on_sigterm(site, tmp_path
     process = subprocess.Popen(
         [sys.executable, "-m", "runner", *command], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    while site.cluster.get("Pod", site.namespace, "survival-fetch") is None:
+    while not (helpers := site.cluster.list("Pod", site.namespace, {"recipe-runner/part": "fetch"})):
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.05)
-    site.event("Pod", "survival-fetch", "FailedAttachVolume", "Multi-Attach error for volume pvc-1")
+    name = helpers[0]["metadata"]["name"]
+    site.event("Pod", name, "FailedAttachVolume", "Multi-Attach error for volume pvc-1")
     creating = [{"name": "fetch", "image": "x", "state": {"waiting": {"reason": "ContainerCreating"}}}]
-    site.set_status("Pod", "survival-fetch", {"phase": "Pending", "containerStatuses": creating})
+    site.set_status("Pod", name, {"phase": "Pending", "containerStatuses": creating})
     end = threading.Timer(60, process.kill)  # so that this test ends, whatever happens
     end.start()
     assert any("Multi-Attach error" in line for line in process.stdout)
     end.cancel()
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 130
-    assert site.cluster.get("Pod", site.namespace, "survival-fetch") is None
+    assert site.cluster.get("Pod", site.namespace, name) is None
 
 
 def config_maps(site, path: str = "survival") -> list[str]:

@@ -185,6 +185,8 @@ def written(file: Path, name: str, revision: str, known_as: str | None = None) -
             f"`{known_as or name}` is in the catalog, which is looked at first.",
             "It needs no lock. `revision` under `model` holds a recipe to one commit of it.",
         )
+    if unsuitable := catalog.unsuitable(known_as or name):
+        raise Stop(*unsuitable.refusal(known_as or name))
     lock.entries(file)  # a broken file is said before anything is fetched
     folder = next((place for place in (file.parent / name, Path(name)) if place.is_dir()), None)
     if folder:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Machine 1 of 2, at <SECOND_NODE_IP>: recipe `gemma` (604e231584).
+# Machine 1 of 2, at <SECOND_NODE_IP>: recipe `gemma` (9802c9cf49).
 # Copy this whole folder to every machine. Start this script on machine 1, and on the others theirs, in any order.
 # Started again after an interruption, they go on from the latest checkpoint.
 # Made by recipe-runner. Change the recipe and render again; changes made here are lost.

@@ -1,0 +1,375 @@
+"""One request of a command goes wrong, each in turn: the command goes on as kubectl does, or says what it leaves behind."""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+from collections.abc import Callable
+from collections.abc import Sequence as Sequence_
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from runner.check.validate import load
+from runner.parts.openshift import controller, errors, file_server, jobs, submit, transfer
+from runner.parts.openshift.client import Cluster, connect
+from runner.parts.openshift.commands import _end
+from runner.parts.openshift.errors import accounted
+from runner.parts.serve import cluster as serving
+from runner.parts.serve.kserve import served
+from runner.plan import Plan
+from runner.recipe.overrides import from_options
+from runner.recipe.recipe import Recipe
+from runner.render import planned
+from runner.tools.problem import Stop
+from tests.conftest import ROOT
+from tests.parts.openshift import api, kserve
+from tests.parts.openshift.api import Fault, stamp
+from tests.parts.openshift.conftest import Site, in_process
+from tests.parts.openshift.test_watching import record_of
+
+pytestmark = in_process
+# What passes, and what a server says of a login, a right and a kind that are gone.
+PASSING = (429, 500, 502, 503, 504, "reset", "cut")
+DONE = (500, 503, 504, "reset", "cut")
+REFUSING = (401, 403, 404)
+
+
+def opened(site: Site, name: str, *sets: str) -> tuple[Recipe, Plan]:
+    return _opened(site.namespace, name, *sets)
+
+
+@cache
+def _opened(namespace: str, name: str, *sets: str) -> tuple[Recipe, Plan]:
+    recipe, _, _ = load(ROOT / f"recipes/{name}.yaml", from_options((f"openshift.namespace={namespace}", *sets)))
+    return recipe, planned(recipe, "pytorchjob")
+
+
+# What the command has printed.
+TOLD: list[str] = []
+
+
+def sending() -> submit.Sending:
+    return submit.Sending(TOLD.append, lambda *_: True)
+
+
+def uid(site: Site, name: str, kind: str = "PyTorchJob") -> str:
+    there = site.job(kind, name)
+    return there["metadata"]["uid"] if there else ""
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """What a command asks of a cluster. before: what is there; run: the command; well: whether it has done all; kept: the
+    objects, by kind and name, that it deletes or replaces."""
+
+    before: Callable[[Site], None]
+    run: Callable[[Site, Cluster], object]
+    well: Callable[[Site], bool]
+    kept: tuple[tuple[str, str], ...] = ()
+
+
+HELPERS = (jobs.FETCH, jobs.SEND, jobs.PROMOTE, jobs.LOOK)
+NEW, OLD = "train.epochs=2", "train.epochs=1"
+DRIVER = ("Job", "seven-b-driver")
+STAGE, FIRST = ("PyTorchJob", "seven-b-pretrain-2048"), ("PyTorchJob", "seven-b-pretrain-512")
+CHANGED = "pretrain.learning_rate=1e-4"
+
+
+def made_from(site: Site, kind: str, name: str, *sets: str) -> bool:
+    """Whether the job on the cluster is what this recipe makes."""
+    plan = opened(site, "survival" if name == "survival" else "seven-b", *sets)[1]
+    there = site.job(kind, name)
+    stage = next((stage for stage in plan.stages if name.endswith(f"-{stage.name}")), plan.stages[-1])
+    wanted = submit.pipeline.driver_sent(plan, None, "") if (kind, name) == DRIVER else jobs.sent(plan, stage)
+    content = submit.pipeline.CONTENT
+    return there is not None and jobs.annotation(there, content) == jobs.annotation(wanted.job, content)
+
+
+def ended(site: Site, what: jobs.Sent, well: bool = True) -> None:
+    for manifest in (*what.support, what.job):
+        if site.job(manifest["kind"], manifest["metadata"]["name"]) is None:
+            site.cluster.apply(manifest)
+    kind = ("Succeeded" if what.kind == "PyTorchJob" else "Complete") if well else "Failed"
+    site.set_status(what.kind, what.name, {"conditions": [{"type": kind, "status": "True", "message": "as played"}]})
+
+
+def done(site: Site, count: int) -> None:
+    """So many stages of the pipeline are done, and the gates after them open."""
+    plan = opened(site, "seven-b")[1]
+    for stage in plan.stages[:count]:
+        for of_gate in (False, True) if stage.gates else (False,):
+            ended(site, jobs.sent(plan, stage, of_gate=of_gate))
+
+
+def walking(site: Site) -> None:
+    done(site, 4)
+    controller.submit_all(site.cluster, opened(site, "seven-b")[1], sending())
+
+
+def gate_closed(site: Site) -> None:
+    plan = opened(site, "seven-b")[1]
+    done(site, 5)
+    ended(site, jobs.sent(plan, plan.stage("sft")))
+    ended(site, jobs.sent(plan, plan.stage("sft"), of_gate=True), well=False)
+
+
+def stop(site: Site, cluster: Cluster) -> None:
+    gone: list[str] = []
+    with accounted(lambda _: f"Ended before that: {gone}"):
+        _end(cluster, opened(site, "seven-b")[1], None, str, gone)
+
+
+def helpers(site: Site) -> list:
+    """The pods that commands have created."""
+    parts = [site.cluster.list("Pod", site.namespace, {jobs.PART: part}) for part in HELPERS]
+    return [pod for pods in parts for pod in pods]
+
+
+def fetched(site: Site) -> bool:
+    return (Path("home") / "training_summary.json").is_file()
+
+
+def fetch(site: Site, cluster: Cluster) -> None:
+    plan = opened(site, "survival")[1]
+    transfer.fetch(cluster, plan, plan.stages[-1], Path("home"), lambda _line: None)
+
+
+def results(site: Site) -> None:
+    run = Path("claim/survival")
+    run.mkdir(parents=True, exist_ok=True)
+    (run / "training_summary.json").write_text("{}")
+    (run / "stage.json").write_bytes(record_of(ROOT / "recipes/survival.yaml"))
+    site.api.mounts["/shared/models"] = Path("claim").resolve()
+    for file in Path().glob("home/*"):
+        file.unlink()
+    for name in ("trained-models-pvc", "workspace-pvc"):
+        site.claim(name)
+
+
+def serve(site: Site, cluster: Cluster, *sets: str) -> None:
+    plan, server, _ = served(opened(site, "survival", *(sets or ("serve.concurrency=2",)))[0])
+    serving.send(cluster, serving.objects(cluster, plan, server, TOLD.append), TOLD.append)
+
+
+def serves(site: Site, *sets: str) -> bool:
+    plan, server, _ = served(opened(site, "survival", *sets)[0])
+    wanted, there = serving.objects(site.cluster, plan, server, TOLD.append)[-1], site.job(serving.SERVICE, "survival")
+    return there is not None and jobs.annotation(there, serving.CONTENT) == jobs.annotation(wanted, serving.CONTENT)
+
+
+def serving_before(site: Site) -> None:
+    site.cluster.create(kserve.PLATFORM | {"metadata": kserve.PLATFORM["metadata"] | {"namespace": site.namespace}})
+    plan = opened(site, "survival")[1]
+    ended(site, jobs.sent(plan, plan.stages[-1]))
+    serve(site, site.cluster, "serve.concurrency=4")
+
+
+SEQUENCES = {
+    "submit": Sequence(
+        lambda site: None,
+        lambda site, cluster: submit.submit(cluster, opened(site, "survival", NEW)[1], None, sending()),
+        lambda site: made_from(site, "PyTorchJob", "survival", NEW),
+    ),
+    "submit --yes": Sequence(
+        lambda site: submit.submit(site.cluster, opened(site, "survival", OLD)[1], None, sending()),
+        lambda site, cluster: submit.submit(cluster, opened(site, "survival", NEW)[1], None, sending()),
+        lambda site: made_from(site, "PyTorchJob", "survival", NEW),
+        (("PyTorchJob", "survival"),),
+    ),
+    "submit --all --yes": Sequence(
+        walking,
+        lambda site, cluster: controller.submit_all(cluster, opened(site, "seven-b", CHANGED)[1], sending()),
+        lambda site: made_from(site, *DRIVER, CHANGED) and made_from(site, *FIRST, CHANGED) and not site.job(*STAGE),
+        (DRIVER, STAGE),
+    ),
+    "stop": Sequence(walking, stop, lambda site: not (site.job(*DRIVER) or site.job(*STAGE)), (DRIVER, STAGE)),
+    "serve": Sequence(serving_before, serve, lambda site: serves(site, "serve.concurrency=2")),
+    "serve --stop": Sequence(
+        serving_before,
+        lambda site, cluster: serving.stop(cluster, opened(site, "survival")[1], TOLD.append),
+        lambda site: site.job(serving.SERVICE, "survival") is None,
+    ),
+    "fetch": Sequence(results, fetch, fetched),
+    "promote": Sequence(
+        gate_closed,
+        lambda site, cluster: (
+            lambda plan: controller.promote(cluster, plan, plan.stage("sft"), "Ada", "the demo", lambda _line: None)
+        )(opened(site, "seven-b")[1]),
+        lambda site: jobs.annotation(site.job("Job", "seven-b-sft-gate"), submit.pipeline.PROMOTION) == "PROMOTED",
+    ),
+}
+
+
+def remembered(make: Callable[..., jobs.Sent]) -> Callable[..., jobs.Sent]:
+    known: dict[str, tuple[Plan, jobs.Sent]] = {}
+
+    def made(plan: Plan, *arguments: object, **named: object) -> jobs.Sent:
+        # The plan is kept, so that its number stays its own.
+        key = f"{id(plan)} {[getattr(one, 'name', one) for one in arguments]} {named}"
+        if key not in known:
+            known[key] = (plan, make(plan, *arguments, **named))
+        return known[key][1]
+
+    return made
+
+
+@pytest.fixture
+def quick(site, monkeypatch):
+    """Pods that are ready, or done, as soon as they are created."""
+    servers = []
+
+    def share(of: api.Api, space: str, pod: dict) -> None:
+        (container,) = pod["spec"]["containers"]
+        word = next(entry["value"] for entry in container["env"] if entry["name"] == file_server.WORD)
+        root = Path(api.mapped(of, container["command"][3]))
+        made = file_server.FileServer(("127.0.0.1", 0), file_server.handler(root, word))
+        threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        servers.append(made)
+        of.ports[(pod["metadata"]["name"], container["ports"][0]["containerPort"])] = made.server_address[1]
+        ready = [{"type": "Ready", "status": "True"}]
+        of.objects[("pods", space, pod["metadata"]["name"])]["status"] = {"phase": "Running", "conditions": ready}
+
+    def run(of: api.Api, space: str, pod: dict) -> None:
+        of.logs[(pod["metadata"]["name"], "now")] = [(stamp(), "PROMOTED")]
+        of.objects[("pods", space, pod["metadata"]["name"])]["status"] = {"phase": "Succeeded"}
+
+    # What takes longest, and is the same each time.
+    for module, name in ((jobs, "sent"), (submit.pipeline, "driver_sent")):
+        monkeypatch.setattr(module, name, remembered(getattr(module, name)))
+    monkeypatch.setattr(api, "start_share", share)
+    monkeypatch.setattr(api, "run_to_its_end", run)
+    monkeypatch.setattr(errors, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(errors, "PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr(errors, "PROMPT_SECONDS", 1.0)
+    yield site
+    for made in servers:
+        made.shutdown()
+        made.server_close()
+
+
+def each_in_turn(site: Site, sequence: Sequence, faults: Sequence_[Fault]):
+    """Runs it with a fault at its first request, then at its second, and so on to its last; gives what it ended with."""
+    for at in range(200):
+        site.api.objects.clear()
+        site.api.fault = None
+        sequence.before(site)
+        before = copy.deepcopy(site.api.objects)
+        fault = site.api.fault = replace(faults[at % len(faults)], at=at)
+        TOLD.clear()
+        try:
+            sequence.run(site, connect())
+            over = None
+        except Stop as stopped:
+            over = stopped
+        site.api.fault = None
+        if fault.seen <= at:
+            assert at > 3, "it has asked for nearly nothing"
+            return
+        yield fault, over, before
+    raise AssertionError("it asks without an end")
+
+
+FAULTS = [Fault(0, kind, done) for done in (False, True) for kind in (DONE if done else PASSING)]
+REFUSALS = [Fault(0, kind, lasts=lasts) for lasts in (True, False) for kind in REFUSING]
+
+
+def turns(faults: list[Fault]) -> list:
+    """Each request meets another fault than the one before; and every request every fault, which takes longer."""
+    names = [f"{one.kind}{' afterwards' * one.done}{' for good' * one.lasts}" for one in faults]
+    every = [pytest.param([one], id=name, marks=pytest.mark.long) for one, name in zip(faults, names, strict=True)]
+    return [pytest.param(faults, id="in turn"), *every]
+
+
+@pytest.mark.parametrize("faults", turns(FAULTS))
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_what_passes_ends_no_sequence(quick, name, faults):
+    for fault, over, _ in each_in_turn(quick, SEQUENCES[name], faults):
+        assert over is None, (fault, over.text)
+        assert SEQUENCES[name].well(quick), fault
+        assert helpers(quick) == [], fault
+
+
+@pytest.mark.parametrize("faults", turns(REFUSALS))
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_a_login_a_right_or_a_kind_that_is_gone_between_two_requests_leaves_no_riddle(quick, name, faults):
+    """The command completes, or what it prints names each job that is not what it was."""
+    sequence = SEQUENCES[name]
+    for fault, over, before in each_in_turn(quick, sequence, faults):
+        if over is None:
+            # With a kind a cluster deletes its objects.
+            assert sequence.well(quick) or (fault.kind == 404 and fault.lasts), fault
+            continue
+        lost = [
+            f"{of} `{which}`"
+            for of, which in sequence.kept
+            if uid(quick, which, of) != before[(f"{of.lower()}s", quick.namespace, which)]["metadata"]["uid"]
+        ]
+        said = "\n".join([*TOLD, over.text])
+        assert all(one in said for one in lost), (fault, said)
+
+
+@pytest.mark.parametrize("asked", ["DELETE", "POST", "before"])
+def test_a_login_that_ends_while_a_job_is_replaced_leaves_a_word_about_both(quick, golden_message, asked):
+    before = opened(quick, "survival", OLD)[1]
+    submit.submit(quick.cluster, before, None, sending())
+    plan, began = opened(quick, "survival", NEW)[1], len(quick.api.requests)
+    quick.api.fault = Fault(1000, 401)
+    submit.submit(connect(), plan, None, sending())
+    made = [line.partition(" ")[0] for line in quick.api.requests[began:]]
+    last = {
+        "DELETE": made.index("DELETE"),
+        "before": made.index("DELETE") - 2,
+        "POST": made.index("POST", made.index("DELETE")),
+    }[asked]
+    quick.api.objects.clear()
+    submit.submit(quick.cluster, before, None, sending())
+    old = uid(quick, "survival")
+    quick.api.fault = Fault(last, 401, lasts=True)
+    with pytest.raises(Stop) as stopped:
+        submit.submit(connect(), plan, None, sending())
+    golden_message(stopped.value.text, asked)
+    assert uid(quick, "survival") == ("" if asked == "POST" else old)
+
+
+def test_it_waits_as_long_as_the_cluster_asks_and_says_so(quick, monkeypatch, capsys, golden_message):
+    monkeypatch.setattr(errors, "SILENT_SECONDS", 0.5)
+    monkeypatch.setattr(errors, "PROMPT_SECONDS", 30.0)
+    quick.api.retry_after, quick.api.busy = "1", [429, 503]
+    begun = time.monotonic()
+    assert connect().list("Pod", quick.namespace) == []
+    assert time.monotonic() - begun > 2
+    said = capsys.readouterr()
+    assert said.out == "" and quick.api.busy == []
+    golden_message(said.err)
+
+
+def test_what_stays_busy_ends_a_command_in_the_clusters_words(quick, golden_message):
+    quick.api.busy = [503] * 1000
+    begun = time.monotonic()
+    with pytest.raises(errors.TryAgain) as stopped:
+        connect().list("Pod", quick.namespace)
+    assert 0.5 < time.monotonic() - begun < 5
+    golden_message(stopped.value.text)
+
+
+def test_what_does_not_pass_is_not_tried_again(quick):
+    quick.api.busy, quick.api.says = [500] * 3, "failed to create typed patch object: .spec.x: expected string"
+    with pytest.raises(Stop, match="The cluster refuses"):
+        connect().list("Pod", quick.namespace)
+    assert len(quick.api.busy) == 2
+
+
+def test_a_create_that_another_one_overtook_at_the_quota_is_tried_again(quick):
+    """Two pods at the same moment count on the same quota; a server lets one of them try again."""
+    quick.api.busy = [409]
+    quick.api.says = (
+        'Operation cannot be fulfilled on resourcequotas "q": please apply your changes to the latest version'
+    )
+    meta = {"name": "a", "namespace": quick.namespace}
+    assert connect().create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {}})
+    assert quick.api.busy == []
+    assert not connect().create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {}}), "it is there"
