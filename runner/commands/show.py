@@ -76,7 +76,7 @@ def render(
     from runner.tools.files import write_all
 
     recipe, _ = open_recipe(path, sets)
-    validate.require_fits(recipe, translate(recipe, place(recipe)), allowed)
+    print_notes(validate.require_fits(recipe, translate(recipe, place(recipe)), allowed))
     folder = Path(out) if out else Path("build") / recipe.name
     written = write_all(folder, emit(recipe, targets))
     for file in written:

@@ -167,7 +167,7 @@ def submit(
         raise Stop([replace(problem, severity="error") for problem in problems])
     # The same plan as it names files from here.
     here = translate(recipe, place(recipe))
-    validate.require_fits(recipe, here, allowed)
+    print_notes(validate.require_fits(recipe, here, allowed))
     print_notes(rules.only_here(recipe))
     # Rows that lie in the image were read from the hub when it was built.
     asked = [] if plan.stages[0].trains or plan.stages[0].name == FETCHING else list(sources.datasets(recipe))

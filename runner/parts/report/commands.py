@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import cast
 
@@ -87,12 +88,14 @@ def _of_recipe(path: str, sets: tuple[str, ...], stage: str | None) -> Iterable[
         except Stop as stop:
             nowhere = stop
     try:
-        return _of_run(find(recipe.name, None))
+        run = find(recipe.name, None)
     except Stop:
         raise nowhere or Stop(
             f"`{recipe.name}` has not been run here.",
             "`recipe rehearse` tries it; `recipe check` lists its problems.",
         ) from None
+    here = f"What follows is about the run on this machine: {run.path}"
+    return chain([f"{nowhere.text.splitlines()[0]} {here}"] if nowhere else [], _of_run(run))
 
 
 def _of_text(text: str) -> Iterator[str]:

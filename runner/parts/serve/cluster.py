@@ -242,8 +242,8 @@ _NO_RUNTIME = ("RuntimeNotRecognized", "NoSupportingRuntime", "RuntimeDisabled")
 @dataclass(frozen=True)
 class ServerState:
     """A server on the cluster. service: its InferenceService; pods: its own, without those of an earlier one; events: warnings
-    about any of them; workloads: Kueue's of the namespace; log_of: the end of a pod's log, of the time before where it has been
-    started again."""
+    about any of them; workloads: Kueue's of the namespace; log_of: the end of a pod's log, of the time before where it has
+    ended badly and been started again."""
 
     service: Manifest
     pods: Manifests
@@ -356,7 +356,7 @@ def _container(server: ServerState, pod: Manifest, entry: Manifest, where: str) 
 
 def _meaning(server: ServerState, pod: Manifest) -> str:
     """What vLLM's last words mean, or what any program's do."""
-    text, uri = server.log_of(pod["metadata"]["name"]), server.service["spec"]["predictor"]["model"]["storageUri"]
+    text, uri = server.log_of(pod), server.service["spec"]["predictor"]["model"]["storageUri"]
     source = f"`{uri}`, with results of training in `{annotation(server.service, 'recipe-runner/run-dir')}`"
     found = troubles.find(text, troubles.SERVER, source=source) or troubles.find(text, troubles.LOG)
     said = troubles.last_error(text, whatever=True)
