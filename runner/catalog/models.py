@@ -211,7 +211,7 @@ def from_config(name: str, config: Mapping[str, Any]) -> Model:
     """
     models = _models()
     if not isinstance(config["model_type"], str):
-        raise TypeError("model_type is no text")
+        raise TypeError("model_type is not text")
     alike = [facts for facts in models.values() if facts["model_type"] == config["model_type"]]
     if not alike:
         config = _by_usual_names(config)
@@ -223,7 +223,7 @@ def from_config(name: str, config: Mapping[str, Any]) -> Model:
     code = [str(place) for place in (config.get("auto_map") or {}).values()]
     for size in (*_SIZES, *(name for name in _OPTIONAL if config.get(name) is not None)):
         if not isinstance(config[size], int) or config[size] < 1:
-            raise ValueError(f"{size} is no count")
+            raise ValueError(f"{size} is not a count")
     head = config.get("head_dim") or config["hidden_size"] // heads
     if alike and (head % 2 or heads % (config.get("num_key_value_heads") or heads)):
         raise ValueError("rotary positions turn numbers in pairs, and heads share keys and values in equal groups")
@@ -387,7 +387,7 @@ def described(name: str, fetch: Fetch) -> Model:
     model that can be trained."""
     config = _json(fetch(CONFIG), name)
     if not config:
-        message = f"`{name}` has no `{CONFIG}`, so it is no model that transformers can load."
+        message = f"`{name}` has no `{CONFIG}`, so transformers cannot load it."
         raise Stop(message, "Check whether it is an adapter, or in GGUF format.")
     if known := unsuitable_type(config):
         raise Stop(*known.refusal(name))

@@ -213,7 +213,7 @@ def advanced_settings(recipe: Recipe) -> Iterator[Problem]:
                     f"Delete it, and change `{owner}.{other}`, a share of all steps. `recipe plan` shows their number."
                 )
                 if by_schema.has(recipe.scenario, f"{owner}.{key}"):
-                    hint = f"Delete it, and write `{key}` under `{owner}` in place of `{other}`."
+                    hint = f"Delete it, and write `{key}` under `{owner}` instead of `{other}`."
                 yield recipe.problem(path, message, hint)
             elif isinstance(value, int | float) and value < 0 and key in known and key not in BELOW_ZERO:
                 message = f"`{name}` cannot be `{value:g}`."

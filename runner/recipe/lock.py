@@ -15,18 +15,13 @@ from runner.tools.names import listed, nearest
 from runner.tools.problem import Problem, Stop
 
 LOCK = "models.lock.yaml"
-HEAD = """\
-# Models outside the catalog, as `recipe models add` found them. `recipe check`, `plan` and `render` read them here, on every
-# machine and without a network; keep this file beside the recipe and under version control.
-# `recipe models add NAME` writes a model anew; an entry may be deleted when no recipe names its model any more.
-models:
-"""
+HEAD = "# Models outside the catalog, as `recipe models add` found them. `recipe check`, `plan` and `render` read them here, on every\n# machine and without a network; keep this file beside the recipe and under version control.\n# `recipe models add NAME` writes a model again; delete an entry when no recipe names its model.\nmodels:\n"
 # What an entry says, in its order, and the comment beside it.
 LINES = {
     "source": "hub: the name is one there; folder: a path",
-    "branch": "what was asked for: a branch, tag or commit",
+    "branch": "the requested branch, tag or commit",
     "revision": "the commit that this was; what is trained is this version",
-    "licence": "as the hub abbreviates it; empty where nobody has said",
+    "licence": "as the hub abbreviates it; empty if unknown",
     "gated": "whether it must be accepted on the hub, and needs a token",
     "model_type": "the architecture, as transformers calls it",
     "hidden_size": "",
@@ -39,7 +34,7 @@ LINES = {
     "max_position_embeddings": "the longest row that it takes, in tokens",
     "tied": "whether embedding and LM head are one tensor",
     "linear": "the linear layers that LoRA works beside",
-    "layer_class": "one transformer layer, for FSDP; empty where nobody has looked",
+    "layer_class": "one transformer layer, for FSDP; empty if unknown",
     "chat_template": "one of the catalog's; empty: the one in its own tokenizer",
     "eos_token": "what ends a text",
     "pad_token": "what fills short rows",

@@ -441,7 +441,7 @@ class Page:
         if judged.errors:
             ui.notify("Something is wrong; below the text stands what.", type="negative")
         elif judged.problems:
-            ui.notify("No errors; below the text stands what else is to be known.", type="info")
+            ui.notify("No errors; the notes are below the text.", type="info")
         else:
             ui.notify("No errors, and nothing that the hub has against it.", type="positive")
 
@@ -456,7 +456,7 @@ class Page:
             self.rehearsal.stop()
             return
         if self.judged.recipe is None:
-            ui.notify("Mend what is wrong first.", type="warning")
+            ui.notify("Fix the errors first.", type="warning")
             return
         if self.unsaved and not self.save():
             return

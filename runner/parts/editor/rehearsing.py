@@ -40,7 +40,7 @@ class RehearsalProcess:
         if self.running:
             return f"Rehearsing: {f'step {self.losses[-1][0]} of {self.steps}' if self.losses else 'preparing'}."
         if self.code == INTERRUPTED:
-            return "The rehearsal was stopped. The next one goes on from what is finished."
+            return "The rehearsal was stopped. The next one continues with what is finished."
         return "The rehearsal is done." if self.code == 0 else "The rehearsal has failed; the last lines say why."
 
     async def run(self, file: Path) -> None:

@@ -134,7 +134,7 @@ def register(run: str, server: str, name: str | None, version: str | None, uri: 
     usual = f"{source.run.planned.fingerprint}-{source.run.state.id[:8]}"
     name, version = name or source.run.name, version or usual
     where = sending.register(source, server, name, version, uri)
-    say(f"{name} {version} is in the registry; it lies at {where}")
+    say(f"{name} {version} is in the registry; its address is {where}")
     end("The model is in the registry.", "report", run)
 
 

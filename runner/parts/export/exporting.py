@@ -117,7 +117,7 @@ def _proven_weights(source: TrainedModel, folder: Path, tell: Tell) -> Proof:
     """Proves the weights of a whole model against the one that the stage began with."""
     trust = source.chat.trust_remote_code
     if source.base is None:
-        tell("The model that training began with is not here, so what was exported is held against its record alone.")
+        tell("The model that training started from is not here, so the export was compared only with its record.")
         return {}
     with _base_at_hand(source.base[0]):
         if source.adapter is None:
@@ -140,7 +140,7 @@ def _base_at_hand(name: str) -> Iterator[None]:
     except OSError as error:
         said = (str(error).splitlines() or ["it is not there"])[0]
         raise Stop(
-            f"The base model `{name}` cannot be loaded, and what is exported not be held against it: {said}",
+            f"The base model `{name}` cannot be loaded, so the export cannot be verified: {said}",
             "Check the network, or the run folder.",
         ) from None
 

@@ -62,7 +62,7 @@ def _download(folder: Path) -> Path:
     if done.returncode or archive is None:
         said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or done.stderr.splitlines()
         raise Stop(
-            f"llama.cpp's converter cannot be fetched: {said[-1] if said else 'pip has left no archive'}",
+            f"llama.cpp's converter cannot be downloaded: {(said[-1] if said else 'pip saved no archive')}",
             f"It is in the source package of llama-cpp-python {VERSION} (77 MB), which pip fetches once, from where it fetches packages.",
         )
     return archive

@@ -121,12 +121,14 @@ def _hub_refusals(name: str) -> Iterator[None]:
     try:
         yield
     except HFValidationError as error:
-        raise Stop(f"`{name}` is no name for a repository: {error}", "It is `NAME`, or `ORGANISATION/NAME`.") from None
+        raise Stop(
+            f"`{name}` is not a valid repository name: {error}", "It is `NAME`, or `ORGANISATION/NAME`."
+        ) from None
     except HfHubHTTPError as error:
         said = error.server_message or str(error).splitlines()[0]
         raise Stop(
             f"The hub does not take `{name}`: {said}",
-            "Does the token write, and to that name? `hf auth whoami` says whose it is.",
+            "Check that the token may write to that name. `hf auth whoami` shows its owner.",
         ) from None
     except httpx.HTTPError as error:
         raise Stop(
@@ -200,7 +202,7 @@ def _where(source: TrainedModel, uri: str | None) -> tuple[str, str]:
     if source.run.state.origin == "cluster" and (claim := _claim(source)):
         return claim, "safetensors"
     raise Stop(
-        "A registry must say where the model lies, and this one lies on this machine alone.",
+        "A registry needs the model's address, but this model is only on this machine.",
         "`recipe push` sends it to the hub; `--uri` names where else you have put it (hf://, s3://, oci:// or pvc://).",
     )
 

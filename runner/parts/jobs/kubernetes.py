@@ -88,8 +88,8 @@ def place(recipe: Recipe) -> Place:
     """
     if "openshift" not in recipe.settings:
         raise Stop(
-            f"The recipe `{recipe.name}` has no section `openshift`, so it cannot go to a cluster.",
-            "Add the section; `recipes/survival.yaml` has one to copy.",
+            f"The recipe `{recipe.name}` has no section `openshift`, so it cannot run on a cluster.",
+            "Add the section; `recipes/survival.yaml` has an example.",
         )
     site: Openshift = recipe.settings["openshift"]
     first_mount = site.claims[0].mount if site.claims else ""
@@ -344,7 +344,7 @@ def computed(recipe: Recipe) -> Iterator[tuple[Path_, Computed]]:
     }
     for index, claim in enumerate(plan.site.get("claims", ())):
         size = plan.claim_gib(claim["name"])
-        values["claims", index, "size_gib"] = Computed(size, "what the plan needs there, and room to spare")
+        values["claims", index, "size_gib"] = Computed(size, "what the plan needs there, with some reserve")
     for path, one in values.items():
         if recipe.document.lookup(("openshift", *path)) is None:
             yield ("openshift", *path), one

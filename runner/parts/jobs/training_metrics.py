@@ -62,7 +62,7 @@ METRICS_PORT = "RECIPE_METRICS_PORT"
 LOGGED = {
     "loss": ("recipe_loss", "Training loss, cross-entropy in nats"),
     "eval_loss": ("recipe_validation_loss", "Validation loss, cross-entropy in nats"),
-    "eval_accuracy": ("recipe_validation_accuracy", "Share of the validation images that are named right"),
+    "eval_accuracy": ("recipe_validation_accuracy", "Share of the validation images that are classified correctly"),
     "learning_rate": ("recipe_learning_rate", "Learning rate"),
     "grad_norm": ("recipe_gradient_norm", "Length of the gradient before clipping"),
     "epoch": ("recipe_epoch", "Epochs done"),

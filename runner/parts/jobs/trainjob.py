@@ -42,7 +42,7 @@ def job(plan: Plan, stage: Stage) -> list[Artifact]:
         return batch.prepare(plan, stage)
     if kubernetes.version(plan.site) < SINCE:
         raise Stop(
-            f"OpenShift AI {plan.site['version']} has no TrainJob; it came with 3.2.",
+            f"OpenShift AI {plan.site['version']} has no TrainJob; 3.2 introduced it.",
             "Render for `pytorchjob`, or correct `openshift.version`.",
         )
     made = kubernetes.job("trainer.kubeflow.org/v1alpha1", "TrainJob", _trainjob_spec(plan, stage), plan, stage)
@@ -83,16 +83,10 @@ def stuck(site: Mapping[str, Any]) -> str:
     if not (site.get("queue") and site.get("kueue")):
         return ""
     if kubernetes.numbers(site["kueue"]) < QUEUED_SINCE:
-        return (
-            f"Kueue {site['kueue']} knows no TrainJob, and the queue `{site['queue']}` does not hold it: that came with 0.14, the Red Hat "
-            "build 1.2. Take the target `pytorchjob`, or ask the cluster's admin for a newer Kueue."
-        )
+        return f"Kueue {site['kueue']} does not know TrainJobs, so the queue `{site['queue']}` does not hold it; 0.14 (Red Hat build 1.2) introduced that. Use the target `pytorchjob`, or ask the cluster's admin for a newer Kueue."
     if kubernetes.patched(site) or kubernetes.numbers(site["kueue"]) < STUCK_SINCE:
         return ""
-    return (
-        f"Kueue {site['kueue']} admits a TrainJob of OpenShift AI {site['version']} (Trainer 2.1) and starts no pod of it (kueue#11931). "
-        "Take the target `pytorchjob`, or ask the cluster's admin for Trainer 2.2 or newer, or Kueue 0.16."
-    )
+    return f"Kueue {site['kueue']} admits a TrainJob of OpenShift AI {site['version']} (Trainer 2.1) but starts no pod of it (kueue#11931). Use the target `pytorchjob`, or ask the cluster's admin for Trainer 2.2 or newer, or Kueue 0.16."
 
 
 def _trainjob_spec(plan: Plan, stage: Stage) -> Manifest:

@@ -72,7 +72,7 @@ def _walked(cluster: Cluster, plan: Plan, wanted: Stage, of_gate: bool = False) 
         try:
             return walk(cluster, plan, None, "", say, wanted.name, of_gate)
         except Gone as gone:
-            say(f"{gone.text}\nUntil then the run waits; `recipe stop` ends it where it is not to go on.")
+            say(f"{gone.text}\nUntil then the run waits. `recipe stop` ends it.")
             gone_states = (pipeline.MISSING, pipeline.GOING)
             while patiently(lambda: pipeline.milestone_of(cluster, plan, wanted, of_gate)).state in gone_states:
                 pause()

@@ -62,7 +62,7 @@ def client_parts() -> tuple[Any, Any, Any]:
     gives all of it. Raises Stop where it is not installed."""
     found = importlib.util.find_spec(ROOT)
     if found is None or not found.submodule_search_locations:
-        raise Stop("Talking to a cluster needs a package that is not installed.", packaged.install("cluster"))
+        raise Stop("The cluster commands need a package that is not installed.", packaged.install("cluster"))
     home = found.submodule_search_locations[0]
     before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == ROOT}
     later = [
@@ -141,15 +141,15 @@ def connect() -> Cluster:
         return Cluster(rest.RESTClientObject(settings).pool_manager, settings, namespace, user)
     except (config.ConfigException, OSError) as error:
         raise Stop(
-            f"No cluster is known on this machine: {str(error).splitlines()[0]}",
-            "Log in first: `oc login`. Or name a kubeconfig file in the variable KUBECONFIG.",
+            f"This machine is not logged in to a cluster: {str(error).splitlines()[0]}",
+            "Log in with `oc login`, or set the variable KUBECONFIG to a kubeconfig file.",
         ) from None
     except Exception as error:
         # The client stumbles over what is no kubeconfig in as many ways as there are.
         said = " ".join(str(error).split()) or type(error).__name__
         raise Stop(
             f"The kubeconfig `{file or '~/.kube/config'}` cannot be read: {said}",
-            "Log in again, which writes it: `oc login`. Or name another file in the variable KUBECONFIG.",
+            "Log in again with `oc login`, or set the variable KUBECONFIG to another file.",
         ) from None
 
 
@@ -167,8 +167,8 @@ class Account:
             token = (self.keys / "token").read_text(encoding="utf-8").strip()
         except OSError as error:
             raise Stop(
-                f"The pod has no key to the cluster: {error.filename}: {error.strerror}.",
-                "Its service account must be mounted: `automountServiceAccountToken: true`.",
+                f"The pod has no credentials for the cluster: {error.filename}: {error.strerror}.",
+                "Mount its service account: `automountServiceAccountToken: true`.",
             ) from None
         return {"token": {"key": "authorization", "value": f"Bearer {token}"}}
 
@@ -430,7 +430,7 @@ class Cluster:
             ready = self.pool.request("GET", f"{self.server}/readyz", retries=False, redirect=False, timeout=10.0)
             refused.doubtful = self.ready = not (ready.status == 403 or passes(ready.status))
             if not self.ready:
-                return Refused(503, f"it starts anew, and says for now: {said}", self.server)
+                return Refused(503, f"it is restarting: {said}", self.server)
         return refused
 
 
@@ -488,14 +488,11 @@ def tensorboard(cluster: Cluster, namespace: str, claim: str | None) -> str:
         if pod.get("status", {}).get("phase") == "Running" and meta["labels"].get(INSTANCE, claim) == claim:
             return str(meta["name"])
     over = f" over the claim `{claim}`" if claim else ""
-    remedy = "`recipe site RECIPE` writes one, for `oc apply -k`."
+    remedy = "`recipe site RECIPE` generates one for `oc apply -k`."
     there = cluster.get("PersistentVolumeClaim", namespace, claim) if claim else None
     if there and SHARED not in there["spec"].get("accessModes", ()):
         scale = f"oc scale deployment/tensorboard-{claim} --namespace {namespace} --replicas"
-        remedy = (
-            f"The claim is for one machine at a time. While no job runs, `{scale}=1` starts a TensorBoard; "
-            f"`{scale}=0` frees the claim for the next job. `recipe fetch RECIPE` brings the page of the run, with its curves."
-        )
+        remedy = f"The claim can be used by one machine at a time. While no job runs, `{scale}=1` starts TensorBoard, and `{scale}=0` frees the claim again. `recipe fetch RECIPE` downloads the run's page with its curves."
     raise Stop(f"No TensorBoard{over} runs in `{namespace}`.", remedy)
 
 

@@ -48,7 +48,7 @@ from runner.tools.files import write_all
 from runner.tools.problem import Stop, errors_of
 from runner.tools.process import HOST
 
-stage_option = click.option("--stage", metavar="NAME", help="The stage that is meant.")
+stage_option = click.option("--stage", metavar="NAME", help="The stage to use.")
 take_over_option = click.option(
     "--take-over",
     "taken",
@@ -68,8 +68,8 @@ def open_both(path: str, sets: tuple[str, ...], look: bool = True) -> tuple[Reci
     recipe, _ = open_recipe(path, sets, look=look)
     if not recipe.settings.get("openshift"):
         raise Stop(
-            f"`{path}` has no section `openshift`, and so no place on a cluster.",
-            "Write `openshift:` with a `namespace`.",
+            f"`{path}` has no section `openshift`, so it names no cluster.",
+            "Add a section `openshift:` with a `namespace`.",
         )
     return recipe, planned(recipe, "pytorchjob")
 
@@ -79,7 +79,7 @@ def find_job(cluster: Cluster, plan: Plan, stage: Stage) -> Manifest:
     for job in jobs.existing(cluster, plan, stage):
         return job
     name = kubernetes.job_name(plan.only(stage))
-    raise Stop(f"There is no job `{name}` in `{plan.site['namespace']}`.", "Send it: `recipe submit`.")
+    raise Stop(f"There is no job `{name}` in `{plan.site['namespace']}`.", "Send it with `recipe submit`.")
 
 
 def job_at_work(cluster: Cluster, plan: Plan, name: str | None) -> Manifest:
@@ -104,7 +104,9 @@ def elsewhere(job: Manifest | None, path: str) -> list[str]:
 @click.command()
 @click.argument("paths", metavar="RECIPE...", nargs=-1, required=True, shell_complete=complete_recipe)
 @set_option
-@click.option("--out", metavar="DIR", help="Where to write. Default: build/NAME/site, of several recipes build/site.")
+@click.option(
+    "--out", metavar="DIR", help="Where to write. Default: build/NAME/site, or build/site for several recipes."
+)
 def site(paths: tuple[str, ...], sets: tuple[str, ...], out: str | None) -> None:
     """Generate what the cluster needs before a recipe's first job: namespace, queue, rights, claims, the image,
     TensorBoard. Recipes of several namespaces get a folder for each. This needs no cluster and no network."""
@@ -117,24 +119,24 @@ def site(paths: tuple[str, ...], sets: tuple[str, ...], out: str | None) -> None
     say()
     for step in sites.steps(plans, str(folder)):
         say(step)
-    end("Whoever may do so in the cluster does these steps once.", "submit", paths[0])
+    end("Run these commands once, or send the folder to somebody who may.", "submit", paths[0])
 
 
 @click.command()
 @recipe_path
 @set_option
 @stage_option
-@click.option("--dry-run", is_flag=True, help="Let the cluster judge everything, and send nothing.")
+@click.option("--dry-run", is_flag=True, help="Let the cluster check everything, and send nothing.")
 @click.option(
     "--yes", is_flag=True, help="End a running job of the recipe as it was before it changed, without asking."
 )
 @take_over_option
+@click.option("--all", "every", is_flag=True, help="Continue on the cluster through every later stage and gate.")
+@click.option("--follow", is_flag=True, help="Watch the queue, image, start, step, loss and time left.")
 @click.option(
-    "--all", "every", is_flag=True, help="Go on by itself, on the cluster, through every stage and gate after it."
-)
-@click.option("--follow", is_flag=True, help="Watch it: queue, image, start, step, loss and time left.")
-@click.option(
-    "--target", type=click.Choice(["pytorchjob", "trainjob"]), help="The kind of job. Default: by openshift.version."
+    "--target",
+    type=click.Choice(["pytorchjob", "trainjob"]),
+    help="The kind of job. Default: depends on openshift.version.",
 )
 @allow_option
 def submit(
@@ -159,9 +161,9 @@ def submit(
     from runner.parts.openshift import submit as sending
 
     if dry_run and follow:
-        raise Stop("With `--dry-run` nothing is sent that `--follow` could watch.", "Leave out one of the two.", code=2)
+        raise Stop("With `--dry-run` there is no job that `--follow` could watch.", "Leave out one of the two.", code=2)
     if every and stage:
-        raise Stop("`--all` goes through every stage, and `--stage` names one.", "Leave out one of the two.", code=2)
+        raise Stop("`--all` includes every stage, so it excludes `--stage`.", "Leave out one of the two.", code=2)
     recipe, plan = open_both(path, sets)
     if problems := list(rules.placeholder_commit(recipe)):
         raise Stop([replace(problem, severity="error") for problem in problems])
@@ -183,16 +185,16 @@ def submit(
     how = sending.Sending(say, confirm(yes, taken), target, dry_run, files, rows, written, owner=owner)
     what = controller.submit_all(cluster, plan, how) if every else sending.submit(cluster, plan, stage, how)
     if dry_run:
-        end("The cluster has judged it; nothing was sent.", "submit", path)
+        end("The cluster accepts everything. Nothing was sent.", "submit", path)
     elif what is None:
-        end("Nothing is left to send.", "fetch", path)
+        end("All stages are done. There is nothing to send.", "fetch", path)
     else:
         if follow:
             with live() as show:
                 watch.follow(cluster, what, show)
         else:
             say(f"Watch it: recipe status {path}, recipe logs {path} -f")
-        end("It is on the cluster.", "status", path)
+        end("The job is on the cluster.", "status", path)
 
 
 def confirm(yes: bool, taken: tuple[str, ...]) -> Confirm:
@@ -246,11 +248,9 @@ def screen() -> Iterator[Callable[[str], None]]:
 @click.argument("path", metavar="[RECIPE]", required=False, shell_complete=complete_recipe)
 @set_option
 @stage_option
+@click.option("--namespace", "-n", metavar="NAME", help="Without RECIPE: the namespace. Default: your current one.")
 @click.option(
-    "--namespace", "-n", metavar="NAME", help="Without RECIPE: where to look. Default: your current namespace."
-)
-@click.option(
-    "--watch", "-w", "keep_watching", is_flag=True, help="Without RECIPE: keep the table until every job has ended."
+    "--watch", "-w", "keep_watching", is_flag=True, help="Without RECIPE: update the table until every job has ended."
 )
 def status(
     path: str | None, sets: tuple[str, ...], stage: str | None, namespace: str | None, keep_watching: bool
@@ -264,26 +264,26 @@ def status(
     # A recipe names its own namespace, and only a recipe has settings and stages.
     if path and namespace:
         raise Stop(
-            "`-n` says where to look without a recipe; a recipe names its namespace itself.",
+            "`-n` is for calls without a recipe; a recipe names its namespace itself.",
             f"Leave out -n, or write `--set openshift.namespace={namespace}`.",
             code=2,
         )
     if path and keep_watching:
         raise Stop(
-            "`--watch` keeps the table of all jobs.",
-            "Leave out the recipe; `recipe submit RECIPE --follow` follows one.",
+            "`--watch` updates the table of all jobs.",
+            "Leave out the recipe. Or use `recipe submit RECIPE --follow` for one recipe.",
             code=2,
         )
     if not path and (sets or stage):
-        raise Stop(f"`{'--stage' if stage else '--set'}` is about a recipe, and none is named.", "Name one.", code=2)
+        raise Stop(f"`{('--stage' if stage else '--set')}` needs a recipe.", "Name one.", code=2)
     if path is None:
         cluster = connect()
         _table(cluster, namespace or cluster.namespace, keep_watching)
-        end("So far they are.", "status", "RECIPE")
+        end("These are the jobs in this namespace.", "status", "RECIPE")
         return
     plan = open_plan(path, sets)
     _stages(connect(), plan, stage, path)
-    end("So far it is.", "logs", path, "-f")
+    end("This is the current state of the recipe's stages.", "logs", path, "-f")
 
 
 def _table(cluster: Cluster, namespace: str, keep_watching: bool) -> None:
@@ -351,20 +351,22 @@ def _stages(cluster: Cluster, plan: Plan, only: str | None, path: str) -> None:
         for text in pipeline.driver_why(cluster, job):
             say(f"  {text}")
     for run in () if only else pipeline.runs_of(cluster, plan):
-        say(f"run `{run}` of Kubeflow Pipelines: goes on by itself")
+        say(f"run `{run}` of Kubeflow Pipelines: continues by itself")
     for job in pipeline.beside(there, plan, way):
         kind, name = job["kind"], job["metadata"]["name"]
         _show(cluster, f"{kind} `{name}`", job, path)
         command = f"oc delete {kind.lower()} {name} -n {plan.site['namespace']}"
-        say(f"  The recipe has no such stage any more. To end it: {command}")
+        say(f"  The recipe no longer has this stage. To stop it: {command}")
 
 
 @click.command()
 @recipe_path
 @set_option
 @stage_option
-@click.option("--node", type=click.IntRange(0), default=0, help="The machine, 0 for the master.", show_default=True)
-@click.option("--follow", "-f", is_flag=True, help="Go on until the job ends.")
+@click.option(
+    "--node", type=click.IntRange(0), default=0, help="The machine's number; 0 is the master.", show_default=True
+)
+@click.option("--follow", "-f", is_flag=True, help="Continue until the job ends.")
 def logs(path: str, sets: tuple[str, ...], stage: str | None, node: int, follow: bool) -> None:
     """Print the log of one of a job's machines. After a restart, the previous container's log comes first."""
     plan = open_plan(path, sets)
@@ -381,7 +383,7 @@ def logs(path: str, sets: tuple[str, ...], stage: str | None, node: int, follow:
         say(line)
     for reason in why(cluster, look(cluster, job)):
         click.echo(reason, err=True)
-    end("The log ends here for now.", "status", path)
+    end("These are all lines so far.", "status", path)
 
 
 @click.command()
@@ -389,7 +391,7 @@ def logs(path: str, sets: tuple[str, ...], stage: str | None, node: int, follow:
 @set_option
 @stage_option
 @click.option("--to", metavar="DIR", help="Run folder to write to. Default: runs/NAME, where `recipe ask` looks.")
-@click.option("--all", "everything", is_flag=True, help="Checkpoints and prepared data too; they are large.")
+@click.option("--all", "everything", is_flag=True, help="Also fetch checkpoints and prepared data, which are large.")
 def fetch(path: str, sets: tuple[str, ...], stage: str | None, to: str | None, everything: bool) -> None:
     """Download a job's results from its claim: model, curves, answers, summary. An interrupted download
     continues.
@@ -408,19 +410,19 @@ def fetch(path: str, sets: tuple[str, ...], stage: str | None, to: str | None, e
         say(text)
     came, number = transfer.fetch(cluster, plan, chosen, folder.path, say, everything)
     current = transfer.record_results(folder, plan, chosen, number, say)
-    say(f"{came} files fetched; everything is in {(Path(to) if to else folder.path) / chosen.folder}")
+    say(f"{came} files fetched to {(Path(to) if to else folder.path) / chosen.folder}")
     if current:
         keep(folder, recipe, plan)
         for after_fetch in parts.hooks("after_fetch"):
             after_fetch(folder, say)
-    end("The results are here.", "compare", path)
+    end("The results are on this machine.", "compare", path)
 
 
 @click.command()
 @recipe_path
 @set_option
 @stage_option
-@click.option("--yes", is_flag=True, help="End a job from another recipe file or machine of yours, without asking.")
+@click.option("--yes", is_flag=True, help="Stop a job from another recipe file or machine of yours, without asking.")
 @take_over_option
 def stop(path: str, sets: tuple[str, ...], stage: str | None, yes: bool, taken: tuple[str, ...]) -> None:
     """Stop a recipe's job and delete it. Results and checkpoints stay on the claim.
@@ -435,17 +437,16 @@ def stop(path: str, sets: tuple[str, ...], stage: str | None, yes: bool, taken: 
     cluster = connect()
     mine, asked = Owner.here(path, cluster.person()), cache(confirm(yes, taken))
     ended: list[str] = []
-    with accounted(lambda _: f"Ended before that: {', '.join(ended)}." if ended else ""):
+    with accounted(lambda _: f"Already stopped: {', '.join(ended)}." if ended else ""):
         chosen = _end(cluster, plan, stage, lambda job: ask(job, mine, asked), ended)
     if not ended:
-        say(f"No job of `{plan.name}` is under way.")
+        say(f"No job of `{plan.name}` is running or waiting.")
         end("Nothing was ended.", "status")
         return
     say(
-        f"{', '.join(ended)} ended. What was trained lies in {plan.only(chosen).place.run_dir}; `recipe submit` goes on from "
-        "there."
+        f"Stopped {', '.join(ended)}. The results so far are in {plan.only(chosen).place.run_dir}; `recipe submit` continues from there."
     )
-    end("What was trained stays.", "submit", path)
+    end("The job is stopped, and its results are kept.", "submit", path)
 
 
 def _end(cluster: Cluster, plan: Plan, stage: str | None, ask: Callable[[Manifest], None], ended: list[str]) -> Stage:
@@ -470,7 +471,7 @@ def _end(cluster: Cluster, plan: Plan, stage: str | None, ask: Callable[[Manifes
         except Stop as refusal:
             # It waits, and sends nothing by itself.
             waits = (
-                f"The run `{run}` of Kubeflow Pipelines waits for a new submit; end it in the dashboard, under Runs."
+                f"The run `{run}` of Kubeflow Pipelines waits for a new submit. Stop it in the dashboard, under Runs."
             )
             say(f"{refusal.text}\n{waits}")
     # What is done stays on the cluster, which shows by it how far all is.
@@ -480,7 +481,7 @@ def _end(cluster: Cluster, plan: Plan, stage: str | None, ask: Callable[[Manifes
     either = [milestone.of_gate] if milestone else [False, True] if chosen.gates else [False]
     for job in (job for of_gate in either for job in jobs.existing(cluster, plan, chosen, of_gate)):
         if jobs.recipe_of(job) != plan_of.name:
-            told = f"{jobs.named(job)} is not of the recipe `{plan.name}`, and stays."
+            told = f"{jobs.named(job)} does not belong to the recipe `{plan.name}`, so it stays."
             raise Stop(told, "Look at it with `oc describe`.")
         end_job(job)
     return chosen
@@ -490,7 +491,7 @@ def _end(cluster: Cluster, plan: Plan, stage: str | None, ask: Callable[[Manifes
 @recipe_path
 @set_option
 @port_option(6006, "TensorBoard")
-@click.option("--no-browser", is_flag=True, help="Only say the address.")
+@click.option("--no-browser", is_flag=True, help="Only print the address.")
 def open_tensorboard(path: str, sets: tuple[str, ...], port: int, no_browser: bool) -> None:
     """Open TensorBoard with the curves of all runs on a recipe's claim, until ^C."""
     plan = open_plan(path, sets)
@@ -501,7 +502,7 @@ def open_tensorboard(path: str, sets: tuple[str, ...], port: int, no_browser: bo
 
     def ready(local: int) -> None:
         address = f"http://{HOST}:{local}/"
-        say(f"TensorBoard: {address}  (^C ends it)")
+        say(f"TensorBoard: {address}  (^C stops it)")
         if not no_browser:
             webbrowser.open(address)
 
@@ -516,7 +517,7 @@ def why_on_cluster(path: str, sets: tuple[str, ...], stage: str | None) -> list[
     cluster = connect()
     state = look(cluster, job_at_work(cluster, plan, stage))
     kind, meta = state.job["kind"], state.job["metadata"]
-    told = [*elsewhere(state.job, path), *(why(cluster, state) or ["Nothing stands in its way."])]
+    told = [*elsewhere(state.job, path), *(why(cluster, state) or ["No problem was found."])]
     return [f"{kind} `{state.name}` in `{meta['namespace']}`: {watch.line(state)}", *told]
 
 

@@ -64,8 +64,8 @@ def submit_all(cluster: Cluster, plan: Plan, how: Sending) -> Sent | None:
     space = plan.site["namespace"]
     if cluster.get("ServiceAccount", space, ACCOUNT) is None:
         raise Stop(
-            f"There is no service account `{ACCOUNT}` in the namespace `{space}`, by which a pipeline walks by itself.",
-            "`recipe site RECIPE` writes it and its rights, for `oc apply -k`; without --all you send each stage yourself.",
+            f"The namespace `{space}` has no service account `{ACCOUNT}`, which the driver of a pipeline needs.",
+            "`recipe site RECIPE` generates it and its rights, for `oc apply -k`. Without --all you send each stage yourself.",
         )
     what = pipeline.driver_sent(plan, how.target, how.files_key)
     there = pipeline.driver_of(cluster, plan)
@@ -77,9 +77,9 @@ def submit_all(cluster: Cluster, plan: Plan, how: Sending) -> Sent | None:
     if first is None:
         return None
     if how.dry_run:
-        how.tell(f"The cluster would accept {what.kind} `{what.name}`, which takes everything after it.")
+        how.tell(f"The cluster would accept {what.kind} `{what.name}`, which sends all later stages.")
     else:
-        with accounted(lambda _: f"{named(first.job)} was sent and goes on; submit again for what follows it."):
+        with accounted(lambda _: f"{named(first.job)} was sent and continues. Submit again for the next step."):
             _send(cluster, plan, what, how)
     return what
 
@@ -96,13 +96,13 @@ def wake(cluster: Cluster, plan: Plan, tell: Tell) -> None:
     if pipeline.same_driver(job, what):
         _send(cluster, plan, what, Sending(tell, _nobody, owner=Owner.of(job)))
     else:
-        tell("`recipe submit RECIPE --all` goes on by itself, with the recipe as it is now.")
+        tell("`recipe submit RECIPE --all` continues with the recipe as it is now.")
 
 
 def _send(cluster: Cluster, plan: Plan, what: Sent, how: Sending) -> None:
     there, tell = pipeline.driver_of(cluster, plan), how.tell
     if there and pipeline.walks(there) and pipeline.same_driver(there, what):
-        tell(f"{what.kind} `{what.name}` is there already, and goes on by itself; nothing changes.")
+        tell(f"{what.kind} `{what.name}` already exists and continues by itself. Nothing changes.")
         return
     if there:
         ask(there, how.owner, how.confirm)
@@ -113,7 +113,7 @@ def _send(cluster: Cluster, plan: Plan, what: Sent, how: Sending) -> None:
         if there:
             make_room(cluster, there, tell, deleted)
         post(cluster, what, how.owner, tell)
-    tell("It takes stage after stage and gate after gate; this machine may sleep. A closed gate ends it.")
+    tell("It sends one stage and gate after the other, also while this machine sleeps. A closed gate ends it.")
 
 
 def promote(cluster: Cluster, plan: Plan, stage: Stage, by: str, reason: str, tell: Tell) -> None:
@@ -122,7 +122,7 @@ def promote(cluster: Cluster, plan: Plan, stage: Stage, by: str, reason: str, te
         raise Stop(f"The stage `{stage.name}` has no gate to overrule.")
     verdict = pipeline.milestone_of(cluster, plan, stage, of_gate=True)
     if verdict.state == pipeline.UNDER_WAY:
-        raise Stop(f"The gate after `{stage.name}` is being measured.", "`recipe status` says when it is done.")
+        raise Stop(f"The gate after `{stage.name}` is being measured.", "`recipe status` shows when it is done.")
     what = sent(plan, stage, of_gate=True)
     # Without it the pod would take no measurement for one.
     submit.require_seal_key(cluster, what.namespace)
@@ -204,7 +204,7 @@ def main(arguments: list[str]) -> int:
         print(stop.text, file=sys.stderr, flush=True)
         entry.leave(stop.text)
         return driver_job.DECIDED
-    entry.leave(f"All of `{plan.name}` is done.")
+    entry.leave(f"All stages of `{plan.name}` are done.")
     return 0
 
 

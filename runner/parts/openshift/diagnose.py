@@ -25,7 +25,7 @@ LESS = "`machines`"
 BUILD = f"Build it with `{kubernetes.build_command()}`, or correct `openshift.image`."
 MORE_MEMORY = troubles.remedy("main memory")
 # Where a failed job's last words are, once its pods are away.
-GONE = "Its pods are gone, and their logs with them; `recipe fetch RECIPE` brings what it had left on its claim."
+GONE = "Its pods are gone, with their logs. `recipe fetch RECIPE` downloads what it wrote to its claim."
 
 
 def log_reader(cluster: Cluster, space: str, container: str) -> LogOf:
@@ -74,7 +74,7 @@ def placing(pod: Manifest, events: Manifests, where: str, less: str) -> Iterator
             gpu = pod["spec"].get("nodeSelector", {}).get("nvidia.com/gpu.product", "")
             busy = " Those that have one are all in use." if "Insufficient nvidia.com/gpu" in said else ""
             words = {"gpu": gpu, "less": less, "busy": busy, "claims": _claims(events, said)}
-            yield f"{where}: {_told(said, troubles.PLACING, f'it finds no machine: {said}', **words)}"
+            yield f"{where}: {_told(said, troubles.PLACING, f'no machine can take it: {said}', **words)}"
     status = pod.get("status", {})
     if (reason := status.get("reason")) in ("Evicted", "Preempting", "NodeLost"):
         yield taken_off(where, reason, status.get("message", reason))
@@ -83,7 +83,7 @@ def placing(pod: Manifest, events: Manifests, where: str, less: str) -> Iterator
 def taken_off(where: str, reason: str, said: str, at: str = "") -> str:
     """Why a pod was taken off its machine, and when, where that is known."""
     found = troubles.find(f"{reason}: {said}", troubles.TAKEN, said=said)
-    return f"{where} was taken off its machine{at}: {found or said}"
+    return f"{where} was removed from its machine{at}: {found or said}"
 
 
 def _claims(events: Manifests, said: str) -> str:
@@ -93,7 +93,7 @@ def _claims(events: Manifests, said: str) -> str:
         for event in events
         if event["involvedObject"].get("kind") == "PersistentVolumeClaim"
     ]
-    return (told[-1] if told else f"They are not bound to storage yet: {said}").rstrip(".")
+    return (told[-1] if told else f"They have no storage yet: {said}").rstrip(".")
 
 
 def unfetched(pod: Manifest, entry: Manifest, where: str, remedy: str) -> Iterator[str]:
@@ -103,7 +103,7 @@ def unfetched(pod: Manifest, entry: Manifest, where: str, remedy: str) -> Iterat
         # Every container of ours has the same image.
         image = entry.get("image") or pod["spec"]["containers"][0]["image"]
         said = (waiting.get("message") or waiting["reason"]).rstrip(".")
-        otherwise = f"the image `{image}` cannot be fetched: {said}. {remedy}"
+        otherwise = f"the image `{image}` cannot be pulled: {said}. {remedy}"
         yield f"{where}: {_told(said, troubles.IMAGE, otherwise, image=image, advice=remedy)}"
 
 
@@ -112,7 +112,7 @@ def unmade(pod: Manifest, entry: Manifest, events: Manifests, where: str, remedy
     waiting = entry.get("state", {}).get("waiting") or {}
     reason, said = waiting.get("reason", ""), waiting.get("message") or waiting.get("reason", "")
     if reason == "CreateContainerConfigError":
-        yield f"{where}: {_told(said, troubles.MISSING, f'something that it needs is not there: {said}. {remedy}')}"
+        yield f"{where}: {_told(said, troubles.MISSING, f'something that it needs is missing: {said}. {remedy}')}"
     elif reason == "ContainerCreating":
         own = [event for event in events if event["involvedObject"].get("uid") == pod["metadata"]["uid"]]
         for event in [event for event in own if event.get("reason") in NOT_MOUNTED][-1:]:
@@ -132,7 +132,7 @@ def times(count: int) -> str:
 
 def again(entry: Manifest) -> str:
     """How often a container was started again, to go on a sentence; empty where it was not."""
-    return f", and was started again ({times(entry['restartCount'])} so far)" if entry.get("restartCount") else ""
+    return f", and was restarted ({times(entry['restartCount'])} so far)" if entry.get("restartCount") else ""
 
 
 def limit_of(pod: Manifest, containers: tuple[str, ...]) -> str:
@@ -172,12 +172,10 @@ def reasons(state: JobState, log_of: LogOf) -> list[str]:
     if state.progress.hangs:
         ago, pace = units.duration(state.progress.silent or 0.0), units.speed(state.progress.pace or 0.0)
         said.append(
-            f"Its last step was {ago} ago, and one takes {pace} s: it hangs, or measures itself for long. `recipe logs RECIPE "
-            "--node N` shows what each machine does; NCCL gives up by itself after a while, and says who came late. `recipe stop` "
-            "and `recipe submit` go on from the last checkpoint."
+            f"Its last step was {ago} ago, and a step takes {pace} s. It is hanging, or an evaluation is taking very long. `recipe logs RECIPE --node N` shows what each machine does. NCCL gives up after a while, and names the rank that was late. `recipe stop` and `recipe submit` continue from the last checkpoint."
         )
     if state.unread:
-        said.append(f"How far it is cannot be read now: {state.unread}")
+        said.append(f"Its progress cannot be read now: {state.unread}")
     return list(dict.fromkeys(said))
 
 
@@ -194,15 +192,14 @@ def _missing_pods(state: JobState) -> Iterator[str]:
     if there >= wanted or state.ended or state.phase in (QUEUED, SUSPENDED):
         return
     if why := unmade_pod(state.events, LESS, "Render the recipe again with this version, and submit it again."):
-        yield f"{f'Only {there} of {wanted} pods are made' if there else 'No pods are made'}: {why}"
+        yield f"{(f'Only {there} of {wanted} pods exist' if there else 'No pods exist')}: {why}"
     elif (
         not there
         and not state.job.get("status")
         and (minutes := seconds(state.job["metadata"].get("creationTimestamp"), state.now) // 60)
     ):
         yield (
-            f"Nobody has taken it up in {minutes:.0f} minutes: the operator of {state.job['kind']}s may be down. Ask the "
-            "cluster's admin whether it runs."
+            f"No operator has picked up the {state.job['kind']} for {minutes:.0f} minutes; the training operator may be down. Ask the cluster's admin whether it runs."
         )
 
 
@@ -219,8 +216,7 @@ def _ended(state: JobState) -> Iterator[str]:
     if lost := state.job.get("status", {}).get("failedIndexes"):
         tries = state.job["spec"].get("backoffLimitPerIndex", 0) + 1
         yield (
-            f"Machine {lost} has failed {times(tries)}, and the others wait for it in vain. What they have done stays: submitting "
-            "again goes on with what is missing."
+            f"Machine {lost} has failed {times(tries)}, and the others wait for it. Finished work is kept: submit again to do the rest."
         )
         return
     for condition in jobs.conditions_of(state.job):
@@ -230,7 +226,7 @@ def _ended(state: JobState) -> Iterator[str]:
         if found := troubles.find(f"{condition.get('reason', '')} {said}", troubles.ENDED):
             yield str(found)
         elif said:
-            yield f"The cluster says: {said}"
+            yield f"The cluster reports: {said}"
 
 
 def _pod(state: JobState, pod: Manifest, log_of: LogOf) -> Iterator[str]:
@@ -255,8 +251,7 @@ def _clone(pod: Manifest, entry: Manifest, where: str) -> Iterator[str]:
         lines = [line.strip() for line in ended.get("message", "").splitlines() if line.strip()]
         said = f" It said: {lines[-1][:300].rstrip('.')}." if lines else ""
         yield (
-            f"{where} could not fetch its code.{said} Look at `image.code_from_git`: the address, and whether the commit is "
-            "pushed there; and whether the cluster's machines reach that server."
+            f"{where} could not clone its code.{said} Check the address and commit in `image.code_from_git`, and whether the cluster's machines reach that server."
         )
 
 
@@ -266,13 +261,12 @@ def _wait_for_master(entry: Manifest, where: str) -> Iterator[str]:
     if waiting.get("reason") in NO_IMAGE:
         image = entry.get("image") or "the training operator's own"
         yield (
-            f"{where}: the image `{image}`, with which it would wait for the master, cannot be fetched: "
-            f"{waiting.get('message') or waiting['reason']}. Ask the cluster's admin."
+            f"{where}: the image `{image}`, which waits for the master, cannot be pulled: {waiting.get('message') or waiting['reason']}. Ask the cluster's admin."
         )
     elif "running" in entry.get("state", {}):
-        yield f"{where} waits for the master: its address is not known yet, because the master's pod has not started."
+        yield f"{where} is waiting for the master, whose pod has not started."
     elif ends(entry):
-        yield f"{where} gave up waiting for the master; look at machine 0 first."
+        yield f"{where} gave up waiting for the master. Look at machine 0 first."
 
 
 def _end(state: JobState, pod: Manifest, entry: Manifest, ended: Manifest, log_of: LogOf) -> str:

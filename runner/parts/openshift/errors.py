@@ -44,10 +44,10 @@ class Lost(TryAgain):
 
     def __init__(self, server: str, reason: str, own: bool = False) -> None:
         self.own = own
-        short = "its name is not known" if re.search("resolve|getaddrinfo", reason) else "nobody answers"
+        short = "its name cannot be resolved" if re.search("resolve|getaddrinfo", reason) else "nobody answers"
         super().__init__(
             f"The cluster at {server} cannot be reached: {short}.",
-            "Check the network or VPN, and that you are logged in (`oc whoami`).",
+            "Check the network or VPN, and your login (`oc whoami`).",
         )
         self.said = self.text.splitlines()[0]
 
@@ -125,8 +125,7 @@ def unreachable(server: str, error: Exception) -> Stop:
     if found := re.search(r"CERTIFICATE_VERIFY_FAILED\] certificate verify failed: (.+?)(?: \(_ssl|$)", said):
         return Stop(
             f"The certificate of the cluster at {server} is not trusted: {found[1]}.",
-            f"Log in with the authority that has signed it: `oc login {server} --certificate-authority=FILE`. The cluster's "
-            "admin has that file.",
+            f"Log in with the authority that signed it: `oc login {server} --certificate-authority=FILE`. The cluster's admin has that file.",
         )
     from urllib3.exceptions import ProtocolError
 
@@ -138,8 +137,8 @@ def no_api(server: str, body: bytes) -> Stop:
     title = re.search(rb"<title[^>]*>(.*?)</title>", body, re.DOTALL | re.IGNORECASE)
     named = f" (“{shortened(title[1].decode(errors='replace'), 80)}”)" if title else ""
     return Stop(
-        f"What answers at {server} is not a cluster's API, but a page for a browser{named}.",
-        "Look whether `oc whoami --show-server` names the API, and whether a proxy asks you to log in first (VPN, HTTPS_PROXY).",
+        f"{server} answered with a web page{named}, not with a cluster's API.",
+        "Check that `oc whoami --show-server` names the API, and whether a proxy asks you to log in first (VPN, HTTPS_PROXY).",
     )
 
 

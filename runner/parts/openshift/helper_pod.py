@@ -32,7 +32,7 @@ SHARE_PORT = 8080
 # Seconds until the helper must have started, and after which a command has left one behind that ended or never started.
 PATIENCE_SECONDS, LEFT_SECONDS = 600, 1800
 # Where an image has no rows.
-REMEDY = "Write `openshift.data_from: claim`, and the cluster prepares them; or build the image with EMBED={name}."
+REMEDY = "Write `openshift.data_from: claim` to prepare them on the cluster; or build the image with EMBED={name}."
 
 Tell = Callable[[str], None]
 
@@ -47,7 +47,7 @@ class Share:
 
     @property
     def _failed(self) -> str:
-        return "The data files cannot be sent" if self.writes else "The claim's files cannot be read"
+        return "The data files cannot be sent" if self.writes else "The files on the claim cannot be read"
 
     def ask(self, path: str, body: Any = None, **how: Any) -> Response:
         """One request, a POST where it has a body. Raises TryAgain where the next one may be answered, else Stop."""
@@ -59,7 +59,7 @@ class Share:
             if refused.status != FULL and (passes(refused.status) or refused.status == MISPLACED):
                 raise Busy(said, f"{again} in a moment.") from None
             verb = "create" if self.writes else "get"
-            rights = f"You need the right to `{verb}` `pods/proxy`; the role `recipe-user` of `recipe site` has it."
+            rights = f"You need the right to `{verb}` `pods/proxy`. The role `recipe-user` of `recipe site` has it."
             raise Stop(said, rights if refused.status == 403 else f"{again}.") from None
 
     def get(self, path: str, body: Any = None) -> bytes:
@@ -102,7 +102,7 @@ def finished(cluster: Cluster, manifest: Manifest, container: str, tell: Tell) -
                 said = made.log(container).strip()
                 if phase == "Succeeded":
                     return said.splitlines()
-                raise Stop(said or " ".join(made.why(here)) or f"Pod `{made.name}` failed without a word.")
+                raise Stop(said or " ".join(made.why(here)) or f"Pod `{made.name}` failed without a message.")
     raise AssertionError("a pod is looked at until it ends")
 
 
@@ -117,7 +117,7 @@ def _made(cluster: Cluster, manifest: Manifest, tell: Tell) -> Iterator[_Helper]
     with _interrupted_by(signal.SIGTERM, signal.SIGHUP):
         try:
             cluster.create(manifest | {"metadata": meta})
-            tell(f"Pod `{made.name}` {'opens the claim' if any(claims) else 'looks into the image'}")
+            tell(f"Pod `{made.name}` {('opens the claim' if any(claims) else 'examines the image')}")
             made.clear(meta["labels"][jobs.PART])
             yield made
         finally:
@@ -165,8 +165,8 @@ class _Helper:
         for claim in claims:
             if self.cluster.get("PersistentVolumeClaim", self.space, claim) is None:
                 raise Stop(
-                    f"There is no claim `{claim}` in `{self.space}`, and so nothing lies on it.",
-                    "Send the recipe: `recipe submit`. Or correct `openshift.namespace` or `openshift.claims`.",
+                    f"The namespace `{self.space}` has no claim `{claim}`.",
+                    "Send the recipe with `recipe submit`. Or correct `openshift.namespace` or `openshift.claims`.",
                 )
 
     def clear(self, part: str) -> None:
@@ -199,14 +199,14 @@ class _Helper:
                 if time.monotonic() > deadline:
                     raise Stop(
                         f"Pod `{self.name}` does not start. {' '.join(why)}",
-                        "Try again later; a claim of one machine is free when the job has ended.",
+                        "Try again later. A claim for one machine is free when the job has ended.",
                     )
             pause()
 
     def wait_until_ready(self, container: str) -> None:
         for here in self.looks():
             if here is None:
-                raise Stop(f"Pod `{self.name}` was deleted before it could open the claim.", "Do the same again.")
+                raise Stop(f"Pod `{self.name}` was deleted before it could open the claim.", "Run the command again.")
             if jobs.holds(here, "Ready"):
                 return
             if jobs.phase_of(here) in ("Failed", "Succeeded"):
@@ -264,14 +264,14 @@ def look(folder: str, expected: str, contents: str, name: str) -> int:
     rows = PreparedRows.read(Path(folder))
     as_asked = rows is not None and rows.asked == expected
     if rows is not None and as_asked and contents in ("", rows.contents):
-        print(f"The image holds {rows.train_rows:,} rows for training and {rows.validation_rows:,} for validation.")
+        print(f"The image contains {rows.train_rows:,} rows for training and {rows.validation_rows:,} for validation.")
         try:
             require_room(Path(folder))
         except Stop as stop:
             print(stop.text)
             return 1
         return 0
-    other = "from the data file as it was before it changed" if as_asked else "for other settings of `data`"
+    other = "from the data file before it changed" if as_asked else "for other settings of `data`"
     what = "no rows of this recipe" if rows is None else f"rows that were made {other}"
-    print(f"The image holds {what} in `{folder}`.", REMEDY.format(name=name), sep="\n")
+    print(f"The image contains {what} in `{folder}`.", REMEDY.format(name=name), sep="\n")
     return 1

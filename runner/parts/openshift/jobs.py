@@ -223,8 +223,8 @@ def require_of(there: Manifest, recipe: str) -> Manifest:
         whose = f"the recipe `{owner}`" if owner else "someone who did not use recipe-runner"
         kind, meta = there["kind"], there["metadata"]
         raise Stop(
-            f"The name `{meta['name']}` is in use: {whose} has a {kind} of that name in `{meta['namespace']}`.",
-            "Give this one another with `openshift.job_name`.",
+            f"The name `{meta['name']}` is in use: {whose} has a {kind} with that name in `{meta['namespace']}`.",
+            "Choose another name with `openshift.job_name`.",
         )
     return there
 
@@ -322,6 +322,6 @@ def gone(cluster: Cluster, kind: str, namespace: str, name: str, uid: str = "") 
 
     if not in_time(is_gone):
         raise Stop(
-            f"{kind} `{name}` is being deleted, and does not go away.",
-            "Look at it with `oc describe`, then do the same again.",
+            f"{kind} `{name}` is being deleted, but still exists.",
+            "Look at it with `oc describe`, then run the command again.",
         )

@@ -27,7 +27,7 @@ MISSING, CHANGED, UNDER_WAY, PROMOTED, GOING = (
     "promoted",
     "being deleted",
 )
-LOST = "done once, but the claim that it wrote to is another one now"
+LOST = "done once, but its claim has been replaced"
 # After every time that a cluster names.
 NEVER = "9999"
 # Why somebody has overruled a gate, beside the gate's own Job; the record itself lies on the claim.
@@ -169,7 +169,7 @@ def choose(cluster: Cluster, plan: Plan, way: list[Milestone], name: str | None)
         if waiting:
             raise Stop(
                 f"`{stage.name}` does not start: {waiting} comes first, and is {waiting.state}.",
-                "`recipe submit RECIPE`, without --stage, sends what comes first; `recipe status RECIPE` shows how far all is.",
+                "`recipe submit RECIPE`, without --stage, sends what comes first. `recipe status RECIPE` shows all stages.",
             )
         milestone = current(own) or own[0]
     if milestone and milestone.of_gate and milestone.state == FAILED:
@@ -182,8 +182,8 @@ def require_well(cluster: Cluster, milestone: Milestone) -> None:
     if milestone.job and milestone.state == FAILED and not milestone.of_gate:
         why = " ".join(diagnose.why(cluster, look(cluster, milestone.job)))
         raise Stop(
-            f"{milestone.title} has failed, and nothing after it starts. {why}".strip(),
-            "`recipe submit RECIPE --all` goes on; where it is told to, `recipe stop RECIPE` before it.",
+            f"{milestone.title} has failed, so later stages do not start. {why}".strip(),
+            "`recipe submit RECIPE --all` continues; use `recipe stop RECIPE` first if a message asks for it.",
         )
 
 
@@ -196,9 +196,8 @@ def outdated(way: list[Milestone], milestone: Milestone) -> list[Milestone]:
     for other in others:
         if other.state not in (CHANGED, GOING):
             raise Stop(
-                f"{milestone.title} comes next ({milestone.state}), and {other} is at work.",
-                f"`recipe stop RECIPE --stage {other.stage.name}` ends it; "
-                f"`recipe submit RECIPE --stage {milestone.stage.name}` sends this one beside it.",
+                f"{milestone.title} comes next ({milestone.state}), but {other} is still running.",
+                f"`recipe stop RECIPE --stage {other.stage.name}` stops it. `recipe submit RECIPE --stage {milestone.stage.name}` sends this stage as well.",
             )
     return others
 
@@ -208,9 +207,9 @@ def closed(cluster: Cluster, milestone: Milestone) -> str:
     name = milestone.stage.name
     return "\n".join(
         [
-            f"The gate after `{name}` is closed, and nothing after it starts.",
+            f"The gate after `{name}` is closed, so later stages do not start.",
             *(f"  {line}" for line in table(cluster, milestone)),
-            f"A person may overrule: recipe promote RECIPE {name}{ON_CLUSTER} --by NAME --reason TEXT",
+            f"To overrule it: recipe promote RECIPE {name}{ON_CLUSTER} --by NAME --reason TEXT",
             "To measure again: `recipe stop RECIPE`, then `recipe submit RECIPE`.",
         ]
     )
@@ -277,7 +276,7 @@ def driver_why(cluster: Cluster, job: Manifest) -> list[str]:
 
 def driver_state(job: Manifest) -> str:
     """A driver's state in a word or two. A failed one has ended before the last stage, by its own decision or not."""
-    return {FAILED: "has ended", FINISHED: "done"}.get(ended(job) or "", "goes on by itself")
+    return {FAILED: "has ended", FINISHED: "done"}.get(ended(job) or "", "continues by itself")
 
 
 def runs_of(cluster: Cluster, plan: Plan) -> dict[str, str]:
@@ -306,4 +305,4 @@ def end_run(cluster: Cluster, plan: Plan, name: str) -> None:
     or the run does not end."""
     cluster.patch("Workflow", plan.site["namespace"], name, {"spec": {"activeDeadlineSeconds": 0}})
     if not in_time(lambda: name not in runs_of(cluster, plan)):
-        raise Stop(f"Workflow `{name}` is to end, and does not.", "Look at it with `oc describe`.")
+        raise Stop(f"Workflow `{name}` should end, but is still there.", "Look at it with `oc describe`.")

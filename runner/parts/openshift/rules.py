@@ -48,10 +48,10 @@ _SECRET = re.compile(r"(?i).*(token|secret|password|passwd|credentials?|_key|api
 # Where the machines of a job meet: PyTorchJob's and TrainJob's own.
 _MEETING = (23456, 29500)
 # How pods come by this machine's files, and what to do about it.
-_BY_HAND = "FILES.md in the folder that `recipe render` writes has the commands for doing it by hand."
-_OTHERWISE = f"Write `openshift.data_from: claim`, and `recipe submit` sends it. {_BY_HAND}"
+_BY_HAND = "FILES.md in the folder that `recipe render` writes has the commands for doing it manually."
+_OTHERWISE = f"Write `openshift.data_from: claim`, and `recipe submit` uploads it. {_BY_HAND}"
 _COMES = {
-    "claim": ("as it is when `recipe submit` sends it", _BY_HAND),
+    "claim": ("as it is when `recipe submit` uploads it", _BY_HAND),
     "image": ("as it was when their image was built", _OTHERWISE),
     "git": ("as it is in the commit that they clone", _OTHERWISE),
 }
@@ -76,10 +76,8 @@ def links_are_used(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
         return
     named = site.network.interface.removeprefix("=").split(",")
     if (site.network.links or 1) > len(named) and all(name[-1:].isdigit() for name in named):
-        message = f"`links` is {site.network.links}, and pods talk to each other through {listed(named)} alone."
-        hint = (
-            "Delete the line, and let `gbit_s` be what that carries; or name every interface, with commas between them."
-        )
+        message = f"`links` is {site.network.links}, but pods communicate only through {listed(named)}."
+        hint = "Delete the line, and set `gbit_s` to the speed of that interface. Or name every interface, separated by commas."
         yield recipe.problem("openshift.network.links", message, hint)
 
 
@@ -107,8 +105,8 @@ class _Measure:
     left: int
 
     def judge(self, recipe: Recipe, requested: float | None, limit: float | None) -> Iterator[Problem]:
-        keep = "the kubelet, the system and the cluster's own pods keep the rest"
-        larger = f"Where the machine has more, say so in `machines.{self.name}`."
+        keep = "the kubelet, the system and the cluster's own pods use the rest"
+        larger = f"If the machine has more, correct `machines.{self.name}`."
         if self.left < 1:
             message = f"A machine with {self._shown(self.has)} has nothing left for a pod: {keep}."
             yield recipe.problem(("machines", self.name), message, "Take larger machines.")
@@ -122,7 +120,7 @@ class _Measure:
                 severity="error" if never else "note",
             )
         if limit and limit > self.has:
-            message = f"The limit is {self._shown(limit)}, and the machine has {self._shown(self.has)}."
+            message = f"The limit is {self._shown(limit)}, but the machine has {self._shown(self.has)}."
             yield recipe.problem(
                 ("openshift", "limits", self.name), message, f"Write less, or delete the line. {larger}"
             )
@@ -147,8 +145,8 @@ def deadline(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
         return
     hours = units.seconds(limit) / 3600
     if deadline_hours <= hours:
-        message = f"The job is ended after {deadline_hours:g} hours, before training could stop at its limit of {limit} and save."
-        hint = f"Write {math.ceil(hours * 1.1) + 1} or more: starting, loading and the last saving count too."
+        message = f"The job is stopped after {deadline_hours:g} hours, before training could stop at its limit of {limit} and save."
+        hint = f"Write {math.ceil(hours * 1.1) + 1} or more: starting, loading and the last checkpoint also take time."
         yield recipe.note("openshift.deadline_hours", message, hint, mending=math.ceil(hours * 1.1) + 1)
 
 
@@ -156,8 +154,8 @@ def deadline(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 def data_place(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     """What the cluster prepares needs a claim to lie on, and what is not sent must come from somewhere."""
     if site.data_from == "git" and recipe.code_from_git is None:
-        message = "The data is to come with a clone, and `image.code_from_git` names no commit to clone."
-        hint = "Add `image.code_from_git`; or write `claim`, and `recipe submit` sends the files."
+        message = "The data should come from a clone, but `image.code_from_git` names no commit."
+        hint = "Add `image.code_from_git`. Or write `claim`, and `recipe submit` uploads the files."
         yield recipe.problem("openshift.data_from", message, hint)
     mounts = [claim.mount for claim in site.claims or ()]
     if site.data_from == "image" and "pretrain" not in recipe.settings:
@@ -165,8 +163,8 @@ def data_place(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     named = "data_dir" if site.data_dir else "output_dir" if site.output_dir else "data_from"
     folder = site.data_dir or (None if site.data_from == "image" else site.output_dir or next(iter(mounts), None))
     if mounts and not (folder and recipe.on_claim(folder)):
-        message = "The cluster prepares the data, and the folder for it lies on no claim."
-        hint = f"Let `data_dir` start with {listed(mounts, 'or')}."
+        message = "The cluster prepares the data, but the folder for it is on no claim."
+        hint = f"Begin `data_dir` with {listed(mounts, 'or')}."
         yield recipe.problem(("openshift", named), message, hint)
 
 
@@ -202,21 +200,21 @@ def storage(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
                 yield recipe.problem(("openshift", "claims", index, setting), message, "Give each its own.")
             seen[claim[setting]] = index
     if not claims and not site.output_dir:
-        message = "`openshift` has no `claims`, so results would be lost with the pods."
+        message = "`openshift` has no `claims`, so the results would be lost with the pods."
         hint = "Name a claim under `claims`, with its mount."
         yield recipe.problem("openshift", message, hint, key=True)
     if claims and site.output_dir and not recipe.on_claim(site.output_dir):
         message = (
-            f"`output_dir` `{site.output_dir}` lies on none of the claims, so results would be lost with the pods."
+            f"`output_dir` `{site.output_dir}` is on none of the claims, so the results would be lost with the pods."
         )
-        hint = f"Let it start with {listed((claim.mount for claim in claims), 'or')}."
+        hint = f"Begin it with {listed((claim.mount for claim in claims), 'or')}."
         yield recipe.problem("openshift.output_dir", message, hint)
     name, most = site.job_name or recipe.name, longest_job_name(recipe.machines.nodes)
     if not JOB_NAME.match(name) or len(name) > most:
         message = (
-            f"`{name}` cannot name a job of {recipe.machines.nodes} machines on the cluster."
+            f"`{name}` is not a valid name for a job of {recipe.machines.nodes} machines on the cluster."
             if len(name) > most
-            else f"`{name}` cannot name a job on the cluster."
+            else f"`{name}` is not a valid name for a job on the cluster."
         )
         hint = f"Use at most {most} lower-case letters, digits and `-`."
         yield recipe.problem(("openshift", "job_name") if site.job_name else ("name",), message, hint)
@@ -226,17 +224,19 @@ def storage(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 def names(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     """What the cluster refuses when it gets it."""
     if site.image and not _IMAGE.match(site.image):
-        hint = "Write it as REGISTRY/PATH:TAG or REGISTRY/PATH@sha256:DIGEST: the path in lower case, no blanks."
-        yield recipe.problem(("openshift", "image"), f"`{site.image}` cannot name an image.", hint)
+        hint = (
+            "Write it as REGISTRY/PATH:TAG or REGISTRY/PATH@sha256:DIGEST, with the path in lower case and no spaces."
+        )
+        yield recipe.problem(("openshift", "image"), f"`{site.image}` is not a valid image name.", hint)
     stated: dict[Path_, tuple[str | None, str]] = {("openshift", "queue"): (site.queue, "a queue")}
     for index, claim in enumerate(site.claims or ()):
         stated["openshift", "claims", index, "storage_class"] = (claim.storage_class, "a storage class")
     for path, (name, what) in stated.items():
         if name and not _NAME.match(name):
-            hint = "Use lower-case letters, digits, `-` and `.`, as the cluster itself lists them."
-            yield recipe.problem(path, f"`{name}` cannot name {what} on the cluster.", hint)
+            hint = "Use lower-case letters, digits, `-` and `.`, as the cluster lists them."
+            yield recipe.problem(path, f"`{name}` is not a valid name for {what} on the cluster.", hint)
     if site.queue and len(site.queue) > 63 and _NAME.match(site.queue):
-        message = f"A job names its queue in a label, which holds 63 characters, and this one has {len(site.queue)}."
+        message = f"A job names its queue in a label, which may have 63 characters. This one has {len(site.queue)}."
         yield recipe.problem(("openshift", "queue"), message, "Name a queue with a shorter name.")
 
 
@@ -245,7 +245,7 @@ def anothers_image(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     """An image of the cluster's own registry belongs to a namespace, and pods of another one need a right from there."""
     owner = re.match(rf"{re.escape(kubernetes.IMAGE_REGISTRY)}/([^/]+)/", site.image or "")
     if owner and owner[1] != site.namespace:
-        message = f"The namespace `{owner[1]}` builds this image, and pods of `{site.namespace}` may fetch it only with a right from there."
+        message = f"The namespace `{owner[1]}` builds this image. Pods of `{site.namespace}` need a right from there to pull it."
         hint = (
             f"Delete the line, and pods start from the build of `{site.namespace}` itself. To share that image, ask somebody with "
             f"rights in `{owner[1]}` to apply `pull.yaml`, which `recipe site` writes."
@@ -266,12 +266,12 @@ def folders(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
                 yield recipe.problem(("openshift", "claims", index, "mount"), message, hint)
                 break
     if site.data_dir and site.data_dir == site.output_dir:
-        message = "`data_dir` and `output_dir` are one folder, and a run that begins anew would clear its own rows."
+        message = "`data_dir` and `output_dir` are the same folder, so a new run would delete its own rows."
         hint = f"Write `data_dir: {site.output_dir}/data`, or delete the line."
         yield recipe.problem("openshift.data_dir", message, hint)
     elif site.data_dir and site.claims and not recipe.on_claim(site.data_dir) and site.data_from == "image":
-        message = f"`{site.data_dir}` lies on none of the claims, so pods look for prepared rows there in their image."
-        hint = "Let it start with a claim's mount, or delete the line; nothing to do where your image has them."
+        message = f"`{site.data_dir}` is on none of the claims, so pods look for prepared rows in their image."
+        hint = "Begin it with a claim's mount, or delete the line. Nothing to do if your image has the rows."
         yield recipe.note("openshift.data_dir", message, hint)
 
 
@@ -280,10 +280,10 @@ def ports(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     hint = "Write another number, or delete the line."
     for setting in ("metrics_port", "progress_port"):
         if site[setting] in _MEETING:
-            message = f"At port {site[setting]} the machines of a job meet, so nothing else can be answered there."
+            message = f"The machines of a job meet at port {site[setting]}, so nothing else can use it."
             yield recipe.problem(("openshift", setting), message, hint)
     if site.progress_port == site.metrics_port:
-        message = f"Prometheus and the console cannot both be answered at port {site.metrics_port}; they want different words."
+        message = f"Prometheus and the console cannot share port {site.metrics_port}; they need different formats."
         yield recipe.problem("openshift.progress_port", message, hint)
 
 
@@ -337,7 +337,7 @@ def trackers(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
         return
     for path, tool in _tools(recipe):
         message = f"`report_to: {tool}` needs a key, and pods have none: `openshift.tracking_secret` names no Secret."
-        hint = "Add that line; the rendered job's first lines say how the Secret is made. Or write `report_to: tensorboard`."
+        hint = "Add that line; the first lines of the rendered job show how to create the Secret. Or write `report_to: tensorboard`."
         yield recipe.problem(path, message, hint)
 
 
@@ -348,15 +348,15 @@ def mlflow_is_there(recipe: Recipe) -> Iterator[Problem]:
         if tool != "mlflow" or (site is None and find_spec(tool)):
             continue
         if site is None:
-            message = "The package `mlflow` is not on this machine, and training stops where it is missing."
-            yield recipe.note(path, message, "`pip install mlflow` wherever it runs.")
+            message = "The package `mlflow` is not installed on this machine, so training would stop."
+            yield recipe.note(path, message, "Run `pip install mlflow` on every machine that trains.")
         elif site.image:
-            message = f"The package `mlflow` comes with none of the extras, and training stops where `{site.image}` has not got it."
-            hint = "Nothing to do, if that image has it. Else write `report_to: tensorboard` or `wandb`."
+            message = f"No extra installs the package `mlflow`, so training stops if `{site.image}` does not have it."
+            hint = "Nothing to do if that image has it. Otherwise write `report_to: tensorboard` or `wandb`."
             yield recipe.note(path, message, hint)
         else:
-            message = "The project's own image has no package `mlflow`, so training would stop when it begins."
-            hint = "Write `report_to: tensorboard` or `wandb`; or name an image that has it, `openshift.image`."
+            message = "The project's own image has no package `mlflow`, so training would stop at its start."
+            hint = "Write `report_to: tensorboard` or `wandb`. Or name an image that has it, `openshift.image`."
             yield recipe.problem(path, message, hint)
 
 

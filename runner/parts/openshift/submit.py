@@ -70,7 +70,7 @@ def submit(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sen
     """
     what = step(cluster, plan, stage, how)
     while what and not (how.dry_run or stage is not None or what.of_gate or what.stage.trains):
-        how.tell("It is waited for; ^C leaves it at work, and submitting again goes on.")
+        how.tell("Waiting for it. ^C leaves it running; submit again to continue.")
         wait(cluster, what, how.tell)
         what = step(cluster, plan, stage, how)
     return what
@@ -84,7 +84,7 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
     way = pipeline.milestones(cluster, plan, how.files_key, sender.claims)
     milestone = pipeline.choose(cluster, plan, way, stage)
     if milestone is None:
-        tell(f"Every stage of `{plan.name}` is finished; `--stage` names one to look at it or run it again.")
+        tell(f"Every stage of `{plan.name}` is finished. `--stage` selects one to run again.")
         return None
     if alone:
         # By this very look: what fails a moment before would else be sent again.
@@ -108,14 +108,14 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
     if holds:
         if milestone.state == FAILED:
             raise Stop(
-                f"{what.kind} `{what.name}`, made from this very recipe, has failed. `recipe status RECIPE` says why.",
+                f"{what.kind} `{what.name}`, made from this recipe as it is now, has failed. `recipe status RECIPE` shows why.",
                 "To run it again: `recipe stop RECIPE`, then `recipe submit RECIPE`.",
             )
-        tell(f"{what.kind} `{what.name}` is there already, made from this very recipe; nothing changes.")
+        tell(f"{what.kind} `{what.name}` already exists, made from this recipe as it is now. Nothing changes.")
         if not alone and milestone.job and (whose := Owner.of(milestone.job)) not in (Owner(), how.owner):
             tell(str(whose))
         if milestone.done:
-            tell("It has finished; its stage runs again when what it is made from changes.")
+            tell("It has finished. Its stage runs again when its inputs change.")
             return None
         if not how.dry_run:
             _heal(cluster, what, milestone.job, tell)
@@ -134,7 +134,7 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
             sender.provide(what)
             for run in () if alone else pipeline.outdated_runs(cluster, plan):
                 pipeline.end_run(cluster, plan, run)
-                tell(f"The run `{run}` of Kubeflow Pipelines, of the recipe as it was: ended")
+                tell(f"The run `{run}` of Kubeflow Pipelines, of the old recipe: stopped")
             for job in (*walking, *at_work, *there):
                 make_room(cluster, job, tell, deleted)
             if files:
@@ -219,10 +219,10 @@ class _Sender:
         if queue and self.cluster.get("LocalQueue", sent.namespace, queue) is None:
             known = [entry["metadata"]["name"] for entry in self.cluster.list("LocalQueue", sent.namespace)]
             raise Stop(
-                f"There is no queue `{queue}` in the namespace `{sent.namespace}`.",
+                f"The namespace `{sent.namespace}` has no queue `{queue}`.",
                 f"Its queues: {', '.join(known)}. Change `openshift.queue`."
                 if known
-                else "`recipe site RECIPE` writes one, for `oc apply -k`; or delete `openshift.queue`.",
+                else "`recipe site RECIPE` generates one for `oc apply -k`. Or delete `openshift.queue`.",
             )
 
     def _claims_will_do(self, sent: Sent) -> None:
@@ -232,16 +232,14 @@ class _Sender:
         for name, claim in self.claims.items():
             if claim and going(claim):
                 raise Stop(
-                    f"The claim `{name}` in `{sent.namespace}` is being deleted, and what lies on it with it.",
-                    "It is gone when no pod uses it any more. Submit again then, and it is made anew.",
+                    f"The claim `{name}` in `{sent.namespace}` is being deleted, with everything on it.",
+                    "It disappears when no pod uses it any more. Then submit again, and it is created again.",
                 )
             modes = claim["spec"].get("accessModes") or ["no mode"] if claim else [SHARED]
             if count > 1 and SHARED not in modes:
                 raise Stop(
-                    f"The claim `{name}` in `{sent.namespace}` is there already, for one machine at a time ({', '.join(modes)}), "
-                    f"and `{self.plan.name}` has {count}.",
-                    f"A claim keeps its mode. Write a new `openshift.claims[].name` for it, which is then made {SHARED}, and "
-                    "copy to it what lies on the old one; or stay on one machine with `machines.nodes: 1`.",
+                    f"The claim `{name}` in `{sent.namespace}` already exists, for one machine at a time ({', '.join(modes)}), but `{self.plan.name}` has {count}.",
+                    f"A claim keeps its mode. Write a new `openshift.claims[].name`, which is then created as {SHARED}, and copy the data of the old one to it. Or use one machine, `machines.nodes: 1`.",
                 )
             need, have = self.how.written.get(name, 0), _size(claim) if claim else GIB * self.plan.claim_gib(name)
             if have < need:
@@ -301,7 +299,7 @@ def _heal(cluster: Cluster, sent: Sent, job: Manifest | None, tell: Tell) -> Non
             made = cluster.apply(manifest)["metadata"]
             # Whoever may not read them has one applied that is there, which changes nothing.
             if made["creationTimestamp"] > job["metadata"]["creationTimestamp"]:
-                tell(f"ConfigMap `{made['name']}`, which its pods read, was gone; it is there again")
+                tell(f"ConfigMap `{made['name']}`, which its pods read, was missing; it exists again")
 
 
 def post(cluster: Cluster, sent: Sent, owner: Owner, tell: Tell) -> None:
@@ -318,7 +316,7 @@ def post(cluster: Cluster, sent: Sent, owner: Owner, tell: Tell) -> None:
                 f"Someone else sent another {jobs.named(sent.job)} a moment ago.",
                 "`recipe status RECIPE` shows it; submit again to replace it.",
             )
-        tell(f"{jobs.named(sent.job)} is there already, made from this very recipe; nothing changes.")
+        tell(f"{jobs.named(sent.job)} already exists, made from this recipe as it is now. Nothing changes.")
     with suppress(Stop):
         for name in _config_maps(cluster, sent):
             if name != jobs.config_of(sent.job):
@@ -337,7 +335,7 @@ def _config_maps(cluster: Cluster, sent: Sent) -> list[str]:
 def seal(cluster: Cluster, sent: Sent, tell: Tell) -> None:
     """Gives the namespace its key where gates are measured and it has none."""
     if sent.plan.has_gates and require_seal_key(cluster, sent.namespace):
-        tell(f"Secret `{KEY_SECRET}`, the key of `{sent.namespace}`; what its pods measure is sealed with it")
+        tell(f"Secret `{KEY_SECRET}`, the key of `{sent.namespace}`, which seals measurements of its pods")
 
 
 def ask(job: Manifest, mine: Owner, confirm: Confirm, replaces: bool = False) -> None:
@@ -347,11 +345,11 @@ def ask(job: Manifest, mine: Owner, confirm: Confirm, replaces: bool = False) ->
     person, name = mine.another(owner), f"{job['kind']} `{job['metadata']['name']}`"
     if going(job) or (end and not person) or (owner == mine and not replaces):
         return
-    said = f"{name} {f'has {end}' if end else 'is under way'}"
+    said = f"{name} {(f'has {end}' if end else 'is running')}"
     said += f"{', made from another version of this recipe' if replaces else ''}.{f' {owner}' if owner != mine else ''}"
     if person and replaces and (folder := jobs.annotation(job, kubernetes.RUN_DIR)):
         said += f" Its results are in `{folder}`, and yours would replace them, unless you change the `name` of your recipe."
-    what = ("replace it" if end else "end it and start again") if replaces else "delete it"
+    what = ("replace it" if end else "stop it and start again") if replaces else "delete it"
     if not confirm(said, what, person):
         raise Stop(f"{name} stays as it is.")
 
@@ -377,7 +375,7 @@ def replacing(sent: Sent, old: Manifests) -> Iterator[list[str]]:
 def make_room(cluster: Cluster, job: Manifest, tell: Tell, deleted: list[str]) -> None:
     """Takes an older job of this recipe away."""
     jobs.delete(cluster, job, deleted)
-    tell(f"{jobs.named(job)} of before: deleted")
+    tell(f"the old {jobs.named(job)}: deleted")
 
 
 def wait(cluster: Cluster, sent: Sent, tell: Tell) -> None:
@@ -411,8 +409,7 @@ def require_storage(cluster: Cluster, made: Manifests, tell: Callable[[str], Non
     if not classes:
         names = listed(claim["metadata"]["name"] for claim in made)
         tell(
-            f"Several machines will write to {names}, and you may not see this cluster's kinds of storage: its default, or what "
-            f"{SETTING} names, must give {SHARED}."
+            f"Several machines will write to {names}, but you may not list this cluster's storage classes. The default, or the one in {SETTING}, must support {SHARED}."
         )
         return
     unknown: dict[str, list[str]] = {}
@@ -422,8 +419,7 @@ def require_storage(cluster: Cluster, made: Manifests, tell: Callable[[str], Non
             unknown.setdefault(name, []).append(claim["metadata"]["name"])
     for name, claims in unknown.items():
         tell(
-            f"Several machines will write to {listed(claims)}. Whether `{name}` ({classes[name].get('provisioner')}) can give "
-            f"{SHARED} is not known here; if it cannot, pods wait for ever, and `recipe status` says so."
+            f"Several machines will write to {listed(claims)}. It is unknown whether `{name}` ({classes[name].get('provisioner')}) supports {SHARED}. If it does not, pods wait without end, and `recipe status` says so."
         )
 
 
@@ -432,18 +428,18 @@ def _class_of(claim: Manifest, classes: dict[str, Manifest]) -> str:
     claim_name, name = claim["metadata"]["name"], claim["spec"].get("storageClassName") or _default(classes)
     able = [other for other, one in sorted(classes.items()) if tables.shared_storage(one.get("provisioner", ""))]
     write = f"Write {listed(able, 'or')} there" if able else "Ask its admin for one"
-    remedy = f"{SETTING} names the kind of storage. {write}; or stay on one machine with `machines.nodes: 1`."
+    remedy = f"{SETTING} names the storage class. {write}. Or use one machine, `machines.nodes: 1`."
     if name is None:
         raise Stop(
-            f"The claim `{claim_name}` names no kind of storage, and this cluster has no default, so it would wait for ever.",
+            f"The claim `{claim_name}` names no storage class, and this cluster has no default, so the claim would wait without end.",
             remedy,
         )
     if name not in classes:
-        raise Stop(f"This cluster has no kind of storage `{name}`, which the claim `{claim_name}` asks for.", remedy)
+        raise Stop(f"This cluster has no storage class `{name}`, which the claim `{claim_name}` asks for.", remedy)
     provisioner = classes[name].get("provisioner", "")
     if tables.shared_storage(provisioner) is False:
         raise Stop(
-            f"Several machines write to the claim `{claim_name}`, and `{name}` ({provisioner}) makes volumes for one at a time.",
+            f"Several machines write to the claim `{claim_name}`, but `{name}` ({provisioner}) creates volumes for one at a time.",
             remedy,
         )
     return name

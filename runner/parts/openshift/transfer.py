@@ -38,10 +38,7 @@ LEFT_THERE = ("checkpoints/", "scratch/", "data/", f"{SENT_FILES}/")
 REPORTS = (f"/{REPORT}", f"/{REPORT_FILE}")
 # What a stage is for: where some of it has come, what is not among it is of another run.
 RESULTS = (BEST_MODEL, ADAPTER, BEST_IMAGES, DEMO_OUTPUTS)
-OLDER = (
-    "What lies on the claim is of the recipe as it was before it changed; the recipe as it is now has no results there yet. "
-    "`recipe status` says how far its job is; fetch again when that has finished."
-)
+OLDER = "The results on the claim come from the recipe before it changed; there are none of the recipe as it is now. `recipe status` shows the progress of its job. Fetch again when that has finished."
 ELSEWHERE = "Name another folder with `--to`."
 # Files of a stage that name a model, and the setting that does.
 NAMING = ((DEMO, "base_model"), (f"{ADAPTER}/adapter_config.json", "base_model_name_or_path"))
@@ -81,7 +78,7 @@ def files(recipe: Recipe, place: Place) -> Files | None:
         name = str(PurePosixPath(data_file(recipe, place, local) or "").relative_to(place.files_dir))
         inner = [here] if here.is_file() else sorted(path for path in here.rglob("*") if path.is_file())
         if not inner:
-            raise Stop(f"There is nothing in `{here}` that could be sent.", "Paths start from the recipe's own folder.")
+            raise Stop(f"`{here}` has no files to send.", "Paths start at the recipe's folder.")
         paths |= {(name if path == here else f"{name}/{path.relative_to(here).as_posix()}"): path for path in inner}
     try:
         return Files(place.files_dir, paths, {name: sha256(path) for name, path in paths.items()})
@@ -115,7 +112,9 @@ def upload(cluster: Cluster, plan: Plan, stage: Stage, sent: Files, tell: Tell) 
             before, left = sum(left.values()), _state(share, sent)
             grown = time.monotonic() if sum(left.values()) < before else grown
             if left and not recent(grown):
-                raise Stop("The data files came over in part only.", "Submit again; it goes on where it stopped.")
+                raise Stop(
+                    "The data files were uploaded only in part.", "Submit again. The upload continues where it stopped."
+                )
         share.get("only", list(sent.paths))
     count = f"{len(sent.paths):,} data file{'s' if len(sent.paths) > 1 else ''}"
     tell(f"{count} in `{sent.folder}`: " + (f"{_mib(total)} MiB sent" if total else "all there already"))
@@ -134,7 +133,7 @@ def _state(share: Share, sent: Files) -> dict[str, int]:
     left = {name: size - there[name] for name, size in sizes.items() if there[name] >= 0}
     if (needed := sum(left.values())) > answer["free"]:
         raise Stop(
-            f"The claim has {_mib(answer['free'])} MiB free, and the data files need {_mib(needed)} MiB.",
+            f"The claim has {_mib(answer['free'])} MiB free, but the data files need {_mib(needed)} MiB.",
             "Delete something there, or name a larger claim under `openshift.claims`.",
         )
     return left
@@ -181,7 +180,8 @@ def fetch(
         _forget_older(share, {file["path"] for file in files}, target, stage)
         if not files:
             raise Stop(
-                f"`{plan.place_of(stage).run_dir}` holds no results yet.", "`recipe status` says how far the job is."
+                f"`{plan.place_of(stage).run_dir}` has no results yet.",
+                "`recipe status` shows the progress of the job.",
             )
         files += [file for file in told if file not in files]
         return sum(_one(share, file, target, tell) for file in files), number
@@ -217,7 +217,7 @@ def _one(share: Share, file: dict[str, Any], target: Path, tell: Tell) -> int:
     """One file; 1 where it came over, 0 where it was here. Raises Stop where its hash does not agree in the end."""
     path = target / file["path"]
     if not path.resolve().is_relative_to(target.resolve()):
-        raise Stop(f"The cluster named a file outside of the folder: {file['path']}")
+        raise Stop(f"The cluster named a file outside the folder: {file['path']}")
     there = share.signed(f"hash/{file['path']}")["digest"]
     if path.is_file() and path.stat().st_size == file["size"] and sha256(path) == there:
         return 0
@@ -231,12 +231,16 @@ def _one(share: Share, file: dict[str, Any], target: Path, tell: Tell) -> int:
         elif recent(grown):
             pause()
         else:
-            raise Stop(f"`{file['path']}` has come in part only.", "Fetch again; it goes on where it stopped.")
+            raise Stop(
+                f"`{file['path']}` was downloaded only in part.",
+                "Fetch again. The download continues where it stopped.",
+            )
         _continue(share, file["path"], half, file["size"])
     if sha256(half) != there:
         half.unlink()
         raise Stop(
-            f"`{file['path']}` did not come over whole.", "Fetch again; if training is still writing, wait for it."
+            f"`{file['path']}` was not downloaded completely.",
+            "Fetch again. If training is still writing, wait for it.",
         )
     half.replace(path)
     tell(f"{file['path']}  {file['size'] / 2**20:.1f} MiB")
@@ -261,7 +265,7 @@ def require_imported(folder: RunFolder, plan: Plan) -> None:
     """Raises Stop where the folder holds a run that this machine made itself, or one of another recipe."""
     require_of(folder, plan.name, ELSEWHERE)
     if folder.state and folder.state.origin != "cluster":
-        raise Stop(f"`{folder.path}` holds a run of this machine.", ELSEWHERE)
+        raise Stop(f"`{folder.path}` contains a run of this machine.", ELSEWHERE)
 
 
 def record_results(folder: RunFolder, plan: Plan, stage: Stage, number: str, tell: Callable[[str], None]) -> bool:
@@ -308,7 +312,7 @@ def copied(recipe: Recipe, folder: str, tell: Callable[[str], None]) -> Iterator
     if not recipe.on_claim(folder):
         raise Stop(
             f"`{folder}` is neither a folder of this machine nor on a claim of `{recipe.name}`.",
-            "A claim is named, with where pods see it, under `openshift.claims`.",
+            "`openshift.claims` names claims, and where pods see them.",
         )
     place = kubernetes.place(recipe)
     plan = common.plan(recipe, place, lambda place: [common.work(place, LOOKS, {}, common.PREPARING)])

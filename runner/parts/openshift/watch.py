@@ -42,20 +42,20 @@ def follow(cluster: Cluster, sent: Sent, show: Show) -> JobState:
             job = cluster.get(sent.kind, sent.namespace, sent.name)
             missing = missing + 1 if job is None else 0
             if missing > 2:
-                raise Gone(f"{sent.kind} `{sent.name}` is not there any more; someone deleted it.", "Submit again.")
+                raise Gone(f"{sent.kind} `{sent.name}` no longer exists; someone deleted it.", "Submit again.")
             if job is not None:
                 state = look(cluster, job)
                 why = diagnose.why(cluster, state)
                 show(state, why)
                 if state.phase == FAILED:
                     log = "recipe logs RECIPE" + ("" if sent.of_gate else f" --stage {sent.stage.name}")
-                    again = " Submitting again tries again." if not (sent.of_gate or sent.stage.trains) else ""
+                    again = " Submit again to retry." if not (sent.of_gate or sent.stage.trains) else ""
                     hint = f"The log: `{log}`.{again}" if state.pods else again.strip()
                     raise Failed(sent, why, hint)
                 if state.ended:
                     return state
         except TryAgain as silence:
-            show(None, [f"{silence.text.splitlines()[0]} The job goes on; trying again."])
+            show(None, [f"{silence.text.splitlines()[0]} The job continues; trying again."])
         pause()
 
 
@@ -247,8 +247,8 @@ def pod_of(cluster: Cluster, job: Manifest, node: int) -> Manifest:
         raise Stop(f"{job['kind']} `{meta['name']}` has {ended(job)}.", GONE)
     missing = f"no pod for machine {node}" if pods else "no pods"
     raise NotYet(
-        f"{job['kind']} `{meta['name']}` has {missing}, and so no log.",
-        "`recipe status` says why, where it is known.",
+        f"{job['kind']} `{meta['name']}` has {missing}, so it has no log.",
+        "`recipe status` explains why, if the cause is known.",
     )
 
 
@@ -258,11 +258,11 @@ def whole_log(cluster: Cluster, job: Manifest, node: int) -> list[str]:
     space, name = job["metadata"]["namespace"], pod["metadata"]["name"]
     lines: list[str] = []
     if _restarts(pod) and (before := cluster.log(space, name, jobs.container(job), previous=True)):
-        lines += [*before.splitlines(), f"--- `{name}` was started again ({times(_restarts(pod))} so far) ---"]
+        lines += [*before.splitlines(), f"--- `{name}` was restarted ({times(_restarts(pod))} so far) ---"]
     now = cluster.log(space, name, jobs.container(job))
     # Of a pod without a machine a cluster gives an empty log, of one whose container waits none.
     if not lines and (now is None or (not now and jobs.phase_of(pod) == "Pending")):
-        raise Stop(f"`{name}` has not started, and has no log yet.", "`recipe status` says what it waits for.")
+        raise Stop(f"`{name}` has not started, and has no log yet.", "`recipe status` shows what it waits for.")
     return lines + (now or "").splitlines()
 
 
@@ -280,7 +280,7 @@ def follow_log(cluster: Cluster, find: Callable[[], Manifest | None], node: int,
         try:
             job = find()
             if job is None:
-                say("--- the job is not there any more ---")
+                say("--- the job no longer exists ---")
                 return
             over = ended(job) is not None
             pod, container = pod_of(cluster, job, node), jobs.container(job)

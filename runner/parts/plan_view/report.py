@@ -265,7 +265,7 @@ def _memory(stage: Forecast, limit: int | None, left: float, top: float, wide: f
         return base - size / scale
 
     yield f'<g data-stage={quoteattr(stage.stage.name)} data-bytes-a-pixel="{scale:.6f}" data-base="{base:.2f}">'
-    fits = "nobody knows whether it fits" if stage.fits is None else "fits" if stage.fits else "does not fit"
+    fits = "whether it fits is unknown" if stage.fits is None else "fits" if stage.fits else "does not fit"
     yield _text(left, top + 8, f"{stage.stage.name}: {units.gib(memory.total)} on each GPU, {fits}", "head")
     for tick in _ticks(highest / GIB):
         yield _line(x0, y(tick * GIB), right, y(tick * GIB), "grid")
@@ -323,7 +323,7 @@ def _time(times: Mapping[str, Duration], top: float) -> Iterator[str]:
     x0, x1 = MARGIN + 130, WIDTH - MARGIN - 190
     scale = max(time.range_seconds[1] for time in times.values()) / (x1 - x0)
     yield f'<g data-seconds-a-pixel="{scale:.6f}" data-left="{x0}">'
-    yield _text(MARGIN, top + 8, "Time by stage, and the range it is likely in", "head")
+    yield _text(MARGIN, top + 8, "Time by stage, with the likely range", "head")
     yield _legend(MARGIN, top + 32, list(SPENT.values()))
     for row, (stage, time) in enumerate(times.items()):
         y, x = top + 56 + ROW * row, float(x0)

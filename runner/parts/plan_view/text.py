@@ -63,10 +63,10 @@ def answer(planned: Planned, offers: list[Offer]) -> None:
         _say(line, rest="  ")
 
 
-def verdict(planned: Planned, price: str = "`--price`, that of one") -> tuple[str, ...]:
+def verdict(planned: Planned, price: str = "`--price` (per GPU hour)") -> tuple[str, ...]:
     """Three sentences: whether it fits, how long it takes, what it costs. price: how a price is given."""
     if not planned.forecasts:
-        return (f"Nothing can be said of {planned.plan.name}: there are no formulas for what it trains.",)
+        return (f"No estimate for {planned.plan.name}: there are no formulas for what it trains.",)
     return _fits(planned), _time(planned), _cost(planned, price)
 
 
@@ -79,7 +79,11 @@ def stages(planned: Planned) -> None:
     room, priced = planned.forecasts[0].usable, planned.together.cost is not None
     table = _table()
     table.add_column("stage")
-    for name in (f"GiB of {room / 2**30:.1f}" if room else "GiB on each GPU", "batch (max)", "time (likely)"):
+    for name in (
+        f"GPU memory\n(GiB of {room / 2**30:.1f})" if room else "GPU memory\n(GiB)",
+        "batch (max)",
+        "time (likely)",
+    ):
         table.add_column(name, no_wrap=True)
     table.add_column("cost" if priced else "GPU h", justify="right", no_wrap=True)
     for stage in planned.plan.stages:
@@ -97,7 +101,7 @@ def machines(planned: Planned, counts: list[int]) -> None:
     """Prints a line for each count of machines, and the sources of the numbers."""
     rows = scaling.rows(planned.forecasts, counts)
     if not rows:
-        say("\nHow long it takes on other counts of machines cannot be told.")
+        say("\nThe time on other numbers of machines is unknown.")
         return
     priced = rows[0].cost is not None
     table = _table()
@@ -120,12 +124,11 @@ def machines(planned: Planned, counts: list[int]) -> None:
     # The formulas, each with its source, and how often to save on the largest count.
     work, last = planned.forecasts[0].workload, rows[-1]
     if before := sum(each.total_seconds for each in planned.preparations):
-        _say(f"Beside it, on any count: {units.duration(before)} before training.", rest="  ")
+        _say(f"Before training, on any number of machines: {units.duration(before)}.", rest="  ")
     for line in (
-        "As many rows as here: accumulation falls first, then steps have more rows.",
+        "The batch stays as it is here: accumulation falls first, then steps have more rows.",
         "Communication: bytes of a ring over the network, and 14 µs a hop (NCCL's tuning).",
-        f"Saving and reading: bytes at {work.disk_mb_s:,.0f} MB/s"
-        f"{'; every machine reads the model from the claim.' if work.shared_disk else ', of a disk of each machine.'}",
+        f"Saving and reading: bytes at {work.disk_mb_s:,.0f} MB/s{('; every machine reads the model from the claim.' if work.shared_disk else ', from each machine’s own disk.')}",
         f"Restarts: a GPU fails every {scaling.BETWEEN_FAILURES / 86400:,.0f} days (Llama 3: 419 times in 54 days on 16,384); "
         f"each costs {units.duration(scaling.RESTART)}, reading, and the work since the last checkpoint (Daly 2006).",
         f"On {last.nodes:,} machines a checkpoint comes every {units.duration(last.save_seconds)}; "
@@ -143,7 +146,7 @@ def offered(offers: list[Offer]) -> None:
         seconds, hours = offer.after.seconds, offer.after.together.gpu_hours
         time = "time unknown" if seconds is None else f"{units.duration(seconds)}, {rounded(hours)} GPU hours"
         cost = f", cost {rounded(offer.cost)}" if offer.cost is not None else ""
-        loses = ", ".join(offer.loses) or "loses nothing"
+        loses = ", ".join(offer.loses) or "costs no quality"
         _say(f"{time}{cost}, {units.gib(offer.gpu_memory)}; {loses}", "   ", "   ")
 
 
@@ -156,15 +159,15 @@ def _fits(planned: Planned) -> str:
         return f"{name} needs {need} on each GPU; `{most.stage.machines.gpu}` is not in the catalog."
     verdict = "fits" if most.fits else "does not fit"
     if most.fits and (full := most.full.memory.total) > most.memory.total:
-        return f"{name} {verdict}: {stage} needs {need} of {most.usable / 2**30:.1f}, at most {full / 2**30:.1f}."
-    return f"{name} {verdict}: {stage} needs {need}, a GPU has {most.usable / 2**30:.1f}."
+        return f"{name} {verdict}: {stage} needs {need} of {most.usable / 2**30:.1f} GiB GPU memory, with the longest rows {full / 2**30:.1f}."
+    return f"{name} {verdict}: {stage} needs {need} of {most.usable / 2**30:.1f} GiB GPU memory."
 
 
 def _time(planned: Planned) -> str:
     whole, first = planned.together, planned.forecasts[0]
     if len(whole.without) == len(planned.forecasts):
         why = first.rows.source if first.gpu else "the GPU is not in the catalog"
-        return f"How long it takes cannot be told: {why}."
+        return f"How long it takes is unknown: {why}."
     machines = first.stage.machines
     gpus = f"{machines.world_size} × {first.gpu.title}" if first.gpu else ""
     unknown = [*(each.stage for each in planned.preparations if not each.total_seconds), *whole.without]
@@ -182,32 +185,32 @@ def _first_checkpoint(planned: Planned) -> Iterator[str]:
 def _cost(planned: Planned, price: str) -> str:
     whole = planned.together
     if len(whole.without) == len(planned.forecasts):
-        return "What it costs cannot be told either."
+        return "The cost is unknown too."
     hours = f"{rounded(whole.gpu_hours)} GPU hours"
     if whole.cost is None:
-        return f"It costs {hours}; with {price}, it is told in money."
+        return f"It takes {hours}. Add {price} to see the cost."
     return f"It costs {rounded(whole.cost)}: {hours} at {planned.forecasts[0].price:g}."
 
 
 def _change(planned: Planned, offers: list[Offer]) -> str:
     must = "has to" if errors_of(planned.problems) else "should"
     if planned.problems and not offers:
-        return f"Something {must} change, and is said below; nothing here mends all of it."
+        return f"Something {must} change, as shown below. No suggestion solves all of it."
     if planned.problems:
         if planned.recipe.document.origins:
-            return f"Something {must} change, and each of the offers below would do."
-        return f"Something {must} change: `--apply N` writes offer N into the recipe."
+            return f"Something {must} change, and each suggestion below would be enough."
+        return f"Something {must} change. `--apply N` applies suggestion N."
     if planned.seconds is None:
-        return "Nothing has to change, as far as that can be told."
+        return "Nothing has to change, as far as this machine can tell."
     if any(offer.enough_steps for offer in offers):
-        return "Nothing has to change to run; what is offered below makes more steps, and says what it takes."
+        return "Nothing has to change. The suggestions below make more steps; each shows its cost."
     if any(offer.loss or offer.saves_less for offer in offers):
-        return "Nothing has to change; each offer below says what it loses."
+        return "Nothing has to change. Each suggestion below names what it costs."
     if offers:
         if planned.recipe.document.origins:
-            return "Nothing has to change; what is offered below loses nothing."
-        return "Nothing has to change; `--apply N` writes an offer, and none loses anything."
-    return "Nothing has to change, and nothing would be much faster and lose nothing."
+            return "Nothing has to change. The suggestions below cost no quality."
+        return "Nothing has to change. `--apply N` applies one of the suggestions below; none of them costs quality."
+    return "Nothing has to change, and no change would make it much faster at the same quality."
 
 
 def _row(forecast: Forecast, priced: bool) -> Iterator[str]:
@@ -218,7 +221,7 @@ def _row(forecast: Forecast, priced: bool) -> Iterator[str]:
     most = "?" if largest is None else "none" if not largest else f"{min(largest, MOST_TRIED)}"
     yield f"{forecast.workload.micro_batch_size} ({most}{'+' if largest and largest > MOST_TRIED else ''})"
     if forecast.time is None:
-        yield from ("cannot be told", "")
+        yield from ("unknown", "")
         return
     yield _between(forecast.time)
     yield rounded((forecast.cost if priced else forecast.gpu_hours) or 0)
@@ -244,7 +247,7 @@ def _basis(planned: Planned) -> Iterator[str]:
         if isinstance(stage.workload, Workload) and stage.full.memory.total > stage.memory.total
     ]
     if estimated:
-        yield f"Rows: {'; '.join(estimated)}. `recipe prepare` counts them."
+        yield f"Longest rows: {'; '.join(estimated)}. `recipe prepare` counts them."
     if timed := [each for each in planned.forecasts if each.time]:
         yield f"Time: {max(timed, key=lambda each: each.gpu_hours or 0).time_source}."
     for stage in planned.preparations:
@@ -280,7 +283,7 @@ def details(planned: Planned, nodes: list[int], traced: Mapping[str, Traced]) ->
             say(f"Stage `{stage.name}` trains nothing and takes {_between(each)}: {each.source}.")
         elif not stage.trains:
             why = each.source if each else "that depends on processors and network"
-            say(f"Stage `{stage.name}` trains nothing; how long it takes is not estimated: {why}.")
+            say(f"Stage `{stage.name}` trains nothing. Its time is unknown: {why}.")
     for entry in storage.before_training(plan):
         say(f"Before training: {entry.what}, {entry.size / 1e9:,.0f} GB in {entry.folder}")
     if plan.site.get("claims"):
@@ -296,7 +299,7 @@ def _claims(plan: Plan, forecasts: list[Forecast]) -> str:
     lines = ["Claims:"]
     for name, need in storage.needs(plan, forecasts).items():
         stated = next(claim for claim in plan.site["claims"] if claim["name"] == name).get("size_gib")
-        asked = f"the recipe asks for {stated} GiB" if stated else f"asked for: {plan.claim_gib(name)} GiB"
+        asked = f"claim size in the recipe: {stated} GiB" if stated else f"claim size: {plan.claim_gib(name)} GiB"
         lines.append(f"  {name}: {units.gib(need)} will be written; {asked}")
     return "\n".join(lines)
 
@@ -334,15 +337,15 @@ def _memory(forecast: Forecast) -> Iterator[tuple[str, str]]:
     yield ("  in evaluation", f"{_column(memory.evaluation)} of tensors, micro batch {work.evaluation_batch_size}")
     usable, largest = forecast.usable, forecast.largest_micro_batch
     if usable is None or largest is None:
-        yield "fits", f"nobody knows: the GPU `{forecast.stage.machines.gpu}` is not in the catalog"
+        yield "fits", f"unknown: the GPU `{forecast.stage.machines.gpu}` is not in the catalog"
         return
     left = usable - memory.total
     yield (
         "fits",
-        f"{'yes' if forecast.fits else 'no'}, {units.gib(abs(left))} {'left' if left >= 0 else 'too much'} of the {units.both(usable)} that the card has to use",
+        f"{('yes' if forecast.fits else 'no')}, {units.gib(abs(left))} {('left' if left >= 0 else 'too much')} of the {units.both(usable)} that the card can use",
     )
     alone = memory.in_evaluation > usable and not work.evaluation_follows
-    none = "none while evaluation takes so much" if alone else "not even 1 fits"
+    none = "none, because evaluation needs so much" if alone else "not even 1 fits"
     more = "more than " if largest > MOST_TRIED else ""
     yield "largest micro batch", f"{more}{min(largest, MOST_TRIED):,}" if largest else none
 
@@ -402,7 +405,7 @@ def _pace(forecast: Forecast) -> Iterator[tuple[str, str]]:
     yield "effective batch", _batch(work)
     yield "learning rate", f"{work.learning_rate:g}"
     if time is None:
-        yield "time", f"cannot be told: {forecast.rows.source if forecast.gpu else 'the GPU is not in the catalog'}"
+        yield "time", f"unknown: {(forecast.rows.source if forecast.gpu else 'the GPU is not in the catalog')}"
         return
     yield (
         "rows",
@@ -449,5 +452,5 @@ def exact(console: Console, forecasts: list[Forecast], traces: Mapping[str, Trac
         table.add_row("peak of tensors, training", units.gib(traced.peak), units.gib(quick.tensors))
         table.add_row("peak of tensors, evaluation", units.gib(traced.evaluation_peak), units.gib(quick.evaluation))
         if fields:
-            table.caption = "Nothing split by ZeRO and nothing offloaded; what they save is by formula alone."
+            table.caption = "ZeRO and offloading are not traced; formulas estimate what they save."
         console.print(table)

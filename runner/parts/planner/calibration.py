@@ -128,21 +128,20 @@ def learn(recipe: Recipe, runs: Sequence[str]) -> None:
     observed: list[Observed] = []
     for name in runs:
         run = find(recipe.name, name)
-        require_of(run, recipe.name, "Name the recipe that it is a run of.")
+        require_of(run, recipe.name, "Name the recipe of this run.")
         found = _by_recipe(recipe, run)
         if not found:
             raise Stop(
-                f"There is nothing to learn from `{name}`.",
-                "A run counts once a stage of it has trained on the GPU that the recipe names, with the settings that the recipe "
-                "has now (give `--set` as the run had it); a rehearsal does not.",
+                f"`{name}` has no measurements to use.",
+                "A run counts if one of its stages has trained on the recipe's GPU with the recipe's current settings (add `--set` as in the run). A rehearsal does not count.",
             )
         observed += [each.observed() for each in found]
     try:
         keep(observed)
     except OSError as error:
         raise Stop(
-            f"What the runs took cannot be kept in `{settings_folder()}`: {error.strerror}.",
-            "Let XDG_CONFIG_HOME name a folder that can be written.",
+            f"The measurements cannot be saved in `{settings_folder()}`: {error.strerror}.",
+            "Set XDG_CONFIG_HOME to a folder where you may write.",
         ) from None
 
 

@@ -250,22 +250,20 @@ def basis(forecasts: list[Forecast], nodes: Iterable[int] = ()) -> str:
         return said
     network = forecasts[0].workload.network
     if not network.assumed:
-        return f"{said} Each machine has, as the recipe says, {network.title}."
-    return (
-        f"{said} Assumed between machines: {network.title}; `gbit_s` and `links` under `network` say what yours have."
-    )
+        return f"{said} Each machine has {network.title}, according to the recipe."
+    return f"{said} Assumed between machines: {network.title}. `gbit_s` and `links` under `network` describe yours."
 
 
 def unknown_architecture(recipe: Recipe, error: UnknownArchitecture) -> Problem:
     return recipe.document.problem(
         ("model", "base"),
-        f"There are no formulas for models of the type '{error}', so nothing can be said about memory and time.",
-        f"`recipe plan --exact` says what a step of the real model takes. Formulas are there for {', '.join(FAMILIES)}.",
+        f"There are no formulas for models of type '{error}', so memory and time are unknown.",
+        f"`recipe plan --exact` measures a step of the real model. There are formulas for {', '.join(FAMILIES)}.",
     )
 
 
 # What to do about something that several lines of a recipe decide.
-OFFERED = "`recipe plan` offers what would change that, with time and cost, and `recipe plan --apply N` writes it."
+OFFERED = "`recipe plan` suggests changes with their time and cost, and `recipe plan --apply N` applies one."
 
 
 def too_large(recipe: Recipe, forecast: Forecast, known_better: bool = False) -> Problem | None:
@@ -277,7 +275,7 @@ def too_large(recipe: Recipe, forecast: Forecast, known_better: bool = False) ->
     if forecast.gpu is None or have is None or max(need, full) <= have:
         return None
     work, source, count = forecast.workload, forecast.rows.longest_source, f"recipe prepare {recipe.document.file}"
-    card = f"on each GPU, and {forecast.gpu.title} has {units.both(have)} to use."
+    card = f"on each GPU, but {forecast.gpu.title} has {units.both(have)}."
     message, hint = f"Stage `{forecast.stage.name}` needs {units.both(need)} {card}", OFFERED
     if isinstance(work, Workload) and need <= have:
         message = f"Stage `{forecast.stage.name}` fits for rows of {work.most_tokens:,} tokens ({source}). "
@@ -306,9 +304,8 @@ def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
         rate = forecast.workload.learning_rate
         yield recipe.document.problem(
             (section, "warmup_steps"),
-            f"The learning rate rises over {rising:,} steps, and stage `{forecast.stage.name}` has {steps:,}: it never "
-            f"comes to {rate:g}, and ends at {rate * steps / rising:.2g}.",
-            f"Write `warmup_steps: {max(1, steps // 10)}`, a tenth of the steps, unless so gentle a run is meant.",
+            f"The learning rate rises over {rising:,} steps, but stage `{forecast.stage.name}` has {steps:,}. It never reaches {rate:g}, and ends at {rate * steps / rising:.2g}.",
+            f"Write `warmup_steps: {max(1, steps // 10)}`, a tenth of the steps, unless you want so gentle a run.",
             severity="note",
         )
 
@@ -318,7 +315,7 @@ def _never(recipe: Recipe, forecast: Forecast, section: str, steps: int) -> Iter
     if keep > steps:
         yield recipe.document.problem(
             (section, "keep_checkpoints"),
-            f"Stage `{forecast.stage.name}` makes {steps:,} steps, and {keep:,} checkpoints are to be kept.",
+            f"Stage `{forecast.stage.name}` makes {steps:,} steps, but should keep {keep:,} checkpoints.",
             "Write `keep_checkpoints: 2`, the best one and the latest.",
             severity="note",
         )
@@ -330,8 +327,7 @@ def _never(recipe: Recipe, forecast: Forecast, section: str, steps: int) -> Iter
             (section, unreached[0]),
             f"Stage `{forecast.stage.name}` ends after {steps:,} steps, before its first "
             f"{' and its first '.join(whats[name] for name in unreached)} at step {every[unreached[0]]:,}.",
-            f"Write {' and '.join(f'`{name}: {max(1, steps // 10)}`' for name in unreached)}, a tenth of the steps, unless "
-            "that is meant.",
+            f"Write {' and '.join(f'`{name}: {max(1, steps // 10)}`' for name in unreached)}, a tenth of the steps, unless you want that.",
             severity="note",
         )
 
@@ -348,8 +344,7 @@ def _patient(recipe: Recipe, forecast: Forecast, section: str, steps: int | None
         )
         yield recipe.document.problem(
             (section, "early_stopping", "patience"),
-            f"Early stopping waits for {stopping.patience} evaluations without improvement, and stage `{forecast.stage.name}` has "
-            f"{evaluations}: it never ends early.",
+            f"Early stopping waits for {stopping.patience} evaluations without improvement, but stage `{forecast.stage.name}` has {evaluations}, so it never ends early.",
             f"Lower `patience`, or write {often}.",
             severity="note",
         )
@@ -364,9 +359,8 @@ def late(recipe: Recipe, forecasts: list[Forecast], preparations: Sequence[Prepa
     if usual <= limit < longest:
         yield recipe.document.problem(
             ("limits", "time"),
-            f"Training may take up to {units.duration(longest)}, and its limit is {stated}: it would end before it is done, with "
-            "its best model so far.",
-            f"Write `time: {units.at_least(longest)}`, unless that is meant.",
+            f"Training may take up to {units.duration(longest)}, but its limit is {stated}. It would end early, with its best model so far.",
+            f"Write `time: {units.at_least(longest)}`, unless you want that.",
             severity="note",
             mending=units.at_least(longest),
         )
@@ -407,11 +401,12 @@ def ended_by_deadline(
         others = f", and {len(late) - 1} other{'s' if len(late) > 2 else ''} too long as well" if len(late) > 1 else ""
         enough = math.ceil(most / 3600 * 1.1)
         trains = name not in {each.stage for each in preparations}
-        below = ", or set `limits.time` below it, so that training stops by itself with a model" if trains else ""
+        below = (
+            ", or set `limits.time` below it, so that training stops by itself and saves its model" if trains else ""
+        )
         yield recipe.document.problem(
             ("openshift", "deadline_hours"),
-            f"Stage `{name}` is expected to take {units.duration(longest.total_seconds)}, {units.duration(most)} "
-            f"at the most{others}, and its job is ended after {hours:g} hours.",
+            f"Stage `{name}` should take {units.duration(longest.total_seconds)}, at most {units.duration(most)}{others}, but its job is stopped after {hours:g} hours.",
             f"Write `deadline_hours: {enough}` or more{below}.",
             severity="note",
             mending=enough,

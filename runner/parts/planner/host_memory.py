@@ -14,7 +14,7 @@ def moments(workload: Workload) -> dict[str, int]:
     return {
         "weights that every process loads": loading(workload),
         "weights and state to save": saving(workload),
-        "state to go on from": resuming(workload),
+        "state to continue from": resuming(workload),
         "base model to merge with": merging(workload),
     }
 

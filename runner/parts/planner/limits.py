@@ -31,7 +31,7 @@ STATED_PARTS = {
 }
 # Below TOO_FEW the usual share of warmup is less than one step; ENOUGH is plenty for few rows.
 TOO_FEW, ENOUGH = 12, 100
-MORE_STEPS_OFFERED = f"`recipe plan` offers settings that make about {ENOUGH}."
+MORE_STEPS_OFFERED = f"`recipe plan` suggests settings that make about {ENOUGH}."
 
 
 def stated(recipe: Recipe) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def beyond_card(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
         yield _problem(
             recipe,
             "gpu_memory",
-            f"The limit is {stated(recipe)['gpu_memory']}, and {most.title} has {units.both(usable(most))} to use: it limits nothing.",
+            f"The limit is {stated(recipe)['gpu_memory']}, but {most.title} has {units.both(usable(most))}. It has no effect.",
             f"Write `gpu_memory: {usable(most) // 10**9} GB` or less, delete the line, or name the card that is meant.",
         )
 
@@ -63,7 +63,7 @@ def broken(recipe: Recipe, forecasts: list[Forecast]) -> list[Problem]:
     limits = stated(recipe)
     if not forecasts:
         why = f"there are no formulas for the scenario `{recipe.scenario}`"
-        kept = {"time": "Training keeps a limit of time even so; no plan can promise it."}
+        kept = {"time": "Training obeys a time limit anyway, but no plan can predict it."}
         judged = [setting for setting, limit in limits.items() if limit and setting in _JUDGED]
         return [_untold(recipe, setting, why, kept.get(setting, "Delete it.")) for setting in judged]
     problems: list[Problem] = []
@@ -79,7 +79,7 @@ def broken(recipe: Recipe, forecasts: list[Forecast]) -> list[Problem]:
         if untimed := next((each for each in forecasts if not (each.gpu and each.time)), None):
             unknown = f"the GPU `{untimed.stage.machines.gpu}` is not in the catalog"
             why = untimed.rows.source if untimed.gpu else unknown
-            problems.append(_untold(recipe, setting, why, "Mend that, or delete the limit."))
+            problems.append(_untold(recipe, setting, why, "Fix that, or delete the limit."))
         else:
             problems += judge(recipe, timed, limits[setting])
     return problems
@@ -90,7 +90,7 @@ _JUDGED = ("time", "gpu_memory", "gpu_memory_parts", "cost", "samples_per_second
 
 def _untold(recipe: Recipe, setting: str, why: str, hint: str) -> Problem:
     """The Problem that a limit cannot be judged."""
-    return _problem(recipe, setting, f"Whether this limit holds cannot be told: {why}.", hint)
+    return _problem(recipe, setting, f"This limit cannot be checked: {why}.", hint)
 
 
 def _problem(recipe: Recipe, setting: str, message: str, hint: str, holds: Any = None) -> Problem:
@@ -112,8 +112,8 @@ def _memory(recipe: Recipe, forecast: Forecast, limit: str, most: int) -> Iterat
     yield _problem(
         recipe,
         "gpu_memory",
-        f"Stage `{forecast.stage.name}` needs {units.both(need)} on each GPU, and the limit is {limit}. Most of it: {shown}.",
-        f"Write `gpu_memory: {holds}` where the card is yours alone. {OFFERED}" if forecast.fits else OFFERED,
+        f"Stage `{forecast.stage.name}` needs {units.both(need)} on each GPU, but the limit is {limit}. The largest parts: {shown}.",
+        f"Write `gpu_memory: {holds}` if the whole card is yours. {OFFERED}" if forecast.fits else OFFERED,
         holds,
     )
 
@@ -131,8 +131,8 @@ def _parts(recipe: Recipe, forecast: Forecast, limits: Mapping[str, str]) -> Ite
             yield _problem(
                 recipe,
                 f"gpu_memory_parts.{part}",
-                f"`{part}` takes {units.both(need)} in stage `{forecast.stage.name}`, and {text} are stated.",
-                f"Write `{part}: {holds}`, or change what it is made of; `recipe plan --details` shows every part.",
+                f"`{part}` needs {units.both(need)} in stage `{forecast.stage.name}`, but the limit is {text}.",
+                f"Write `{part}: {holds}`, or change the settings behind it. `recipe plan --details` shows every part.",
                 holds,
             )
 
@@ -142,27 +142,23 @@ def _time(recipe: Recipe, timed: list[Timed], limit: str) -> Iterator[Problem]:
     if need <= units.seconds(limit):
         return
     longest, gpu, time = max(timed, key=lambda each: each[2].total_seconds)
-    message = (
-        f"The run takes about {units.duration(need)} on {longest.stage.machines.world_size} × {gpu.title}, and the limit is "
-        f"{limit}: {time.steps:,} steps of {units.speed(time.step_seconds)} s, {units.speed(time.samples_a_second)} samples "
-        f"and {units.speed(time.tokens_a_second)} tokens a second."
-    )
+    message = f"The run takes about {units.duration(need)} on {longest.stage.machines.world_size} × {gpu.title}, but the limit is {limit}: {time.steps:,} steps of {units.speed(time.step_seconds)} s, {units.speed(time.samples_a_second)} samples and {units.speed(time.tokens_a_second)} tokens a second."
     holds = units.at_least(sum(time.range_seconds[1] for _, _, time in timed))
-    hint = f"Training itself stops at the limit with what it has learned by then; `time: {holds}` would let it end. {OFFERED}"
+    hint = f"Training stops at the limit and saves its model. `time: {holds}` would let it finish. {OFFERED}"
     yield _problem(recipe, "time", message, hint, holds)
 
 
 def _cost(recipe: Recipe, timed: list[Timed], limit: float) -> Iterator[Problem]:
     costs = [cost for forecast, _, _ in timed if (cost := forecast.cost) is not None]
     if len(costs) < len(timed):
-        hint = "Write `limits.price_per_gpu_hour`, or give `--price`."
-        yield _problem(recipe, "cost", "Whether this limit holds cannot be told: nobody has named a price.", hint)
+        hint = "Write `limits.price_per_gpu_hour`, or add `--price`."
+        yield _problem(recipe, "cost", "This limit cannot be checked: the price is unknown.", hint)
     elif (need := sum(costs)) > limit:
         hours = sum(forecast.gpu_hours or 0 for forecast, _, _ in timed)
         yield _problem(
             recipe,
             "cost",
-            f"The run costs about {need:.2f} ({hours:.1f} GPU hours at {timed[0][0].price:g}), and the limit is {limit:g}.",
+            f"The run costs about {need:.2f} ({hours:.1f} GPU hours at {timed[0][0].price:g}), but the limit is {limit:g}.",
             f"Write `cost: {math.ceil(need)}`, or choose a cheaper GPU. {OFFERED}",
             math.ceil(need),
         )
@@ -181,7 +177,7 @@ def _speed(recipe: Recipe, timed: list[Timed], limit: float) -> Iterator[Problem
     yield _problem(
         recipe,
         "samples_per_second",
-        f"Stage `{slowest.stage.name}` trains about {units.speed(pace)} samples a second, and {limit:g} are stated.",
+        f"Stage `{slowest.stage.name}` trains on about {units.speed(pace)} samples a second, but the limit asks for {limit:g}.",
         f"A sample takes {operations / 1e12:.3g} × 10^12 operations; {limit:g} a second are {operations * limit / 1e12:,.3g} × 10^12, "
         f"and {gpus} × {gpu.title} can at most do "
         f"{peak / 1e12:,.0f} × 10^12. Write `samples_per_second: {holds:g}`.",

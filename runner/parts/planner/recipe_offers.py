@@ -256,7 +256,7 @@ def _losses(before: Planned, after: Planned) -> Iterator[tuple[Loss, str]]:
         if old.steps and new.steps and _length(old.workload) != _length(new.workload)
     ]
     if fewer:
-        yield Loss.LEARNING, f"{sum(new for _, new in fewer):,} steps in place of {sum(old for old, _ in fewer):,}"
+        yield Loss.LEARNING, f"{sum((new for _, new in fewer)):,} steps instead of {sum((old for old, _ in fewer)):,}"
     for old, new in stages:
         yield from _losses_of(old, new)
     rarer = [new.time.checkpoints.between for old, new in stages if new.time and _every(old) != _every(new)]
@@ -280,13 +280,13 @@ def _losses_of(before: Forecast, after: Forecast) -> Iterator[tuple[Loss, str]]:
         yield Loss.ANOTHER_MODEL, "another model"
     rows = [work.batch_rows if isinstance(work, Workload) else work.effective_batch_size for work in (old, new)]
     if rows[0] != rows[1]:
-        yield Loss.LEARNING, f"steps of {rows[1] or '?'} rows in place of {rows[0] or '?'}"
+        yield Loss.LEARNING, f"steps of {rows[1] or '?'} rows instead of {rows[0] or '?'}"
     if not math.isclose(old.learning_rate, new.learning_rate):
-        yield Loss.LEARNING, f"learning rate {new.learning_rate:g} in place of {old.learning_rate:g}"
+        yield Loss.LEARNING, f"learning rate {new.learning_rate:g} instead of {old.learning_rate:g}"
     if before.time and after.time and _every(before) != _every(after):
         had, have = before.time.evaluations - 1, after.time.evaluations - 1
         if have < had:
-            yield Loss.LEARNING, f"the best of {have} evaluation{'s' if have > 1 else ''} in place of {had}"
+            yield Loss.LEARNING, f"the best of {have} evaluation{('s' if have > 1 else '')} instead of {had}"
     if new.precision != old.precision:
         yield Loss.EXACTNESS, f"in {new.precision}"
     if "8bit" in new.optimizer and "8bit" not in old.optimizer:

@@ -38,7 +38,7 @@ class Rows:
     training: int | None = None
     validation: int | None = None
     lengths: Lengths = UNKNOWN
-    source: str = "nobody has counted the rows; `--rows N` says how many there are"
+    source: str = "the number of rows is unknown; `--rows N` sets it"
     longest: int = 0
     longest_source: str = ""
 
@@ -148,7 +148,7 @@ def _found(data: Mapping[str, Any], folder: Path | None, samples: Sequence[Path 
         return replace(unknown, longest=longest[0], longest_source=longest[1])
     counted = sum(part.training or 0 for part in parts)
     if count and (unknown or count <= counted):
-        source = f"the recipe's `count`{f', their lengths from {sources}' if whole else ''}"
+        source = f"the recipe's `count`{(f', with lengths from {sources}' if whole else '')}"
         return Rows(count, None, whole, source, *longest)
     return Rows(counted, None, whole, sources, *longest)
 
@@ -221,7 +221,7 @@ def _local(path: Path, one: Mapping[str, Any], data: Mapping[str, Any]) -> Rows:
     try:
         there = rows.sample(path, one.get("split"), columns, images=data.get("kind") == "images")
     except row_files.Unreadable as error:
-        return Rows(source=f"{error}; `--rows N` says how many rows there are")
+        return Rows(source=f"{error}; `--rows N` sets the number of rows")
     return _sampled(
         there, one, data, f"the {there.unit} of {path}{', of which a part was read' if there.about else ''}"
     )
@@ -304,8 +304,8 @@ def rows_left_out(recipe: Recipe) -> Iterator[Problem]:
         for _, one in sets_of(home, section):
             lengths = of_catalog(catalogued(one) or {}, one)
             if lengths and (share := lengths.beyond(length)) > MOST_LEFT_OUT:
-                message = f"By the catalog about {share:.0%} of the rows of `{one['hub']}` are longer than {length:,} tokens, and are left out."
-                hint = "Raise `sequence_len`; `recipe prepare` counts in tokens, and stops where more than `max_lost_share` are lost."
+                message = f"According to the catalog, about {share:.0%} of the rows of `{one['hub']}` are longer than {length:,} tokens, and are left out."
+                hint = "Raise `sequence_len`. `recipe prepare` counts the tokens, and stops if more than `max_lost_share` of the rows are lost."
                 yield recipe.note(where, message, hint)
 
 
@@ -326,8 +326,8 @@ def enough_rows(recipe: Recipe) -> Iterator[Problem]:
             continue
         if count < (2 if data.get("validation_share") else 1):
             there = f"one {unit} alone" if count else f"no {unit}"
-            message = f"`{file}` has {there}, and some must be left to learn from and to measure on."
-            hint = f"Write more {unit}s; a hundred are a beginning."
+            message = f"`{file}` has {there}, too few to train on and to validate on."
+            hint = f"Add more {unit}s; start with a hundred."
             yield recipe.document.problem((*home, "path"), message, hint, severity="note" if count else "error")
 
 

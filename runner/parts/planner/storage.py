@@ -180,7 +180,7 @@ def _claims(document: Document, plan: Plan, forecasts: list[Forecast]) -> Iterat
             parts = ", ".join(f"{entry.what} {entry.size / GIB:.1f}" for entry in largest)
             yield document.problem(
                 ("openshift", "claims", index, "size_gib"),
-                f"The claim `{claim['name']}` has {stated} GiB, and the run writes {need / GIB:.1f} GiB to it ({parts}).",
+                f"The claim `{claim['name']}` has {stated} GiB, but the run writes {need / GIB:.1f} GiB to it ({parts}).",
                 f"Write `size_gib: {rounded(need)}`, leave the line out, or keep fewer checkpoints.",
                 severity="note",
                 mending=rounded(need),
@@ -196,7 +196,7 @@ def _machines(document: Document, plan: Plan, forecasts: list[Forecast]) -> Iter
             where, remedy = _more_memory(plan, -(-need // GIB))
             yield document.problem(
                 where,
-                f"Each {machine(plan)} has {machines.memory_gib:.1f} GiB of main memory, and needs about {need / GIB:.1f} GiB.",
+                f"Each {machine(plan)} has {machines.memory_gib:.1f} GiB of main memory, but needs about {need / GIB:.1f} GiB.",
                 remedy,
                 severity="note",
             )
@@ -212,12 +212,12 @@ def wanted_memory(plan: Plan, forecasts: list[Forecast]) -> int:
 def _more_memory(plan: Plan, gib: int) -> tuple[tuple[str, ...], str]:
     """The line that says how much memory a machine or pod has, and what gives it so much."""
     if not plan.place.on_cluster:
-        return ("machines", "memory"), f"Take machines with `memory: {gib} GiB` or more."
+        return ("machines", "memory"), f"Use machines with `memory: {gib} GiB` or more."
     have = f"{hardware.machine_gib(gib)} GiB"
     for section in ("limits", "requests"):
         if plan.site[section].get("memory"):
             return ("openshift", section, "memory"), f"Write `memory: {gib} GiB`, on machines with {have} or more."
-    return ("machines", "memory"), f"Take machines with `memory: {have}` or more; their pods can have {gib} GiB."
+    return ("machines", "memory"), f"Use machines with `memory: {have}` or more; their pods can then have {gib} GiB."
 
 
 # Leaving the loop and the group, and closing what is written.

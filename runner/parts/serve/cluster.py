@@ -149,7 +149,7 @@ def send(cluster: Cluster, manifests: list[Manifest], tell: Tell) -> None:
         return
     for manifest in manifests:
         cluster.apply(manifest, dry_run=True)
-    with accounted(lambda _: f"{named(service)} was not sent" + ("; the one from before goes on." if there else ".")):
+    with accounted(lambda _: f"{named(service)} was not sent" + ("; the old one continues." if there else ".")):
         for manifest in manifests:
             cluster.apply(manifest)
             tell(f"{named(manifest)} in `{meta['namespace']}`")

@@ -263,7 +263,7 @@ def header(plan: Plan, server: Serving) -> str:
     lines = [
         f"Made by recipe-runner from the recipe `{plan.name}` ({plan.fingerprint}): {server.gpus} × {server.gpu}. Change the "
         "recipe and render again.",
-        f"`recipe serve RECIPE --cluster` sends it and brings its port here; by hand: oc apply -f {FOLDER}/",
+        f"`recipe serve RECIPE --cluster` sends it and connects its port to your machine; manually: oc apply -f {FOLDER}/",
         f"Requests name the model {asked}; up to {server.concurrency} at a time, of {server.context:,} tokens each.",
         f"Its address in the cluster is https://{name}-predictor.{space}.svc.cluster.local:8443/v1, with a token in the header:",
         "  Authorization: Bearer $(oc whoami -t)",

@@ -117,8 +117,8 @@ def columns_of(name: str, texts: bool = False) -> list[str]:
             return known if known or not find_spec("datasets") or why_no_hub() else data_sets.hub_columns(asked)
         return []
     if not file.exists():
-        hint = "Paths start from this folder. A data set on the hub is OWNER/NAME, or OWNER/NAME:SUBSET."
-        raise Stop(f"There is no file `{file}`.", hint)
+        hint = "Paths start at this folder. A data set on the hub is OWNER/NAME, or OWNER/NAME:SUBSET."
+        raise Stop(f"The file `{file}` does not exist.", hint)
     if file.suffix == ".txt" or (file.is_dir() and texts):
         return []
     try:
@@ -210,7 +210,7 @@ class Answers:
             has = f"the column {listed(self.columns)} alone" if known else "no column"
             raise Stop(
                 f"`{self.data}` has {has}, and questions with answers are two.",
-                "Name another file, or say that it is plain text.",
+                "Name another file, or choose plain text.",
             )
         if {BETTER, WORSE} <= set(known):
             raise Stop(
@@ -251,7 +251,7 @@ class Answers:
         """What the answers change in the starter."""
         said = {**(self._of_data() if self.data else {}), **self._of_stages(), **self._of_place()}
         if self.system_prompt:
-            said["data.system_prompt"] = (self.system_prompt, "who the model is, in training and in asking")
+            said["data.system_prompt"] = (self.system_prompt, "who the model is, in training and when you ask it")
         if self.model or self.way.model:
             said["model.base"] = (self.base, "")
         return [Override(setting, None, value, BY, why) for setting, (value, why) in said.items()]
@@ -267,7 +267,7 @@ class Answers:
         guessed = ("", "") if self.form or self.of.rows == "conversations" else self.guessed
         question, answer = self.question or guessed[0], self.answer or guessed[1]
         if self.form or self.of.rows == "conversations":
-            return said | gone | {"data.form": (self.form, "what its rows look like")}
+            return said | gone | {"data.form": (self.form, "the form of its rows")}
         if self.of.rows == "questions" or replace(self, question=question).asked_in_words:
             asked = {"data.question": (question, ""), "data.answer": (answer, "")} if question and answer else {}
             return said | asked | ({"data.songs": (None, "")} if self.starts("data.songs") else {})
@@ -306,7 +306,10 @@ class Answers:
             said["machines.gpu"] = (self.gpu, "")
             card = catalog.gpu(self.gpu)
             if card and not card.bf16:
-                said["model.precision"] = (card.precision(bool(facts and facts.fp16)), "this card knows no bf16")
+                said["model.precision"] = (
+                    card.precision(bool(facts and facts.fp16)),
+                    "this card does not support bf16",
+                )
         count, gpus = self.count
         if gpus != self.starts("machines.gpus_per_node", 1):
             said["machines.gpus_per_node"] = (gpus, "GPUs in each machine")
@@ -324,7 +327,7 @@ class Answers:
                 said["nodes.output_dir"] = (self.results or SHARED, "results, on storage that all machines share")
         if self.where == "cluster":
             if facts and facts.gated:
-                said["openshift.hub_token_secret"] = (SECRET, "this model takes a token of the hub")
+                said["openshift.hub_token_secret"] = (SECRET, "this model needs a token for the hub")
             said["openshift.namespace"] = (self.namespace, "project on the cluster")
         return said
 
@@ -496,7 +499,7 @@ def finished(name: str, answers: Answers, sets: Iterable[Override] = ()) -> Draf
         return drafted(name, answers, [*_fitting(name, answers, sets), *sets])
     told: dict[str, Any] = {"description": (_described(answers), "")}
     if questions := _questions(name, answers):
-        told["demo.questions"] = (questions, "of rows kept for validation; asked before and after training")
+        told["demo.questions"] = (questions, "of rows held out for validation; asked before and after training")
     wishes = [Override(setting, None, value, copying.NEW, why) for setting, (value, why) in told.items()]
     fitting = _fitting(name, answers, [*wishes, *sets])
     return drafted(name, answers, [*fitting, *wishes, *sets])
@@ -537,8 +540,8 @@ def _fitting(name: str, answers: Answers, more: list[Override]) -> list[Override
         found = next((offer for offer in recipe_offers.of(planned) if _only_lines(offer)), None)
         if found is None:
             raise Stop(
-                f"`{answers.base}` has no room on {answers.gpu}, whatever else is changed.",
-                "Name a larger GPU or a smaller model; `recipe models` says what fits where.",
+                f"`{answers.base}` does not fit {answers.gpu}, whatever else is changed.",
+                "Name a larger GPU or a smaller model; `recipe models` shows what fits where.",
             )
         planned = again(*(replace(change, by=copying.NEW, why="so that it fits the GPU") for change in found.changes))
     if answers.of.keeps:
@@ -616,8 +619,8 @@ def _copied(named: Iterable[str], folder: Path, undo: ExitStack) -> list[Path]:
         there = sources.setdefault(file, file if file.exists() else folder / name)
         if not filecmp.cmp(there, folder / name, shallow=False):
             raise Stop(
-                f"The copy needs `{folder / name}` as `{file}`, and `{there}` is another file.",
-                "Make the copy in another folder, or move that file away.",
+                f"The copy needs `{folder / name}` as `{file}`, but `{there}` is another file.",
+                "Make the copy in another folder, or move that file.",
             )
     copied = [file for file, source in sources.items() if source != file]
     for file in copied:
@@ -658,7 +661,7 @@ def minimal_starter(source: str) -> Path:
     if source not in packaged.named():
         starter(source)
         raise Stop(
-            f"`--minimal` goes with a starter recipe, and `{source}` is a file.",
+            f"`--minimal` needs a starter recipe, but `{source}` is a file.",
             f"Name one: {listed(path.stem for path in packaged.starters())}.",
         )
     wanted = read(packaged.named()[source])
@@ -687,7 +690,7 @@ def _with_own_data(document: Document, changes: list[Override]) -> list[Override
             continue
         if change.after in (section.get(last), section.get("sample")):
             continue  # the recipe's own file, and the other lines are about it
-        why = "was about the data of before"
+        why = "belonged to the old data"
         words = () if "songs" in section else ("system_prompt",)
         about = (*OF_A_SOURCE, *VALIDATES, *words, *_stale_templates(document, section, change))
         gone = [name for name in about if name in section and name != last]
@@ -707,7 +710,7 @@ def _stale_questions(document: Document, change: Override) -> list[Override]:
     demo = document.lookup(("demo",))
     asked = [name for name in DEMO_QUESTIONS if name in demo] if isinstance(demo, dict) else []
     names = ["demo"] if asked and len(asked) == len(demo) else [f"demo.{name}" for name in asked]
-    return [Override(name, None, None, change.by, "asked about the data of before") for name in names]
+    return [Override(name, None, None, change.by, "asked about the old data") for name in names]
 
 
 def _columns(document: Document, section: Mapping[str, Any], change: Override) -> list[str]:
@@ -728,7 +731,7 @@ def _song_columns(document: Document, section: Mapping[str, Any], change: Overri
         return []
     home = change.setting.rpartition(".")[0] + ".songs"
     pairs = zip(("instruction", "lyrics"), guess(found), strict=True)
-    return [Override(f"{home}.{name}", None, column, change.by, "as the new file calls it") for name, column in pairs]
+    return [Override(f"{home}.{name}", None, column, change.by, "its name in the new file") for name, column in pairs]
 
 
 def _stale_templates(document: Document, section: Mapping[str, Any], change: Override) -> tuple[str, ...]:

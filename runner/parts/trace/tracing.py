@@ -99,7 +99,7 @@ def _said(error: Exception) -> str:
     function = str(getattr(error, "func", "")).removesuffix(".default")
     match type(error).__name__:
         case "DataDependentOutputException":
-            return f"its code goes on by the numbers in a tensor (`{function}`), and fake tensors have none."
+            return f"its code reads the numbers in a tensor (`{function}`), and fake tensors have none."
         case "DynamicOutputShapeException":
             return f"how large a tensor becomes depends on the numbers in another (`{function}`), and fake tensors have none."
     return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -87,13 +87,13 @@ def one_validation(recipe: Recipe) -> Iterator[Problem]:
     data = recipe.data
     given = [name for name in GIVES_VALIDATION if data.get(name)]
     if len(given) > 1:
-        message = f"`data` has {listed(given)}, and validation data comes from one place."
+        message = f"`data` has {listed(given)}, but validation data comes from one place."
         yield recipe.problem(("data", given[1]), message, "Keep one of these lines.")
     for name, source in VALIDATION.items():
         # A file goes with any list of data sets; a split is one of each.
         lacking = [home for home, one in recipe.data_sets() if not one.get(source)]
         if data.get(name) and lacking and not (name == "validation_path" and data.get("sets")):
-            message = f"`{name}` goes with `{source}`, and `{setting(lacking[0])}` has no `{source}`."
+            message = f"`{name}` needs `{source}`, but `{setting(lacking[0])}` has no `{source}`."
             hint = "Use `validation_share` to take a share of the documents instead."
             yield recipe.problem(("data", name), message, hint)
 
@@ -101,8 +101,8 @@ def one_validation(recipe: Recipe) -> Iterator[Problem]:
     trained = [(recipe.folder / name).resolve() for _, one in recipe.data_sets() if (name := one.get("path"))]
     same_file = file and (recipe.folder / file).resolve() in trained
     if same_file or (split and split == data.get("split")):
-        message = f"Validation is on the text that is trained, `{file if same_file else split}`, and would call best what learned it by heart."
-        hint = "Name another, or use `validation_share` to take a share of the documents."
+        message = f"Validation uses the training text, `{(file if same_file else split)}`, so the model that memorises it best would win."
+        hint = "Name another, or use `validation_share` to hold out a share of the documents."
         yield recipe.problem(("data", "validation_path" if same_file else "validation_split"), message, hint)
 
 
@@ -118,13 +118,13 @@ def before_data(recipe: Recipe, file: str | None) -> list[Override]:
 def _short_blocks(recipe: Recipe, one_file: bool) -> Iterator[Override]:
     """Short blocks, judged on documents that were not trained on. one_file: whether the text is one file by now,
     without one to validate on."""
-    yield rehearsal.substitute("resume_from", None, "a rehearsal begins anew")
+    yield rehearsal.substitute("resume_from", None, "a rehearsal starts from the beginning")
     yield rehearsal.substitute(
         "model.sequence_len", min(64, recipe.model.sequence_len), "short blocks make quick steps"
     )
     yield rehearsal.substitute("train.cross_entropy", "plain", "the fused and chunked ones are compiled for a GPU")
     if one_file and not recipe.data.validation_share:
-        why = "the text is one file, and learning is judged on documents that it did not see"
+        why = "the text is one file, and the rehearsal needs held-out documents"
         yield rehearsal.substitute("data.validation_split", None, why)
         yield rehearsal.substitute("data.validation_path", None, why)
         yield rehearsal.substitute("data.validation_share", 0.1, why)

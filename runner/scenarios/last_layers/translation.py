@@ -45,7 +45,7 @@ def trained_layers(recipe: Recipe) -> Iterator[Problem]:
         return
     layers, asked = recipe.model_facts.num_hidden_layers, recipe.train.last_layers
     if asked > layers:
-        message = f"`last_layers` is {asked}, and `{recipe.model.base}` has {layers} layers."
+        message = f"`last_layers` is {asked}, but `{recipe.model.base}` has {layers} layers."
         hint = f"Write at most {layers}; with `lm_head: true` that trains every weight of the model."
         yield recipe.problem("train.last_layers", message, hint)
     if asked == 0 and not recipe.train.lm_head:

@@ -116,7 +116,9 @@ def one_kind(recipe: Recipe) -> Iterator[Problem]:
         there += ["form"] if data.get("form") != "auto" else []
         if not there:
             continue
-        message = f"`{setting(home)}` names `songs` and also {listed(there)}; a row can be a song or a conversation, not both."
+        message = (
+            f"`{setting(home)}` names `songs` and also {listed(there)}, but a row is either a song or a conversation."
+        )
         yield recipe.problem((*home, there[0]), message, "Keep one of the two.", key=True)
 
 
@@ -125,19 +127,17 @@ def songs(recipe: Recipe) -> Iterator[Problem]:
     if not chosen:
         return
     if not sum(chosen.tasks.values()):
-        message = "No task has a share, so nothing would be asked."
+        message = "No task has a share, so no question would be asked."
         hint = f"Give at least one of {listed(chosen.tasks)} a share above 0."
         yield recipe.problem("data.songs.tasks", message, hint, key=True)
     named = templates.columns(chosen.instruction_form)
     if sorted(named) != sorted(PARTS) or templates.unclosed(chosen.instruction_form) is not None:
-        message = (
-            "The form of the instruction must name `[artist]` and `[genre]`, each once, and nothing else in brackets."
-        )
+        message = "The form of the instruction must contain `[artist]` and `[genre]`, each once, and nothing else in brackets."
         hint = "For example: Generate a song verse in the style of [artist] in the genre of [genre]."
         yield recipe.problem("data.songs.instruction_form", message, hint)
     if chosen.min_words > chosen.max_words:
         message = (
-            f"The shortest song has {chosen.min_words} words, and the longest {chosen.max_words}: none would be left."
+            f"The shortest song has {chosen.min_words} words, and the longest {chosen.max_words}. No song would remain."
         )
         hint = "Lower `min_words`, or raise `max_words`."
         yield recipe.problem("data.songs.min_words", message, hint)

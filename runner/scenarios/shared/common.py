@@ -192,7 +192,7 @@ def cadence_rule(validates: Callable[[Recipe], bool] = lambda recipe: True) -> C
                 if section.get("early_stopping"):
                     yield recipe.document.problem(
                         (name, "early_stopping"),
-                        "Early stopping goes by the validation loss, and the recipe has no validation data.",
+                        "Early stopping needs the validation loss, but the recipe has no validation data.",
                         "Write `validation_share: 0.02` under `data`, or delete `early_stopping`.",
                         key=True,
                     )
@@ -201,9 +201,8 @@ def cadence_rule(validates: Callable[[Recipe], bool] = lambda recipe: True) -> C
                 fitting = next(steps for steps in range(min(saving, evaluation), 0, -1) if evaluation % steps == 0)
                 yield recipe.document.problem(
                     (name, "save_steps"),
-                    f"A checkpoint every {saving:,} steps and an evaluation every {evaluation:,} are not in step: each evaluation has a "
-                    "checkpoint of its own, and others lie between them.",
-                    f"Write `save_steps: {fitting}`, which `eval_steps` is a multiple of, or leave it out.",
+                    f"There is a checkpoint every {saving:,} steps and an evaluation every {evaluation:,}. Each evaluation also writes a checkpoint, so checkpoints come at irregular steps.",
+                    f"Write `save_steps: {fitting}`, of which `eval_steps` is a multiple, or delete the line.",
                     mending=fitting,
                 )
 

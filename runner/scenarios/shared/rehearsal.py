@@ -62,14 +62,14 @@ def before_data(recipe: Recipe, file: str | None) -> list[Override]:
 def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Override]:
     """What stands in for the model and for how it is trained, once the rows are known. folder: of the run."""
     joined = "packing" in recipe.train and axolotl.joins_rows(recipe, recipe.train, accelerator=True)
-    mask = "; a mask keeps joined rows apart in its place" if joined else ""
+    mask = "; a mask keeps joined rows apart instead" if joined else ""
     model = (
         ("model.revision", None, "the twin is local"),
         ("model.trust_remote_code", None, "the twin brings no code"),
         ("model.precision", "fp32", "runs on any processor"),
         ("model.attention", "sdpa", f"FlashAttention needs a GPU{mask}"),
         ("distribution", "ddp", "one process shares nothing, and DeepSpeed and FSDP need GPUs"),
-        ("demo.max_new_tokens", min(40, recipe.demo.max_new_tokens), "a tiny model has little to say"),
+        ("demo.max_new_tokens", min(40, recipe.demo.max_new_tokens), "a tiny model writes little"),
     )
     base = substitute("model.base", str(folder / TWIN), _made(recipe))
     return [*substitutes(recipe, model), *training(recipe, rows), *adapter(recipe), base]
@@ -89,20 +89,19 @@ def judge(plan: Plan, summaries: list[Summary]) -> None:
         first, best, steps = summary.first_validation_loss, summary.best_validation_loss, summary.steps
         if steps < MIN_STEPS and not summary.early_stop:
             raise Stop(
-                f"The rehearsal made {steps} steps, and {MIN_STEPS} are needed to judge it.",
+                f"The rehearsal made {steps} steps, but needs {MIN_STEPS}.",
                 "Give it more rows with `--data`.",
             )
         if first is None or best is None:
             raise Stop(
-                f"The rehearsal of `{plan.name}` cannot be judged: it left no validation loss.",
-                "Look at the held-out rows, and at the log.",
+                f"The rehearsal of `{plan.name}` has no verdict, because it has no validation loss.",
+                "Check the held-out rows, and the log.",
             )
         gain = 1 - best / first if first else 0.0
         if gain < MIN_GAIN:
             raise Stop(
-                f"The rehearsal of `{plan.name}` did not learn: the validation loss went from {first:.3f} to {best:.3f}, "
-                f"{gain:.1%} better, and {MIN_GAIN:.0%} are needed.",
-                "Look at the prepared rows, and at what is trained.",
+                f"The rehearsal of `{plan.name}` did not learn: the validation loss went from {first:.3f} to {best:.3f}, {gain:.1%} better, but needs {MIN_GAIN:.0%}.",
+                "Check the prepared rows, and which tokens are trained.",
             )
 
 
@@ -110,7 +109,7 @@ def data(recipe: Recipe, file: str | None) -> list[Override]:
     """Rows from `--data`, else from the recipe's own file, else from its sample."""
     if file:
         asked = recipe.settings.get("demo") or {}
-        why = "asked about the data of before; the new validation rows are asked about"
+        why = "asked about the old data; the demo asks questions of new validation rows"
         ours = [substitute(f"demo.{name}", None, why) for name in DEMO_QUESTIONS if name in asked]
         return [*overrides.from_data_option(file), *ours]
     other = "`recipe rehearse … --data FILE`, or "
@@ -129,7 +128,7 @@ def sample(recipe: Recipe, home: Path_, data: Settings, other: str = "") -> list
     raise Stop(
         recipe.document.problem(
             home,
-            f"A rehearsal downloads nothing, and `{name}` names no local file.",
+            f"A rehearsal downloads nothing, but `{name}` names no local file.",
             f"Name one: {other}`{name}.sample` in the recipe.",
             key=True,
         )
@@ -187,8 +186,8 @@ def processes_for(recipe: Recipe, rows: PreparedRows) -> int:
 def on_processors(recipe: Recipe, processes: int) -> list[Override]:
     """What puts a recipe on the processors of this machine."""
     several = f"{processes} processes on the CPU, talking over gloo"
-    alone = "one process on the CPU; sharing steps as small as these takes longer than making them"
-    beside = substitute("sharding", None, "there is no GPU to make room on")
+    alone = "one process on the CPU; for steps as small as these, several would be slower"
+    beside = substitute("sharding", None, "there is no GPU to save memory on")
     return [
         *overrides.on_one_machine(recipe, processes, BY, several if processes > 1 else alone),
         *([beside] if recipe.settings.get("sharding") else []),
@@ -205,7 +204,7 @@ NEEDS_GPU: tuple[tuple[str, tuple[str, ...], Any, str], ...] = (
     ("speed.fused_cross_entropy", (), False, "compiled for a GPU"),
     ("speed.tf32", (), False, "numbers of a GPU"),
     ("distribution", (), "ddp", "one process shares nothing"),
-    ("sharding", (), None, "there is no GPU to make room on"),
+    ("sharding", (), None, "there is no GPU to save memory on"),
     ("*.precision", (), None, "processors compute in fp32"),
     ("*.optimizer", ("adamw_torch_fused", "adamw_bnb_8bit"), "adamw_torch", "the same steps without a GPU"),
     ("*.adapter", ("qlora",), "lora", "4-bit weights need a GPU"),
@@ -284,7 +283,7 @@ def training(recipe: Recipe, rows: PreparedRows) -> list[Override]:
 def any_improvement(home: str, section: Settings) -> Iterator[Override]:
     """Early stopping by whatever improvement. home: the section's name."""
     if section.get("early_stopping"):
-        yield substitute(f"{home}.early_stopping.min_improvement", 0, "a tiny model's losses are of another size")
+        yield substitute(f"{home}.early_stopping.min_improvement", 0, "a tiny model's losses have another size")
 
 
 def adapter(recipe: Recipe) -> list[Override]:
@@ -317,11 +316,7 @@ def _made(recipe: Recipe) -> str:
     """How the twin is made, as a person reads it."""
     facts, chat = recipe.facts, "chat_template" in recipe.data
     reads = "the runner's own English, also behind what training rows ask" if chat else "the runner's own English"
-    return (
-        f"a tiny twin: {layers(recipe)} of {facts.num_hidden_layers} layers, width {twin.WIDTH} of {facts.hidden_size:,}, a tokenizer "
-        f"of these rows; warmed up on {reads}, and on no {'answer' if chat else 'text of these'}; it says no word again as "
-        f"gladly (a repetition penalty of {twin.REPETITION_PENALTY:g})"
-    )
+    return f"a tiny twin: {layers(recipe)} of {facts.num_hidden_layers} layers, width {twin.WIDTH} of {facts.hidden_size:,}, a tokenizer of these rows; warmed up on {reads}, and on no {('answer' if chat else 'text of these')}; it avoids repeating words (a repetition penalty of {twin.REPETITION_PENALTY:g})"
 
 
 def shown(original: Recipe, made: list[Override], rows: PreparedRows) -> Iterator[str]:

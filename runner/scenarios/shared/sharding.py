@@ -112,10 +112,12 @@ def own_file(recipe: Recipe) -> Document | None:
     if not name:
         return None
     document = reading.read(
-        recipe.folder / str(name), "configuration", "Write the settings of DeepSpeed or FSDP into it."
+        recipe.folder / str(name), "configuration", "Write the settings of DeepSpeed or FSDP in it."
     )
     if not isinstance(document.data, dict):
-        raise Stop(Problem(document.file, 1, 1, "This file holds no settings.", "It is a mapping of names to values."))
+        raise Stop(
+            Problem(document.file, 1, 1, "This file contains no settings.", "It is a mapping of names to values.")
+        )
     return document
 
 

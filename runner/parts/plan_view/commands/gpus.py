@@ -59,7 +59,7 @@ def gpus(path: str | None, sets: tuple[str, ...], style: str) -> None:
             return
         table([("GPU", "HAS", "NEEDS", "TIME", ""), *map(_row, found)])
         say(
-            f"\nA stage of `{recipe.name}` needs so much of each GPU. `recipe plan {path} --set machines.gpu=GPU` says more."
+            f"\nThe GPU memory that a stage of `{recipe.name}` needs. `recipe plan {path} --set machines.gpu=GPU` shows more."
         )
         return
     every = [card for name in catalog.gpu_names() if (card := catalog.gpu(name))]
@@ -69,7 +69,7 @@ def gpus(path: str | None, sets: tuple[str, ...], style: str) -> None:
     titles = ("GPU", "MEMORY", "BF16", "TFLOPS", "BANDWIDTH", "BETWEEN GPUS", "CALLED")
     table([titles, *map(_facts, every)])
     say(
-        "\nMEMORY is what PyTorch can have of it, TFLOPS its dense rate in bf16, or else fp16. `recipe gpus RECIPE` says which have room."
+        "\nMEMORY is what PyTorch can use of it. TFLOPS is its dense rate in bf16, or fp16 without bf16. `recipe gpus RECIPE` shows which have room."
     )
 
 

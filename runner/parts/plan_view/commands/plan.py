@@ -39,19 +39,25 @@ MOST_MACHINES = 1024
 @click.option(
     "--machines", "counts", metavar="N,N…", help="Compare these counts of machines, e.g. 1,2,4 or 1,2,…,1024."
 )
-@click.option("--rows", type=click.IntRange(min=1), help="How many rows there are, where nobody has counted them.")
-@click.option("--apply", "taken", type=click.IntRange(min=1), metavar="N", help="Write offer N into the recipe.")
+@click.option("--rows", type=click.IntRange(min=1), help="The number of rows, if it is unknown.")
+@click.option("--apply", "taken", type=click.IntRange(min=1), metavar="N", help="Write suggestion N into the recipe.")
 @click.option(
     "--chart",
     "picture",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE.svg",
-    help="Draw memory and time.",
+    help="Draw memory and time to this SVG file.",
 )
 @click.option(
-    "--serve", "serves", is_flag=True, help="Say what a server of the trained model needs, in place of training."
+    "--serve", "serves", is_flag=True, help="Show what a server of the trained model needs, instead of training."
 )
-@click.option("--learn", "runs", multiple=True, metavar="DIR", help="A run of the recipe to learn from. Repeatable.")
+@click.option(
+    "--learn",
+    "runs",
+    multiple=True,
+    metavar="DIR",
+    help="A finished run of the recipe, for better estimates. Repeatable.",
+)
 def plan(
     path: str,
     sets: tuple[str, ...],
@@ -71,18 +77,18 @@ def plan(
     Pace and allocator slack of a card come from your own runs on it, where there were any: a run keeps them on the
     machine that it ran on, and `--learn` those of a run that was fetched."""
     if price is not None and not math.isfinite(price):
-        raise Stop(f"`--price {price}` is no price.", "For example: --price 2.50", code=2)
+        raise Stop(f"`--price {price}` is not a price.", "For example: --price 2.50", code=2)
     if taken and (sets or style == "json"):
         other = "--set" if sets else "--format json"
         hint = (
-            "Write what is set into the recipe first, or leave it out."
+            "Write the changes into the recipe first, or leave out `--set`."
             if sets
-            else "It shows a difference; leave that out."
+            else "It shows a difference. Leave out `--apply`."
         )
-        raise Stop(f"`--apply` writes into the recipe as it stands, and does not go with `{other}`.", hint, code=2)
+        raise Stop(f"`--apply` writes into the recipe as it is, so it excludes `{other}`.", hint, code=2)
     if picture and picture.suffix.lower() != ".svg":
         raise Stop(
-            f"`--chart` draws SVG, and `{picture}` is no name for that.", "For example: --chart plan.svg", code=2
+            f"`--chart` draws SVG, but `{picture}` does not end in .svg.", "For example: --chart plan.svg", code=2
         )
     nodes = _counts(counts)
     recipe = _open(path, sets, style)
@@ -90,7 +96,7 @@ def plan(
         others = {"--apply": taken, "--chart": picture, "--exact": exact, "--machines": counts}
         if unfit := [name for name, given in others.items() if given]:
             raise Stop(
-                f"`--serve` is about a server, and `{unfit[0]}` about training.", "Leave out one of the two.", code=2
+                f"`--serve` is about a server, but `{unfit[0]}` is about training.", "Leave out one of the two.", code=2
             )
         served: int = parts.hook("plan_server")(with_section(recipe, "serve", "--serve"), style == "json")
         return served
@@ -130,7 +136,7 @@ def plan(
     text.offered(found)
     for problem in (*planned.problems, *planned.notes):
         # The offers are printed above, or there are none.
-        said = "" if found else "No change that was tried makes all of it hold: name a larger GPU, or ask for less."
+        said = "" if found else "No change that was tried makes the recipe fit. Name a larger GPU, or ask for less."
         hint = problem.hint.replace(forecast.OFFERED, said)
         if found:
             hint = hint.replace(limits.MORE_STEPS_OFFERED, "")
@@ -142,7 +148,7 @@ def plan(
         then = ("plan", path, "--apply", "1") if found and not sets else ("plan", path, "--details")
         end("The recipe does not fit." if wrong else "The recipe can run, but the notes above apply.", *then)
     else:
-        end("It holds by all that is known here.", "rehearse", path)
+        end("The recipe fits, as far as this machine can tell.", "rehearse", path)
     return 1 if wrong else 0
 
 
@@ -157,12 +163,12 @@ def _apply(planned: Planned, found: list[Offer], taken: int) -> int:
             else f"They go from 1 to {len(found)}."
         )
         raise Stop(
-            f"There is no offer {taken} for `{planned.recipe.document.file}`.",
+            f"There is no suggestion {taken} for `{planned.recipe.document.file}`.",
             f"{known} `recipe plan` shows them, with the same options.",
         )
     edited = partial(copying.edited, says=partial(by_schema.sentence, planned.recipe.scenario))
     say(copying.rewrite(planned.recipe.document, found[taken - 1].changes, edited))
-    say(f"\nWritten. `recipe plan {planned.recipe.document.file}` says what it takes now.")
+    say(f"\nWritten. `recipe plan {planned.recipe.document.file}` shows the new plan.")
     return 0
 
 
@@ -171,7 +177,8 @@ def _draw(planned: Planned, file: Path) -> None:
         write_text(file, report.svg(planned))
     except OSError as error:
         raise Stop(
-            f"`{file}` cannot be written: {error.strerror}.", "Name a file in a folder that is yours behind `--chart`."
+            f"`{file}` cannot be written: {error.strerror}.",
+            "Name a file after `--chart`, in a folder where you may write.",
         ) from None
 
 
@@ -202,5 +209,5 @@ def _counts(given: str | None) -> list[int]:
     except (ValueError, IndexError, ZeroDivisionError):
         counts = [0]
     if any(not 1 <= count <= MOST_MACHINES for count in counts):
-        raise Stop(f"`--machines {given}` is no list of counts.", "For example: --machines 1,2,4", code=2)
+        raise Stop(f"`--machines {given}` is not a list of counts.", "For example: --machines 1,2,4", code=2)
     return counts

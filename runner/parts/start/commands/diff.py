@@ -54,7 +54,7 @@ def opened(name: str) -> Document:
         sealed = sorted([path / CONFIG / RECIPE_FILE, *path.glob(f"{CONFIG}/*/{RECIPE_FILE}")])
         there = next((file for file in sealed if file.is_file()), None)
         if there is None:
-            message = f"This folder is no run: it has no `{CONFIG}/{RECIPE_FILE}`."
+            message = f"This folder is not a run: it has no `{CONFIG}/{RECIPE_FILE}`."
             raise Stop(Problem(name, 0, 0, message, "Name a recipe, a starter, or the folder of a run."))
         return reading.read(there)
     starter = None if path.exists() else packaged.named().get(name)
@@ -181,8 +181,8 @@ def _cell(text: str) -> str:
 @click.command()
 @click.argument("before", metavar="A", shell_complete=complete_starter)
 @click.argument("after", metavar="B", shell_complete=complete_starter)
-@click.option("--plan", "plans", is_flag=True, help="Say what changes in memory, time, cost and emitted settings.")
-@click.option("--price", type=click.FloatRange(min=0), help="What one GPU costs an hour, for `--plan`.")
+@click.option("--plan", "plans", is_flag=True, help="Show what changes in memory, time, cost and generated settings.")
+@click.option("--price", type=click.FloatRange(min=0), help="The price of a GPU hour, for `--plan`.")
 @click.option(
     "--format", "style", type=click.Choice(["text", "json", "markdown"]), default="text", help="How to print it."
 )
@@ -207,4 +207,4 @@ def diff(before: str, after: str, plans: bool, price: float | None, style: str) 
                 say()
         one = f"{'One' if settings else 'No'} setting differs."
         say(f"{len(settings)} settings differ." if len(settings) > 1 else one)
-        end("What each needs a plan says.", "plan", after)
+        end("Run a plan for each to see what it needs.", "plan", after)

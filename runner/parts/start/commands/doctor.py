@@ -280,7 +280,7 @@ def packages(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iter
         yield Finding(OK, "packages", f"Python {machine.python}, {shown}")
     axolotl, written_for = machine.packages.get("axolotl"), catalog.AXOLOTL_VERSION
     if axolotl and axolotl != written_for and not images:
-        text = f"version {axolotl}, and the recipes are written for {written_for}"
+        text = f"version {axolotl}, but the recipes are written for {written_for}"
         yield Finding(PROBLEM, "axolotl", text, f"pip install axolotl=={written_for}")
     if recipe and recipe.model.get("attention") == "flash_attention_2":
         yield _flash_attention(machine)
@@ -288,7 +288,7 @@ def packages(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iter
         if version := machine.packages.get(name):
             yield Finding(OK, name, f"version {version}, for {why}")
         else:
-            yield Finding(PROBLEM, name, f"not installed, and the recipe needs it for {why}", extra)
+            yield Finding(PROBLEM, name, f"not installed, but the recipe needs it for {why}", extra)
 
 
 def _flash_attention(machine: Machine) -> Finding:
@@ -300,7 +300,7 @@ def _flash_attention(machine: Machine) -> Finding:
     if kernels and machine.flash_kernel:
         return Finding(OK, "flash-attn", f"the kernel in {machine.flash_kernel}, {why}")
     if kernels and machine.hub is None:
-        text = f"not installed; {FLASH_KERNEL} is fetched from the hub when training begins, {why}"
+        text = f"not installed; {FLASH_KERNEL} is downloaded from the hub when training begins, {why}"
         return Finding(WARNING, "flash-attn", text, mend)
     return Finding(PROBLEM, "flash-attn", f"not installed, and its kernel is not here either, {why}", mend)
 
@@ -379,13 +379,13 @@ def _links(machine: Machine, recipe: Recipe | None) -> Finding:
     if re.search(r"\bNV\d+\b", machine.links):
         return Finding(OK, "interconnect", "the GPUs reach each other over NVLink")
     if not machine.links:
-        text = "the driver does not say how the GPUs reach each other"
+        text = "the driver does not report how the GPUs are connected"
         return Finding(WARNING, "interconnect", text, "nvidia-smi topo -m")
     over = "the GPUs reach each other over PCIe"
     if recipe and not recipe.settings.knows("distribution"):
         return Finding(OK, "interconnect", f"{over}, which is enough for images")
     mend = "`distribution: ddp` where the model fits on each GPU"
-    return Finding(WARNING, "interconnect", f"{over}, and sharing weights takes long there", mend)
+    return Finding(WARNING, "interconnect", f"{over}, and sharing weights is slow there", mend)
 
 
 def _against_recipe(machine: Machine, recipe: Recipe, plan: Plan | None) -> Iterator[Finding]:
@@ -393,18 +393,20 @@ def _against_recipe(machine: Machine, recipe: Recipe, plan: Plan | None) -> Iter
     planned, here, count = recipe.machines, machine.cards[0], len(machine.cards)
     known = catalog.gpu(planned.gpu)
     if here.label != planned.gpu:
-        text = f"the recipe is planned for {known.title if known else planned.gpu}, and this is {here.name}"
+        text = f"the recipe is planned for {(known.title if known else planned.gpu)}, but this is {here.name}"
         yield Finding(WARNING, "GPU", text, f"machines.gpu={here.label}")
     if known and here.memory_gib < 0.9 * known.memory_gib:
-        text = f"{here.memory_gib:g} GiB, and the recipe is planned for {known.memory_gib} GiB"
+        text = f"{here.memory_gib:g} GiB, but the recipe is planned for {known.memory_gib} GiB"
         mend = "lower micro_batch_size, and raise gradient_accumulation_steps as much"
         yield Finding(PROBLEM, "GPU memory", text, mend)
     if count != planned.gpus_per_node:
-        text = f"{count} here, and the recipe plans {planned.gpus_per_node} a machine"
+        text = f"{count} here, but the recipe plans {planned.gpus_per_node} a machine"
         yield Finding(WARNING, "GPU", text, f"machines.gpus_per_node={count}")
     for kind, precision in (plan.facts.get("precision", {}) if plan else {}).items():
         if precision == "fp8" and not here.fp8:
-            yield Finding(PROBLEM, "FP8", f"{kind} is planned in FP8, and {here.name} has none", "model.precision=bf16")
+            yield Finding(
+                PROBLEM, "FP8", f"{kind} is planned in FP8, but {here.name} does not support it", "model.precision=bf16"
+            )
 
 
 def memory(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
@@ -415,20 +417,20 @@ def memory(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterat
     else:
         yield Finding(OK, "memory", text)
     if machine.shm_gib < 1:
-        text = f"/dev/shm has {machine.shm_gib:.2f} GiB, and NCCL and data workers need more"
+        text = f"/dev/shm has {machine.shm_gib:.2f} GiB, but NCCL and data workers need more"
         yield Finding(WARNING, "memory", text, "in a container: --shm-size=8g")
 
 
 def disk(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
     needed, text = needed_gib(recipe, plan), f"{machine.disk_gib:.0f} GiB free at {machine.folder}"
     if needed:
-        text = f"{text}; models and checkpoints take about {needed:.0f}"
+        text = f"{text}; models and checkpoints need about {needed:.0f}"
     if machine.disk_gib >= (needed or 20):
         yield Finding(OK, "disk", text)
     elif needed:
         yield Finding(PROBLEM, "disk", text, "free some, or use --out")
     else:
-        yield Finding(WARNING, "disk", text, "models take tens of GiB; free some space")
+        yield Finding(WARNING, "disk", text, "models need tens of GiB; free some space")
     if not os.access(folder := _existing(Path(machine.folder)), os.W_OK):
         yield Finding(PROBLEM, "disk", f"nothing can be written to {folder}", "another folder with --out")
 
@@ -437,7 +439,7 @@ def ports(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterato
     for port in machine.ports_taken:
         nodes = recipe and "nodes" in recipe.settings
         other = "choose another `nodes.port`" if nodes else f"set MASTER_PORT to a free one (not {port})"
-        yield Finding(WARNING, "port", f"{port} is taken by another program", f"end it, or {other}")
+        yield Finding(WARNING, "port", f"{port} is used by another program", f"end it, or {other}")
     if not machine.ports_taken:
         shown = " and ".join(map(str, machine.ports))
         yield Finding(OK, "port", f"{shown} {'is' if len(machine.ports) == 1 else 'are'} free")
@@ -449,7 +451,11 @@ def hub(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[
         mend = "local files instead of `hub`, or a network; a rehearsal needs neither"
         yield Finding(PROBLEM if reads else WARNING, "hub", machine.hub, mend)
         return
-    yield Finding(OK, "hub", f"it answers; {'logged in' if machine.token else 'no account, so nothing gated'}")
+    yield Finding(
+        OK,
+        "hub",
+        f"it answers; {('logged in' if machine.token else 'not logged in, so gated models are not available')}",
+    )
     for name, reason in machine.gated.items():
         if reason is None:
             yield Finding(OK, "hub", f"{name} can be read")
@@ -511,7 +517,7 @@ def doctor(path: str | None, sets: tuple[str, ...], out: str | None) -> int:
     )
     say("\n" + ", ".join(counts))
     if problems:
-        end("Mend the problems above.", "doctor", *([path] if path else []))
+        end("Fix the problems above.", "doctor", *([path] if path else []))
     else:
-        end("Nothing here stands in its way.", "rehearse", path or "RECIPE")
+        end("This machine is ready.", "rehearse", path or "RECIPE")
     return 1 if problems else 0

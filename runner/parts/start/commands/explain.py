@@ -100,7 +100,7 @@ def named(word: str, scenarios: tuple[str, ...]) -> list[str]:
     raise Stop(
         f"There is no setting `{word}`.",
         (f"Did you mean `{near}`? " if near else "")
-        + "docs/settings.md has all of them, and `recipe explain SECTION` those of one.",
+        + "docs/settings.md lists all settings; `recipe explain SECTION` lists those of a section.",
     )
 
 
@@ -245,8 +245,8 @@ def explain(setting: str, path: str | None, sets: tuple[str, ...], style: str) -
     for one in told:
         _show(one, called)
     if others:
-        say(f"Other settings of that name: {', '.join(_name(other) for other in others)}.")
-    end("What another value would take a plan says.", "plan", path or "RECIPE", "--set", f"{_name(first)}=VALUE")
+        say(f"Other settings with that name: {', '.join(_name(other) for other in others)}.")
+    end("Run a plan to see what another value would cost.", "plan", path or "RECIPE", "--set", f"{_name(first)}=VALUE")
 
 
 def _starter(told: list[Explained], sets: tuple[str, ...]) -> tuple[Recipe, str]:
@@ -296,7 +296,7 @@ def _show(one: Explained, called: str) -> None:
     else:
         refused = [each for each in one.beside if each.refused]
         ends = ":" if refused or one.here.refused else "."
-        say(f"By the plan neither memory nor time depends on it{ends}\n")
+        say(f"It affects neither memory nor time{ends}\n")
         for each in refused:
             say(f"  {each.shown}: {each.refused}\n")
     _places(one)
@@ -306,9 +306,9 @@ def _places(one: Explained) -> None:
     """The emitted lines that the first value that changes any has made others."""
     shown = next((each for each in one.beside if each.changed), None)
     if shown is None or not shown.changed:
-        say("No emitted file changes with any value that was tried.\n")
+        say("No value that was tried changes a generated file.\n")
         return
-    say(f"{'Left out,' if shown.value is None else f'With {shown.shown}'} these emitted lines are others:")
+    say(f"{('Leaving it out' if shown.value is None else shown.shown)} would change these generated lines:")
     for path, lines in shown.changed.items():
         for line in lines[:MOST_LINES]:
             say(f"  {path}: {line if len(line) <= WIDTH else line[:WIDTH] + ' …'}")

@@ -78,8 +78,8 @@ def licence(model: catalog.Model) -> str:
 
 
 @click.group(invoke_without_command=True)
-@click.option("--recipe", metavar="RECIPE", help="Whose lock file to show. Default: that of this folder.")
-@gpu_option("Show what fits on this card, with what it takes.")
+@click.option("--recipe", metavar="RECIPE", help="The lock file to show. Default: that of this folder.")
+@gpu_option("Show the models that fit this card, and what each needs.")
 @listing_option
 @click.pass_context
 def models(context: click.Context, recipe: str | None, card: str | None, style: str) -> None:
@@ -110,9 +110,7 @@ def models(context: click.Context, recipe: str | None, card: str | None, style: 
     if gpu:
         say(f"\nOf the {units.gib(gpu.usable_gib * 2**30)} of {gpu.name}, with one row at a time.")
     else:
-        say(
-            "\nThe smallest GPU with room for it, in bf16, with one row at a time. `recipe gpus` says what each card has."
-        )
+        say("\nThe smallest GPU that fits, in bf16, with one row at a time. `recipe gpus` shows what each card has.")
 
 
 def _row(model: catalog.Model, where: str, needs: Mapping[str, Need], sized: bool) -> tuple[str, ...]:
@@ -141,10 +139,12 @@ def _entry(model: catalog.Model, where: str, needs: Mapping[str, Need]) -> dict[
 
 @models.command()
 @click.argument("name", metavar="NAME|FOLDER")
-@click.option("--recipe", metavar="RECIPE", help="Write beside this recipe, for the revision that it names.")
+@click.option(
+    "--recipe", metavar="RECIPE", help="Write the lock file beside this recipe, for the revision that it names."
+)
 @click.option("--out", metavar="FILE", help=f"The lock file to write. Default: {lock.LOCK}, here or beside the recipe.")
 @click.option("--revision", metavar="R", help="Branch, tag or commit on the hub. Default: the recipe's, else main.")
-@click.option("--as", "known_as", metavar="NAME", help="What recipes call a folder, where that is not its path.")
+@click.option("--as", "known_as", metavar="NAME", help="What recipes call a folder, if that is not its path.")
 @click.pass_obj
 def add(
     before: str | None, name: str, recipe: str | None, out: str | None, revision: str | None, known_as: str | None
@@ -157,7 +157,7 @@ def add(
     """
     recipe = recipe or before  # which may also stand before `add`
     if recipe and out:
-        raise click.UsageError("`--recipe` and `--out` both say where to write; use one of them.")
+        raise click.UsageError("`--recipe` and `--out` both set where to write. Use one of them.")
     document = read(recipe) if recipe else None
     file = Path(recipe).parent / lock.LOCK if recipe else Path(out or lock.LOCK)
     if document and name.startswith("/") and not Path(name).is_dir():
@@ -172,9 +172,9 @@ def add(
     say(f"{file}: {model.id}" + (f" at {model.revision}" if model.revision else ""))
     say(f"{model.model_type}, {size(model)} parameters, licence {licence(model)}.")
     if model.model_type not in parameters.FAMILIES:
-        say("There are no formulas for its architecture: `recipe plan` will say so, and name those that it knows.")
-    say(f"Recipes beside it may now say `base: {model.id}` under `model`. Keep the file under version control.")
-    end(f"`{model.id}` is known to the recipes beside {file}.", "check", recipe or "RECIPE")
+        say("There are no formulas for its architecture, so `recipe plan` has no figures for it.")
+    say(f"Recipes beside it can now use `base: {model.id}` under `model`. Keep the file under version control.")
+    end(f"Recipes beside {file} can now use `{model.id}`.", "check", recipe or "RECIPE")
 
 
 def written(file: Path, name: str, revision: str, known_as: str | None = None) -> catalog.Model:
@@ -182,8 +182,8 @@ def written(file: Path, name: str, revision: str, known_as: str | None = None) -
     known_as: what recipes call a folder, where that is not its path. Raises Stop where it cannot be."""
     if (known_as or name) in catalog.model_ids():
         raise Stop(
-            f"`{known_as or name}` is in the catalog, which is looked at first.",
-            "It needs no lock. `revision` under `model` holds a recipe to one commit of it.",
+            f"`{known_as or name}` is in the catalog, which comes first.",
+            "It needs no lock. `revision` under `model` fixes one commit of it.",
         )
     if unsuitable := catalog.unsuitable(known_as or name):
         raise Stop(*unsuitable.refusal(known_as or name))
@@ -195,12 +195,10 @@ def written(file: Path, name: str, revision: str, known_as: str | None = None) -
     elif name.startswith("/"):
         raise Stop(
             f"There is no folder `{name}` on this machine.",
-            f"Is it on a claim? Then `recipe models add {name} --recipe RECIPE` reads it there, with a recipe that names the "
-            f"claim. Without a cluster: copy its `config.json` and `tokenizer_config.json` into a folder, and "
-            f"`recipe models add FOLDER --as {name}`.",
+            f"If it is on a claim, `recipe models add {name} --recipe RECIPE` reads it there, with a recipe that names the claim. Without a cluster, copy its `config.json` and `tokenizer_config.json` into a folder, and run `recipe models add FOLDER --as {name}`.",
         )
     elif known_as:
-        raise Stop("`--as` is for a folder: a model on the hub has its name.", "Leave it out.", code=2)
+        raise Stop("`--as` is for a folder. A model on the hub has its own name.", "Leave it out.", code=2)
     else:
         model = on_hub(name, revision)
     lock.add(file, model.id, lock.entry_of(model, revision))
@@ -231,8 +229,8 @@ def on_hub(name: str, revision: str) -> Model:
         model = described(name, fetch)
     except GatedRepoError:
         raise Stop(
-            f"`{name}` is gated: its licence must be accepted before its files can be had.",
-            f"Accept it at https://huggingface.co/{name}, then `hf auth login`, or set HF_TOKEN.",
+            f"`{name}` is gated: you must accept its licence before you can download its files.",
+            f"Accept it at https://huggingface.co/{name}. Then run `hf auth login`, or set HF_TOKEN.",
         ) from None
     except RevisionNotFoundError:
         raise Stop(
@@ -244,8 +242,8 @@ def on_hub(name: str, revision: str) -> Model:
         raise Stop(f"`{name}` is neither a folder here nor a name on the hub.", _near(name)) from None
     except (HTTPError, OSError) as error:
         raise Stop(
-            f"The hub cannot be asked for `{name}`: {(str(error).strip() or type(error).__name__).splitlines()[0]}",
-            "Check the network, and HF_ENDPOINT where you have a hub of your own; or name a folder that holds the model.",
+            f"The hub cannot be asked about `{name}`: {(str(error).strip() or type(error).__name__).splitlines()[0]}",
+            "Check the network, and HF_ENDPOINT if you have your own hub. Or name a folder with the model.",
         ) from None
     licences = [tag.partition(":")[2] for tag in facts.tags or () if tag.startswith("license:")]
     return replace(model, revision=facts.sha or "", licence=" ".join(licences), gated=bool(facts.gated))
@@ -254,7 +252,7 @@ def on_hub(name: str, revision: str) -> Model:
 def _near(name: str) -> str:
     near = near_model(name)
     known = f"Did you mean `{near}`? That one is in the catalog. " if near else ""
-    return f"{known}Check the name; a private model needs `hf auth login`, or HF_TOKEN."
+    return f"{known}Check the name. A private model needs `hf auth login`, or HF_TOKEN."
 
 
 def _instead(name: str) -> str:
@@ -266,4 +264,4 @@ def _instead(name: str) -> str:
         HfApi().dataset_info(name)
     except (HTTPError, OSError):
         return _near(name)
-    return "That is the name of a dataset. A recipe names it under `data.hub`; `model.base` is to be a model."
+    return "This is a data set. A recipe names it under `data.hub`; `model.base` must be a model."

@@ -79,22 +79,24 @@ class Question:
             if said in known:
                 return said
             what = WORDS[self.name].format(answers.of.title.lower())
-            hint = f"{did_you_mean(said, known)}It can be {listed(known, 'or')}."
-            raise Stop(f"`{said}` is no {what}.", hint)
+            hint = f"{did_you_mean(said, known)}Use {listed(known, 'or')}."
+            raise Stop(f"`{said}` is not a valid {what}.", hint)
         return VALUES[self.name](answers, said) if self.name in VALUES else said
 
 
 def _count(said: str, option: str, most: int) -> int:
     if said.isdecimal() and 1 <= int(said) <= most:
         return int(said)
-    raise Stop(f"`{said}` is no count.", f"Write a whole number from 1 to {most:,}, for example `{option} 1`.")
+    raise Stop(f"`{said}` is not a count.", f"Write a whole number from 1 to {most:,}, for example `{option} 1`.")
 
 
 def _numbers(answers: Answers, said: str) -> tuple[int, ...]:
     found = said.replace(",", " ").split()
     if found and all(map(str.isdecimal, found)) and len(set(found)) == len(found):
         return tuple(map(int, found))
-    raise Stop(f"`{said}` are no numbers of GPUs.", "Write them as nvidia-smi has them, for example `--numbers 2,3`.")
+    raise Stop(
+        f"`{said}` is not a list of GPU numbers.", "Write them as nvidia-smi has them, for example `--numbers 2,3`."
+    )
 
 
 def _file(answers: Answers, said: str) -> str:
@@ -103,7 +105,7 @@ def _file(answers: Answers, said: str) -> str:
     if answers.of.rows == "conversations" and there and not found.form:
         forms = "; ".join(f"{listed(columns)} ({form})" for form, columns in COLUMNS.items())
         raise Stop(
-            f"The columns of `{said}` are {listed(there)}, which no form of conversations has.",
+            f"The columns of `{said}` are {listed(there)}, which match no form of conversations.",
             f"Say `questions` where one column asks and another answers, or give the rows the columns of a form: {forms}.",
         )
     if answers.of.rows in ("questions", "songs") and not found.form:
@@ -243,14 +245,14 @@ def _through(name: str, answers: Answers, given: Mapping[str, str], there: bool,
         settled = said or not there or (one.name in CHOICES and len(CHOICES[one.name](answers)) == 1)
         if not one.asked(answers):
             if said:
-                raise Stop(f"`{one.called}` does not go with what else is said of it.", "Leave it out.", code=2)
+                raise Stop(f"`{one.called}` does not fit the other answers.", "Leave it out.", code=2)
         elif settled:
             if said := said or one.proposed(answers):
                 answers = _taken(one, name, answers, said)
             elif not one.open(answers):
                 raise Stop(
                     f"`recipe new` without `--from` needs `{one.called}`: {one.help[0].lower()}{one.help[1:]}",
-                    "In a terminal it asks for what is missing.",
+                    "In a terminal, `recipe new` asks for what is missing.",
                     code=2,
                 )
         else:
@@ -300,7 +302,7 @@ def _looked(name: str, answers: Answers) -> bool:
         _say(stop)
         return False
     if here and not found:
-        say(f"No row of `{answers.data}` says anything that can be learned. Name another file, or other columns.\n")
+        say(f"No row of `{answers.data}` can be trained on. Name another file, or other columns.\n")
         return False
     if found:
         say(f"\nThe first rows, as {answers.base} would see them:")
@@ -339,14 +341,14 @@ def as_command(name: str, answers: Answers, sets: tuple[str, ...]) -> str:
     "--from",
     "source",
     metavar="RECIPE",
-    help="A starter recipe's name, or any recipe file. Without it, a terminal is asked.",
+    help="A starter recipe's name, or any recipe file. Without it, you are asked in the terminal.",
     shell_complete=complete_starter,
 )
 @click.option(
     "--minimal",
     "short",
     is_flag=True,
-    help="Take the minimal starter of that starter's scenario instead: on the same data, where there is one.",
+    help="Use the minimal starter of that starter's scenario instead, with the same data where possible.",
 )
 @set_option
 @options
@@ -359,7 +361,7 @@ def new(name: str, source: str | None, short: bool, sets: tuple[str, ...], **ans
     name = name.removesuffix(".yaml")
     if not JOB_NAME.match(name):
         raise Stop(
-            f"A recipe cannot be called `{name}`.",
+            f"A recipe cannot have the name `{name}`.",
             "A name has lower-case letters, digits and `-`, starts with a letter, and has at most 53 characters.",
         )
     given = {each: said for each, said in answers.items() if said}
@@ -367,14 +369,14 @@ def new(name: str, source: str | None, short: bool, sets: tuple[str, ...], **ans
         raise click.MissingParameter(param_hint="'--from'", param_type="option")
     if source and given:
         raise Stop(
-            "`--from` copies a recipe as it is, and does not go with answers about another one.",
-            "Use `--set` beside it, or leave `--from` out.",
+            "`--from` copies a recipe as it is, so it excludes answers about a new one.",
+            "Use `--set` with it, or leave out `--from`.",
             code=2,
         )
     if short and source is None:
-        raise Stop("`--minimal` goes with `--from`.", "Leave it out.", code=2)
+        raise Stop("`--minimal` needs `--from`.", "Leave it out.", code=2)
     if Path(f"{name}.yaml").exists():
-        raise Stop(f"`{name}.yaml` is there already.", "Choose another name, or delete it first.")
+        raise Stop(f"`{name}.yaml` already exists.", "Choose another name, or delete it first.")
     wished, said = changing.from_options(sets), None
     if source:
         origin = drafting.minimal_starter(source) if short else drafting.starter(source)
@@ -386,12 +388,12 @@ def new(name: str, source: str | None, short: bool, sets: tuple[str, ...], **ans
     copied = drafting.write(made, origin)
     if not said:
         called = f"minimal/{origin.stem}" if short else source
-        say(f"{made.target}: a copy of {called}. Edit it, then: recipe check {made.target}")
+        say(f"{made.target}: a copy of {called}. Edit it, then run: recipe check {made.target}")
         for change in changing.apply(made.origin, made.changes)[1]:
             if change.setting not in {own.setting for own in (*made.wished, *made.moved)}:
                 say(f"{change}")
     for file in copied:
-        say(f"{file}: goes with it")
+        say(f"{file}: copied with it")
     for problem in made.mended_later:
         say(f"\nStill to do: {problem.message}\n{problem.hint}")
     if said:
@@ -405,5 +407,5 @@ def _answered(made: Draft, said: Answers, sets: tuple[str, ...]) -> None:
         say(f"\n{problem}")
     say(f"\nThe same without questions:\n  {as_command(made.recipe.name, said, sets)}")
     if secret:
-        say(f"`{said.base}` is gated: accept its licence on the hub, and write a token into the secret `{secret}`.")
-    end(f"{made.target} is made from your answers, and checked.", "rehearse", str(made.target))
+        say(f"`{said.base}` is gated: accept its licence on the hub, and save a token in the secret `{secret}`.")
+    end(f"{made.target} is written from your answers, and checked.", "rehearse", str(made.target))
