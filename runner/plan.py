@@ -390,7 +390,7 @@ def flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
             yield from flat(item, f"{name}.{key}" if name else str(key))
     elif isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
         if name.endswith(".sets") and len(value) == 1:
-            # A data set that is the only one stands in its section itself, as in most recipes.
+            # A data set that is the only one is in its section itself, as in most recipes.
             yield from flat(value[0], name.removesuffix(".sets"))
             return
         for index, item in enumerate(value):

@@ -32,7 +32,7 @@ def _stage(plan: Plan, stage: Stage, targets: tuple[str, ...]) -> list[Artifact]
 def emit(recipe: Recipe, names: tuple[str, ...] = ()) -> list[Artifact]:
     """The files of the wanted targets, or of all that the recipe names. Pure: the same recipe gives the same bytes.
 
-    What is for plain machines names other folders than what is for the cluster, and lies in a folder of its own.
+    What is for plain machines names other folders than what is for the cluster, and is in a folder of its own.
     Raises Stop where the recipe lacks a target's section.
     """
     names = names or named(recipe)

@@ -56,7 +56,8 @@ def hardware() -> str:
         *basis,
         "```",
         "",
-        "An error is planned over measured, less 1. The range in brackets behind a figure comes from such errors. The plan's page lists [what is",
+        "The error is the planned value divided by the measured one, minus 1. The range in brackets after a figure comes from such errors. The
+plan's page lists [what is",
         "least certain](plan.md#what-is-least-certain).",
         "",
         "## Which card for which model",
@@ -77,7 +78,8 @@ def hardware() -> str:
         "",
         "## How long the starters take",
         "",
-        "On the machines that the recipe names, with another card in each: likely time, and the range. `-` means that its rows do not fit there as it is written.",
+        "Each cell shows the likely time, and its range, on the recipe's own machines (machines × GPUs in brackets), as if each had that card. `-`
+means that the recipe's rows do not fit on that card unless you change the recipe.",
         "",
     ]
     names = [name for name, path in packaged.named().items() if path in packaged.starters()]
@@ -94,7 +96,7 @@ def hardware() -> str:
         "Cards before Ampere (T4, V100) have no bf16 and no FlashAttention: `recipe check` says at its lines what a recipe then writes.",
         "Where the network between machines is not known, it is assumed, and the range is that much wider.",
         "",
-        "The same of a recipe and a card of your own:",
+        "To see the same for your own recipe and card:",
         "",
         "```sh",
         "recipe gpus recipes/lyrics.yaml              # memory and time on each card; without a recipe, what each card is",
@@ -195,7 +197,7 @@ def songs() -> str:
         f"| 1,000 songs a second | {hoped:,} | {cards[0]:.0f} | {hoped / now:.0f} |",
         f"| an epoch in a minute | {epoch:,.0f} | {cards[1]:.0f} | {epoch / now:.0f} |",
         "",
-        "The last column leaves out that machines talk to each other, read and save. With them, more machines soon bring nothing:",
+        "The last column leaves out the time that machines need to communicate, read and save. With that time, more machines soon gain nothing:",
         "",
         "```sh",
         "recipe plan recipes/lyrics.yaml --machines 1,2,4,…,1024",
@@ -208,7 +210,7 @@ def songs() -> str:
         f"Two epochs take {units.duration(time['total_seconds'])} on one L40S. The fastest card of the catalog, {faster.title}, takes {units.duration(best.time.total_seconds)}:",
         f"{best.time.samples_a_second:.0f} songs a second. No setting that leaves the model and the songs as they are comes near a thousand.",
         "",
-        "## What can be had instead",
+        "## What is possible instead",
         "",
         f"- **A demo in minutes**: fewer songs. `minimal/lyrics-demo` takes {short['stages'][0]['rows']['training'] + short['stages'][0]['rows']['evaluation']:,} songs and {units.duration(short['all_stages']['total_seconds'])} on the same card.",
         "- **A rehearsal in a minute**, without a GPU: all of it, with a tiny model.",

@@ -65,7 +65,7 @@ def _troubles() -> str:
         "# When something goes wrong",
         "",
         GENERATED,
-        "Give it to `recipe why`, whatever it is: a recipe, a run's folder, a file with a log, or what `oc` says.",
+        "Give `recipe why` what you have: a recipe, a run's folder, a log file, or the output of `oc`.",
         "",
         "```sh",
         "recipe why runs/my-demo",

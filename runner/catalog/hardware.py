@@ -80,7 +80,7 @@ def label_of(name: str) -> str:
     return name.replace(" ", "-")
 
 
-# The label of this machine's processor where it trains in place of a GPU, and the file that has its facts once the planner
+# The label of this machine's processor where it trains instead of a GPU, and the file that has its facts once the planner
 # has measured them.
 PROCESSOR, MEASURED = "processor", "processor.json"
 

@@ -191,7 +191,7 @@ def cached_model(name: str, revision: str) -> Model | None:
     try:
         commit = ref.read_text(encoding="utf-8").strip() if ref.is_file() else revision
         config = json.loads((cached / "snapshots" / commit / "config.json").read_text(encoding="utf-8"))
-        # It lies on the hub all the same, and so does code that comes with it.
+        # It is on the hub all the same, and so does code that comes with it.
         return replace(from_config(name, config), source=f"config.json of {name} in the hub's cache")
     except (*NO_GEOMETRY, OSError):
         return None
@@ -240,9 +240,9 @@ def from_config(name: str, config: Mapping[str, Any]) -> Model:
         max_position_embeddings=config["max_position_embeddings"],
         tied=config.get("tie_word_embeddings", False),
         linear=tuple(kin.get("linear", ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"))),
-        # Where transformers has the class itself, code that lies beside the weights (Phi) is not used.
+        # Where transformers has the class itself, code that is beside the weights (Phi) is not used.
         custom_code=bool(code) and not kin,
-        # `owner/name--module.Class` means that the code lies in another repository than the weights.
+        # `owner/name--module.Class` means that the code is in another repository than the weights.
         remote_code=any("--" in place for place in code),
         usual_glu=_usual_glu(config),
         source=f"{name}/config.json",
@@ -304,7 +304,7 @@ class ChatTemplate:
     that of the answering role, where it is another; end: the token that ends it; assistant: what the answering role is
     called. tokens: those that the tokenizer must have as one token each. begin: what stands before the first message,
     where the model's own tokenizer writes that. system: a system prompt, as `{content}`, where it has no turn of its
-    own: it then stands in the next question, before its words.
+    own: it then is in the next question, before its words.
     """
 
     axolotl: str

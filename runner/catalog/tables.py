@@ -87,7 +87,7 @@ def fused_kernels(model_type: str) -> dict[str, bool]:
 @cache
 def fused_loss_models() -> frozenset[str]:
     """The model types whose last layer and cross-entropy Axolotl can compute as one, through liger-kernel 0.8.1, so
-    that the logits never lie in memory (tests compare them with the package itself)."""
+    that the logits never are in memory (tests compare them with the package itself)."""
     return frozenset((HERE / "fused-loss-models.txt").read_text(encoding="utf-8").split())
 
 

@@ -35,7 +35,7 @@ def known(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.note("model.base", message, hint)
 
 
-# What a `config.json` says of a model's shape; the other lines of a lock a person may have mended.
+# What a `config.json` says of a model's shape; the other lines of a lock a person may have fixed.
 SHAPE = (
     *("model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
     *("num_key_value_heads", "head_dim", "vocab_size", "max_position_embeddings", "tied", "custom_code"),
@@ -43,7 +43,7 @@ SHAPE = (
 
 
 def as_locked(recipe: Recipe) -> Iterator[Problem]:
-    """A folder that lies here is still the model that the lock file has of it."""
+    """A folder that is here is still the model that the lock file has of it."""
     if "base" not in (recipe.settings.get("model") or {}) or recipe.model.base in catalog.model_ids():
         return
     base, folder = recipe.model.base, recipe.base_folder
@@ -188,7 +188,7 @@ def own_template(recipe: Recipe) -> Iterator[Problem]:
 
 
 def advised_precision(recipe: Recipe) -> str:
-    """The precision to write in place of one that does not fit the recipe's GPU or model."""
+    """The precision to write instead of one that does not fit the recipe's GPU or model."""
     gpu, facts = catalog.gpu(recipe.machines.gpu), recipe.model_facts
     known = by_schema.part(recipe.scenario, "model.precision").get("enum", ())
     fp16 = "fp16" in known and (facts is None or facts.fp16)

@@ -199,7 +199,7 @@ WARMUPS = {"warmup_steps": "warmup_ratio", "warmup_ratio": "warmup_steps"}
 
 
 def advanced_settings(recipe: Recipe) -> Iterator[Problem]:
-    """Axolotl drops settings that it does not know without a word, and refuses values only when training starts."""
+    """Axolotl drops settings that it does not know without a message, and refuses values only when training starts."""
     schema = catalog.axolotl_settings()
     known = schema["properties"]
     for home, extra in (recipe.settings.get("advanced") or {}).items():
@@ -238,7 +238,7 @@ def needs_gpus(recipe: Recipe) -> Iterator[Problem]:
 
 
 def offload_places(recipe: Recipe) -> Iterator[Problem]:
-    """What cannot lie beside the GPUs: each way of sharing knows its own places."""
+    """What cannot are beside the GPUs: each way of sharing knows its own places."""
     section = recipe.settings.get("sharding")
     if not section:
         return
@@ -282,7 +282,7 @@ def _fsdp(recipe: Recipe, placed: Mapping[str, str]) -> Iterator[Problem]:
 
 
 def offload_disk(recipe: Recipe) -> Iterator[Problem]:
-    """What lies on a disk needs a folder that the process can write to."""
+    """What is on a disk needs a folder that the process can write to."""
     section = recipe.settings.get("sharding")
     if not section:
         return

@@ -50,7 +50,7 @@ def one_source(recipe: Recipe) -> Iterator[Problem]:
 
 
 def once(recipe: Recipe) -> Iterator[Problem]:
-    """No data set stands in a list twice: its rows would be read again and taken for duplicates, or weigh double."""
+    """No data set is in a list twice: its rows would be read again and taken for duplicates, or weigh double."""
     for home, data in recipe.data_sections:
         seen: dict[tuple[str | None, ...], Path_] = {}
         for path, one in sets_of(home, data):
@@ -281,7 +281,7 @@ _OF_HUB = ("revision", "subset", "split", "test_split")
 
 
 def left_over(recipe: Recipe) -> Iterator[Problem]:
-    """Lines about the hub that stand beside a file say nothing."""
+    """Lines about the hub that are beside a file say nothing."""
     for home, section in recipe.data_sets():
         path = section.get("path")
         if not path or section.get("hub"):

@@ -18,7 +18,7 @@ from runner.tools import packaged
 from runner.tools.problem import Interrupted, Stop, report_bug
 from runner.tools.process import ensure_home
 
-# The core's own, each with its module here and what `recipe --help` says of it. A part's stand in its table.
+# The core's own, each with its module here and what `recipe --help` says of it. A part's are in its table.
 CORE = {
     "list": ("show", "List the starter recipes."),
     "show": ("show", "Print a recipe with every default and where it comes from."),

@@ -22,7 +22,7 @@ from runner.recipe.recipe import Recipe
 from runner.tools.names import listed
 from runner.tools.problem import Problem, Stop
 
-# What a shell may put in place of a word that is begun: files, settings and the catalog's names, by click's own completion.
+# What a shell may put instead of a word that is begun: files, settings and the catalog's names, by click's own completion.
 Completing = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
@@ -92,7 +92,7 @@ def _scenarios(context: click.Context) -> Sequence[str]:
     from runner.tools import packaged
     from runner.tools.problem import Stop
 
-    # What click could not place yet, because the option before it still lacks its value, stands in `args`.
+    # What click could not place yet, because the option before it still lacks its value, is in `args`.
     words = [context.params.get("path"), context.params.get("source"), *context.args]
     files = (packaged.named().get(str(word), Path(str(word))) for word in words if word)
     scenario = None

@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 
 from runner.tools.problem import Stop
 
-# Who prepares the kinds of data that several scenarios may name; a scenario's own stand in its folder.
+# Who prepares the kinds of data that several scenarios may name; a scenario's own are in its folder.
 PREPARERS = {
     "chat": "runner.data.chat",
     "lyrics": "runner.data.chat",
     "plain-text": "runner.data.blocks",
 }
-# Of a document, what a model is given to go on from: so many words.
+# Of a document, what a model is given to continue from: so many words.
 BEGINNING = 8
 # Bytes of files that are not prepared only to see what would be asked; and of their rows so many are read.
 LARGE, AMONG = 100_000_000, 50

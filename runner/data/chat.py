@@ -244,7 +244,7 @@ def _behind(prompt: str, turns: pa.StructArray, offsets: np.ndarray) -> tuple[pa
     return pa.concat_arrays([first, turns]).take(pa.array(taken)), moved
 
 
-# What stands in a row whose artist or genre nobody knows.
+# What is in a row whose artist or genre nobody knows.
 UNKNOWN = {"", "unknown", "none", "null", "nan", "n/a", "na", "-", "?", "various", "various artists", "misc", "other"}
 
 

@@ -125,7 +125,7 @@ def where(sources: DataSets, index: int, number: int) -> Where:
 
 
 def set_name(index: int) -> str:
-    """A data set as messages name it, and as it stands in the recipe."""
+    """A data set as messages name it, and as it is in the recipe."""
     return f"sets[{index}]"
 
 

@@ -95,7 +95,7 @@ class ItemPreparer(ABC, Generic[Asked]):
         return [data_sets.where(self.asked, *place) for place in places]
 
     def prepare(self, out: Path, tokenizer_for: TokenizerFor | None = None, sample_rows: int | None = None) -> Report:
-        """Writes `train.parquet`, `validation.parquet` and `report.json`, unless they lie in `out` already.
+        """Writes `train.parquet`, `validation.parquet` and `report.json`, unless they are in `out` already.
 
         tokenizer_for: gives the tokenizer. sample_rows: how many rows a rehearsal draws; then nobody looks through
         them. Raises Stop where too few rows are left to train and validate on, or `out` holds Parquet files that are

@@ -79,7 +79,7 @@ class Lengths(Record):
         return sum(length > limit for length in _points(self)) / _POINTS
 
     def attended(self, limit: float) -> float:
-        """The length of the row that a mean token stands in, none longer than `limit`."""
+        """The length of the row that a mean token is in, none longer than `limit`."""
         return min(limit, self.mean + self.spread**2 / self.mean)
 
     def packed(self, limit: float) -> float:

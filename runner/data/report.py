@@ -30,7 +30,7 @@ def _in_order(where: Where) -> tuple[str, int]:
 
 
 def numbers(lines: Sequence[Where], count: int) -> str:
-    """The first line numbers of `count`, as they stand behind a fact; nothing where none is known."""
+    """The first line numbers of `count`, as they are behind a fact; nothing where none is known."""
     if not lines:
         return ""
     shown = ", ".join(f"{line:,}" if isinstance(line, int) else line for line in lines[:SHOWN_BAD_LINES])
@@ -139,7 +139,7 @@ class Examined:
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
-        """The report that lies in a folder of prepared data, or None."""
+        """The report that is in a folder of prepared data, or None."""
         try:
             return cast(Self, _form(cls).validate_python(read_json(folder / REPORT_FILE)))
         except ValueError:

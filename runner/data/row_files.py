@@ -126,7 +126,7 @@ def evenly(rows: Iterable[Any]) -> tuple[int, list[Any]]:
 
 
 def _first_columns(file: Path, in_list: bool) -> list[str]:
-    """The columns of the first row of JSON in a file. in_list: whether the rows stand in a list, else in lines."""
+    """The columns of the first row of JSON in a file. in_list: whether the rows are in a list, else in lines."""
     with file.open(encoding="utf-8-sig", newline="") as lines:
         text = lines.read(FIRST_BYTES).lstrip()
     if not text:

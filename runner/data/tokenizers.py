@@ -134,7 +134,7 @@ def jinja(template: ChatTemplate) -> str:
 
 # The variable of Axolotl's environment with its number of processes for tokenising.
 TOKENISING_PROCESSES = "AXOLOTL_DATASET_NUM_PROC"
-# Axolotl's tokenising processes each import it anew, which takes as long as some thousand rows.
+# Axolotl's tokenising processes each import it again, which takes as long as some thousand rows.
 ROWS_A_PROCESS = 5_000
 
 

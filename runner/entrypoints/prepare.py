@@ -1,7 +1,7 @@
 """`python -m runner.entrypoints.prepare FILE`: a stage that trains nothing, in a process without a GPU.
 
 FILE is the stage's config (see `runner.scenarios.shared.common.work`). On a claim, free space is checked before each thing
-that is written, and nothing is done where everything lies there already.
+that is written, and nothing is done where everything is there already.
 """
 
 import shutil
@@ -61,7 +61,7 @@ def rows(work: Mapping[str, Any], tell: Tell) -> None:
     """Prepares rows of one kind, and before that brings the base model, where that is asked for.
 
     `out`: where to; `data`: as a preparer reads it; `model`: what to fetch, and where to;
-    `twin`: in a rehearsal, what stands in for the base model (see `runner.scenarios.shared.twin`).
+    `twin`: in a rehearsal, what replaces the base model (see `runner.scenarios.shared.twin`).
     """
     out = Path(work["out"])
     if work["model"]:
@@ -83,7 +83,7 @@ def require_columns(data: Mapping[str, Any]) -> None:
         if one["path"]:
             continue
         source = DataSource(**{field.name: one[field.name] for field in fields(DataSource)})
-        with suppress(data_sets.Unreachable):  # it may lie in the cache of this machine
+        with suppress(data_sets.Unreachable):  # it may are in the cache of this machine
             there = data_sets.hub_columns(source)
             form = (one["form"] or conversation_formats.told(there)) if "form" in one else "columns"
             if form is None:
@@ -142,7 +142,7 @@ def _tokenizer(named: Pretrained | None, fetched: Mapping[str, Any] | None) -> C
 
 
 def fetch_model(model: Mapping[str, Any], tell: Tell) -> None:
-    """Downloads a model's files at its revision, unless they lie there; an interrupted download goes on."""
+    """Downloads a model's files at its revision, unless they are there; an interrupted download continues."""
     folder = Path(model["folder"])
     done = read_json(folder / FETCHED)
     if done and (done["base"], done["revision"]) == (model["base"], model["revision"]):

@@ -72,7 +72,7 @@ def run(folder: StageFolder, command: list[str], tell: Tell) -> int:
 
 def require(folder: StageFolder, hashes: bool) -> None:
     """Raises Stop where a stage that this one reads is not finished, was made from other settings than the plan's, or,
-    where `hashes` are looked at, has not left what lies there now."""
+    where `hashes` are looked at, has not left what is there now."""
     stage = folder.stage
     for name, beginnings in stage.reads.items():
         before = folder.other(name)

@@ -132,7 +132,7 @@ def for_file(text: str, schema: str, old_file: str, new_file: str) -> str:
 
 
 def written(value: Any) -> str:
-    """A value as it may stand behind `key: `; JSON is YAML, and plain words need no quotes."""
+    """A value as it may are behind `key: `; JSON is YAML, and plain words need no quotes."""
     if isinstance(value, str):
         plain = PLAIN.fullmatch(value) and isinstance(scalar(value), str)
         return value if plain else json.dumps(value, ensure_ascii=False)
@@ -220,7 +220,7 @@ def _shortened(document: Document, path: Path_, count: int) -> str:
 
 
 def _behind(change: Override, parents: list[str | int]) -> str:
-    """What stands behind the key of a new line: the value (a long list as a line an item), and, for values that the
+    """What is behind the key of a new line: the value (a long list as a line an item), and, for values that the
     runner chose, the reason."""
     value, indent = change.after, "  " * (len(parents) + 1)
     note = f"# {change.why}" if change.why and change.by == NEW else ""
@@ -256,7 +256,7 @@ def _with(document: Document, path: Path_, change: Override) -> str:
             return f"{document.text[: start + 1]}{key}: {_flow(change.after)}, {document.text[start + 1 :]}"
         first = document.keys[(*parents, next(iter(section)))]
         line = f"{' ' * (first.column - 1)}{key}: {text}\n"
-        # The first key of an item stands behind its dash, and there it stays.
+        # The first key of an item is behind its dash, and there it stays.
         behind = lines[first.line - 1][: first.column - 1].strip() == "-"
         end = document.values[(*parents, next(iter(section)))].end
         at = document.text.count("\n", 0, max(end - 1, 0)) + 1 if behind else first.line - 1

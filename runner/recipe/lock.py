@@ -122,7 +122,7 @@ def entry_of(model: Model, branch: str) -> Facts:
 
 
 def model_of(name: str, entry: Mapping[str, Any]) -> Model:
-    # What stands here of a folder is the same as in its own config.json.
+    # What is here of a folder is the same as in its own config.json.
     on_hub = f"config.json of {name} on the hub, as {LOCK} has it"
     place = f"{name}/config.json" if entry["source"] == "folder" else on_hub
     facts = {key: value for key, value in entry.items() if key in TYPES}

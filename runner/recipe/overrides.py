@@ -45,7 +45,7 @@ class Override(Record):
 
     @property
     def written(self) -> str | None:
-        """What stands behind the `=` of an option; None where it came another way."""
+        """What is behind the `=` of an option; None where it came another way."""
         return self.by.partition("=")[2].strip() if self.by.startswith("--set ") else None
 
     def __str__(self) -> str:
@@ -54,7 +54,7 @@ class Override(Record):
 
 
 def path_of(setting: str) -> tuple[str | int, ...]:
-    """The keys and indices of a dotted setting, whose indices may stand in brackets."""
+    """The keys and indices of a dotted setting, whose indices may are in brackets."""
     parts = re.sub(r"\[(\d+)\]", r".\1", setting).split(".")
     return tuple(int(part) if part.isdecimal() else part for part in parts)
 
@@ -115,7 +115,7 @@ def _require_unicode(text: str) -> None:
 
 
 def from_data_option(data: str | None) -> list[Override]:
-    """`--data FILE` as Overrides: the file or folder in place of the dataset. Raises Stop where there is none."""
+    """`--data FILE` as Overrides: the file or folder instead of the dataset. Raises Stop where there is none."""
     if not data:
         return []
     if not Path(data).exists():
@@ -128,7 +128,7 @@ def from_data_option(data: str | None) -> list[Override]:
 
 
 def _value(option: str, text: str) -> Any:
-    """A value as YAML 1.2 reads it: a scalar as it stands, `[…]` and `{…}` as a list or a section."""
+    """A value as YAML 1.2 reads it: a scalar as it is, `[…]` and `{…}` as a list or a section."""
     if text.lstrip().startswith(("[", "{", '"', "'")):
         try:
             return parse_yaml(f"--set {option}", f"value: {text}").data["value"]

@@ -25,7 +25,7 @@ OUTSIDE_RESULT = (
     *("name", "description", "openshift", "nodes", "serve", "resume_from"),
     *("demo", "limits", "report_to", "gates", "evaluation"),
 )
-# The same within sections. A run that ended for want of memory goes on from its checkpoints when it is given more.
+# The same within sections. A run that ended for want of memory continues from its checkpoints when it is given more.
 _OUTSIDE_IN = {
     "machines": ("memory", "cpus"),
     "train": ("logging_steps", "report_to", "keep_checkpoints"),
@@ -44,7 +44,7 @@ class BrokenSetting(Exception):
     """A rule asked for a setting that the schema has already refused; the rule then has nothing to say."""
 
 
-BROKEN = object()  # stands in the place of a value that the schema refused
+BROKEN = object()  # is in the place of a value that the schema refused
 
 
 class Settings(Mapping[str, Any]):

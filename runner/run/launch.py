@@ -215,7 +215,7 @@ def runner(stage: Stage, place: Place) -> list[str]:
     return [sys.executable, "-m", "runner.entrypoints.prepare", f"{place.config_dir}/{stage.config_file}"]
 
 
-# Those of one scenario stand in its folder.
+# Those of one scenario are in its folder.
 ENGINES: dict[str, Engine] = {
     "axolotl": axolotl,
     "runner": runner,

@@ -200,7 +200,7 @@ def _carry_out(folder: StageFolder, tell: Tell, watch: Watch) -> None:
         _launch(folder, watch)
         for line in finish(folder):
             tell(f"  {line}")
-    # A stage that its time limit has ended goes on another day, and is measured then.
+    # A stage that its time limit has ended continues another day, and is measured then.
     if folder.finished:
         judge(folder, tell)
 
@@ -346,7 +346,7 @@ def _is_of_this_recipe(folder: StageFolder) -> bool:
 
 
 def _time_left(folder: StageFolder, anew: bool) -> None:
-    """Raises Stop where the stage trains and the recipe's training time is used up. anew: the stage starts over, so its
+    """Raises Stop where the stage trains and the recipe's training time is used up. again: the stage starts over, so its
     own time does not count."""
     plan, stage = folder.plan, folder.stage
     limit = stage.config.get("recipe_runner", {}).get("time_limit_seconds")

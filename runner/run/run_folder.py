@@ -29,7 +29,7 @@ class RunRecord(Record):
     id: the folder's own number, so that results of another run never count here. recipe: its name. status: `running`,
     `stopped` or `finished`. changes, substitutions: the person's and the runner's changes of the recipe. folder: its
     path when the substitutions were made, which may name it. data_dir: prepared data outside the folder. origin:
-    `cluster` for a fetched run. processor: whether it trains on a processor in place of GPUs. fault: why it stopped, for a person; empty where unknown.
+    `cluster` for a fetched run. processor: whether it trains on a processor instead of GPUs. fault: why it stopped, for a person; empty where unknown.
     """
 
     FILE = RUN

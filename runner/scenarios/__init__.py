@@ -74,7 +74,7 @@ def model_facts(scenario: str, settings: Settings) -> Model | None:
 
 
 def rehearsal(scenario: str) -> Substitutions:
-    """What a rehearsal puts in place of the real thing, and when it has learned: the scenario's own members; for those
+    """What a rehearsal puts instead of the real thing, and when it has learned: the scenario's own members; for those
     that it lacks, the ones of language models on rows."""
     own = part(scenario, "rehearsal") or part(scenario, "translation")
     usual = importlib.import_module(f"{__name__}.shared.rehearsal")
@@ -83,7 +83,7 @@ def rehearsal(scenario: str) -> Substitutions:
 
 
 def prepare(data: Mapping[str, Any], out: Path, **options: Any) -> Report:
-    """Writes what a stage's `data` asks for into `out`; a no-op where it already lies there."""
+    """Writes what a stage's `data` asks for into `out`; a no-op where it already is there."""
     return reading(cast(Preparer, _preparer(data)).prepare)(data, out, **options)
 
 

@@ -9,7 +9,7 @@ recipes say. A part brings one by a line of its table (`runner/parts/__init__.py
 and, where it needs some,
 
     rules.py         Rules: what the schema cannot say; or they are in translation.py
-    rehearsal.py     Substitutions: what stands in for the real thing; or it is in translation.py. Members that it lacks are those of
+    rehearsal.py     Substitutions: what replaces the real thing; or it is in translation.py. Members that it lacks are those of
                      language models on rows
     work.py          functions for its stages that train nothing, where its rows are of several kinds; each takes a frozen
                      dataclass, whose JSON form is the stage's config, and a function to tell what it does; FIRST has, by the name
@@ -102,7 +102,7 @@ class Translation(Protocol):
 
 class Rules(Protocol):
     """RULES judge recipes of this scenario alone, after those of `runner/check/` that judge all. Rules that look at files of
-    this machine stand in FILE_RULES, where there are any: whoever asks after a job need not have them."""
+    this machine are in FILE_RULES, where there are any: whoever asks after a job need not have them."""
 
     RULES: tuple[Rule, ...]
 
@@ -114,11 +114,11 @@ class Architecture(Protocol):
 
 
 class Substitutions(Protocol):
-    # What else stands in, once the rows are known; the path is the run's. None where nothing follows from the rows.
+    # What else is in, once the rows are known; the path is the run's. None where nothing follows from the rows.
     after_data: Callable[[Recipe, PreparedRows, Path], list[Override]] | None
 
     def before_data(self, recipe: Recipe, file: str | None) -> list[Override]:
-        """What stands in for the recipe's data. file: rows to use instead of the recipe's sample. Raises Stop where there is
+        """What replaces the recipe's data. file: rows to use instead of the recipe's sample. Raises Stop where there is
         nothing on this machine to rehearse with."""
         ...
 
@@ -137,7 +137,7 @@ class Substitutions(Protocol):
 
 class Preparer(Protocol):
     def prepare(self, settings: Any, out: Path, **options: Any) -> Report:
-        """Writes what `settings` ask for into `out`; a no-op where it already lies there. They are a frozen dataclass of its
+        """Writes what `settings` ask for into `out`; a no-op where it already is there. They are a frozen dataclass of its
         own, whose JSON form is a stage's `data`, with its name in PREPARERS as `kind`."""
         ...
 

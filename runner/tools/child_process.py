@@ -19,7 +19,7 @@ def watch_parent() -> None:
     parent = os.environ.get(PARENT, "")
     if parent.isdigit():
         end_with(int(parent))
-        # A fork has no threads of its parent, and a pool's manager would wait for ever for a parent that is gone.
+        # A fork has no threads of its parent, and a pool's manager would wait without end for a parent that is gone.
         os.register_at_fork(after_in_child=lambda: end_with(int(parent)))
 
 

@@ -1,4 +1,4 @@
-"""Problem: what a person can do wrong, said so that the person can mend it."""
+"""Problem: what a person can do wrong, said so that the person can fix it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Problem:
     hint: what to do about it; may be empty.
     source: the text of the line, for showing; width: how many characters the caret marks.
     severity: `error` stops the command, `note` only informs.
-    mends: a dotted setting, and a value that by itself would make the problem go away; None where no value does.
+    fixes: a dotted setting, and a value that by itself would make the problem go away; None where no value does.
     """
 
     file: str

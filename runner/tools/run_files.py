@@ -16,7 +16,7 @@ LOG_KEPT = "RECIPE_RUNNER_LOG"
 STOPPED = "stopped.json"
 # Of a stage that prepares data: what became of the rows, as text.
 REPORT = "report.txt"
-# In the folder of a base model that was fetched onto a claim: its name, and the commit that lies there whole.
+# In the folder of a base model that was fetched onto a claim: its name, and the commit that is there whole.
 FETCHED = ".fetched.json"
 # Of a stage that trains: the model, the adapter alone, and of images the files of weights.
 BEST_MODEL = "best_model"
@@ -48,7 +48,7 @@ TENSORBOARD = "tensorboard"
 EXPORT = "export"
 EXPORTED = "export.json"
 PUSHED = "pushed.json"
-# In the environment of pods: the key that measured numbers are sealed with, which never lies in a run.
+# In the environment of pods: the key that measured numbers are sealed with, which never is in a run.
 SEAL_KEY = "RECIPE_RUNNER_KEY"
 # Of a stage that is measured: what was found, how, and a person's override.
 EVALUATION = "evaluation.json"

@@ -15,7 +15,7 @@ from runner.tools.names import listed
 SERVER = "vllm.entrypoints.openai.api_server"
 # The ranks that it has room for (MaxLoRARanks).
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-# Layers that it puts an adapter beside. Names that it does not know it leaves out without a word (vllm, issue 55193).
+# Layers that it puts an adapter beside. Names that it does not know it leaves out without a message (vllm, issue 55193).
 LAYERS = {"q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj", "gate_proj", "up_proj", "gate_up_proj", "down_proj"}
 
 

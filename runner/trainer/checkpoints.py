@@ -177,6 +177,6 @@ def reached(cfg: Any) -> int:
 
 
 def goes_on(cfg: Any) -> bool:
-    """Whether training goes on within its own run, and does not begin where another one ended."""
+    """Whether training continues within its own run, and does not begin where another one ended."""
     chosen = cfg.resume_from_checkpoint
     return bool(chosen) and Path(chosen).parent == Path(cfg.output_dir)

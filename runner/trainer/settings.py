@@ -78,7 +78,7 @@ class RunSettings(BaseModel):
     too. save_steps: steps between two checkpoints beside those of evaluations; None for as often as they are worth it.
     demo: None where there is nothing to ask, as with images. flatten: join the rows of a micro batch, also without
     FlashAttention. persistent_workers: keep data workers between epochs and evaluations. master_weights: the precision
-    of stored weights; None for Axolotl's. blocks: packed blocks in place of Axolotl's own data sets.
+    of stored weights; None for Axolotl's. blocks: packed blocks instead of Axolotl's own data sets.
     """
 
     model_config = ConfigDict(extra="forbid")

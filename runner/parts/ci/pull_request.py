@@ -68,7 +68,7 @@ class Request:
         return cls(environment["CI_MERGE_REQUEST_DIFF_BASE_SHA"], notes, notes, "PUT", who)
 
     def comment(self, text: str) -> None:
-        """Writes our comment anew, or makes it where there is none; of nothing it makes none. Raises OSError."""
+        """Writes our comment again, or makes it where there is none; of nothing it makes none. Raises OSError."""
         own = next((one["id"] for one in self._all() if (one.get("body") or "").startswith(MARK)), None)
         if own is not None:
             self._ask(self.updating, f"{self.each}/{own}", {"body": text or f"{MARK}\nNo recipe changes any more."})

@@ -167,7 +167,7 @@ def compare(
     names = [f"{run.kind} {number}" for number, run in enumerate(runs, 1)]
     for name, run in zip(names, runs, strict=True):
         say(f"{name}: {run.path}")
-    # Of several runs each stage's answers stand beside each other; of a single one, before and after.
+    # Of several runs each stage's answers are beside each other; of a single one, before and after.
     rows = evaluation_report.compare(recipe, runs, questions if others else ())
     shown = [
         (row.stage if not index or rows[index - 1].stage != row.stage else "", row.what, *row.texts)

@@ -231,7 +231,7 @@ def loss_rise(task: Task, window: int) -> float:
 
 
 def lm_eval_scores(model: Any, tokenizer: Any, task: Task, measures: Measures) -> dict[str, float]:
-    """lm-eval's scores as `lm_eval.TASK.METRIC`; a sample file stands in for the hub where the task names one."""
+    """lm-eval's scores as `lm_eval.TASK.METRIC`; a sample file replaces the hub where the task names one."""
     from lm_eval import simple_evaluate
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager

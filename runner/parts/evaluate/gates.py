@@ -297,7 +297,7 @@ def verdicts(folder: StageFolder, look: bool = False) -> list[GateVerdict]:
 
 
 def current(folder: StageFolder) -> Measurement | None:
-    """What is recorded, where it is about what lies in the run folder."""
+    """What is recorded, where it is about what is in the run folder."""
     known = _about(subject(folder), record(folder))
     return None if isinstance(known, str) else known
 
@@ -358,7 +358,7 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
 
 
 def promote(folder: StageFolder, by: str, reason: str) -> Promotion:
-    """Records a person's override: the stage goes on in spite of its gate.
+    """Records a person's override: the stage continues in spite of its gate.
 
     Raises Stop where there is nothing to overrule: no finished result, or a gate that is open.
     """
@@ -429,7 +429,7 @@ def closed(folder: StageFolder, consequence: str, where: str = "") -> str:
 
 
 def after_stage(folder: StageFolder, tell: Tell) -> None:
-    """Measures the stage where that is not done for what lies there now, and opens or closes its gate.
+    """Measures the stage where that is not done for what is there now, and opens or closes its gate.
 
     Raises Stop where it stays closed.
     """

@@ -113,7 +113,7 @@ def general_rows(tokenizer: Any) -> list[Row]:
 
 
 def generated(model: Any, tokenizer: Any, prompt: str) -> int:
-    """Tokens that the model goes on with after the prompt, at most 16, without sampling."""
+    """Tokens that the model continues with after the prompt, at most 16, without sampling."""
     numbers = tokenizer(prompt, add_special_tokens=False)["input_ids"]
     (new,) = _greedy(model, tokenizer, [numbers], NEW_TOKENS, None)
     return len([token for token in new if token not in tokenizer.all_special_ids])

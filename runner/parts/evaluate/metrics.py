@@ -29,7 +29,7 @@ BLOCKS = ("text_loss", "text_perplexity")
 # The share of answers, or of images, that are right; behind a dot that of one kind or class.
 ACCURACY = "accuracy"
 GENERATED = "generated_tokens"
-# So many tokens a model is asked to go on with at most.
+# So many tokens a model is asked to continue with at most.
 NEW_TOKENS = 16
 
 # How lm-eval's scores begin. Of these lm-eval says whether more is better; all others that are compared are losses.
@@ -116,7 +116,7 @@ def is_producible(metric: str, known: Iterable[str]) -> bool:
     return any(re.fullmatch(re.sub("METRIC|CLASS", r"[A-Za-z0-9_,-]+", re.escape(name)), metric) for name in known)
 
 
-# What stands in for lm-eval's tasks in a rehearsal.
+# What replaces lm-eval's tasks in a rehearsal.
 SAMPLE_TASK = "sample"
 # Metrics of which less is better, and more.
 _LESS = re.compile(r"(\w+_)?(perplexity|loss)|loss_rise\.\d+|forgetting")
@@ -272,7 +272,7 @@ def measured(recipe: Recipe, evaluation: Evaluation, section: str | None) -> tup
 def in_rehearsal(recipe: Recipe) -> Iterator[Override]:
     """Every gate with a threshold that a tiny model can meet, on a sample task where the recipe names tasks of the hub.
 
-    Raises Stop where it names some and no file that stands in for them.
+    Raises Stop where it names some and no file that replaces them.
     """
     from runner.scenarios.shared.rehearsal import substitute  # with the twin, which nothing but a rehearsal needs
 

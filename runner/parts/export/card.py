@@ -239,7 +239,7 @@ def modelfile(
     context: int | None,
     penalty: float,
 ) -> str:
-    """The Modelfile. gguf: the name of the file beside it; chat: whether the model has learned to answer, else it goes on with a text;
+    """The Modelfile. gguf: the name of the file beside it; chat: whether the model has learned to answer, else it continues with a text;
     ends: tokens that end an answer; context: tokens that rows had at most; penalty: of repetitions, 1 for none."""
     parts = _without_bos(tokenizer, pieces(tokenizer)) if chat else None
     system = system_prompt.strip() if chat and system_prompt and '"""' not in system_prompt else ""

@@ -65,7 +65,7 @@ def export(source: TrainedModel, form: str, kind: str | None, out: Path | None, 
 
 
 def tell_of(source: TrainedModel, folder: Path, made: Export) -> None:
-    """Writes the card of what lies in a folder, and the record of its files. What was measured since is on the card then."""
+    """Writes the card of what is in a folder, and the record of its files. What was measured since is on the card then."""
     file = next((file.name for file in folder.glob("*.gguf")), "")
     write_text(folder / CARD, card.text(source, made.format, made.kind, made.proof, file))
     files = {file.name: sha256(file) for file in sorted(folder.iterdir()) if file.name != EXPORTED}

@@ -25,7 +25,7 @@ ALLOWED_BELOW = 0.7
 # Two words whose logits are nearer than this are as good as each other in fp32.
 TIE = 1e-3
 ANSWER_TOKENS = 40
-# Of a text that stands in for questions, the part that is read before the model goes on.
+# Of a text that replaces questions, the part that is read before the model continues.
 PROMPT_TOKENS = 32
 
 

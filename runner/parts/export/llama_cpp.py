@@ -1,4 +1,4 @@
-"""llama.cpp: its converter, which lies in the source package of llama-cpp-python, and its library, which that package builds.
+"""llama.cpp: its converter, which is in the source package of llama-cpp-python, and its library, which that package builds.
 
 Each works in a process of its own, because what fails in it ends the process and not the sentence:
 
@@ -236,7 +236,7 @@ class ModelFile:
         return bool(self.library.llama_vocab_is_eog(self.vocabulary, token))
 
     def answer(self, prompt: Sequence[int], said: Sequence[int]) -> tuple[list[int], float]:
-        """What it would say in place of each word of an answer, and the mean log-probability of those words, in nats."""
+        """What it would say instead of each word of an answer, and the mean log-probability of those words, in nats."""
         import numpy as np
 
         self.library.llama_memory_clear(self.library.llama_get_memory(self.context), True)

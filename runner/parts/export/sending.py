@@ -42,7 +42,7 @@ class Pushed(Record):
 
 
 def push(source: TrainedModel, name: str, form: str, kind: str | None, public: bool, tell: Tell) -> str:
-    """Sends an export to the hub, made anew where it is not there or not whole, and gives its address. public: whether a new
+    """Sends an export to the hub, made again where it is not there or not whole, and gives its address. public: whether a new
     repository can be read by everybody.
 
     The token is that of the environment (`HF_TOKEN`) or of the hub's login, and is kept nowhere.

@@ -74,7 +74,7 @@ class AdapterFolder:
 
     @property
     def follows_formula(self) -> bool:
-        """Whether the merged model is base + scale · B · A, which exports are held against."""
+        """Whether the merged model is base + scale · B · A, which exports are compared with."""
         return not (self.config.get("use_dora") or self.config.get("modules_to_save"))
 
     def scale(self, layer: str) -> float:
@@ -126,7 +126,7 @@ class TrainedModel:
 def of(run: RunFolder, stage: str | None = None) -> TrainedModel:
     """The model of a stage of a run; of the last one that has left a model where none is named.
 
-    Raises Stop where there is none, it is one that tells images apart, or it is not any more what training has left.
+    Raises Stop where there is none, it is one that tells images apart, or it is no longer what training has left.
     """
     plan = plan_of(run)
     folder = StageFolder(plan, plan.stage(stage)) if stage else inference.newest(plan)

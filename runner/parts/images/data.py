@@ -328,7 +328,7 @@ class ImageReport(Report):
     """Counts of images, and what training must know of them.
 
     classes: names in the order of their labels. mean, std: of red, green and blue over the training images, 0 to 1.
-    shared: images of the test that stand in training too, pixel by pixel, and are taken out there; shared_named: of the first of
+    shared: images of the test that are in training too, pixel by pixel, and are taken out there; shared_named: of the first of
     them the one in training, and the one of the test.
     """
 
@@ -362,7 +362,7 @@ class ImageReport(Report):
         yield f"test images          {self.test_rows:>9,}   measured once, at the end"
 
     def named_in_both(self) -> Iterator[str]:
-        """The first images that stand in training and in the test."""
+        """The first images that are in training and in the test."""
         for training, test in self.shared_named[:SHOWN_BAD_LINES]:
             yield f"    {training} is {test}"
         if self.shared > SHOWN_BAD_LINES:
@@ -377,7 +377,7 @@ def prepare(
     **_unused: Any,
 ) -> ImageReport:
     """Writes `train.parquet`, `validation.parquet` and `test.parquet` (columns `image`, pixels as bytes, height × width ×
-    3, and `label`) and `report.json`. A no-op where they lie there already.
+    3, and `label`) and `report.json`. A no-op where they are there already.
 
     sample_rows: keep at most so many images, drawn by the seed, the same number of each class.
     Raises Stop where a class has too few images to train and to validate on.

@@ -31,7 +31,7 @@ from runner.trainer.telemetry import History
 
 
 def train(config: dict[str, Any], prepare_first: bool = False) -> None:
-    """Trains, or goes on from the last checkpoint, and writes the results; the summary last.
+    """Trains, or continues from the last checkpoint, and writes the results; the summary last.
 
     Raises Stop where there is no GPU that the plan has, or no prepared images.
     """
@@ -61,7 +61,7 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
     facts = {"shape": shape, "image_size": shape["image_size"], "classes": report.classes, **look}
     weights = Weights(Path(settings.run_dir), facts | {"fingerprint": settings.fingerprint})
     resume = checkpoints.last_good(Path(args.output_dir))
-    # What the first evaluation measures, before training, is in the history already where a run goes on.
+    # What the first evaluation measures, before training, is in the history already where a run continues.
     args.eval_on_start = resume is None
     # A loss of exactly 0 is possible here: the Trainer rounds it, and small sets are learned by heart.
     callbacks = stopping.callbacks(settings, history, zero_loss_allowed=True, measure=ACCURACY, own=[weights])
@@ -84,7 +84,7 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
 
 
 def _prove(folder: Path, report: ImageReport, settings: RunSettings, tell: bool) -> None:
-    """Looks at the images that lie there now, whoever brought them. tell: whether this process leaves the proof."""
+    """Looks at the images that are there now, whoever brought them. tell: whether this process leaves the proof."""
     seen = judging.images({split: folder / f"{split}.parquet" for split in SPLITS}, report.shared)
     if tell:
         seen.write(Path(settings.run_dir))

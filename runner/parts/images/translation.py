@@ -169,7 +169,7 @@ def before_data(recipe: Recipe, file: str | None) -> list[Override]:
 
 
 def _classes_of_sample(recipe: Recipe, made: list[Override]) -> Iterator[Override]:
-    """The recipe's classes are those of its own images; a sample that stands in for them may have more or fewer."""
+    """The recipe's classes are those of its own images; a sample that replaces them may have more or fewer."""
     sample = recipe.data.sample
     if not sample or not any(change.setting == "data.path" and change.after == sample for change in made):
         return
@@ -190,7 +190,7 @@ def stands_in(recipe: Recipe, folder: Path) -> dict[str, Any]:
 
 
 def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Override]:
-    """The narrow twin, processes in place of machines, and as many epochs as it takes."""
+    """The narrow twin, processes instead of machines, and as many epochs as it takes."""
     train = recipe.train
     micro = min(train.micro_batch_size, 32)
     epochs = -(-LOOKS // rows.train_rows)

@@ -110,7 +110,7 @@ def prepare_job(plan: Plan, stage: Stage) -> Manifest:
     if (count := stage.machines.nodes) == 1:
         pods: Manifest = {"backoffLimit": TRIES}
     else:
-        # All run at once, because each waits for what the others leave; what one cannot do the others wait for in vain, and the
+        # All run at once, because each waits for what the others leave; what one cannot do the others wait for without success, and the
         # Job ends (`maxFailedIndexes`).
         alike = {"completions": count, "parallelism": count}
         pods = {"completionMode": "Indexed", **alike, "backoffLimitPerIndex": TRIES, "maxFailedIndexes": 0}

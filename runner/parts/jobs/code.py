@@ -47,7 +47,7 @@ def init_containers(plan: Plan, env: list[Manifest]) -> list[Manifest]:
             "name": CONTAINER,
             **kubernetes.pulled(plan),
             "command": ["/bin/sh", "-c", SCRIPT, CONTAINER, *_address(plan.code_from_git)],
-            # Without a terminal git would otherwise wait for a user's name and password for ever.
+            # Without a terminal git would otherwise wait for a user's name and password without end.
             "env": [*env, {"name": "GIT_TERMINAL_PROMPT", "value": "0"}],
             "resources": {"requests": resources, "limits": resources},
             # What git says, where it cannot be done.

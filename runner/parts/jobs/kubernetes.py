@@ -112,7 +112,7 @@ def place(recipe: Recipe) -> Place:
 
 def _model_dir(recipe: Recipe, mount: str) -> str | None:
     """The folder of a base model that is fetched ahead, one a model and revision, shared by recipes; None where the
-    recipe has no model, or one that lies in a folder already."""
+    recipe has no model, or one that is in a folder already."""
     if "base" not in recipe.settings.get("model", ()) or recipe.base_folder or recipe.model.base.startswith("/"):
         return None
     base = recipe.model.base
@@ -197,14 +197,14 @@ def image(plan: Plan) -> str:
 
 
 def movable(plan: Plan) -> bool:
-    """Whether the image may be built anew under the same name: a digest (`NAME@sha256:…`) names one image for ever, a tag
+    """Whether the image may be built again under the same name: a digest (`NAME@sha256:…`) names one image without end, a tag
     whichever was built last."""
     return "@" not in image(plan)
 
 
 def pulled(plan: Plan) -> dict[str, str]:
     """A container's image, and when its machine fetches it. By default that is once a tag, and a machine that has an
-    older build goes on with it; asked always, it fetches only the layers that it has not got."""
+    older build continues with it; asked always, it fetches only the layers that it has not got."""
     return {"image": image(plan), **({"imagePullPolicy": "Always"} if movable(plan) else {})}
 
 
@@ -307,7 +307,7 @@ def claims(plan: Plan) -> Artifact:
 
 
 def folder(plan: Plan, stage: Stage, name: str, text: str, comment: str = "", policy: str = "") -> list[Artifact]:
-    """What lies beside a job: its claims, its config map, the job's own file, and a kustomization so that `oc apply -k FOLDER`
+    """What is beside a job: its claims, its config map, the job's own file, and a kustomization so that `oc apply -k FOLDER`
     takes what is for the cluster and leaves the rest. name, text: of the job's file; comment: for the kustomization; policy: the
     text of who reaches the job's pods.
 

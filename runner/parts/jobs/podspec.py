@@ -20,7 +20,7 @@ CACHES = {
 }
 
 
-# Set where everything lies on the claim or in the image.
+# Set where everything is on the claim or in the image.
 OFFLINE = "HF_HUB_OFFLINE"
 # What a pod calls its volumes beside claims.
 _OWN_VOLUMES = ("config", "shm", "tmp", "code")

@@ -49,7 +49,7 @@ class Later(ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
         whole = f"{self.__name__}.{name}"
-        # While it stands in for the module, an importer asks for the name alone.
+        # While it replaces the module, an importer asks for the name alone.
         return Later(whole) if sys.modules.get(self.__name__) is self else pkgutil.resolve_name(whole)
 
     def __call__(self, *given: Any, **how: Any) -> Any:
@@ -391,7 +391,7 @@ class Cluster:
         import urllib3
 
         given = {"Accept": "application/json", "Content-Type": content, "User-Agent": MANAGER, **headers}
-        # Asked each time, because one that a program of the person's gives is made anew when it is too old.
+        # Asked each time, because one that a program of the person's gives is made again when it is too old.
         given |= {who["key"]: who["value"] for who in self.configuration.auth_settings().values()}
         try:
             response: Response = self.pool.request(
@@ -451,7 +451,7 @@ def _absent(refused: Refused, kind: str) -> bool:
 
 def address(kind: str, namespace: str, name: str | None = None, older: str = "") -> str:
     """The API path of an object, or of all objects of its kind. namespace: empty for a kind without one; older: a group
-    and version in place of the kind's own."""
+    and version instead of the kind's own."""
     version, plural = KINDS[kind]
     version = older or version
     root = f"/api/{version}" if "/" not in version else f"/apis/{version}"

@@ -154,7 +154,7 @@ def submit(
     """Send a recipe to the cluster of your kubeconfig. Sending it twice changes nothing.
 
     That is what comes first that is not done: a stage, or the gate after it. What needs no GPU is waited for. With --all a
-    driver goes on from there: a small job that sends what comes next when its time has come, and ends at a closed gate.
+    driver continues from there: a small job that sends what comes next when its time has come, and ends at a closed gate.
     """
     from runner.data.report import contents
     from runner.parts.openshift import controller, rules, transfer
@@ -171,7 +171,7 @@ def submit(
     here = translate(recipe, place(recipe))
     print_notes(validate.require_fits(recipe, here, allowed))
     print_notes(rules.only_here(recipe))
-    # Rows that lie in the image were read from the hub when it was built.
+    # Rows that are in the image were read from the hub when it was built.
     asked = [] if plan.stages[0].trains or plan.stages[0].name == FETCHING else list(sources.datasets(recipe))
     print_notes(asked)
     if wrong := errors_of(asked):
@@ -225,7 +225,7 @@ def live() -> Iterator[watch.Show]:
 
 @contextmanager
 def screen() -> Iterator[Callable[[str], None]]:
-    """Shows a text in place of the one before it; where output is piped, below it, and only when it has changed."""
+    """Shows a text instead of the one before it; where output is piped, below it, and only when it has changed."""
     if not sys.stdout.isatty():
         said = ""
 
@@ -396,7 +396,7 @@ def fetch(path: str, sets: tuple[str, ...], stage: str | None, to: str | None, e
     """Download a job's results from its claim: model, curves, answers, summary. An interrupted download
     continues.
 
-    A stage of several lies in a folder of its own below the run's.
+    A stage of several is in a folder of its own below the run's.
     """
     from runner.parts.openshift import transfer
 
@@ -510,7 +510,7 @@ def open_tensorboard(path: str, sets: tuple[str, ...], port: int, no_browser: bo
 
 
 def why_on_cluster(path: str, sets: tuple[str, ...], stage: str | None) -> list[str]:
-    """How far a recipe's job is, and what stands in its way.
+    """How far a recipe's job is, and what is in its way.
 
     Raises Stop where the cluster has no job of the recipe, or cannot be asked."""
     plan = open_plan(path, sets)

@@ -50,7 +50,7 @@ class Program:
 
 
 def opened(given: argparse.Namespace) -> tuple[Cluster, Plan]:
-    """The cluster, and the plan that lies in the pod. Raises Stop where either cannot be had."""
+    """The cluster, and the plan that is in the pod. Raises Stop where either cannot be had."""
     plan = entry.read(given.file, driver_job.read)
     return connect_in_pod(given.server, given.keys, plan.site["namespace"]), plan
 

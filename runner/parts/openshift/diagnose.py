@@ -14,7 +14,7 @@ from runner.recipe import units
 # Given a pod, the end of its container's log: that of the container that has ended badly, where one has.
 LogOf = Callable[[Manifest], str]
 
-# What a pod waits with whose image is not to be had.
+# What a pod waits with whose image is not available.
 NO_IMAGE = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName")
 # How operators and ReplicaSets say that a pod was refused.
 NOT_MADE = ("FailedCreatePod", "FailedCreate")
@@ -142,12 +142,12 @@ def limit_of(pod: Manifest, containers: tuple[str, ...]) -> str:
 
 
 def why(cluster: Cluster, state: JobState) -> list[str]:
-    """What stands in a job's way, by the logs of its pods too."""
+    """What is in a job's way, by the logs of its pods too."""
     return reasons(state, log_reader(cluster, state.job["metadata"]["namespace"], jobs.container(state.job)))
 
 
 def reasons(state: JobState, log_of: LogOf) -> list[str]:
-    """What stands in the way, most telling first; empty while all is well."""
+    """What is in the way, most telling first; empty while all is well."""
     if state.phase == FINISHED:
         return []
     said = [*queued(jobs.queue_of(state.job), state.workload), *_missing_pods(state), *_taken(state), *_ended(state)]

@@ -48,7 +48,7 @@ def stage(plan: Plan, name: str = PART) -> Stage:
 
 
 def written(plan: Plan) -> str:
-    """The plan as JSON with each text of its stages' files once: under `texts`, in place of a file's text its number there, and
+    """The plan as JSON with each text of its stages' files once: under `texts`, instead of a file's text its number there, and
     null for a stage's own plan, which follows from the rest."""
     form, texts = asdict(plan), dict[str, int]()
     for stage in form["stages"]:

@@ -33,7 +33,7 @@ _OVERTAKEN = re.compile(r"please apply your changes to the latest version")
 
 
 class TryAgain(Stop):
-    """The cluster does not answer now, and may in a moment: `patiently` asks it again, and what watches goes on."""
+    """The cluster does not answer now, and may in a moment: `patiently` asks it again, and what watches continues."""
 
 
 class Lost(TryAgain):

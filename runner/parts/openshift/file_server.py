@@ -62,7 +62,7 @@ class Piece:
 
 
 def inside(root: Path, name: str) -> Path:
-    """The file of that name below `root`. Raises PermissionError where it would lie elsewhere."""
+    """The file of that name below `root`. Raises PermissionError where it would are elsewhere."""
     file = (root / name).resolve()
     if not file.is_relative_to(root.resolve()) or file == root.resolve():
         raise PermissionError(name)
@@ -70,7 +70,7 @@ def inside(root: Path, name: str) -> Path:
 
 
 def partial(file: Path, expected: str) -> Path:
-    """Where a file lies until it is whole, by the hash that it is to have; another content begins anew."""
+    """Where a file lies until it is whole, by the hash that it is to have; another content begins again."""
     return file.with_name(f".{file.name[:200]}.{expected[:16]}.partial")
 
 
@@ -200,7 +200,7 @@ def handler(root: Path, word: str, writes: bool = False) -> type[BaseHTTPRequest
                     self.wfile.write(chunk)
 
         def log_message(self, format: str, *args: object) -> None:
-            pass  # the word stands in every address
+            pass  # the word is in every address
 
     return FileHandler
 

@@ -161,7 +161,7 @@ class _Helper:
             self.tell(f"Pod `{self.name}` could not be deleted; it ends by itself. {refusal.text.splitlines()[0]}")
 
     def require(self, claims: list[str]) -> None:
-        """Raises Stop where a claim is missing: the pod would wait for ever."""
+        """Raises Stop where a claim is missing: the pod would wait without end."""
         for claim in claims:
             if self.cluster.get("PersistentVolumeClaim", self.space, claim) is None:
                 raise Stop(

@@ -30,7 +30,7 @@ MISSING, CHANGED, UNDER_WAY, PROMOTED, GOING = (
 LOST = "done once, but its claim has been replaced"
 # After every time that a cluster names.
 NEVER = "9999"
-# Why somebody has overruled a gate, beside the gate's own Job; the record itself lies on the claim.
+# Why somebody has overruled a gate, beside the gate's own Job; the record itself is on the claim.
 PROMOTION = "recipe-runner/promotion"
 
 # What kfp's compiler gives every pod of a run, and Argo every pod of a Workflow: the Workflow's name.
@@ -96,7 +96,7 @@ def milestones(
             way.append(Milestone(stage, True, verdict, state))
     if not any(milestone.done for milestone in way):
         return way
-    # What was done before the claims were made that stages write to lies there no more.
+    # What was done before the claims were made that stages write to is there no more.
     claims = claims_of(cluster, plan) if claims is None else claims
     folders = (plan.place.run_dir, plan.place.data_dir, plan.place.model_dir)
     written = [claim["name"] for folder in folders if folder and (claim := plan.claim_of(folder))]
@@ -126,7 +126,7 @@ def _state(cluster: Cluster, job: Manifest | None, key_now: str, files_key: str)
         return CHANGED
     end = ended(job)
     if end is None and any(jobs.config_of(pod) != jobs.config_of(job) for pod in jobs.pods_of(cluster, job)):
-        # It was changed by hand while its pods were at work, and its operator has left them so.
+        # It was changed manually while its pods were at work, and its operator has left them so.
         return CHANGED
     return PROMOTED if end == FAILED and promotion(job) else end or UNDER_WAY
 
@@ -190,7 +190,7 @@ def require_well(cluster: Cluster, milestone: Milestone) -> None:
 def outdated(way: list[Milestone], milestone: Milestone) -> list[Milestone]:
     """The other milestones that are at work on the recipe as it was before it changed.
 
-    Raises Stop where one is at work on the recipe as it is, perhaps with what this one would make anew.
+    Raises Stop where one is at work on the recipe as it is, perhaps with what this one would make again.
     """
     others = [other for other in way if other is not milestone and other.at_work]
     for other in others:
@@ -236,7 +236,7 @@ def last_words(cluster: Cluster, job: Manifest, part: str) -> list[str]:
 
 
 def driver_sent(plan: Plan, target: str | None, files_key: str) -> Sent:
-    """What the driver puts on the cluster; files_key: of the data files that lie on the claim."""
+    """What the driver puts on the cluster; files_key: of the data files that are on the claim."""
     own = driver_job.stage(plan)
     alone = plan.only(own)
     options = [*(["--target", target] if target else []), *(["--files", files_key] if files_key else [])]
@@ -268,7 +268,7 @@ def same_driver(job: Manifest, wanted: Sent) -> bool:
 
 
 def driver_why(cluster: Cluster, job: Manifest) -> list[str]:
-    """Why a driver has ended, in its own words, or what stands in its way."""
+    """Why a driver has ended, in its own words, or what is in its way."""
     if ended(job) == FAILED:
         return last_words(cluster, job, driver_job.PART)
     return diagnose.why(cluster, look(cluster, job))

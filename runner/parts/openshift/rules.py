@@ -42,7 +42,7 @@ _TAKEN = {
     code.MOUNT: "the code by git",
 }
 _SYSTEM = dict.fromkeys(("/usr/bin", "/usr/lib", "/usr/local", "/bin", "/lib", "/lib64", "/proc", "/sys"), "the system")
-# Those that have room for a claim in a folder of its own; code and configs lose what lies there.
+# Those that have room for a claim in a folder of its own; code and configs lose what is there.
 _ROOMY = ("/dev/shm", "/tmp", *_SYSTEM)
 _SECRET = re.compile(r"(?i).*(token|secret|password|passwd|credentials?|_key|apikey)")
 # Where the machines of a job meet: PyTorchJob's and TrainJob's own.
@@ -83,7 +83,7 @@ def links_are_used(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 
 @_of_site
 def pods_fit(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
-    """A pod that requests more than its machine can give waits for ever."""
+    """A pod that requests more than its machine can give waits without end."""
     if any(memory_sizes(recipe)):
         return
     size, count, asked, most = units.size(recipe.machines.memory), recipe.machines.cpus, site.requests, site.limits
@@ -159,7 +159,7 @@ def data_place(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
         yield recipe.problem("openshift.data_from", message, hint)
     mounts = [claim.mount for claim in site.claims or ()]
     if site.data_from == "image" and "pretrain" not in recipe.settings:
-        return  # prepared when the image was built, or, where `data_dir` lies on a claim, there
+        return  # prepared when the image was built, or, where `data_dir` is on a claim, there
     named = "data_dir" if site.data_dir else "output_dir" if site.output_dir else "data_from"
     folder = site.data_dir or (None if site.data_from == "image" else site.output_dir or next(iter(mounts), None))
     if mounts and not (folder and recipe.on_claim(folder)):
@@ -308,7 +308,7 @@ def stated_twice(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 
 @_of_site
 def secrets_beside_code(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
-    """What pods clone can read their Secrets and send them elsewhere, and so can a server that stands in place of the hub."""
+    """What pods clone can read their Secrets and send them elsewhere, and so can a server that stands instead of the hub."""
     secrets = [site[name] for name in ("hub_token_secret", "tracking_secret") if site.get(name)]
     whom: list[tuple[Path_, str]] = [
         (("openshift", "environment", name), f"`{name}` decides where pods send what they read, and that server")

@@ -85,7 +85,7 @@ def look(cluster: Cluster, job: Manifest) -> JobState:
     known, unread = JobProgress(), ""
     if phase == TRAINING:
         try:
-            # A machine that has started since, in place of another or again, takes all back to the last checkpoint.
+            # A machine that has started since, instead of another or again, takes all back to the last checkpoint.
             started = max(filter(None, map(_started, pods)), default=None)
             known = progress(first_log(cluster, job, pods, stamped=True), started, cluster.now())
             again = known.again or any(entry.get("restartCount") for pod in pods for entry in _working(pod))
@@ -173,7 +173,7 @@ class JobProgress:
 
     @property
     def seconds_left(self) -> float | None:
-        """Until the last step, if the rest goes on at this pace; None where nothing goes on."""
+        """Until the last step, if the rest continues at this pace; None where nothing continues."""
         if self.latest is None or self.pace is None or self.hangs:
             return None
         return float(self.pace * (self.latest["steps"] - self.latest["step"]))

@@ -58,7 +58,7 @@ class Sending:
 
     @property
     def files_key(self) -> str:
-        """Of the data files that lie on the claim, or are sent there; empty where there are none."""
+        """Of the data files that are on the claim, or are sent there; empty where there are none."""
         return self.files.key if self.files else ""
 
 
@@ -126,7 +126,7 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
         # Those first that somebody is asked about: after a no everything is as it was.
         before = [jobs.sent(plan, other.stage, how.target, other.of_gate) for other in outdated]
         at_work = [job for other in before for job in sender.existing(other)]
-        # First of all what would send the recipe as it was again; it is soon sent anew.
+        # First of all what would send the recipe as it was again; it is soon sent again.
         walking = [] if alone else pipeline.outdated_driver(cluster, plan, how.target, how.files_key)
         for job in (*walking, *at_work, *there):
             ask(job, how.owner, how.confirm, replaces=job not in walking)
@@ -227,7 +227,7 @@ class _Sender:
 
     def _claims_will_do(self, sent: Sent) -> None:
         """Raises Stop where a claim is being deleted or too small, or where a claim for one machine is used by several: a
-        cluster would attach it to the first machine, and the others' pods would wait for ever."""
+        cluster would attach it to the first machine, and the others' pods would wait without end."""
         count = kubernetes.most_machines([self.plan])
         for name, claim in self.claims.items():
             if claim and going(claim):
@@ -292,7 +292,7 @@ def _looks(sent: Sent) -> bool:
 
 
 def _heal(cluster: Cluster, sent: Sent, job: Manifest | None, tell: Tell) -> None:
-    """Makes the config map of a job at work anew where it is gone: its pods could not start again without."""
+    """Makes the config map of a job at work again where it is gone: its pods could not start again without."""
     lost = {jobs.config_of(job)} - set(_config_maps(cluster, sent))
     for manifest in sent.support:
         if job and manifest["kind"] == "ConfigMap" and manifest["metadata"]["name"] in lost:
@@ -398,7 +398,7 @@ def wait(cluster: Cluster, sent: Sent, tell: Tell) -> None:
 
 def require_storage(cluster: Cluster, made: Manifests, tell: Callable[[str], None]) -> None:
     """Reports what is unknown about the storage of new claims. Raises Stop where it cannot be as they ask: such a claim
-    is never bound, and pods wait for ever.
+    is never bound, and pods wait without end.
 
     made: the manifests.
     """

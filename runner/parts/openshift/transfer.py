@@ -88,7 +88,7 @@ def files(recipe: Recipe, place: Place) -> Files | None:
 
 def upload(cluster: Cluster, plan: Plan, stage: Stage, sent: Files, tell: Tell) -> None:
     """Sends what the claim has not got, and takes away there what is here no more. What has come over stays, whatever
-    breaks; sending again goes on behind it. plan: of the stage alone.
+    breaks; sending again continues behind it. plan: of the stage alone.
 
     Raises Stop where the claim is too small, or the helper does not start.
     """

@@ -85,7 +85,7 @@ def rest(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class JobRow:
-    """A job: its state, what stands in its way, its place in its queue (`2nd of 5`, empty where it waits in none), and
+    """A job: its state, what is in its way, its place in its queue (`2nd of 5`, empty where it waits in none), and
     the GPU hours that it has used so far."""
 
     state: JobState
@@ -127,7 +127,7 @@ class JobRow:
         return ""
 
     def _memory(self, latest: Mapping[str, Any]) -> str:
-        """What the allocator has taken of the first GPU, because that, and not what lies in it, must fit."""
+        """What the allocator has taken of the first GPU, because that, and not what is in it, must fit."""
         real = latest.get("gpu_reserved_gib") or latest.get("gpu_memory_gib")
         if real is None:
             return ""
@@ -155,7 +155,7 @@ def rows(cluster: Cluster, namespace: str) -> list[JobRow]:
 
 
 def table(rows: list[JobRow]) -> list[str]:
-    """The rows under their titles, without columns that nobody fills, and below each what stands in its way."""
+    """The rows under their titles, without columns that nobody fills, and below each what is in its way."""
     cells = [TITLES, *(row.cells for row in rows)]
     kept = [column for column in range(len(TITLES)) if any(line[column] for line in cells[1:])]
     width = {column: max(len(line[column]) for line in cells) for column in kept}
@@ -204,7 +204,7 @@ def gpu_hours(state: JobState, now: datetime | None = None) -> float:
     never_ran = ("Created" in seen and "Running" not in seen) or jobs.holds(state.job, "Suspended")
     if state.ended and not pods and not never_ran:
         end = status.get("completionTime") or _last_change(state.job)
-        # An operator begins anew with the start after a suspension.
+        # An operator begins again with the start after a suspension.
         held = [(jobs.gpus(state.job), status.get("startTime"), end)]
     admitted = (state.workload or {}).get("status", {})
     # With a slip of the pen before v1beta2.
@@ -271,7 +271,7 @@ def _restarts(pod: Manifest) -> int:
 
 
 def follow_log(cluster: Cluster, find: Callable[[], Manifest | None], node: int, say: Callable[[str], None]) -> None:
-    """Says every new line of a machine's log until its job ends; goes on after restarts and lost connections.
+    """Says every new line of a machine's log until its job ends; continues after restarts and lost connections.
 
     Raises Stop where the cluster refuses, and where there is no such machine: waiting would change neither.
     """

@@ -159,7 +159,7 @@ def _fits(planned: Planned) -> str:
         return f"{name} needs {need} on each GPU; `{most.stage.machines.gpu}` is not in the catalog."
     verdict = "fits" if most.fits else "does not fit"
     if most.fits and (full := most.full.memory.total) > most.memory.total:
-        return f"{name} {verdict}: {stage} needs {need} of {most.usable / 2**30:.1f} GiB GPU memory, with the longest rows {full / 2**30:.1f}."
+        return f"{name} {verdict}: {stage} needs {need} of {most.usable / 2**30:.1f} GiB GPU memory; rows of full length need {full / 2**30:.1f}."
     return f"{name} {verdict}: {stage} needs {need} of {most.usable / 2**30:.1f} GiB GPU memory."
 
 

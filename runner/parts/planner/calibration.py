@@ -172,7 +172,7 @@ class Learned(Record):
 
 
 def keep(observed: Iterable[Observed]) -> Path:
-    """Adds runs to the file, in place of what it knew of the same ones; gives where it lies. Raises OSError where it
+    """Adds runs to the file, instead of what it knew of the same ones; gives where it lies. Raises OSError where it
     cannot be written."""
     new = [each for each in observed if each.run and each.gpu]
     known = {each.run: each for each in (*Learned.read(settings_folder()).runs, *new)}

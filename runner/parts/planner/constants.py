@@ -1,6 +1,6 @@
-"""Measured: what benchmarks/memory_on_gpu.py found on a card, in place of what is assumed where nobody has measured.
+"""Measured: what benchmarks/memory_on_gpu.py found on a card, instead of what is assumed where nobody has measured.
 
-Its results files lie in the catalog, one a card, and travel in the wheel.
+Its results files are in the catalog, one a card, and travel in the wheel.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -45,7 +45,7 @@ _own: ContextVar[Mapping[str, Constants]] = ContextVar("own", default=MappingPro
 
 @contextmanager
 def taking(own: Mapping[str, Constants]) -> Iterator[None]:
-    """Plans with these constants of cards in place of the catalog's."""
+    """Plans with these constants of cards instead of the catalog's."""
     token = _own.set(own)
     try:
         yield

@@ -159,7 +159,7 @@ def operations(workload: Workload, rows: float, training: bool = True) -> Operat
     needed (Kaplan et al. 2020, arXiv 2001.08361, section 2.1), attention by half of its square (arXiv 2307.08691, 4.1).
 
     Each layer's last product counts with checkpointing too, though PyTorch ends before it makes that again: with it
-    left out, and shares fitted anew, 215 published runs were no nearer (3.7 % off in place of 3.6, and more of them too
+    left out, and shares fitted again, 215 published runs were no nearer (3.7 % off instead of 3.6, and more of them too
     low).
     """
     model, length = workload.model, row_tokens(workload)
@@ -351,7 +351,7 @@ def step_seconds(workload: Workload, gpu: Gpu) -> float:
 
 
 def _step_seconds(workload: Workload, gpu: Gpu, own: float, wait: float) -> float:
-    """Its micro batches, the wait for weights that lie beside the GPU and for other GPUs, and the update."""
+    """Its micro batches, the wait for weights that are beside the GPU and for other GPUs, and the update."""
     coming = max(0.0, fetching(workload, gpu) - LINKS["pcie"].hidden * own)
     return own + coming + wait + updating(workload, gpu)
 

@@ -225,7 +225,7 @@ class LanguageFormulas:
         return sizes
 
     def beside(self, stage: Stage) -> dict[str, int]:
-        """Offloaded state, and the most that comes at one time: when it loads, saves, goes on or merges."""
+        """Offloaded state, and the most that comes at one time: when it loads, saves, continues or merges."""
         parts = state.main_memory(self.work)
         name, size = max(host_memory.moments(self.work).items(), key=lambda moment: moment[1])
         return parts | {name: size}

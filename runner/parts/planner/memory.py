@@ -254,7 +254,7 @@ def adapter_alone(workload: Workload) -> bool:
 
 
 def _gathered_at_loss(workload: Workload, state: State) -> int:
-    """Gathered weights at the loss. The piece that a layer was gathered in lies there until the next is, which an
+    """Gathered weights at the loss. The piece that a layer was gathered in is there until the next is, which an
     adapter's matrices soon are; and preferences are compared outside of the model, when all of it is split again."""
     if workload.sharding == "fsdp" and workload.objective == "dpo":
         return 0
@@ -361,7 +361,7 @@ def evaluation(workload: Workload, state: State) -> int:
     """The peak of evaluation: what is held, the logits, and one layer in flight; no gradients, nothing kept."""
     tokens = workload.evaluation_batch_size * workload.answers * workload.most_tokens
     edge = parameters.boundary(workload) * tokens
-    # Gate, its activation and up; an adapter's share lies beside its layer's, and their sum.
+    # Gate, its activation and up; an adapter's share is beside its layer's, and their sum.
     wide = 3 if not workload.adapter else 6 if parameters.family(workload.model).fused else 5
     layer = wide * workload.widths.linear * workload.model.intermediate_size * tokens
     if workload.attention == "eager":  # the scores, masked, and their softmax in fp32

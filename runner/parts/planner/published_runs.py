@@ -1,6 +1,6 @@
 """Outside: how far the plan was from GPU runs that others have published, by kind of run.
 
-The errors lie in the catalog; benchmarks/outside.py makes them from published rows. An error is planned over measured,
+The errors are in the catalog; benchmarks/outside.py makes them from published rows. An error is planned over measured,
 less 1.
 """
 

@@ -1,4 +1,4 @@
-"""What lies on one GPU between steps: weights, gradients, optimizer state, and what sharding and offloading do to them. Bytes."""
+"""What is on one GPU between steps: weights, gradients, optimizer state, and what sharding and offloading do to them. Bytes."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -32,7 +32,7 @@ class State:
 
 @lru_cache(maxsize=1024)
 def held(workload: Workload) -> State:
-    """What lies on one GPU between steps. Sharding as in Rajbhandari et al. 2019 (arXiv 1910.02054, section 5)."""
+    """What is on one GPU between steps. Sharding as in Rajbhandari et al. 2019 (arXiv 1910.02054, section 5)."""
     if workload.sharding.startswith("zero"):
         return _zero(workload, int(workload.sharding[-1]))
     count = shards(workload, 3)
@@ -80,14 +80,14 @@ def loaded(workload: Workload) -> int:
 
 def _zero(workload: Workload, stage: int) -> State:
     """DeepSpeed's ZeRO with half-precision weights: fp32 master and Adam's two moments (12 bytes a trained weight) are
-    split from stage 1, gradients from stage 2, weights from stage 3. A bucket of gradients lies there whole, in stages
+    split from stage 1, gradients from stage 2, weights from stage 3. A bucket of gradients is there whole, in stages
     1 and 2 twice, because `overlap_comm` fills one while the other travels (0.18.9, runtime/zero: stage_1_and_2.py,
     setup_buckets; stage3.py, ipg_buckets).
 
     In stage 3 some weights are whole: those that come up again within `reuse` numbers, which around the turn from
     forward to backward are as many as lie half as far away, and those gathered ahead, each in one piece before it is
     copied out of it (0.18.9, runtime/zero: partitioned_param_coordinator.py, __params_to_release and fetch_sub_module).
-    What lies beside the GPU is not here, gradients included, which follow the optimizer from stage 2 on as their bucket
+    What is beside the GPU is not here, gradients included, which follow the optimizer from stage 2 on as their bucket
     is full."""
     shards, wide = workload.machines.world_size, workload.widths.linear
     count = parameters.trainable(workload)
@@ -128,7 +128,7 @@ def shards(workload: Workload, stage: int) -> int:
 
 
 def four_bit(workload: Workload) -> bool:
-    """Whether the weights beside an adapter lie in 4 bits."""
+    """Whether the weights beside an adapter are in 4 bits."""
     return workload.adapter is not None and workload.adapter.four_bit
 
 
@@ -244,7 +244,7 @@ PLAIN = 6
 
 
 def main_memory(workload: Workload) -> dict[str, int]:
-    """What lies in main memory all the time, by what it is."""
+    """What is in main memory all the time, by what it is."""
     trained, machines = parameters.trainable(workload), workload.machines
     placed, wide = workload.offload, workload.widths.linear
     if workload.sharding == "fsdp":
@@ -267,7 +267,7 @@ def main_memory(workload: Workload) -> dict[str, int]:
 
 
 def on_disk(workload: Workload) -> int:
-    """What lies on the disk of one machine."""
+    """What is on the disk of one machine."""
     placed, nodes = workload.offload, workload.machines.nodes
     state_ = STATE * parameters.trainable(workload) if placed.optimizer == "nvme" else 0
     weights = workload.widths.linear * parameters.total(workload.model) if placed.weights == "nvme" else 0

@@ -21,7 +21,7 @@ from runner.scenarios.shared.common import DATA
 from runner.tools.problem import Problem
 
 GIB = 2**30
-# While text is cleaned it lies there filtered, without exact duplicates, without near ones, and as the result.
+# While text is cleaned it is there filtered, without exact duplicates, without near ones, and as the result.
 COPIES_OF_TEXT = 4
 # Room beyond what the run itself writes: logs, curves, an answer asked for twice. Claims come in whole tens of GiB.
 HEADROOM, STEP_GIB = 1.2, 10
@@ -49,13 +49,13 @@ def disk(forecast: Forecast, plan: Plan) -> list[Disk]:
         # Each machine has its own, and a claim holds those of all.
         sizes[state.ON_DISK] = sizes.get(state.ON_DISK, 0) * forecast.stage.machines.nodes
     listed = [Disk(what, sizes.pop(what), folder) for what, folder in entries.items() if sizes.get(what)]
-    # One more than are kept lies there while the newest is written, and the best is kept beside the latest.
+    # One more than are kept is there while the newest is written, and the best is kept beside the latest.
     listed.append(Disk(f"checkpoints ({keep} kept, 1 being written)", (keep + 1) * checkpoint, place.run_dir))
     return listed + [Disk(what, size, place.run_dir) for what, size in sizes.items() if size]
 
 
 def _hub(plan: Plan) -> str:
-    """Where the hub's files lie in a pod (see `runner.parts.jobs.podspec.writable`), or on a plain machine."""
+    """Where the hub's files are in a pod (see `runner.parts.jobs.podspec.writable`), or on a plain machine."""
     if not plan.site:
         return "~/.cache/huggingface of each machine"
     claims = plan.site.get("claims") or ()

@@ -93,7 +93,7 @@ class Adapter:
 
 @dataclass(frozen=True)
 class Offload:
-    """What lies beside the GPUs. optimizer, weights: where, cpu or nvme, empty for the GPUs. path: the folder on a
+    """What is beside the GPUs. optimizer, weights: where, cpu or nvme, empty for the GPUs. path: the folder on a
     disk, mb_s: how fast that is. buffer: numbers in each of the buffers that weights on a disk come through."""
 
     optimizer: str = ""
@@ -113,7 +113,7 @@ class Run:
     precision: bf16, fp16 or fp32, what weights are multiplied in. learning_rate: of which nothing here depends, so that
     what is reckoned of a run is kept for every rate. micro_batch_size, evaluation_batch_size: rows on one GPU at once.
     evaluation_follows: whether the second is the first, because the recipe says nothing of its own. accumulation: micro
-    batches a step. sharding: none, ddp, zero1, zero2, zero3 or fsdp. offload: what lies beside the GPUs. network:
+    batches a step. sharding: none, ddp, zero1, zero2, zero3 or fsdp. offload: what is beside the GPUs. network:
     between machines. expandable_segments: whether PyTorch's allocator lets blocks grow in place. rows: training rows,
     None where nobody has counted; evaluation_rows likewise. max_steps: 0 where epochs decide. keep: checkpoints kept.
     evaluation_steps, engine_save_steps: steps between two evaluations, and between two checkpoints of the engine's own
@@ -501,7 +501,7 @@ def row_tokens(workload: Workload) -> float:
 
 
 def attended(workload: Workload) -> float:
-    """Tokens of the row that a mean token attends to: rows that stand in one do not see each other."""
+    """Tokens of the row that a mean token attends to: rows that are in one do not see each other."""
     if workload.lengths and (workload.several if workload.packing else workload.joined):
         return workload.lengths.attended(workload.sequence_len)
     return row_tokens(workload)

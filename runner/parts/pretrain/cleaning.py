@@ -1,6 +1,6 @@
 """Cleaning text: datatrove's filters, then exact and near duplicates (MinHash) out; kept documents stay as they are.
 
-Each step is datatrove's own and leaves its work on disk, so that a stopped run goes on with the parts that are missing.
+Each step is datatrove's own and leaves its work on disk, so that a stopped run continues with the parts that are missing.
 
 Words are cut as datatrove's tokenizers do, in a third of the time: spaCy's rules for a language, with its memory on.
 datatrove 0.10.1 opens a memory zone of spaCy for each document, in which spaCy's tokenizer (3.8) remembers no word, and
@@ -151,7 +151,7 @@ def _key(corpus: Corpus) -> str:
 
 
 def _known(folder: Path, key: str) -> CleaningReport | None:
-    """What was said of the text that lies there, if it is that of this key."""
+    """What was said of the text that is there, if it is that of this key."""
     known = read_json(folder / REPORT_FILE)
     fits = isinstance(known, dict) and known.get("key") == key and (folder / "text").is_dir()
     return CleaningReport(**known) if fits else None
@@ -437,7 +437,7 @@ def counts_of(work: Path) -> dict[str, int]:
     return dict(documents)
 
 
-# Distinct words that are remembered before a tokenizer begins anew: some 100 MB in each process.
+# Distinct words that are remembered before a tokenizer begins again: some 100 MB in each process.
 MOST_WORDS = 500_000
 # Chunks between two blanks whose words are remembered; spaCy's own number is 10,000.
 MOST_CHUNKS = 200_000

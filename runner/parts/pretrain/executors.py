@@ -2,7 +2,7 @@
 cluster of Ray.
 
 Every executor runs one step to its end before the next one begins, because each reads what all tasks of the one before
-have left. Tasks that are done are not done again, so a stopped run goes on with those that are missing. Pods, Slurm and
+have left. Tasks that are done are not done again, so a stopped run continues with those that are missing. Pods, Slurm and
 Ray need the folder of prepared data on storage that all their machines share, under the same path.
 """
 
@@ -59,7 +59,7 @@ class Local(Executor):
 
 class Pods(Executor):
     """This pod's part of every step: tasks that lie together, done alone when it is started again. The pods wait for
-    one another by the marks that tasks leave on their claim; the first one, which goes on alone, for the end of each
+    one another by the marks that tasks leave on their claim; the first one, which continues alone, for the end of each
     step, and the others before they begin the next, because what they wait for is gone once the first has finished."""
 
     def __init__(self, cleaning: Cleaning, tasks: int) -> None:
@@ -190,7 +190,7 @@ class Ray(Executor):
             logging_dir=str(logs),
         )
         executor.run()
-        # It warns of tasks that did not end well, and goes on.
+        # It warns of tasks that did not end well, and continues.
         if undone := executor.get_incomplete_ranks(skip_completed=True):
             raise _undone(name, undone, executor, f"{logs}/logs")
 

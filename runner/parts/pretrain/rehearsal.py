@@ -37,7 +37,7 @@ def stands_in(recipe: Recipe, folder: Path) -> Mapping[str, object]:
 
 
 def _data(recipe: Recipe, data: str | None) -> Iterator[Override]:
-    """Each section's sample in place of its data, so that nothing is downloaded."""
+    """Each section's sample instead of its data, so that nothing is downloaded."""
     if data and not Path(data).is_file():
         raise Stop(Problem(data, 0, 0, "This file does not exist.", "Name a data file after `--data`."))
     for home, section in recipe.data_sections:

@@ -17,7 +17,7 @@ from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import axolotl, common
 from runner.tools.names import same
 
-# What ends a document, and a text that a model goes on with.
+# What ends a document, and a text that a model continues with.
 END_OF_TEXT = "<|endoftext|>"
 # What the data stage leaves for others, by folder, and which of its settings each part is made from.
 PARTS = {

@@ -60,7 +60,7 @@ def _stages(recipe: Recipe, place: Place) -> Iterator[Stage]:
         before = trained[-1].name if trained else "init"
         config = pretraining(recipe, place, length, before)
         files = tuple(f"blocks/{split}-{length.sequence_len}.npy" for split in ("train", "validation"))
-        # Gates stand behind the last length.
+        # Gates are behind the last length.
         gates = "pretrain" if length is lengths[-1] else None
         trained.append(_trained(recipe, place, "pretrain", length.name, trained, config, files, gates))
     pretrained = len(trained)
@@ -166,7 +166,7 @@ MAX_NEW_TOKENS, REHEARSED_TOKENS = 300, 40
 
 
 def demo(recipe: Recipe, place: Place, name: str, before: str) -> EngineConfig:
-    """How the stage's model is asked by hand, and the one that it began with: after pretraining a model goes on with a
+    """How the stage's model is asked manually, and the one that it began with: after pretraining a model continues with a
     text, later stages answer a conversation."""
     converses = name in AFTER
     return {
@@ -246,7 +246,7 @@ def after_pretraining(recipe: Recipe, place: Place, kind: str, before: str) -> E
 
 
 # Axolotl 0.19.0 hands FP8 to its own trainer alone, which DPO does not use; and an adapter sits beside frozen weights,
-# whose products FP8 would have to convert anew at every step.
+# whose products FP8 would have to convert again at every step.
 FP8_STAGES = ("pretrain", "sft")
 
 

@@ -64,7 +64,7 @@ def data(everything: Data, tell: Tell) -> None:
 
 def _parts(everything: Data, out: Path) -> Iterator[tuple[str, Iterable[str]]]:
     """Each part with its report, made when it is its turn."""
-    # What lies in the folder counts too: with another tokenizer the rows are others.
+    # What is in the folder counts too: with another tokenizer the rows are others.
     tokenizer, load = Pretrained(str(out / "tokenizer")), _tokenizer(out)
     yield "text", _text(everything, out)
     report = chat.prepare(replace(everything.sft, tokenizer=tokenizer), out / "sft", tokenizer_for=load)

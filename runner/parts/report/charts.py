@@ -15,7 +15,7 @@ MOST_POINTS = 400
 
 @dataclass(frozen=True)
 class Tick:
-    """A mark of an axis: where it stands in the drawing, and what it says."""
+    """A mark of an axis: where it is in the drawing, and what it says."""
 
     at: float
     text: str

@@ -79,7 +79,7 @@ def why(path: str, sets: tuple[str, ...], stage: str | None) -> None:
 
 
 def _of_recipe(path: str, sets: tuple[str, ...], stage: str | None) -> Iterable[str]:
-    """What stands in the way of a recipe's job on the cluster; of its latest run here where it has none there."""
+    """What is in the way of a recipe's job on the cluster; of its latest run here where it has none there."""
     recipe, _ = open_recipe(path, sets, look=False)
     nowhere: Stop | None = None
     if recipe.settings.get("openshift"):

@@ -111,7 +111,7 @@ class StageFacts:
 
     @property
     def steps_made(self) -> int:
-        """Steps of this stage alone; one that goes on from another counts on."""
+        """Steps of this stage alone; one that continues from another counts on."""
         before = self.epochs[0].get("step", 0) if self.epochs else 0
         return max(0, self.last_step - before)
 
@@ -207,7 +207,7 @@ class RunFacts:
 
     @property
     def substitutions(self) -> tuple[tuple[str, str, str, str], ...]:
-        """What was put in place of the recipe's settings: the setting, its value before and after, and why."""
+        """What was put instead of the recipe's settings: the setting, its value before and after, and why."""
         home = f"{self.state.folder}/"
         return tuple(
             (made.setting, _text(made.before), _text(made.after).removeprefix(home), made.why or made.by)

@@ -127,7 +127,7 @@ def change(stage: StageFacts) -> str:
 
 
 def _worth(run: RunFacts) -> str:
-    """What stands behind it: gates, that it is a rehearsal, or what it took."""
+    """What is behind it: gates, that it is a rehearsal, or what it took."""
     gates = ""
     if run.gated:
         closed = [stage.name for stage in run.gated if not stage.open]

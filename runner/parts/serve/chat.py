@@ -41,7 +41,7 @@ class Sides(Protocol):
 @dataclass(frozen=True)
 class Models:
     """Two models that answer in words, one after the other, because they share a processor. A model that has learned to answer
-    knows its own earlier answers; one that continues a text begins anew each time."""
+    knows its own earlier answers; one that continues a text begins again each time."""
 
     both: tuple[LoadedModel, LoadedModel]
     names: tuple[str, ...] = ("original", "trained")

@@ -36,7 +36,7 @@ from runner.tools.process import HOST, free_port
 Tell = Callable[[str], None]
 SERVICE, RUNTIME = "InferenceService", "ServingRuntime"
 POD_LABEL = "serving.kserve.io/inferenceservice"
-# The training job that has left the weights: of a model that was trained again the server starts anew.
+# The training job that has left the weights: of a model that was trained again the server starts again.
 TRAINED_BY = "recipe-runner/trained-by"
 # By what KServe makes pods.
 DEPLOYED = ("Deployment", "ReplicaSet")
@@ -44,7 +44,7 @@ DEPLOYED = ("Deployment", "ReplicaSet")
 
 def start(cluster: Cluster, plan: Plan, server: Serving, tell: Tell, port: int = 8000, dry_run: bool = False) -> None:
     """Sends the server of a plan, waits until it answers, and passes `port` of this machine on to it until it is interrupted; the
-    server goes on. One that is there already, as it would be sent, is not sent again. port: 0 for any.
+    server continues. One that is there already, as it would be sent, is not sent again. port: 0 for any.
 
     Raises Stop where the model is not trained yet, the cluster refuses anything, or the server cannot start.
     """
@@ -160,7 +160,7 @@ def _same(there: Manifest, wanted: Manifest) -> bool:
 
 
 def wait(cluster: Cluster, service: Manifest, tell: Tell) -> str:
-    """Waits until a pod of the server answers, and gives its name; says meanwhile what stands in the way.
+    """Waits until a pod of the server answers, and gives its name; says meanwhile what is in the way.
 
     Raises Stop where the server is taken away or changed, or can never start.
     """
@@ -296,7 +296,7 @@ class ServerState:
 
 
 def reasons(server: ServerState) -> list[str]:
-    """What stands in the way, most telling first; empty while all is well."""
+    """What is in the way, most telling first; empty while all is well."""
     said = [*_refused(server), *(line for pod in server.pods for line in _pod(server, pod))]
     return list(dict.fromkeys(said))
 

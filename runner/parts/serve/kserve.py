@@ -26,7 +26,7 @@ SERVICE_FILE, RUNTIME_FILE = "inferenceservice.yaml", "servingruntime.yaml"
 # What KServe looks for: the container that serves, and the format that the platform's vLLM runtimes say they take.
 CONTAINER, FORMAT = "kserve-container", "vLLM"
 PORT = 8080
-# Where KServe mounts the model, and where the results of training are mounted that lie on another claim than the base model.
+# Where KServe mounts the model, and where the results of training are mounted that are on another claim than the base model.
 MODELS, TRAINED = "/mnt/models", "/mnt/trained"
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 # Weights are read from a network's disk, compiled and recorded before the first answer.
@@ -51,7 +51,7 @@ def served(recipe: Recipe) -> tuple[Plan, Serving, ServingForecast | None]:
     """The plan on the cluster, and the server of what it trains; and what that needs, None where nobody can count its model.
     Only recipe and catalog are asked.
 
-    Raises Stop where the recipe lacks a section, or its model lies on no claim.
+    Raises Stop where the recipe lacks a section, or its model is on no claim.
     """
     if "serve" not in recipe.settings:
         raise Stop(

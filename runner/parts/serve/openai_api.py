@@ -284,7 +284,7 @@ class Served:
         return str(self._ask("completions", how | {"prompt": question})["text"]).strip()
 
     def goes_on(self, model: str, prompt: str | Sequence[int], length: int, **more: Any) -> Mapping[str, Any]:
-        """What a model goes on with after a prompt, as it is: of the answer of `/v1/completions` the one choice, with the answer's
+        """What a model continues with after a prompt, as it is: of the answer of `/v1/completions` the one choice, with the answer's
         `usage`. Raises Stop."""
         body = {"model": model, "prompt": prompt, "max_tokens": length, "temperature": 0.0}
         return self._ask("completions", body | more)
@@ -385,7 +385,7 @@ def agreement(served: Served, chat: Chat, folder: StageFolder, before: bool) -> 
 
 
 def accuracy(served: Served, chat: Chat, tokenizer: Any, chosen: Sequence[language.ShortAnswer]) -> dict[str, float]:
-    """As `language.accuracy`, by what a server goes on with after each prompt."""
+    """As `language.accuracy`, by what a server continues with after each prompt."""
     length = language.answer_length(chosen, tokenizer)
 
     def said() -> Iterator[str]:

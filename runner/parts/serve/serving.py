@@ -58,7 +58,7 @@ class ServedModel:
 
     uri: what is mounted, as KServe names it. model: the model's folder, or its base model's where an adapter is served beside it,
     below that; empty where it is that itself. results: of the stage that trained it; None where the recipe names another model.
-    results_below: their folder below `uri`, empty where it is that itself, None where they lie on another claim. rank: of the
+    results_below: their folder below `uri`, empty where it is that itself, None where they are on another claim. rank: of the
     adapter, None where the model is whole. whole_because: why the model that an adapter was merged into is served alone; empty
     elsewhere. template: whether training leaves a template that puts its system prompt first.
     """
@@ -106,9 +106,9 @@ class Serving:
 
 
 def source(plan: Plan, stage: Stage, named: str | None = None) -> ServedModel:
-    """Where the model of a stage lies on the cluster. named: by the recipe, which then says where.
+    """Where the model of a stage is on the cluster. named: by the recipe, which then says where.
 
-    Raises Stop where it lies on no claim.
+    Raises Stop where it is on no claim.
     """
     if named:
         return ServedModel(named)
@@ -130,7 +130,7 @@ def source(plan: Plan, stage: Stage, named: str | None = None) -> ServedModel:
     rank = int(stage.config["lora_r"])
     if base.claim != results.claim:
         return ServedModel(base.uri, results=results, rank=rank, template=template)
-    # One mount for both: a pod that names one claim in two volumes waits for ever (kubernetes, issue 127004).
+    # One mount for both: a pod that names one claim in two volumes waits without end (kubernetes, issue 127004).
     above = os.path.commonpath([base.path, results.path])
     below = [path.removeprefix(above).strip("/") for path in (base.path, results.path)]
     return ServedModel(OnClaim(base.claim, above).uri, below[0], results, below[1], rank, template=template)
@@ -254,7 +254,7 @@ def server_of(recipe: Recipe, plan: Plan) -> tuple[Serving, ServingForecast | No
     """The server of what a recipe trains, and what it needs; None where nobody can count its model. Pure: recipe and catalog
     alone are asked. `serve` must be a section of the recipe.
 
-    Raises Stop where its model lies on no claim.
+    Raises Stop where its model is on no claim.
     """
     stage, section = plan.stages[-1], recipe.settings["serve"]
     found = source(plan, stage, section.model)

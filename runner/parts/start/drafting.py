@@ -361,7 +361,7 @@ class Draft:
 
     @property
     def mended_later(self) -> list[Problem]:
-        """That nobody knows its model, where somebody has just named it: a lock file beside the copy mends that."""
+        """That nobody knows its model, where somebody has just named it: a lock file beside the copy fixes that."""
         recipe, problems = self.judged
         named = any(change.setting == "model.base" for change in self.wished)
         return [problem for problem in problems if named and recipe and problem == base_model.unknown(recipe)]
@@ -380,7 +380,7 @@ class Draft:
 
 
 def draft(origin: Path, name: str, wishes: list[Override]) -> Draft:
-    """The copy of a recipe under a new name, with changes in it, before it is written anywhere; and with what alone mends
+    """The copy of a recipe under a new name, with changes in it, before it is written anywhere; and with what alone fixes
     what is wrong with it then, of another model what is noted too, but for lines that somebody has asked for."""
     made, asked = _draft(origin, name, wishes), {change.setting for change in wishes}
     mending = [
@@ -388,14 +388,14 @@ def draft(origin: Path, name: str, wishes: list[Override]) -> Draft:
         for problem in (made.judged[1] if "model.base" in asked else made.errors)
         if problem.mends and problem.mends[0] not in asked
     ]
-    # A new one, judged again when its files lie beside it.
+    # A new one, judged again when its files are beside it.
     return replace(_draft(origin, name, [*wishes, *mending]) if mending else made, wished=made.wished)
 
 
 def _draft(origin: Path, name: str, wishes: list[Override]) -> Draft:
     document, target = read(origin), Path(f"{name}.yaml")
     wished = as_text(document, wishes)
-    # Data that is named here lies beside the copy.
+    # Data that is named here is beside the copy.
     own = [
         *_with_own_data(replace(document, file=str(target)), wished),
         *_with_other_model(document, wished),

@@ -68,7 +68,7 @@ def _attention(workload: Workload, config: Any) -> str:
 def build(workload: Workload, real: bool = False) -> torch.nn.Module:
     """The model as Axolotl 0.19.0 has it when training begins: dtypes, adapter, frozen parts, checkpointing.
 
-    real: for a GPU, with its own attention code in place of the stand-in (4-bit layers are stand-ins even so).
+    real: for a GPU, with its own attention code instead of the stand-in (4-bit layers are stand-ins even so).
     """
     from transformers import AutoModelForCausalLM
 

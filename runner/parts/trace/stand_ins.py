@@ -116,7 +116,7 @@ class _MatMul4Bit(torch.autograd.Function):
 
 
 class FourBit(bnb.nn.Linear4bit):
-    """A linear layer whose weight lies in 4 bits with double quantisation: half a byte a number, and for each 64
+    """A linear layer whose weight is in 4 bits with double quantisation: half a byte a number, and for each 64
     numbers a byte, for each 16,384 numbers 4 bytes (arXiv 2305.14314, section 3).
 
     old: a linear layer, or one of GPT-2's, whose weight is turned. stored: the type that the packed numbers are held as."""
@@ -189,7 +189,7 @@ def _apply(self: nn.Module, convert: Callable[[Any], Any], recurse: bool = True)
 
 @contextmanager
 def moving_by_replacing() -> Iterator[None]:
-    """`module.to` puts new parameters in place of old ones: PyTorch 2.13 would swap the tensors of fake ones instead,
+    """`module.to` puts new parameters instead of old ones: PyTorch 2.13 would swap the tensors of fake ones instead,
     and cannot while anything watches them."""
     kept = nn.Module._apply
     nn.Module._apply = _apply

@@ -1,4 +1,4 @@
-"""Scenario causal-lm: a language model goes on learning from plain text, in blocks of equal length."""
+"""Scenario causal-lm: a language model continues learning from plain text, in blocks of equal length."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace

@@ -60,7 +60,7 @@ def before_data(recipe: Recipe, file: str | None) -> list[Override]:
 
 
 def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Override]:
-    """What stands in for the model and for how it is trained, once the rows are known. folder: of the run."""
+    """What replaces the model and for how it is trained, once the rows are known. folder: of the run."""
     joined = "packing" in recipe.train and axolotl.joins_rows(recipe, recipe.train, accelerator=True)
     mask = "; a mask keeps joined rows apart instead" if joined else ""
     model = (
@@ -162,7 +162,7 @@ def split(recipe: Recipe) -> list[Override]:
 
 
 def gates(recipe: Recipe) -> Iterator[Override]:
-    """What stands in for gates and for what they need. Raises Stop where nothing can."""
+    """What replaces gates and for what they need. Raises Stop where nothing can."""
     for in_rehearsal in parts.hooks("in_rehearsal"):
         yield from in_rehearsal(recipe)
 
@@ -178,7 +178,7 @@ def packing(recipe: Recipe, home: str, section: Settings, compiled: bool = False
 
 
 def processes_for(recipe: Recipe, rows: PreparedRows) -> int:
-    """Processes in place of GPUs, where sharing a step pays: not for a tiny language model, which makes three times the
+    """Processes instead of GPUs, where sharing a step pays: not for a tiny language model, which makes three times the
     steps of two in one. A process without a row would never make a step."""
     return min(MAX_PROCESSES, common.world_size(recipe), rows.train_rows)
 

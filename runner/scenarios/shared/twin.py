@@ -127,7 +127,7 @@ def _write(
     built = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     if ready:
         ready(built)
-        # Few words are known to so small a model, and it would say the likeliest of them for ever.
+        # Few words are known to so small a model, and it would say the likeliest of them without end.
         built.generation_config.repetition_penalty = REPETITION_PENALTY
     built.save_pretrained(str(folder / ".weights"))
     # config.json goes last: it says that the twin is whole.
@@ -235,7 +235,7 @@ def _readings(texts: Sequence[str], prompts: Sequence[str], tokenizer: Any) -> I
 
 
 def _blocks(readings: list[Row], draw: random.Random) -> Iterator[tuple[list[list[int]], list[list[int]]]]:
-    """`STEPS` steps of blocks, cut from the readings in an order that is drawn anew whenever all are read."""
+    """`STEPS` steps of blocks, cut from the readings in an order that is drawn again whenever all are read."""
     read: list[int] = []
     learned: list[int] = []
     size = BLOCKS * LENGTH

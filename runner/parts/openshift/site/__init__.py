@@ -81,7 +81,7 @@ def _namespace(plan: Plan) -> str:
 
 
 def steps(plans: Sequence[Plan], folder: str) -> list[str]:
-    """What to do with a site that lies in `folder`, a command a line; the last ones from the root of a checkout."""
+    """What to do with a site that is in `folder`, a command a line; the last ones from the root of a checkout."""
     spaces = _by_namespace(plans)
     said = [(f"oc apply -k {folder}", "sends it; again after every change")]
     for space, own in spaces.items():
@@ -150,7 +150,7 @@ def _site(plans: Sequence[Plan], space: str, own: list[Plan]) -> list[Artifact]:
 
 
 def _reference(plan: Plan) -> tuple[str, str, str] | None:
-    """Namespace, name and tag of the recipe's image where it lies in the cluster's own registry; None elsewhere."""
+    """Namespace, name and tag of the recipe's image where it is in the cluster's own registry; None elsewhere."""
     whole = image(plan)
     # A name alone is one of the namespace's own image streams.
     whole = whole if "/" in whole else f"{IMAGE_REGISTRY}/{_namespace(plan)}/{whole}"
@@ -172,7 +172,7 @@ def _built(space: str, own: Iterable[Plan]) -> dict[str, str]:
 
 
 def _embedded(plans: Iterable[Plan], space: str, name: str) -> str:
-    """The recipes, of whatever namespace, whose data lies in the image that is built here."""
+    """The recipes, of whatever namespace, whose data is in the image that is built here."""
     return " ".join(
         plan.name
         for plan in plans

@@ -135,7 +135,7 @@ def _emitted(plan: Plan) -> Iterator[tuple[str, Any]]:
         file = "/".join(filter(None, (stage.folder, stage.config_file)))
         for name, value in flat(stage.config):
             if not name.startswith(_FOLLOWING) and not name.endswith(_FOLLOWING):
-                # Checkpoints lie under the stage's key, which follows every change too.
+                # Checkpoints are under the stage's key, which follows every change too.
                 told = value.removesuffix(f"/{stage.keys['']}") if isinstance(value, str) else value
                 yield f"{file}: {name}", without_place(told, plan.place)
 

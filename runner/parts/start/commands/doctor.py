@@ -1,4 +1,4 @@
-"""`recipe doctor`: what this machine has, and what of a recipe will not work on it, each with what mends it."""
+"""`recipe doctor`: what this machine has, and what of a recipe will not work on it, each with what fixes it."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ NEEDED_FOR_IMAGES = ("torch", "transformers", "accelerate", "datasets")
 
 @dataclass(frozen=True)
 class Finding:
-    """state: ok, warning or problem; subject: what was looked at; text: what was found; mend: what to do."""
+    """state: ok, warning or problem; subject: what was looked at; text: what was found; fix: what to do."""
 
     state: str
     subject: str

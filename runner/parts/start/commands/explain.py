@@ -80,7 +80,7 @@ class Explained:
 
 
 def named(word: str, scenarios: tuple[str, ...]) -> list[str]:
-    """The whole names of the settings that a word means: as it stands, as the end of a name, or as another tool calls
+    """The whole names of the settings that a word means: as it is, as the end of a name, or as another tool calls
     it; that of `train` first, which most recipes have.
 
     Raises Stop where there is none, with those that are near.

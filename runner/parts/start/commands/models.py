@@ -256,7 +256,7 @@ def _near(name: str) -> str:
 
 
 def _instead(name: str) -> str:
-    """What is there in place of a model: a dataset of that name, or a name that is near."""
+    """What is there instead of a model: a dataset of that name, or a name that is near."""
     from httpx import HTTPError
     from huggingface_hub import HfApi
 
