@@ -214,6 +214,11 @@ class _Sender:
         queue = sent.plan.site.get("queue")
         if queue and self.cluster.get("LocalQueue", sent.namespace, queue) is None:
             known = [entry["metadata"]["name"] for entry in self.cluster.list("LocalQueue", sent.namespace)]
+            if not known and not self.cluster.knows("LocalQueue", sent.namespace):
+                raise Stop(
+                    f"This cluster has no Kueue, and so no queue `{queue}`.",
+                    "Delete `openshift.queue`; or ask the cluster's admin to install Kueue.",
+                )
             raise Stop(
                 f"There is no queue `{queue}` in the namespace `{sent.namespace}`.",
                 f"Its queues: {', '.join(known)}. Change `openshift.queue`."

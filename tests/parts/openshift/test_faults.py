@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from runner.check.validate import load
+from runner.commands import cli
 from runner.parts.openshift import controller, errors, file_server, jobs, submit, transfer
 from runner.parts.openshift.client import Cluster, connect
 from runner.parts.openshift.commands import _end
@@ -29,7 +30,7 @@ from tests.conftest import ROOT
 from tests.parts.openshift import api, kserve
 from tests.parts.openshift.api import Fault, stamp
 from tests.parts.openshift.conftest import Site, in_process
-from tests.parts.openshift.test_watching import record_of
+from tests.parts.openshift.test_watching import record_of, train_to
 
 pytestmark = in_process
 # What passes, and what a server says of a login, a right and a kind that are gone.
@@ -373,3 +374,56 @@ def test_a_create_that_another_one_overtook_at_the_quota_is_tried_again(quick):
     assert connect().create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {}})
     assert quick.api.busy == []
     assert not connect().create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {}}), "it is there"
+
+
+@pytest.mark.parametrize("command", [("submit", "--follow"), ("logs", "-f"), ("status", "--watch")], ids=" ".join)
+def test_a_login_that_ends_while_somebody_watches_is_said_at_once(site, capsys, command, golden_message):
+    """The server is well, so waiting brings nothing; the job goes on."""
+    assert site.recipe("submit") == 0
+    site.pods()
+    train_to(site, 5)
+    asked = len(site.api.requests)
+    capsys.readouterr()
+
+    def end_of_the_login() -> None:
+        while sum(line.endswith("/pods") for line in site.api.requests[asked:]) < 3:
+            time.sleep(0.02)
+        site.api.fault = Fault(0, 401, lasts=True)
+
+    player = threading.Thread(target=end_of_the_login)
+    player.start()
+    without = cli._code([*command, "-n", site.namespace]) if command[0] == "status" else site.recipe(*command)
+    player.join()
+    assert without == 1 and site.api.fault.seen <= 3, "it was asked again and again"
+    golden_message(capsys.readouterr().err, command[0])
+    assert site.job() is not None
+
+
+def test_a_server_that_restarts_is_waited_for_where_it_refuses_a_login(site):
+    cluster = connect()
+    assert cluster.list("Pod", site.namespace) == []
+    site.api.busy = [401, 401, 403, 404]
+    assert cluster.list("Pod", site.namespace) == [] and site.api.busy == []
+
+
+WATCHING = [("status",), ("submit",), ("submit", "--dry-run"), ("logs",), ("fetch",), ("stop",), ("status", "-n")]
+
+
+@pytest.mark.parametrize("command", WATCHING, ids=" ".join)
+def test_a_namespace_that_is_not_there_is_said_by_every_command(site, capsys, golden_message, command):
+    gone = ["recipe-test-gone"] if command[-1] == "-n" else [str(ROOT / "recipes/survival.yaml")]
+    sets = [] if command[-1] == "-n" else ["--set", "openshift.namespace=recipe-test-gone"]
+    assert cli._code([*command, *gone, *sets]) == 1
+    said = capsys.readouterr().err
+    assert "There is no namespace `recipe-test-gone`" in said
+    if command == ("status",):
+        golden_message(said)
+
+
+def test_a_cluster_without_kueue_is_said(site, capsys, golden_message):
+    site.api.missing |= {"localqueues", "workloads"}
+    assert site.recipe("submit") == 1
+    golden_message(capsys.readouterr().err)
+    assert site.job() is None
+    assert site.recipe("submit", "--set", "openshift.queue=") == 0
+    assert site.recipe("status", "--set", "openshift.queue=") == 0
