@@ -313,7 +313,7 @@ def delete(cluster: Cluster, there: Manifest, deleted: list[str]) -> None:
     kind, meta = there["kind"], there["metadata"]
     cluster.delete(kind, meta["namespace"], meta["name"], meta["uid"])
     deleted.append(named(there))
-    gone(cluster, kind, meta["namespace"], meta["name"])
+    gone(cluster, kind, meta["namespace"], meta["name"], meta["uid"])
 
 
 def gone(cluster: Cluster, kind: str, namespace: str, name: str, uid: str = "") -> None:

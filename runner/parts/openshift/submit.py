@@ -314,7 +314,8 @@ def post(cluster: Cluster, sent: Sent, owner: Owner, tell: Tell) -> None:
         tell(f"{jobs.named(sent.job)} in `{sent.namespace}`")
     else:
         there = cluster.get(sent.kind, sent.namespace, sent.name)
-        if there is None or len({jobs.annotation(job, pipeline.CONTENT) for job in (there, sent.job)}) > 1:
+        made_from = [job and (jobs.key(job) or jobs.annotation(job, pipeline.CONTENT)) for job in (there, sent.job)]
+        if made_from[0] != made_from[1]:
             raise Stop(
                 f"Someone else sent another {jobs.named(sent.job)} a moment ago.",
                 "`recipe status RECIPE` shows it; submit again to replace it.",
