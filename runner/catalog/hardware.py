@@ -1,10 +1,11 @@
 """Hardware: what a GPU, the network between machines, and a pod on one of them have."""
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 
 from runner.catalog.tables import table
+from runner.tools.files import cache_folder, read_record
 from runner.tools.names import nearest
 
 # PCIe with 16 lanes, one direction, 10^9 bytes a second, by the compute capability of cards that talk over NVLink: NVIDIA's
@@ -79,10 +80,18 @@ def label_of(name: str) -> str:
     return name.replace(" ", "-")
 
 
-@cache
+# The label of this machine's processor where it trains in place of a GPU, and the file that has its facts once the planner
+# has measured them.
+PROCESSOR, MEASURED = "processor", "processor.json"
+
+
 def gpu(name: str) -> Gpu | None:
-    facts = table("gpus").get(name)
-    return Gpu(name=name, **facts) if facts else None
+    """The card of the catalog with that label, or this machine's processor as one."""
+    facts = read_record(cache_folder() / MEASURED) if name == PROCESSOR else table("gpus").get(name)
+    # Another version may have measured other facts.
+    with suppress(TypeError):
+        return Gpu(**{"name": name, **facts}) if facts else None
+    return None
 
 
 GIB = 2**30

@@ -4,6 +4,7 @@ machine."""
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ import click
 from runner import parts
 from runner.commands.options import end, open_recipe, recipe_path, say, set_option
 from runner.recipe import overrides as changing
+from runner.tools.problem import Stop
 
 if TYPE_CHECKING:
     from runner.run.run_folder import RunFolder
@@ -76,8 +78,6 @@ def at_the_end(home: RunFolder) -> Iterator[None]:
 @contextmanager
 def watch() -> Iterator[Callable[[Event], None]]:
     """Shows training's progress: a bar on a terminal, a line now and then where output is piped."""
-    import sys
-
     if not sys.stdout.isatty():
         yield _events if os.environ.get(EVENTS) else _lines()
         return
@@ -153,10 +153,25 @@ def _evaluation(event: Event) -> str:
     return f"validation loss {loss:.3f}{accuracy}" if loss is not None else "no validation loss"
 
 
+def confirm(yes: bool) -> Callable[[str], bool]:
+    """Asks on a terminal whether something long may start; elsewhere `--yes` must answer beforehand."""
+
+    def ask(takes: str) -> bool:
+        if not yes and not sys.stdin.isatty():
+            remedy = "Add `--yes` to start it, or train fewer epochs or rows (`--set`). `recipe rehearse RECIPE` takes minutes."
+            raise Stop(f"{takes} Without a terminal, nothing above an hour starts unasked.", remedy)
+        return yes or click.confirm(f"{takes} Start it?")
+
+    return ask
+
+
 @click.command()
-@training_options("runs/NAME")
-def run(path: str, sets: tuple[str, ...], out: str | None, fresh: bool, **stages: str | None) -> None:
-    """Prepare a recipe's data and train on this machine's GPUs. An interrupted run goes on where it was."""
+@training_options(
+    "runs/NAME", click.option("--yes", is_flag=True, help="Start what takes above an hour without a GPU, unasked.")
+)
+def run(path: str, sets: tuple[str, ...], yes: bool, out: str | None, fresh: bool, **stages: str | None) -> None:
+    """Train on this machine's GPUs, or on its processor if it has none, and prepare the data first. An interrupted run
+    continues where it stopped."""
     from runner.tools.process import hush
 
     hush()
@@ -167,7 +182,7 @@ def run(path: str, sets: tuple[str, ...], out: str | None, fresh: bool, **stages
     recipe, made = open_recipe(path, sets, environment=True)
     home = folder(recipe.name, "run", run_folder_from(out))
     with session(home, recipe.name, fresh, data_folder_from()), at_the_end(home):
-        running.run(recipe, home, Selection(**stages), say, watch, made)
+        running.run(recipe, home, Selection(**stages), say, watch, confirm(yes), made)
     end("Training finished. The model is in the run folder.", "compare", path)
 
 
@@ -178,7 +193,7 @@ def run(path: str, sets: tuple[str, ...], out: str | None, fresh: bool, **stages
 def rehearse(
     path: str, sets: tuple[str, ...], data: str | None, out: str | None, fresh: bool, **stages: str | None
 ) -> None:
-    """Run a recipe end to end on this machine, with a tiny twin of its model. No GPU, no download."""
+    """Run the whole recipe on this machine, with a tiny twin of its model. This needs no GPU and no download."""
     from runner.tools.process import hush
 
     hush()
@@ -204,7 +219,8 @@ def rehearse(
     "--show", metavar="N", type=click.IntRange(min=1), help="Show N rows token by token, and prove what is trained."
 )
 def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None, show: int | None) -> None:
-    """Read, fill, deduplicate and split a recipe's data; write Parquet and say what became of every row."""
+    """Prepare a recipe's data: read, fill, deduplicate and split it. Writes Parquet, and reports what became of
+    every row."""
     from runner.tools.process import hush
 
     hush()

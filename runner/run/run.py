@@ -2,8 +2,9 @@
 of the model; and the report at the end.
 """
 
+import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,34 +12,45 @@ from pathlib import Path
 from runner import catalog, parts, scenarios
 from runner.check.validate import changed
 from runner.data.report import PreparedRows
-from runner.plan import Plan
-from runner.recipe import overrides
+from runner.plan import Plan, Prediction, Stage
+from runner.recipe import overrides, units
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.run import inference, launch
-from runner.run.pipeline import Selection, Tell, Watch, carry_out, is_done, summaries
+from runner.run.pipeline import Selection, Tell, Watch, carry_out, decide, is_done, summaries
 from runner.run.run_folder import RunFolder
 from runner.run.run_manifest import keep
 from runner.run.stage_folder import StageFolder
-from runner.scenarios import translate
-from runner.scenarios.shared import common, sharding
+from runner.scenarios import forecasting, translate
+from runner.scenarios.shared import common, rehearsal, sharding
 from runner.scenarios.shared.common import DATA, with_config
 from runner.tools.files import read_json
 from runner.tools.names import shortened
 from runner.tools.problem import Stop
+from runner.tools.process import threads
 from runner.tools.run_files import ANSWERS
 from runner.trainer.records import Summary
 
 BY = "this machine"
 
 
-def run(
-    recipe: Recipe, folder: RunFolder, chosen: Selection, tell: Tell, watch: Watch, changes: Iterable[Override] = ()
-) -> None:
-    """Runs the chosen stages on this machine's GPUs and reports the results. changes: the person's changes of the
-    recipe.
+# Seconds that a stage may take on a processor without a question.
+UNASKED = 3600
 
-    Raises Stop where there is no GPU for a stage that trains, where anything fails, and where a gate does not open.
+
+def run(
+    recipe: Recipe,
+    folder: RunFolder,
+    chosen: Selection,
+    tell: Tell,
+    watch: Watch,
+    confirm: Callable[[str], bool],
+    changes: Iterable[Override] = (),
+) -> None:
+    """Runs the chosen stages on this machine's GPUs, or on its processor where it has none, and reports the results.
+
+    confirm: asks the person whether something long may start; changes: the person's changes of the recipe.
+    Raises Stop where the processor's memory is too small, where anything fails, and where a gate does not open.
     """
     plan = inference.plan_of(recipe, folder)
     stages = chosen.of(plan)
@@ -47,27 +59,53 @@ def run(
         tell("This run is already done. `--fresh` repeats it.")
     else:
         gpus, devices = gpus_here(recipe)
-        if not gpus and any(stage.trains for stage in stages):
-            render = f"; `recipe render {recipe.document.file}` generates the files for the cluster"
-            raise Stop(
-                "This machine has no GPU that training could use.",
-                f"`recipe rehearse {recipe.document.file}` runs all of it here with a tiny model"
-                f"{render if 'openshift' in recipe.settings else ''}.",
-            )
-        made = _on_these(recipe, gpus, tell) if gpus else folder.overrides
+        slow = not gpus and any(stage.trains for stage in stages)
+        made = _on_these(recipe, gpus, tell) if gpus or slow else folder.overrides
         here = changed(recipe, made)[0]
-        plan = translate(here, folder.place())
-        seen = (replace(stage, env={**stage.env, "CUDA_VISIBLE_DEVICES": devices}) for stage in plan.stages)
-        plan = replace(plan, stages=tuple(seen))
+        plan = translate(here, replace(folder.place(), accelerator=False) if slow else folder.place())
+        env = {"CUDA_VISIBLE_DEVICES": devices} | ({"OMP_NUM_THREADS": str(threads())} if slow else {})
+        plan = replace(plan, stages=tuple(replace(stage, env={**stage.env, **env}) for stage in plan.stages))
         if gpus:
             _compare_precision(plan, gpus, tell)
         for line in introduction(plan):
             tell(line)
+        if slow:
+            _require_patience(here, plan, chosen.of(plan), tell, confirm)
         keeping = partial(keep, folder, recipe, plan, here)
-        carry_out(plan, chosen.of(plan), tell, watch, folder.made_with(changes, made), keeping)
+        carry_out(plan, chosen.of(plan), tell, watch, folder.made_with(changes, made, slow), keeping)
     after = (line for after_run in parts.hooks("after_run") for line in after_run(recipe, folder))
     for line in (*report(plan), *after):
         tell(line)
+
+
+def _require_patience(
+    recipe: Recipe, plan: Plan, stages: list[Stage], tell: Tell, confirm: Callable[[str], bool]
+) -> None:
+    """Prints how long the chosen stages take on this machine's processor, and asks before one begins that takes above an
+    hour. Raises Stop after a no, and where this machine's memory is too small."""
+    planner = forecasting()
+    foreseen = {each.stage: each for each in (planner.on_processor(recipe, plan) if planner else ())}
+    path = recipe.document.file
+    instead = f"`recipe rehearse {path}` runs all of it here with a tiny model"
+    if "openshift" in recipe.settings:
+        instead += f"; `recipe submit {path}` sends it to the cluster's GPUs"
+    for decision in (decision for decision in decide(plan, stages) if decision.stage.trains):
+        name, each = decision.stage.name, foreseen.get(decision.stage.name, Prediction())
+        if each.usable and (each.memory_least or 0) > each.usable:
+            need, have = units.gib(each.memory or 0), units.gib(each.usable)
+            raise Stop(
+                f"This machine has no GPU, and `{name}` needs about {need} of main memory on its processor, of {have}.",
+                f"{instead}.",
+            )
+        takes = f"How long `{name}` takes on this machine's processor is unknown."
+        if each.seconds is not None:
+            likely = units.between(each.seconds_least or 0, each.seconds_most or 0, "–")
+            takes = f"`{name}` takes about {units.duration(each.seconds)} ({likely}) on the {each.gpu}."
+        if decision.action not in ("keep", "go on") and (each.seconds or math.inf) > UNASKED:
+            if not confirm(takes):
+                raise Stop("Nothing was started.", f"{instead}.")
+        else:
+            tell(takes)
 
 
 def _compare_precision(plan: Plan, gpus: list[str], tell: Tell) -> None:
@@ -96,16 +134,19 @@ def gpus_here(recipe: Recipe) -> tuple[list[str], str]:
 
 
 def _on_these(recipe: Recipe, gpus: list[str], tell: Tell) -> list[Override]:
-    """Puts the recipe on the GPUs that are here, and prints what that changes."""
+    """Puts the recipe on the GPUs that are here, or on the processor where none is, and prints what that changes."""
     planned = common.world_size(recipe)
-    count = min(planned, len(gpus))
+    count = min(planned, len(gpus)) or 1
     numbers = launch.gpus_of(recipe)[:count]
     why = f"{len(gpus)} GPUs are here"
     changes = overrides.on_one_machine(recipe, count, BY, why, numbers if len(numbers) == count else None)
+    if not gpus:
+        tell("This machine has no GPU, so its processor trains. What needs a GPU is replaced:")
+        changes = list(rehearsal.without_gpu(recipe, BY))
     if count != planned and "train" in recipe.settings:
         changes.append(Override("train.effective_batch_size", None, None, BY, "follows the GPUs"))
     shared = recipe.settings.get("distribution", "ddp") not in ("ddp", "auto")
-    if count == 1 and shared and not sharding.by_zero_alone(recipe):
+    if gpus and count == 1 and shared and not sharding.by_zero_alone(recipe):
         changes.append(Override("distribution", None, "ddp", BY, "one GPU has no other to share with"))
     here, made = changed(recipe, changes)
     known = catalog.gpu(recipe.machines.gpu)

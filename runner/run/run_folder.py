@@ -29,7 +29,7 @@ class RunRecord(Record):
     id: the folder's own number, so that results of another run never count here. recipe: its name. status: `running`,
     `stopped` or `finished`. changes, substitutions: the person's and the runner's changes of the recipe. folder: its
     path when the substitutions were made, which may name it. data_dir: prepared data outside the folder. origin:
-    `cluster` for a fetched run. fault: why it stopped, for a person; empty where unknown.
+    `cluster` for a fetched run. processor: whether it trains on a processor in place of GPUs. fault: why it stopped, for a person; empty where unknown.
     """
 
     FILE = RUN
@@ -42,6 +42,7 @@ class RunRecord(Record):
     substitutions: tuple[Override, ...] = ()
     folder: str = ""
     origin: str = ""
+    processor: bool = False
     fault: str = ""
 
 
@@ -90,19 +91,23 @@ class RunFolder:
         now = {"id": self.state.id or uuid.uuid4().hex, "status": status, "kind": self.kind}
         write_json(self.path / RUN, read_record(self.path / RUN) | now | facts)
 
-    def made_with(self, changes: Iterable[Override], substitutions: Iterable[Override]) -> Mapping[str, Any]:
+    def made_with(
+        self, changes: Iterable[Override], substitutions: Iterable[Override], processor: bool = False
+    ) -> Mapping[str, Any]:
         """The record of the person's and the runner's changes of the recipe, for the first stage that runs."""
         told = {"changes": changes, "substitutions": substitutions}
-        return {"folder": str(self.path)} | {name: [asdict(made) for made in known] for name, known in told.items()}
+        return {"folder": str(self.path), "processor": processor} | {
+            name: [asdict(made) for made in known] for name, known in told.items()
+        }
 
     def place(self, data_dir: str | None = None) -> Place:
-        """This folder as a Place; a rehearsal's has no GPU. data_dir: prepared data, elsewhere than in the folder."""
+        """This folder as a Place; a rehearsal's has no GPU, nor has that of a run on a processor. data_dir: prepared data, elsewhere than in the folder."""
         return Place(
             config_dir=str(self.path / CONFIG),
             data_dir=data_dir or self.state.data_dir or str(self.path / "data"),
             run_dir=str(self.path),
             scratch_dir=str(self.path / "scratch"),
-            accelerator=self.kind != "rehearsal",
+            accelerator=self.kind != "rehearsal" and not self.state.processor,
         )
 
     @contextmanager

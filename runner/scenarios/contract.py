@@ -48,7 +48,7 @@ Rules for every recipe. `hooks` names functions by their moment:
     after_fetch(run, tell)                 the results of a run have come from the cluster
     gate_in_pod(folder, tell), promote_in_pod(folder, by, reason, tell)
                                            what `runner.entrypoints.stage` does beside running a stage
-    seal_key(make)                         the key that measured numbers are sealed with; make: write one where there is none
+    seal_key(make, namespace)              the key that a namespace's pods seal with; make: write this person's where there is none
     page_of_run(run)                       a run as an HTML page
     trace(run, operations)                 the exact memory of a training step
     plan_by_trace(recipe, plan, forecasts, as_json)
@@ -177,6 +177,10 @@ class Forecasting(Protocol):
 
     def written(self, recipe: Recipe, plan: Plan) -> Mapping[str, int]:
         """The bytes that a plan writes to each claim, by its name; nothing where there are no formulas for the model."""
+        ...
+
+    def on_processor(self, recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
+        """The same as `predictions`, for this machine's processor, which is measured first."""
         ...
 
     def predictions(self, recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:

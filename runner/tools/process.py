@@ -43,6 +43,36 @@ def _errors_only(record: logging.LogRecord) -> bool:
     return record.levelno >= logging.ERROR
 
 
+def memory_gib() -> float:
+    """Main memory, or what a container may use of it where that is less."""
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        text = _line(file)
+        if text.isdigit():
+            whole = min(whole, int(text))
+    return whole / 2**30
+
+
+def cores() -> int:
+    """The processors that this process may use, or what a container may use of them where that is less."""
+    quota, _, period = _line("/sys/fs/cgroup/cpu.max").partition(" ")
+    least = max(1, int(quota) // int(period)) if quota.isdigit() else sys.maxsize
+    return min(least, len(os.sched_getaffinity(0)))
+
+
+def threads() -> int:
+    """What training on the processor computes with: as many threads as OMP_NUM_THREADS says, else as there are cores."""
+    wanted = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    return int(wanted) if wanted.isdigit() and int(wanted) else cores()
+
+
+def _line(file: str) -> str:
+    try:
+        return Path(file).read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
 def ensure_home() -> None:
     """Gives this process and its children a home folder where the user's cannot be written to: libraries of training
     cache there. It is below the temporary folder, and stays for the next command."""

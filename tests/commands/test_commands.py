@@ -89,15 +89,26 @@ def test_a_new_recipe_checks_clean_and_keeps_its_comments(recipe_command, tmp_pa
     assert done.returncode == 0, done.stderr
     text = (tmp_path / "my-demo.yaml").read_text("utf-8")
     original = (ROOT / "recipes" / f"{source}.yaml").read_text("utf-8")
-    # Code by git is left out where its commit is a placeholder, and with it the stock image that lacks our code.
-    original, left_out = re.subn(r"(?ms)^image:.*?^\n|^  image: quay\.io[^\n]*\n", "", original)
-    assert left_out == (2 if source == "resnet" else 0)
     assert text.count("#") == original.count("#")
     assert len(text.splitlines()) == len(original.splitlines())
     schema = text.splitlines()[0].removeprefix("# yaml-language-server: $schema=")
     assert json.loads((tmp_path / schema).read_text("utf-8"))["properties"]["scenario"]
-    assert yaml.safe_load(text)["name"] == "my-demo"
-    done = recipe_command("check", ".", cwd=tmp_path)
+    made = yaml.safe_load(text)
+    assert made["name"] == "my-demo"
+    # Code by git and the stock image that needs it stay, and their placeholder is named until it is replaced.
+    whole = yaml.safe_load(original)
+    assert made.get("image") == whole.get("image")
+    assert ("quay.io" in str(made)) == ("quay.io" in str(whole)) == (source == "resnet")
+    for command in ("check", "plan"):
+        done = recipe_command(command, "my-demo.yaml", cwd=tmp_path)
+        assert done.returncode == 0
+        assert ("This commit is a placeholder." in done.stdout + done.stderr) == (source == "resnet")
+    if source == "resnet":
+        done = recipe_command(
+            "check", "my-demo.yaml", "--set", "image.code_from_git.commit='" + "a1" * 20 + "'", cwd=tmp_path
+        )
+    else:
+        done = recipe_command("check", ".", cwd=tmp_path)
     assert done.returncode == 0
     assert done.stdout.endswith("1 recipe checked, no problems.\n")
 
@@ -201,7 +212,7 @@ def test_a_copy_for_another_model_changes_what_belonged_to_the_one_of_before(
     assert made["data"]["chat_template"] == "auto" and model in made["description"]
     if not more:
         done = recipe_command("check", "mine.yaml", cwd=tmp_path)
-        assert (done.returncode, done.stdout) == (0, "1 recipe checked, no problems.\n")
+        assert done.returncode == 0 and "infinite" not in done.stdout and "tokens, so" not in done.stdout, done.stdout
 
 
 def test_a_copy_for_another_model_takes_neither_version_nor_code_of_the_one_of_before(recipe_command, tmp_path):
@@ -399,10 +410,14 @@ def test_wrong_use_is_2_and_unknown_commands_name_the_nearest(recipe_command, go
     assert recipe_command("check", "recipes", "--form", "json").returncode == 2
 
 
-def test_run_without_a_gpu_names_rehearse(recipe_command, tmp_path, golden_message):
-    done = recipe_command("run", ROOT / "recipes" / "survival.yaml", cwd=tmp_path, env={"CUDA_VISIBLE_DEVICES": ""})
+def test_run_without_a_gpu_starts_nothing_that_is_too_large_for_the_processor_and_names_rehearse(
+    recipe_command, tmp_path
+):
+    """Its messages are in tests/run/test_processor.py; here they depend on the machine."""
+    without = {"CUDA_VISIBLE_DEVICES": "", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    done = recipe_command("run", ROOT / "recipes" / "seven-b.yaml", cwd=tmp_path, env=without)
     assert (done.returncode, "`recipe rehearse " in done.stderr) == (1, True)
-    golden_message(done.stderr)
+    assert not (tmp_path / "runs" / "seven-b").exists()
 
 
 @pytest.mark.parametrize("command", [["ask", "Why?"], ["compare"]], ids=lambda command: command[0])

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from runner import catalog
+from runner.catalog.hardware import PROCESSOR
 from runner.check.validate import changed
 from runner.parts.planner import constants
 from runner.parts.planner.constants import Constants
@@ -85,7 +86,8 @@ def beside(run: RunFolder, plan: Plan, planned: Iterable[Prediction]) -> list[Be
         # What was changed since, or by `--set`, was never planned so.
         if not summary or foreseen is None or summary.fingerprint != plan.fingerprint:
             continue
-        if summary.gpu and catalog.label_of(summary.gpu) == foreseen.label:
+        card = catalog.label_of(summary.gpu) if summary.gpu else PROCESSOR
+        if card == foreseen.label and (summary.gpu or foreseen.step_seconds):
             found.append(Beside(run, foreseen, summary))
     return found
 

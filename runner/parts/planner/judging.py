@@ -4,7 +4,7 @@ record."""
 from collections.abc import Collection
 
 from runner.check.validate import TOO_LARGE
-from runner.parts.planner import constants, forecast, limits, preparing, storage
+from runner.parts.planner import calibration, constants, forecast, limits, preparing, processor, storage
 from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.plan import Plan, Prediction
@@ -65,6 +65,13 @@ def written(recipe: Recipe, plan: Plan) -> dict[str, int]:
     except UnknownArchitecture:
         return {}
     return storage.needs(plan, forecasts) if forecasts else {}
+
+
+def on_processor(recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
+    """The predictions for this machine's own processor, by its measured pace and by what earlier runs on it took."""
+    processor.measure()
+    with constants.taking(calibration.learned()):
+        return predictions(recipe, plan)
 
 
 def predictions(recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:

@@ -226,8 +226,10 @@ class Answers:
 
     @property
     def holding_text(self) -> str:
-        """The column of documents, by what it is called, else the first one; empty where none is known."""
-        return next((name for name in ("text", "content", *self.columns) if name in self.columns), "")
+        """The column of documents, by what it is called, else the first one; of a data set that nobody knows the usual
+        one."""
+        usual = "text" if on_hub(self.data) else ""
+        return next((name for name in ("text", "content", *self.columns) if name in self.columns), usual)
 
     @property
     def asked_in_words(self) -> bool:
@@ -394,7 +396,6 @@ def _draft(origin: Path, name: str, wishes: list[Override]) -> Draft:
     own = [
         *_with_own_data(replace(document, file=str(target)), wished),
         *_with_other_model(document, wished),
-        *_without_placeholder(document, wished),
     ]
     files = {path: file for path, file in _files(document.data) if path not in {change.path for change in own}}
     moved = [
@@ -408,16 +409,6 @@ def _draft(origin: Path, name: str, wishes: list[Override]) -> Draft:
     schema = packaged.schema_file(document.data["scenario"])
     text = copying.for_file(text, schema.name, f"recipes/{origin.name}", target.name)
     return Draft(document, text, (*moved, *changed), tuple(wished), tuple(moved), files, target)
-
-
-def _without_placeholder(document: Document, wished: list[Override]) -> list[Override]:
-    """What takes code by git out of a copy whose commit is a placeholder: it would need a repository of one's own
-    first."""
-    commit = document.lookup(("image", "code_from_git", "commit"))
-    if not isinstance(commit, str) or commit.strip("0") or any(change.path[0] == "image" for change in wished):
-        return []
-    why = "its commit is a placeholder; pods start from the namespace's own image instead"
-    return [Override(setting, None, None, copying.NEW, why) for setting in ("image", "openshift.image")]
 
 
 # Lines about one model, where they say other than they would of any.

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from runner import catalog, parts
+from runner.catalog.hardware import PROCESSOR
 from runner.data.report import PreparedRows
 from runner.plan import Plan
 from runner.recipe import overrides
@@ -192,6 +193,39 @@ def on_processors(recipe: Recipe, processes: int) -> list[Override]:
         *overrides.on_one_machine(recipe, processes, BY, several if processes > 1 else alone),
         *([beside] if recipe.settings.get("sharding") else []),
     ]
+
+
+# What needs a GPU: a setting, with `*` for each section that trains; the values that do, empty for all; what computes the
+# same on a processor; and why.
+NEEDS_GPU: tuple[tuple[str, tuple[str, ...], Any, str], ...] = (
+    ("model.precision", (), "fp32", "processors compute in it"),
+    ("model.attention", (axolotl.FLASH,), "sdpa", "FlashAttention needs a GPU"),
+    ("speed.compile", (), "off", "compiled for a GPU"),
+    ("speed.fused_kernels", (), False, "compiled for a GPU"),
+    ("speed.fused_cross_entropy", (), False, "compiled for a GPU"),
+    ("speed.tf32", (), False, "numbers of a GPU"),
+    ("distribution", (), "ddp", "one process shares nothing"),
+    ("sharding", (), None, "there is no GPU to make room on"),
+    ("*.precision", (), None, "processors compute in fp32"),
+    ("*.optimizer", ("adamw_torch_fused", "adamw_bnb_8bit"), "adamw_torch", "the same steps without a GPU"),
+    ("*.adapter", ("qlora",), "lora", "4-bit weights need a GPU"),
+    ("*.kernels", (), "none", "compiled for a GPU"),
+    ("*.cross_entropy", (), "plain", "compiled for a GPU"),
+    ("*.packing", ("auto", "flatten"), "none", "rows are padded; only a GPU joins them cheaply"),
+)
+
+
+def without_gpu(recipe: Recipe, by: str) -> Iterator[Override]:
+    """What lets a recipe train on this machine's processor, in full size, and computes the same."""
+    yield from overrides.on_one_machine(recipe, 1, by, "one process, with all processors")
+    yield Override("machines.gpu", None, PROCESSOR, by, "no GPU is here")
+    for name, values, value, why in NEEDS_GPU:
+        for home in common.TRAINING_SECTIONS if name.startswith("*") else [""]:
+            change = Override(name.replace("*", home), None, value, by, why)
+            now = _value(recipe, change.path)
+            if now not in (None, value) and (not values or now in values):
+                yield change
+    yield overrides.without_time_limit(by)
 
 
 def training(recipe: Recipe, rows: PreparedRows) -> list[Override]:

@@ -469,7 +469,7 @@ def test_a_file_of_another_kind_is_no_file_of_images(golden_message):
 
 def test_rendering_a_placeholder_for_the_commit_says_so(recipe_command, tmp_path):
     done = recipe_command("render", RECIPE, "--out", tmp_path)
-    assert done.returncode == 0 and "note: This commit is a placeholder" in done.stderr
+    assert done.returncode == 0 and "note: This commit is a placeholder." in done.stderr
     own = [part for change in CODE for part in ("--set", change)]
     done = recipe_command("render", RECIPE, "--out", tmp_path, *own)
     assert done.returncode == 0 and "is a placeholder" not in done.stderr

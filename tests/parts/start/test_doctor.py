@@ -69,7 +69,8 @@ def test_a_fitting_machine_has_no_problem_and_no_warning(golden_message):
 NO_FLASH = WELL.packages | {"flash-attn": None}
 # What is not as it should be, and the subject of what is said of it.
 AMISS = {
-    "no GPU": ({"cards": ()}, "problem", "GPU"),
+    "no GPU": ({"cards": ()}, "warning", "GPU"),
+    "no GPU and too little memory for a processor": ({"cards": (), "memory_gib": 64.0}, "problem", "GPU"),
     "an old driver": ({"driver": "535.104.05", "cuda": "13.0"}, "problem", "NVIDIA driver"),
     "no FP8": ({"cards": (A100,) * 8}, "problem", "FP8"),
     "another GPU": ({"cards": (A100,) * 8}, "warning", "GPU"),
@@ -222,7 +223,7 @@ def test_an_8_bit_optimizer_needs_its_package():
 
 
 def test_the_command_looks_at_this_machine(recipe_command):
-    done = recipe_command("doctor", "recipes/survival.yaml", env={"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""})
+    done = recipe_command("doctor", "recipes/seven-b.yaml", env={"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""})
     assert done.returncode == 1, done.stdout + done.stderr
     assert "problem  GPU" in done.stdout and "HF_HUB_OFFLINE is set" in done.stdout
     without = recipe_command("doctor", env={"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""})

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ import click
 from runner import catalog
 from runner.catalog import hardware
 from runner.catalog.models import why_no_hub
+from runner.check.validate import changed
 from runner.commands.options import complete_recipe, end, open_recipe, say, set_option
 from runner.parts.planner import forecast, storage
 from runner.parts.planner.parameters import UnknownArchitecture
@@ -26,10 +28,11 @@ from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.run.launch import device_names, gpus_of, particular
 from runner.scenarios import translate
+from runner.scenarios.shared.rehearsal import without_gpu
 from runner.scenarios.targets import place
 from runner.tools import packaged
 from runner.tools.problem import Stop
-from runner.tools.process import free_port, hush
+from runner.tools.process import cores, free_port, hush, memory_gib
 
 if TYPE_CHECKING:
     from runner.recipe.sections import Nodes
@@ -120,11 +123,11 @@ def probe(folder: Path, models: tuple[str, ...] = (), ports: tuple[int, ...] = P
         driver=_said("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").split("\n")[0],
         cuda=_cuda(),
         links=_said("nvidia-smi", "topo", "-m"),
-        memory_gib=_memory_gib(),
+        memory_gib=memory_gib(),
         shm_gib=_free_gib(Path("/dev/shm")),
         disk_gib=_free_gib(folder),
         folder=str(folder),
-        cores=len(os.sched_getaffinity(0)),
+        cores=cores(),
         flash_kernel=_flash_kernel(),
         ports=ports,
         ports_taken=tuple(port for port in ports if _taken(port)),
@@ -187,19 +190,6 @@ def _said(*command: str) -> str:
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""
-
-
-def _memory_gib() -> float:
-    """Main memory, or what a container may use of it where that is less."""
-    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            text = Path(file).read_text(encoding="ascii").strip()
-        except OSError:
-            continue
-        if text.isdigit():
-            whole = min(whole, int(text))
-    return whole / 2**30
 
 
 def _free_gib(folder: Path) -> float:
@@ -346,8 +336,12 @@ def gpus(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator
         yield Finding(PROBLEM, "NVIDIA driver", text, mend)
         return
     if not machine.cards:
-        mend = "`recipe rehearse` and `recipe render` need none"
-        yield Finding(PROBLEM if recipe else WARNING, "GPU", "this machine has none that training could use", mend)
+        text = "this machine has none that training could use; its processor trains small models"
+        mend = "`recipe run` says how long that takes, and asks above an hour; `recipe rehearse` takes minutes"
+        if (need := _on_processor(recipe)) > machine.memory_gib:
+            text = f"this machine has none, and training on its processor needs {need:.0f} GiB of main memory"
+            mend = "`recipe rehearse` and `recipe render` need none"
+        yield Finding(PROBLEM if need > machine.memory_gib else WARNING, "GPU", text, mend)
         return
     for card in sorted(set(machine.cards), key=lambda card: card.name):
         has = f"{card.memory_gib:g} GiB, compute capability {card.capability}, {'FP8' if card.fp8 else 'no FP8'}"
@@ -357,6 +351,17 @@ def gpus(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator
         yield _links(machine, recipe)
     if recipe:
         yield from _against_recipe(machine, recipe, plan)
+
+
+def _on_processor(recipe: Recipe | None) -> float:
+    """The main memory that `recipe run` needs without a GPU, GiB; 0 where nobody knows the model."""
+    if recipe is None:
+        return 0.0
+    here = changed(recipe, without_gpu(recipe, "this machine"))[0]
+    with suppress(UnknownArchitecture):
+        plan = translate(here, replace(place(here), accelerator=False))
+        return max((each.memory_range[0] for each in forecast.of(here, plan, look=False)), default=0) / 2**30
+    return 0.0
 
 
 def _between(names: list[str], table: str) -> str:
@@ -489,7 +494,7 @@ def models_of(recipe: Recipe) -> tuple[str, ...]:
 @set_option
 @click.option("--out", metavar="DIR", help="Where results would go. Default: the current folder.")
 def doctor(path: str | None, sets: tuple[str, ...], out: str | None) -> int:
-    """Look at GPUs, packages, disk, memory, ports and the hub, and say what will not work, and what mends it."""
+    """Check GPUs, packages, disk, memory, ports and the hub. Print what would not work, and how to fix it."""
     hush()
     recipe = plan = None
     if path:

@@ -1,0 +1,60 @@
+"""Processor: how fast this machine's own processor trains, measured in a second and stored, so that it can be planned like a
+GPU of the catalog where there is none."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+
+from runner import catalog
+from runner.catalog.hardware import MEASURED, PROCESSOR, Gpu
+from runner.tools.files import cache_folder, write_json
+from runner.tools.process import memory_gib, threads
+
+# Times that each is measured; the fastest counts, because other programs only slow it down.
+TIMES = 5
+# The width of a product, and the count of numbers that are added: both far larger than a processor's own memory.
+WIDE, NUMBERS = 1024, 2**25
+
+
+def measure() -> None:
+    """Measures the processor and stores it, with the best pace that it has shown with as many threads and this
+    PyTorch."""
+    import torch
+
+    count, before, known = threads(), torch.get_num_threads(), catalog.gpu(PROCESSOR)
+    torch.set_num_threads(count)
+    left, right, numbers = torch.randn(WIDE, WIDE), torch.randn(WIDE, WIDE), torch.randn(NUMBERS)
+    # Two operations a weight; adding reads two numbers of four bytes and writes one.
+    tflops = 2 * WIDE**3 / _seconds(lambda: left @ right) / 1e12
+    moved = 3 * 4 * NUMBERS / _seconds(lambda: numbers + numbers) / 1e9
+    torch.set_num_threads(before)
+    title, source = f"{_name()} with {count} thread{'s' if count > 1 else ''}", f"torch {torch.__version__}"
+    if known and (known.title, known.source) == (title, source):
+        tflops, moved = max(tflops, known.fp32_tflops), max(moved, known.memory_gb_s)
+    here = memory_gib()
+    with suppress(OSError):  # then how long it takes is unknown
+        cache_folder().mkdir(parents=True, exist_ok=True)
+        card = Gpu(PROCESSOR, title, round(here), here, "0.0", moved, "host", 1.0, source, fp32_tflops=tflops)
+        write_json(cache_folder() / MEASURED, asdict(card))
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    taken = []
+    for _ in range(TIMES + 1):  # the first one makes ready
+        begun = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - begun)
+    return min(taken[1:])
+
+
+def _name() -> str:
+    """The processor as its maker calls it (Linux), else its architecture."""
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, "") or platform.machine()

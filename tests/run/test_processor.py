@@ -1,0 +1,150 @@
+"""`recipe run` on a machine without a GPU: what it replaces, how long it says it takes, and when it asks. No test here trains."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from runner.catalog.hardware import MEASURED, PROCESSOR, Gpu, gpu
+from runner.check.validate import changed, load
+from runner.commands import cli
+from runner.parts.planner import processor
+from runner.run import pipeline
+from runner.run import run as running
+from runner.run.run_folder import folder
+from runner.run.stage_folder import StageFolder
+from runner.scenarios.shared import rehearsal
+from runner.tools.files import cache_folder, write_json
+from runner.tools.process import threads
+from tests.conftest import ROOT, STARTERS
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A machine without a GPU whose processor is as another one was measured, and where training only begins."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    card = Gpu(
+        PROCESSOR, "Some Processor with 4 threads", 16, 15.6, "0.0", 12.0, "host", 1.0, "torch 2", fp32_tflops=0.2
+    )
+    cache_folder().mkdir(parents=True)
+    monkeypatch.setattr(processor, "measure", lambda: write_json(cache_folder() / MEASURED, asdict(card)))
+    monkeypatch.setattr(running, "gpus_here", lambda recipe: ([], ""))
+    begun: list[str] = []
+
+    def carry_out(plan, stages, tell, watch, made_with, keep):
+        run = StageFolder(plan, plan.stages[0]).run
+        run.mark("running", **made_with)
+        keep()
+        for stage in stages:
+            at = StageFolder(plan, stage)
+            pipeline.begin(at, pipeline.decide(plan, [stage])[0], tell)
+            begun.append(stage.name)
+            if not stage.trains:
+                Path(plan.place.data_dir).mkdir(exist_ok=True)
+                Path(plan.place.data_dir, "train.parquet").write_text("rows")
+                at.mark("finished", outputs=at.outputs())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "carry_out", carry_out)
+    return begun
+
+
+def recipe(*options: str, name: str = "resnet") -> int:
+    # A test has the terminal of nobody.
+    return cli._code(["run", str(ROOT / f"recipes/{name}.yaml"), *options])
+
+
+SMALL = """scenario: lora
+name: small
+model: {base: google/gemma-3-270m-it, precision: bf16, attention: flash_attention_2, sequence_len: 256}
+train: {adapter: qlora, optimizer: adamw_bnb_8bit, packing: flatten, cross_entropy: fused, epochs: 1}
+data: {path: rows.jsonl, question: "[question]", answer: "[answer]"}
+machines: {gpu: NVIDIA-L40S, nodes: 2}
+"""
+
+
+def test_what_needs_a_gpu_is_replaced_and_named_and_a_short_run_starts_unasked(here, capsys, golden_message):
+    Path("small.yaml").write_text(SMALL)
+    rows = [{"question": f"What is {n}?", "answer": f"It is {n}, and {n} again."} for n in range(300)]
+    Path("rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert cli._code(["run", "small.yaml"]) == 130 and here == ["data", "train"]
+    golden_message("".join(capsys.readouterr()))
+
+
+def test_above_an_hour_nothing_starts_unasked_without_a_terminal(here, capsys, golden_message, monkeypatch):
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+    assert recipe() == 1 and here == []
+    golden_message(capsys.readouterr().err)
+    assert not folder("resnet", "run").path.exists(), "nothing was done in it"
+    assert recipe("--yes") == 130 and here == ["data", "train"]
+
+
+@pytest.mark.parametrize("answer", ["n\n", "y\n"])
+def test_above_an_hour_a_terminal_is_asked(here, capsys, golden_message, monkeypatch, answer):
+    monkeypatch.setattr("click.confirm", lambda question: print(question) or answer == "y\n")
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    assert recipe() == (130 if answer == "y\n" else 1)
+    assert here == (["data", "train"] if answer == "y\n" else [])
+    if answer == "n\n":
+        golden_message("".join(capsys.readouterr()))
+
+
+def test_a_run_that_goes_on_is_not_asked_about_again(here, monkeypatch):
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+    assert recipe("--yes") == 130 and recipe() == 130
+    assert folder("resnet", "run").state.processor and not folder("resnet", "run").place().accelerator
+
+
+def test_what_the_memory_cannot_hold_is_refused_whatever_is_answered(here, capsys, golden_message):
+    assert recipe("--yes", name="seven-b") == 1 and here == []
+    golden_message(capsys.readouterr().err)
+
+
+def test_how_long_unknown_rows_take_is_asked_about(here, capsys, golden_message, monkeypatch):
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+    assert recipe("--set", "data.hub=somebody/images", "--set", "data.test_split=") == 1 and here == []
+    golden_message(capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("path", STARTERS, ids=lambda path: path.stem)
+def test_no_starter_keeps_a_setting_that_needs_a_gpu(path):
+    """Whatever a scenario calls it: half precision, FlashAttention, fused and compiled code, 8-bit optimizers, sharding."""
+    known = load(path)[0]
+    made = changed(known, list(rehearsal.without_gpu(known, "test")))[0].settings.plain()
+    text = str({name: made.get(name) for name in ("model", "train", "pretrain", "sft", "dpo", "lora", "speed")})
+    for word in ("bf16", "fp16", "'fp8'", "flash_attention", "bnb", "fused'", "'liger'", "zero", "fsdp", "qlora"):
+        assert word not in text.replace("adamw_torch_fused", "fused'"), (path.name, word)
+
+
+def test_the_processor_is_measured_quickly_and_the_best_pace_stays(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert gpu(PROCESSOR) is None
+    processor.measure()
+    first = gpu(PROCESSOR)
+    assert first.fp32_tflops > 0.001 and first.memory_gb_s > 0.1 and first.usable_gib > 0.5
+    assert f"with {threads()} thread" in first.title
+    write_json(tmp_path / "recipe-runner" / MEASURED, asdict(first) | {"fp32_tflops": 1000.0})
+    processor.measure()
+    assert gpu(PROCESSOR).fp32_tflops == 1000.0
+    write_json(tmp_path / "recipe-runner" / MEASURED, {"of": "another version"})
+    assert gpu(PROCESSOR) is None
+    processor.measure()
+    assert gpu(PROCESSOR).fp32_tflops < 1000.0
+
+
+def test_a_container_has_as_many_processors_as_it_may_use(monkeypatch):
+    from runner.tools import process
+
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(process.os, "sched_getaffinity", lambda _: set(range(64)))
+    for quota, count in (("200000 100000", 2), ("max 100000", 64), ("50000 100000", 1), ("", 64)):
+        monkeypatch.setattr(process, "_line", lambda file, quota=quota: quota)
+        assert process.cores() == process.threads() == count
+    monkeypatch.setenv("OMP_NUM_THREADS", "3,1")
+    assert process.threads() == 3
