@@ -164,6 +164,7 @@ class _Helper:
         """Raises Stop where a claim is missing: the pod would wait without end."""
         for claim in claims:
             if self.cluster.get("PersistentVolumeClaim", self.space, claim) is None:
+                self.cluster.require_namespace(self.space)
                 raise Stop(
                     f"The namespace `{self.space}` has no claim `{claim}`.",
                     "Send the recipe with `recipe submit`. Or correct `openshift.namespace` or `openshift.claims`.",
