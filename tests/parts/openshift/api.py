@@ -41,6 +41,7 @@ KINDS = {
     "configmaps": ("v1", "ConfigMap"),
     "events": ("v1", "Event"),
     "persistentvolumeclaims": ("v1", "PersistentVolumeClaim"),
+    "networkpolicies": ("networking.k8s.io/v1", "NetworkPolicy"),
     "pods": ("v1", "Pod"),
     "serviceaccounts": ("v1", "ServiceAccount"),
     "secrets": ("v1", "Secret"),
