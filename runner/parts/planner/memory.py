@@ -189,14 +189,7 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
         "forward", base, earlier_gradients, sum(kept_by_layer[:-1]), 0, (1 if split_adapter else 3) * state.layer
     )
     if half_copies:
-        yield Moment(
-            "loss",
-            at_loss,
-            earlier_gradients,
-            activations,
-            _forward_end(workload, tokens),
-            half_copies,
-        )
+        yield Moment("loss", at_loss, earlier_gradients, activations, _forward_end(workload, tokens), half_copies)
     yield from _head_backward(workload, at_loss, state, activations, tokens, kept_copies)
     head = of_words(workload, _head(workload))
     # A tied head's gradient waits for the embedding's, beside those of the micro batches before.

@@ -403,11 +403,7 @@ def _offload(stage: Stage, zero: Mapping[str, Any]) -> Offload:
 
 def _zero_sizes(zero: Mapping[str, Any]) -> dict[str, Any]:
     """What the sizes in DeepSpeed's file become; `auto` is transformers' to fill in."""
-    names = {
-        "prefetch": "stage3_prefetch_bucket_size",
-        "reuse": "stage3_max_reuse_distance",
-        "group": "sub_group_size",
-    }
+    names = {"prefetch": "stage3_prefetch_bucket_size", "reuse": "stage3_max_reuse_distance", "group": "sub_group_size"}
     return {ours: int(zero[theirs]) for ours, theirs in names.items() if zero.get(theirs, "auto") != "auto"}
 
 

@@ -48,14 +48,20 @@ def said(capsys, tmp_path, monkeypatch):
     return run
 
 
-def test_rows_that_fit_pass_with_a_note_and_the_first_offer_cuts_none(said, golden_message):
+def test_rows_that_fit_pass_with_a_note_and_the_first_offer_cuts_none(said, tmp_path, monkeypatch, golden_message):
     code, screen = said("plan", SURVIVAL, *ROWS_FIT)
     assert code == 0 and "survival fits: it needs 27.9 GiB" in screen and "at most 66.3" in screen
     golden_message(screen, "plan")
     code, shown = said("check", SURVIVAL, *ROWS_FIT)
     assert code == 0 and "note: Stage `train` fits for rows of 256 tokens" in shown
     golden_message(shown, "check")
-    assert said("render", SURVIVAL, *ROWS_FIT)[0] == 0
+    # Before anything is written or sent; here there is no cluster to send it to.
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    for verb, code in (("render", 0), ("submit", 1)):
+        done, shown = said(verb, SURVIVAL, *ROWS_FIT)
+        assert done == code and shown.count("note: Stage `train` fits for rows of 256 tokens") == 1, shown
+        assert "Stage `train`" not in said(verb, SURVIVAL)[1]
     first = recipe_offers.of(found(SURVIVAL, *ROWS_FIT))[0]
     assert first.lines == ["model.sequence_len: 512"] and first.after.forecasts[0].full.fits
     assert not any(note.message.startswith("Stage `train` fits for") for note in first.after.notes)
