@@ -78,6 +78,7 @@ def find_job(cluster: Cluster, plan: Plan, stage: Stage) -> Manifest:
     """The stage's job on the cluster. Raises Stop where there is none."""
     for job in jobs.existing(cluster, plan, stage):
         return job
+    cluster.require_namespace(plan.site["namespace"])
     name = kubernetes.job_name(plan.only(stage))
     raise Stop(f"There is no job `{name}` in `{plan.site['namespace']}`.", "Send it: `recipe submit`.")
 
