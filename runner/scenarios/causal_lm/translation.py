@@ -112,7 +112,13 @@ RULES = (one_validation, common.cadence_rule(validates))
 def before_data(recipe: Recipe, file: str | None) -> list[Override]:
     rows = rehearsal.data(recipe, file)
     one_file = any(change.path[-1] == "path" and change.after for change in rows) or not validates(recipe)
-    return [*rows, *_short_blocks(recipe, one_file), *rehearsal.split(recipe), *rehearsal.gates(recipe)]
+    return [
+        *rows,
+        *_short_blocks(recipe, one_file),
+        *rehearsal.split(recipe),
+        *rehearsal.gates(recipe),
+        *rehearsal.kernels(recipe),
+    ]
 
 
 def _short_blocks(recipe: Recipe, one_file: bool) -> Iterator[Override]:
