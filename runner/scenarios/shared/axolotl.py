@@ -320,11 +320,7 @@ def with_advanced(
             # The settings of the recipe that this one of Axolotl's follows from.
             homes = [f"{section}.{name}" for section in sections for name in recipe.settings[section].making(key)]
             message = f"`advanced.{home}.{key}` contradicts the recipe, whose other lines make it `{json.dumps(config[key])}`."
-            hint = (
-                f"Delete it, and change {listed(homes, 'or')} instead."
-                if homes
-                else "Delete it: the scenario decides it."
-            )
+            hint = f"Delete it, and change {listed(homes, 'or')} instead." if homes else "Delete it."
             problems.append(recipe.document.problem(("advanced", home, key), message, hint, key=True))
         others = config | {name: other for name, other in extra.items() if name != key}
         if why := catalog.axolotl_refusal(key, value, others):
