@@ -1,6 +1,7 @@
 #!/bin/bash
 # Does the image stand on its feet? Versions, a check of a recipe, and a rehearsal from data to answers, without GPU or
-# network. The first argument is another recipe to rehearse.
+# network. It writes to TMPDIR (by default /tmp) alone, as pods must: their root file system is read-only. The first argument is
+# another recipe to rehearse.
 set -euo pipefail
 
 recipe="${1:-${RECIPES:-/opt/recipe-runner/recipes}/survival.yaml}"

@@ -74,6 +74,11 @@ class Model:
         run where these are one layer (Phi), or where a norm stands around the whole of one (OLMo 2)."""
         return {"q_proj", "k_proj", "v_proj"} <= set(self.linear) and self.model_type != "olmo2"
 
+    def linear_path(self, layer: int, name: str) -> str:
+        """The path of a linear layer inside a transformer layer."""
+        home = "self_attn" if name in ("q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj") else "mlp"
+        return f"{self.layers_path}.{layer}.{home}.{name}"
+
 
 @dataclass(frozen=True)
 class Unsuitable:

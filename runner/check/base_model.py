@@ -7,11 +7,13 @@ from typing import Any
 
 from runner import catalog
 from runner.catalog import models
+from runner.check import by_schema
 from runner.recipe import lock
 from runner.recipe.recipe import Recipe, Settings
+from runner.scenarios.shared import sharding
 from runner.scenarios.shared.axolotl import FLASH
 from runner.tools.files import read_json
-from runner.tools.names import listed, nearest
+from runner.tools.names import hub_name, listed, nearest
 from runner.tools.problem import Problem, Stop
 
 FULL_COMMIT = re.compile(r"[0-9a-f]{40}\Z")
@@ -66,6 +68,9 @@ def as_locked(recipe: Recipe) -> Iterator[Problem]:
 def unknown(recipe: Recipe) -> Problem:
     """That nobody knows the base model; a copy may be made all the same, and its lock file beside it."""
     base, near = recipe.model.base, catalog.near_model(recipe.model.base)
+    if named := hub_name(base):
+        message = f"`{base}` is the address of a page, and a model on the hub is called `OWNER/NAME`."
+        return recipe.problem("model.base", message, f"Write the name alone: `{named}`.")
     if config := catalog.config_of(base, recipe.folder):
         return _no_geometry(recipe, config)
     if said := _no_folder(recipe):
@@ -185,8 +190,8 @@ def own_template(recipe: Recipe) -> Iterator[Problem]:
 def advised_precision(recipe: Recipe) -> str:
     """The precision to write in place of one that does not fit the recipe's GPU or model."""
     gpu, facts = catalog.gpu(recipe.machines.gpu), recipe.model_facts
-    # Only pipelines say in which format weights are kept, and they know no fp16.
-    fp16 = "master_weights" not in recipe.model and (facts is None or facts.fp16)
+    known = by_schema.part(recipe.scenario, "model.precision").get("enum", ())
+    fp16 = "fp16" in known and (facts is None or facts.fp16)
     return gpu.precision(fp16) if gpu else "bf16"
 
 
@@ -202,6 +207,22 @@ def precision_fits(recipe: Recipe) -> Iterator[Problem]:
         message = f"Activations of `{recipe.model.base}` exceed what fp16 can hold, and the loss would become infinite."
         advised = advised_precision(recipe)
         yield recipe.note("model.precision", message, f"Write `precision: {advised}`.", mending=advised)
+
+
+def master_weights_fit(recipe: Recipe) -> Iterator[Problem]:
+    if (recipe.settings.get("model") or {}).get("master_weights") != "bf16" or sharding.by_zero(recipe):
+        return
+    model = recipe.model
+    if model.precision in ("fp16", "fp32"):
+        message = (
+            f"With `precision: {model.precision}` trained weights are stored in fp32, and `master_weights` is bf16."
+        )
+        hint = "Delete the line, or write `precision: bf16`."
+        yield recipe.problem("model.master_weights", message, hint)
+        return
+    message = "A weight in bf16 moves only if a step changes it by 0.2 % or more. At usual rates most weights would never move."
+    hint = "Write `master_weights: fp32`. To save memory, use a suggestion of `recipe plan` instead."
+    yield recipe.note("model.master_weights", message, hint)
 
 
 def loss_fits_model(recipe: Recipe) -> Iterator[Problem]:
@@ -242,6 +263,6 @@ def gated(recipe: Recipe) -> Iterator[Problem]:
 
 
 RULES = (
-    *(known, looked_at, custom_code, template_fits, own_template, precision_fits, loss_fits_model),
+    *(known, looked_at, custom_code, template_fits, own_template, precision_fits, master_weights_fit, loss_fits_model),
     *(attention_fits_precision, gated),
 )

@@ -10,8 +10,10 @@ from runner.tools.problem import Problem
 
 # Above these a run breaks or learns nothing, in our own starters and in the papers that they name; images by SGD take more.
 HIGHEST_RATE, HIGHEST_SCALED, HIGHEST_OF_IMAGES = 0.02, 0.002, 1.0
-# A warmup of more than half of the steps; fewer epochs than a tenth; an adapter that counts less than an eighth.
-LONGEST_WARMUP, FEWEST_EPOCHS, LEAST_ALPHA = 0.5, 0.1, 1 / 8
+# A warmup of more than half of the steps; fewer epochs than a tenth.
+LONGEST_WARMUP, FEWEST_EPOCHS = 0.5, 0.1
+# How much an adapter counts, alpha / rank: below an eighth it is as good as gone, above four it breaks training.
+LEAST_SCALE, MOST_SCALE = 1 / 8, 4
 
 
 def _sections(recipe: Recipe) -> Iterator[tuple[str, Settings]]:
@@ -52,10 +54,17 @@ def lengths(recipe: Recipe) -> Iterator[Problem]:
 
 def adapters(recipe: Recipe) -> Iterator[Problem]:
     for name, section in recipe.sections.items():
-        rank, alpha = section.get("rank"), section.get("alpha")
-        if rank and alpha and alpha < rank * LEAST_ALPHA:
+        for of in ("", "lora_"):
+            rank, alpha = section.get(f"{of}rank"), section.get(f"{of}alpha")
+            if not rank or not alpha or LEAST_SCALE <= alpha / rank <= MOST_SCALE:
+                continue
             message = f"Divided by a rank of {rank}, an alpha of {alpha:g} makes the adapter almost ineffective."
-            yield recipe.note((name, "alpha"), message, f"Usual values are {rank} to {2 * rank}. Or delete the line.")
+            hint = f"Write `{of}alpha: {2 * rank}` for a rank of {rank}, or delete the line. Usual values are {rank} to {2 * rank}."
+            if alpha > rank:
+                message = (
+                    f"The adapter counts alpha / rank = {alpha / rank:g} times, and far more than 2 breaks training."
+                )
+            yield recipe.note((name, f"{of}alpha"), message, hint)
 
 
 _MARK = re.compile(r"<\|\w+\|>|<(start|end)_of_turn>|\[/?INST\]")

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from runner import catalog, parts, scenarios
-from runner.check import base_model, lints, schema_errors, sources
+from runner.check import base_model, by_schema, lints, schema_errors, sources
 from runner.recipe import units
 from runner.recipe.recipe import BrokenSetting, Recipe, Settings
 from runner.scenarios.contract import Rule
@@ -203,12 +203,18 @@ def advanced_settings(recipe: Recipe) -> Iterator[Problem]:
     schema = catalog.axolotl_settings()
     known = schema["properties"]
     for home, extra in (recipe.settings.get("advanced") or {}).items():
-        section = recipe.settings.get("train" if home == "axolotl" else home) or {}
+        owner = "train" if home == "axolotl" else home
+        section = recipe.settings.get(owner) or {}
         for key, value in (extra.plain() if isinstance(extra, Settings) else {}).items():
             path, name = ("advanced", home, key), f"advanced.{home}.{key}"
             if (other := WARMUPS.get(key)) and section.get(other) is not None:
-                message = f"`{key}` and `{other}` both set how long the rate rises, and Axolotl refuses both together."
-                yield recipe.problem(path, message, f"Write it as `{key}` in the section itself, or not at all.")
+                message = f"`{owner}.{other}` says how long the rate rises, and Axolotl refuses `{key}` beside it."
+                hint = (
+                    f"Delete it, and change `{owner}.{other}`, a share of all steps. `recipe plan` shows their number."
+                )
+                if by_schema.has(recipe.scenario, f"{owner}.{key}"):
+                    hint = f"Delete it, and write `{key}` under `{owner}` in place of `{other}`."
+                yield recipe.problem(path, message, hint)
             elif isinstance(value, int | float) and value < 0 and key in known and key not in BELOW_ZERO:
                 message = f"`{name}` cannot be `{value:g}`."
                 yield recipe.problem(path, message, "Write 0 or more.")

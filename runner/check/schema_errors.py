@@ -12,7 +12,7 @@ from runner.catalog import Schema, tables
 from runner.recipe import reading, templates
 from runner.recipe.document import Document, Path_
 from runner.recipe.reading import scalar
-from runner.tools.names import listed, nearest, setting, shortened
+from runner.tools.names import hub_name, listed, nearest, setting, shortened
 from runner.tools.problem import Problem
 
 if TYPE_CHECKING:
@@ -247,6 +247,8 @@ def not_of_the_form(written: str, part: Schema, name: str) -> tuple[str, str]:
         for unit, words in UNITS.items():
             if amount[2].lower() in words and re.search(pattern, meant := f"{amount[1]} {unit}"):
                 return message, f"Write `{meant}`."
+    if (named := hub_name(written)) and re.search(pattern, named):
+        return message, f"Write the name alone: `{named}`."
     example = f" For example: {part['examples'][0]}" if part.get("examples") else ""
     return message, f"It must be {part.get('x-pattern-means', f'of the form {pattern}')}.{example}"
 
@@ -303,6 +305,9 @@ def _numbers(text: str) -> Iterator[str]:
         yield f"Write its digits without commas: {text.replace(',', '')}"
     if percent := re.fullmatch(r"(\d+(?:\.\d+)?) ?%", text):
         yield f"Write the share as a number: {float(percent[1]) / 100:g}"
+    if thousands := re.fullmatch(r"(\d+(?:\.\d+)?) ?[kK]", text):
+        count = float(thousands[1])
+        yield f"Write all its digits: {count * 1000:.15g}, or {count * 1024:.15g} for a power of two."
     if amount := re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]+\.?)", text):
         yield f"Write the number without `{amount[2]}`: {amount[1]}"
     if re.fullmatch(r"\d+(\s*[,;]\s*\d+|\s+\d+)+", text):

@@ -132,10 +132,14 @@ def _said(file: Path | str, stop: Stop) -> list[Problem]:
     return stop.problems or [Problem(str(file), 0, 0, stop.text)]
 
 
-def require_fits(recipe: Recipe, plan: Plan, allowed: Collection[str] = ()) -> None:
-    """Raises Stop where a stage cannot fit its GPU, unless that is allowed; before a recipe is sent or rendered."""
-    if wrong := errors_of(_foreseen(recipe, plan, allowed)):
+def require_fits(recipe: Recipe, plan: Plan, allowed: Collection[str] = ()) -> list[Problem]:
+    """Notes on stages that may not fit their GPU, before a recipe is sent or rendered; none where that is allowed.
+
+    Raises Stop where a stage cannot fit, unless that is allowed."""
+    problems, gpu = _foreseen(recipe, plan, allowed), recipe.document.problem(("machines", "gpu"), "")
+    if wrong := errors_of(problems):
         raise Stop(wrong)
+    return [note for note in problems if note.source == gpu.source and note.file == gpu.file and not allowed]
 
 
 def _foreseen(recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Problem]:

@@ -170,8 +170,8 @@ def confirm(yes: bool) -> Callable[[str], bool]:
     "runs/NAME", click.option("--yes", is_flag=True, help="Start what takes above an hour without a GPU, unasked.")
 )
 def run(path: str, sets: tuple[str, ...], yes: bool, out: str | None, fresh: bool, **stages: str | None) -> None:
-    """Prepare a recipe's data and train on this machine's GPUs, or on its processor where it has none. An interrupted run
-    goes on where it was."""
+    """Train on this machine's GPUs, or on its processor if it has none, and prepare the data first. An interrupted run
+    continues where it stopped."""
     from runner.tools.process import hush
 
     hush()
@@ -193,7 +193,7 @@ def run(path: str, sets: tuple[str, ...], yes: bool, out: str | None, fresh: boo
 def rehearse(
     path: str, sets: tuple[str, ...], data: str | None, out: str | None, fresh: bool, **stages: str | None
 ) -> None:
-    """Run a recipe end to end on this machine, with a tiny twin of its model. No GPU, no download."""
+    """Run the whole recipe on this machine, with a tiny twin of its model. This needs no GPU and no download."""
     from runner.tools.process import hush
 
     hush()
@@ -219,7 +219,8 @@ def rehearse(
     "--show", metavar="N", type=click.IntRange(min=1), help="Show N rows token by token, and prove what is trained."
 )
 def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None, show: int | None) -> None:
-    """Read, fill, deduplicate and split a recipe's data; write Parquet and say what became of every row."""
+    """Prepare a recipe's data: read, fill, deduplicate and split it. Writes Parquet, and reports what became of
+    every row."""
     from runner.tools.process import hush
 
     hush()

@@ -123,12 +123,12 @@ class Settings(Mapping[str, Any]):
         return {key: self[name] for name, key in known if key and self.get(name) is not None}
 
     def making(self, key: str) -> list[str]:
-        """The settings that one of Axolotl's follows from: unchanged, computed (`x-axolotl-makes`), or of the same
-        name."""
+        """The settings that one of Axolotl's follows from, also where they are left out: unchanged, computed
+        (`x-axolotl-makes`), or of the same name."""
         return [
             name
             for name, part in self._known.items()
-            if name in self and key in (name, part.get("x-axolotl"), *part.get("x-axolotl-makes", ()))
+            if key in (name, part.get("x-axolotl"), *part.get("x-axolotl-makes", ()))
         ]
 
     def plain(self) -> dict[str, Any]:

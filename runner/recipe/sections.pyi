@@ -41,6 +41,7 @@ class Model(Settings):
     gradient_checkpointing: bool
     sequence_len: int
     trust_remote_code: bool
+    master_weights: Literal["fp32", "bf16"]
     architecture: Literal["resnet18", "llama"]
     width: int
     image_size: int
@@ -53,7 +54,6 @@ class Model(Settings):
     vocabulary: int
     context: int
     tied: bool
-    master_weights: Literal["auto", "fp32", "bf16"]
     seed: int
 
 class Train(Settings):

@@ -48,7 +48,7 @@ Rules for every recipe. `hooks` names functions by their moment:
     after_fetch(run, tell)                 the results of a run have come from the cluster
     gate_in_pod(folder, tell), promote_in_pod(folder, by, reason, tell)
                                            what `runner.entrypoints.stage` does beside running a stage
-    seal_key(make)                         the key that measured numbers are sealed with; make: write one where there is none
+    seal_key(make, namespace)              the key that a namespace's pods seal with; make: write this person's where there is none
     page_of_run(run)                       a run as an HTML page
     trace(run, operations)                 the exact memory of a training step
     plan_by_trace(recipe, plan, forecasts, as_json)

@@ -41,6 +41,15 @@ def same(text: str) -> str:
     return " ".join(text.split()).casefold()
 
 
+_HUB_PAGE = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/(?:datasets/)?([^/?#\s]+/[^/?#\s]+)")
+
+
+def hub_name(address: str) -> str | None:
+    """The name of a model or data set by the address of its page on the hub; None for every other text."""
+    found = _HUB_PAGE.match(address.strip())
+    return found[1] if found else None
+
+
 def content_hash(value: Any, length: int = 10) -> str:
     """The first `length` hexadecimal digits of a value's SHA-256; equal values, equal digits, on every machine."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))

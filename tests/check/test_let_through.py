@@ -69,6 +69,9 @@ SET = [
     (SURVIVAL, ("train.epochs=0.001",), "note", "train.epochs"),
     (SURVIVAL, ("advanced.axolotl.warmup_steps=5",), "error", "advanced.axolotl.warmup_steps"),
     (SEVEN_B, ("lora.rank=128", "lora.alpha=1"), "note", "lora.alpha"),
+    (SEVEN_B, ("lora.rank=8", "lora.alpha=256"), "note", "lora.alpha"),
+    (LYRICS, ("train.lora_alpha=1",), "note", "train.lora_alpha"),
+    (LYRICS, ("train.lora_alpha=2048",), "note", "train.lora_alpha"),
     (SEVEN_B, ("sft.gates.0=perplexity > 15",), "note", "sft.gates.0"),
     (SEVEN_B, ("dpo.gates.0=preference_accuracy < 0.5",), "note", "dpo.gates.0"),
     (SEVEN_B, ("sft.gates.0=perplexity < -5",), "error", "sft.gates.0"),
@@ -360,7 +363,7 @@ def test_what_may_fit_by_the_plans_range_is_only_noted():
     from runner.parts.planner.planned import Planned
 
     kinds = set()
-    for batch in (8, 21, 80, 83, 96):
+    for batch in (8, 21, 60, 65, 80):
         options = from_options((f"train.micro_batch_size={batch}", "train.effective_batch_size="))
         recipe, _, _ = load(RECIPES / "survival.yaml", options)
         (stage,) = Planned.of(recipe).forecasts

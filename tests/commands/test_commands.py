@@ -212,7 +212,7 @@ def test_a_copy_for_another_model_changes_what_belonged_to_the_one_of_before(
     assert made["data"]["chat_template"] == "auto" and model in made["description"]
     if not more:
         done = recipe_command("check", "mine.yaml", cwd=tmp_path)
-        assert (done.returncode, done.stdout) == (0, "1 recipe checked, no problems.\n")
+        assert done.returncode == 0 and "infinite" not in done.stdout and "tokens, so" not in done.stdout, done.stdout
 
 
 def test_a_copy_for_another_model_takes_neither_version_nor_code_of_the_one_of_before(recipe_command, tmp_path):

@@ -73,7 +73,7 @@ def test_json_holds_values_their_origins_and_what_is_computed(recipe_command):
     assert found["from"]["train.epochs"] == "EPOCHS=2"
     # A line that only double-checks follows.
     assert found["from"]["machines.nodes"] == found["from"]["train.effective_batch_size"] == "--set machines.nodes=2"
-    assert found["from"]["openshift.claims.0.name"] == "line 86" and found["from"]["openshift.version"] == "default"
+    assert found["from"]["openshift.claims.0.name"] == "line 87" and found["from"]["openshift.version"] == "default"
     assert found["computed"]["train.learning_rate"] == {"value": 0.0001, "how": "times 2 GPUs"}
     assert found["computed"]["openshift.requests.memory"]["value"] == "22 GiB"
 

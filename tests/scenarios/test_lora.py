@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from runner import catalog
-from runner.check.validate import load
+from runner.check.validate import examine, load
 from runner.parts.evaluate import gates
 from runner.parts.export import commands
 from runner.parts.jobs import kubernetes
@@ -153,6 +153,31 @@ def test_without_a_gpu_no_fused_kernels_are_asked_for():
 
 def test_single_layers_can_be_chosen():
     assert config_of("train.lora_layers=[qkv_proj]")["lora_target_modules"] == ["qkv_proj"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ('["self_attn.*"]', ["qkv_proj", "o_proj"]),
+        ('[".*(o|down)_proj"]', ["o_proj", "down_proj"]),
+        ('[down_proj, "model.layers.[0-9]+.self_attn.o_proj"]', ["down_proj", "o_proj"]),
+    ],
+)
+def test_layers_can_be_chosen_by_patterns(asked, found):
+    assert config_of(f"train.lora_layers={asked}")["lora_target_modules"] == found
+
+
+def test_a_pattern_that_cannot_be_taken_is_answered_with_what_can(golden_message):
+    lyrics = ROOT / "recipes" / "lyrics.yaml"
+    for case, line in {
+        "broken": 'train.lora_layers=["*o_proj"]',
+        "some layers": 'train.lora_layers=["layers.3.*o_proj"]',
+        "none": 'train.lora_layers=["[qk]_proj"]',
+        "under advanced": 'advanced.axolotl.lora_target_modules=".*self_attn.(q|v)_proj"',
+    }.items():
+        (problem,) = examine(lyrics, from_options([line]))
+        assert problem.severity == "error"
+        golden_message(problem, case)
 
 
 def test_a_rank_alone_leaves_the_adapters_weight_as_it_is():

@@ -6,14 +6,14 @@ import pytest
 import yaml
 
 from runner import catalog
-from runner.check.validate import load
+from runner.check.validate import examine, load
 from runner.parts.jobs import kubernetes
 from runner.parts.planner import forecast
 from runner.recipe.overrides import from_options
 from runner.scenarios import translate
 from runner.scenarios.shared import twin
 from runner.scenarios.targets import place
-from tests.conftest import ROOT
+from tests.conftest import ROOT, setting_of
 
 SEVEN_B = ROOT / "recipes" / "seven-b.yaml"
 ONE_GPU = ("machines.gpus_per_node=1",)
@@ -29,7 +29,7 @@ def plan_of(*options: str):
     [
         ((*ONE_GPU, "model.master_weights=fp32"), "float32"),
         ((*ONE_GPU, "model.master_weights=bf16"), "bfloat16"),
-        (ONE_GPU, "bfloat16"),
+        (ONE_GPU, "float32"),
         (("distribution=ddp",), "float32"),
         # DeepSpeed keeps fp32 weights of its own.
         (("distribution=zero2",), "bfloat16"),
@@ -86,7 +86,12 @@ def test_the_layers_are_built_in_the_master_weights(options, dtype, tmp_path, mo
     ("name", "options", "master"),
     [
         ("survival", ("distribution=fsdp",), "fp32"),
-        ("survival", ("distribution=ddp",), None),
+        ("survival", ("distribution=ddp",), "fp32"),
+        ("survival", ("distribution=ddp", "model.master_weights=bf16"), None),
+        ("survival", ("distribution=zero2",), None),
+        ("survival", ("model.precision=fp32", "model.attention=sdpa"), None),
+        ("gemma", (), "fp32"),
+        ("gemma", ("model.master_weights=bf16",), None),
         # A scaler cannot unscale gradients in fp16.
         ("survival", ("model.precision=fp16", "distribution=ddp"), "fp32"),
         ("survival", ("model.precision=fp16", "distribution=zero2"), None),
@@ -95,7 +100,7 @@ def test_the_layers_are_built_in_the_master_weights(options, dtype, tmp_path, mo
         ("lyrics", (), None),
     ],
 )
-def test_other_scenarios_hold_fp32_where_what_they_multiply_in_is_not_enough(name, options, master):
+def test_whole_layers_are_trained_in_fp32_unless_the_recipe_says_otherwise(name, options, master):
     recipe, _, _ = load(ROOT / "recipes" / f"{name}.yaml", from_options(options))
     plan = translate(recipe, place(recipe))
     config = plan.stage("train").config
@@ -152,3 +157,23 @@ def test_what_is_saved_and_loaded_is_as_wide_as_the_master_weights():
         one = forecasts(*ONE_GPU, f"model.master_weights={wide}")["sft"]
         written, count = one.formulas.written(one.stage), one.counts.total
         assert (written["best model"], written["checkpoint"]) == (weights * count, checkpoint * count)
+
+
+def test_bf16_is_noted_for_what_it_loses_and_refused_where_it_cannot_hold(golden_message):
+    bf16 = "model.master_weights=bf16"
+    for name in ("gemma", "survival"):
+        (note,) = examine(ROOT / "recipes" / f"{name}.yaml", from_options([bf16]))
+        assert (note.severity, setting_of(note)) == ("note", "model.master_weights")
+    golden_message(note)
+    for precision in ("fp16", "fp32"):
+        options = from_options([bf16, f"model.precision={precision}", "model.attention=sdpa"])
+        found = [one for one in examine(ROOT / "recipes" / "survival.yaml", options) if one.severity == "error"]
+        (problem,) = [one for one in found if setting_of(one) == "model.master_weights"]
+    golden_message(problem, "fp32")
+    # DeepSpeed stores fp32 weights itself.
+    assert examine(ROOT / "recipes" / "survival.yaml", from_options([bf16, "distribution=zero2"])) == []
+
+
+def test_the_setting_is_explained_with_its_reason(recipe_command):
+    shown = " ".join(recipe_command("explain", "master_weights", ROOT / "recipes" / "gemma.yaml").stdout.split())
+    assert "bf16 rounds most steps away" in shown and "16 bytes a trained weight" in shown and "GiB" in shown

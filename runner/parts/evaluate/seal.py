@@ -1,12 +1,14 @@
 """Seal: a keyed digest of a record, HMAC-SHA256 (RFC 2104), so that a number which a hand has changed is found out.
 
-The key lies in the folder of this person's settings, on a cluster in a Secret, and never in a run.
+A person's key is in the folder of their settings, and never in a run or on a cluster. A namespace has a key made from it, in a
+Secret that everybody can read who may make pods there: it opens nothing elsewhere.
 """
 
 import hashlib
 import hmac
 import json
 import os
+import re
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +19,8 @@ from runner.tools.problem import Stop
 from runner.tools.run_files import SEAL_KEY
 
 DIGEST = "digest"
+# The key of a namespace, and a digest by it: its name is before both.
+_OF_NAMESPACE = re.compile(r"([-a-z0-9]{1,63}):[0-9a-f]{64}")
 # Half of SHA-256's own length, and more than anybody can try.
 SHORTEST = 32
 
@@ -26,8 +30,9 @@ def key_file() -> Path:
     return settings_folder() / "key"
 
 
-def key(make: bool) -> str:
-    """The key, from the environment (a Secret) or this person's file. make: write one where there is none yet.
+def key(make: bool, namespace: str = "") -> str:
+    """The key, from the environment (a Secret) or this person's file. make: write one where there is none yet; namespace: whose key
+    is asked for, made from this person's.
 
     Raises Stop where there is none, or the file cannot be read or written."""
     file = key_file()
@@ -39,20 +44,24 @@ def key(make: bool) -> str:
             known = file.read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
         raise Stop(
-            f"The key that measured numbers are sealed with cannot be used: {error}",
-            f"It lies in `{file}`; `{SEAL_KEY}` in the environment may hold it instead.",
+            f"The key that seals measurements cannot be used: {error}",
+            f"It is in `{file}`. The environment variable `{SEAL_KEY}` can hold it instead.",
         ) from None
     if not known:
         raise Stop(
-            "There is no key that measured numbers are sealed with.",
-            f"`recipe evaluate` makes one in `{file}`, and `recipe submit` the Secret that pods read.",
+            "There is no key to seal measurements with.",
+            f"`recipe evaluate` creates one in `{file}`, and `recipe submit` creates the Secret that pods read.",
         )
     if len(known) < SHORTEST:
         raise Stop(
-            f"The key that measured numbers are sealed with has {len(known)} characters, and {SHORTEST} are needed.",
-            f"Delete `{file}`, or take `{SEAL_KEY}` out of the environment; the next measurement makes a new one.",
+            f"The key that seals measurements has {len(known)} characters, but needs {SHORTEST}.",
+            f"Delete `{file}`, or remove `{SEAL_KEY}` from the environment. The next measurement creates a new key.",
         )
-    return known
+    return f"{namespace}:{_mac(known, f'namespace {namespace}')}" if namespace else known
+
+
+def _mac(key: str, text: str) -> str:
+    return hmac.new(key.encode(), text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
 
 
 def _make(file: Path) -> None:
@@ -78,18 +87,21 @@ def digest(facts: Mapping[str, Any], key: str) -> str:
     """The digest of a record's JSON form, without the one that it has."""
     plain = {name: value for name, value in facts.items() if name != DIGEST}
     text = json.dumps(plain, sort_keys=True, ensure_ascii=False)
-    return hmac.new(key.encode(), text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
+    space = _OF_NAMESPACE.fullmatch(key)
+    return f"{space[1]}:{_mac(key, text)}" if space else _mac(key, text)
 
 
 def broken(facts: Mapping[str, Any]) -> str:
     """Why a record is not as it was sealed; empty where it is."""
     stated = facts.get(DIGEST)
     if not isinstance(stated, str) or not stated:
-        return "the record is not sealed, so nobody knows who wrote it"
+        return "the record is not sealed, so its author is unknown"
     try:
-        known = key(make=False)
+        known, space = key(make=False), _OF_NAMESPACE.fullmatch(stated)
+        if space and not _OF_NAMESPACE.fullmatch(known):  # a person reads what a pod has sealed
+            known = key(make=False, namespace=space[1])
     except Stop as stop:
         return stop.text.partition("\n")[0]
     if not hmac.compare_digest(stated.encode("utf-8", "surrogatepass"), digest(facts, known).encode()):
-        return "the record was changed by hand, or sealed with another key than the one here"
+        return "the record was edited, or sealed with another key than yours"
     return ""

@@ -63,8 +63,8 @@ def small(
     secrets: list[Manifest] | None = None,
     memory: str = "1Gi",
 ) -> Manifest:
-    """The container of a pod that computes nothing. env: beside the writable folders and the code's own; secrets: what of it
-    is read from Secrets; memory: a quantity."""
+    """The container of a pod that computes nothing. mounts: beside scratch and code; env: beside the writable folders and the
+    code's own; secrets: what of it is read from Secrets; memory: a quantity."""
     share = {"cpu": "1", "memory": memory}
     return {
         "name": part,
@@ -73,13 +73,14 @@ def small(
         "env": podspec.listed(podspec.CACHES | code.environment(plan) | (env or {})) + (secrets or []),
         "resources": {"requests": share, "limits": share},
         "securityContext": podspec.container_security(),
-        "volumeMounts": mounts,
+        "volumeMounts": [*mounts, *podspec.own_mounts(plan)],
     }
 
 
 def alone(plan: Plan, stage: Stage, part: str, container: Manifest, volumes: list[Manifest], seconds: int) -> Manifest:
-    """A pod without a Job, which a command makes, waits for and deletes. seconds: after which it ends by itself."""
-    template = pod(plan, stage, part, container, volumes)
+    """A pod without a Job, which a command makes, waits for and deletes. volumes: beside scratch and code; seconds: after which it
+    ends by itself."""
+    template = pod(plan, stage, part, container, [*volumes, *podspec.own_volumes(plan)])
     meta = {"name": f"{kubernetes.job_name(plan)}-{part}", "namespace": plan.site["namespace"]}
     return {
         "apiVersion": "v1",
@@ -132,8 +133,8 @@ def gate(plan: Plan, stage: Stage) -> list[Artifact]:
     comment = (
         f"# Once the job beside it is done: oc replace --force -f {GATE_FILE}. Nothing after `{stage.name}` starts, and its model\n"
         f"# counts as good, before {conditions}.\n"
-        f"# What is measured is sealed with a key of yours, which `recipe submit` puts into the Secret. By hand:\n"
-        f"# oc create secret generic {podspec.KEY_SECRET} --from-file={podspec.KEY}=$HOME/.config/recipe-runner/key\n"
+        "# What is measured is sealed with the key of the namespace, which `recipe submit` puts into a Secret. Without it, once:\n"
+        f"# openssl rand -hex 32 > {podspec.KEY}; oc create secret generic {podspec.KEY_SECRET} --from-file={podspec.KEY}\n"
     )
     return [Artifact(GATE_FILE, comment + yaml_text(gate_job(plan, stage)))]
 
@@ -174,7 +175,6 @@ def _template(plan: Plan, stage: Stage, part: str, command: list[str], plain: di
         # A pod that could not even say why leaves the end of its log.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": podspec.container_security(),
-        "volumeMounts": podspec.mounts(plan),
+        "volumeMounts": podspec.mounts(plan, stage),
     }
-    volumes = podspec.volumes(plan, stage, kubernetes.config_map_name(plan, stage))
-    return pod(plan, stage, part, container, volumes, stage.machines)
+    return pod(plan, stage, part, container, podspec.volumes(plan, stage), stage.machines)

@@ -52,7 +52,7 @@ def init_containers(plan: Plan, env: list[Manifest]) -> list[Manifest]:
             "resources": {"requests": resources, "limits": resources},
             # What git says, where it cannot be done.
             "terminationMessagePolicy": "FallbackToLogsOnError",
-            "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+            "securityContext": kubernetes.CLOSED | {"readOnlyRootFilesystem": True},
             "volumeMounts": [{"name": "code", "mountPath": MOUNT}, {"name": "tmp", "mountPath": "/tmp"}],
         }
     ]

@@ -40,7 +40,9 @@ RUN_DIR = "recipe-runner/run-dir"
 PLANNED = "recipe-runner/planned-"
 # The image that pods start from: a label in short, an annotation in full.
 IMAGE = "recipe-runner/image"
-CLAIMS_FILE, CONFIG_FILE = "claims.yaml", "configmap.yaml"
+CLAIMS_FILE, CONFIG_FILE, POLICY_FILE = "claims.yaml", "configmap.yaml", "networkpolicy.yaml"
+# What restricted-v2 asks of a container.
+CLOSED: Manifest = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 # The modes of a claim that several machines may write at a time, and of one that only one may.
 SHARED, SINGLE = "ReadWriteMany", "ReadWriteOnce"
 IMAGE_REGISTRY = "image-registry.openshift-image-registry.svc:5000"
@@ -304,14 +306,16 @@ def claims(plan: Plan) -> Artifact:
     return Artifact(CLAIMS_FILE, "---\n".join(documents))
 
 
-def folder(plan: Plan, stage: Stage, name: str, text: str, comment: str = "") -> list[Artifact]:
+def folder(plan: Plan, stage: Stage, name: str, text: str, comment: str = "", policy: str = "") -> list[Artifact]:
     """What lies beside a job: its claims, its config map, the job's own file, and a kustomization so that `oc apply -k FOLDER`
-    takes what is for the cluster and leaves the rest. name, text: of the job's file; comment: for the kustomization.
+    takes what is for the cluster and leaves the rest. name, text: of the job's file; comment: for the kustomization; policy: the
+    text of who reaches the job's pods.
 
     The kustomization leaves the claims out: the site may have made larger ones under these names, and a cluster refuses every
     other size and mode.
     """
-    files = [claims(plan), config_map(plan, stage), Artifact(name, header(plan, stage) + text)]
+    files = [claims(plan), config_map(plan, stage), Artifact(POLICY_FILE, policy)]
+    files.append(Artifact(name, header(plan, stage) + text))
     files = [file for file in files if file.text]
     resources = [file.path for file in files if file.path != CLAIMS_FILE]
     comment = f"# oc apply -k . sends everything that `{plan.name}` needs to the cluster.\n{comment}"

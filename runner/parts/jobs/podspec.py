@@ -20,8 +20,6 @@ CACHES = {
 }
 
 
-# The label by which a machine says which GPU it has.
-GPU_LABEL = "nvidia.com/gpu.product"
 # Set where everything lies on the claim or in the image.
 OFFLINE = "HF_HUB_OFFLINE"
 # What a pod calls its volumes beside claims.
@@ -36,7 +34,7 @@ USUAL_GRACE = 600
 # Of it, what torchrun keeps for itself after its processes have ended.
 LAUNCHERS = 10
 
-# The Secret whose KEY is what measured numbers are sealed with. `recipe submit` makes it of the person's own key.
+# The Secret whose KEY is what measured numbers are sealed with. `recipe submit` makes it, one for each namespace.
 KEY_SECRET, KEY = "recipe-runner", "seal-key"
 
 
@@ -66,10 +64,10 @@ def pod_template(plan: Plan, stage: Stage, container: str, ports: list[Manifest]
                     "ports": [*ports, {"name": "metrics", "containerPort": site["metrics_port"]}],
                     "resources": resources(plan, stage),
                     "securityContext": container_security(),
-                    "volumeMounts": mounts(plan),
+                    "volumeMounts": mounts(plan, stage),
                 }
             ],
-            "volumes": volumes(plan, stage, kubernetes.config_map_name(plan, stage)),
+            "volumes": volumes(plan, stage),
         },
     }
 
@@ -99,7 +97,7 @@ def where(plan: Plan, machines: Machines | None) -> Manifest:
     if machines is None or not machines.gpus_per_node:
         return {"tolerations": accepted} if accepted else {}
     return {
-        "nodeSelector": {GPU_LABEL: machines.gpu} | (plan.site.get("node_selector") or {}),
+        "nodeSelector": {"nvidia.com/gpu.product": machines.gpu} | (plan.site.get("node_selector") or {}),
         "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}, *accepted],
     }
 
@@ -110,7 +108,8 @@ def pod_security() -> Manifest:
 
 
 def container_security() -> Manifest:
-    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    """What restricted-v2 asks of a container, and that it writes to volumes alone."""
+    return kubernetes.CLOSED | {"readOnlyRootFilesystem": True}
 
 
 def resources(plan: Plan, stage: Stage) -> Manifest:
@@ -139,14 +138,28 @@ def as_text(resources: Manifest) -> Manifest:
     return {part: {name: str(amount) for name, amount in amounts.items()} for part, amounts in resources.items()}
 
 
-def mounts(plan: Plan) -> list[Manifest]:
+def config(plan: Plan, stage: Stage) -> tuple[Manifest, Manifest]:
+    """The mount of a stage's config map, and its volume."""
+    volume = {"name": "config", "configMap": {"name": kubernetes.config_map_name(plan, stage)}}
+    return {"name": "config", "mountPath": plan.place.config_dir, "readOnly": True}, volume
+
+
+def mounts(plan: Plan, stage: Stage) -> list[Manifest]:
     return [
-        {"name": "config", "mountPath": plan.place.config_dir, "readOnly": True},
+        config(plan, stage)[0],
         {"name": "shm", "mountPath": "/dev/shm"},
-        {"name": "tmp", "mountPath": "/tmp"},
-        *code.mounts(plan),
+        *own_mounts(plan),
         *claim_mounts(plan),
     ]
+
+
+def own_mounts(plan: Plan) -> list[Manifest]:
+    """What every container has: scratch, where home and caches are, and code by git."""
+    return [{"name": "tmp", "mountPath": "/tmp"}, *code.mounts(plan)]
+
+
+def own_volumes(plan: Plan) -> list[Manifest]:
+    return [{"name": "tmp", "emptyDir": {}}, *code.volumes(plan)]
 
 
 def claim_mounts(plan: Plan, read_only: bool = False) -> list[Manifest]:
@@ -168,14 +181,13 @@ def _volume(claim: str) -> str:
     return f"{claim}-claim" if claim in _OWN_VOLUMES else claim
 
 
-def volumes(plan: Plan, stage: Stage, config: str) -> list[Manifest]:
-    """The volumes behind `mounts`; config: the name of the config map."""
+def volumes(plan: Plan, stage: Stage) -> list[Manifest]:
+    """The volumes behind `mounts`."""
     return [
-        {"name": "config", "configMap": {"name": config}},
+        config(plan, stage)[1],
         # /dev/shm is 64 MB otherwise, and NCCL and data loaders need more. It counts against the pod's memory.
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{stage.shm_gib}Gi"}},
-        {"name": "tmp", "emptyDir": {}},
-        *code.volumes(plan),
+        *own_volumes(plan),
         *claim_volumes(plan),
     ]
 

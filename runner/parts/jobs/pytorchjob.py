@@ -1,6 +1,8 @@
 """Target pytorchjob: a stage as a PyTorchJob of the Kubeflow training operator, kubeflow.org/v1."""
 
 import copy
+from pathlib import Path
+from string import Template
 
 from runner.parts.jobs import batch, kubernetes, podspec
 from runner.parts.jobs.kubernetes import Manifest
@@ -14,6 +16,9 @@ KIND = kubernetes.PYTORCHJOB
 PYTORCH = "pytorch"
 MASTER_PORT = {"name": "pytorchjob-port", "containerPort": 23456}
 
+# Who reaches a job's pods; OpenShift AI closes those of a TrainJob itself.
+POLICY = Path(__file__).with_name(kubernetes.POLICY_FILE)
+
 # The folders of the recipe's pods.
 place = kubernetes.place
 
@@ -26,8 +31,10 @@ def job(plan: Plan, stage: Stage) -> list[Artifact]:
     """What trains as a PyTorchJob, everything else as a Job, with all that goes with it. plan: of this stage alone."""
     if not stage.trains:
         return batch.prepare(plan, stage)
-    text = yaml_text(_pytorchjob(plan, stage))
-    return [*kubernetes.folder(plan, stage, "pytorchjob.yaml", text), *batch.gate(plan, stage)]
+    text, name = yaml_text(_pytorchjob(plan, stage)), kubernetes.job_name(plan)
+    words = {"name": name, "namespace": plan.site["namespace"], "port": plan.site["metrics_port"]}
+    policy = Template(POLICY.read_text(encoding="utf-8")).substitute(words)
+    return [*kubernetes.folder(plan, stage, "pytorchjob.yaml", text, policy=policy), *batch.gate(plan, stage)]
 
 
 def _pytorchjob(plan: Plan, stage: Stage) -> Manifest:

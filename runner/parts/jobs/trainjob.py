@@ -67,6 +67,7 @@ def _unsaid(plan: Plan, stage: Stage) -> str:
         said += (
             f"# Nor for the {podspec.grace(stage)} s that a pod may take for its last checkpoint when the cluster wants its machine: it has\n"
             "# the runtime's `terminationGracePeriodSeconds`, which is 30 where nothing is said. OpenShift AI 3.6 has a place for it.\n"
+            "# Nor for a root file system that its pods cannot write to; 3.6 has a place for that, too.\n"
         )
     if kubernetes.movable(plan):
         said += (
@@ -132,15 +133,15 @@ def _pod(plan: Plan, stage: Stage) -> Manifest:
         "spec": {
             **({"serviceAccountName": account} if account else {}),
             **podspec.where(plan, stage.machines),
-            "containers": [{"name": NODE, "volumeMounts": _mounts(plan)}],
-            "volumes": podspec.volumes(plan, stage, kubernetes.config_map_name(plan, stage)),
+            "containers": [{"name": NODE, "volumeMounts": _mounts(plan, stage)}],
+            "volumes": podspec.volumes(plan, stage),
         },
     }
 
 
-def _mounts(plan: Plan) -> list[Manifest]:
+def _mounts(plan: Plan, stage: Stage) -> list[Manifest]:
     """A TrainJob takes no init container, so the trainer itself clones its code and must write there."""
     return [
         {key: value for key, value in mount.items() if mount["mountPath"] != code.MOUNT or key != "readOnly"}
-        for mount in podspec.mounts(plan)
+        for mount in podspec.mounts(plan, stage)
     ]

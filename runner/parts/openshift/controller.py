@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from runner.entrypoints import stage as entry
-from runner.parts.jobs import batch, kubernetes, podspec
+from runner.parts.jobs import batch, podspec
 from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import driver_job, pipeline, submit
 from runner.parts.openshift.client import Cluster, connect_in_pod
@@ -144,9 +144,8 @@ def promotion_pod(plan: Plan, stage: Stage, by: str, reason: str) -> Manifest:
     """The pod: no GPU, the claims, and half an hour, because a large model's weights are hashed first."""
     file = f"{plan.place.config_dir}/{PLAN_FILE}"
     command = ["python", "-m", "runner.entrypoints.stage", PROMOTE, file, "--by", by, "--reason", reason]
-    mounts = [mount for mount in podspec.mounts(plan) if mount["name"] != "shm"]
-    volumes = podspec.volumes(plan, stage, kubernetes.config_map_name(plan, stage))
-    volumes = [volume for volume in volumes if volume["name"] != "shm"]
+    config, config_volume = podspec.config(plan, stage)
+    mounts, volumes = [config, *podspec.claim_mounts(plan)], [config_volume, *podspec.claim_volumes(plan)]
     container = batch.small(plan, PROMOTE, command, mounts, secrets=podspec.seal_key(plan), memory="4Gi")
     return batch.alone(plan, stage, PROMOTE, container, volumes, seconds=1800)
 

@@ -89,14 +89,12 @@ def command(plan: Plan, module: str = "runner.cluster.walk") -> list[str]:
 
 def job(plan: Plan, own: Stage, options: list[str]) -> Manifest:
     """The Job. plan: of the driver alone; own: its stage; options: of its command."""
-    kept = ("config", "tmp", "code")
-    mounts = [mount for mount in podspec.mounts(plan) if mount["name"] in kept]
-    volumes = podspec.volumes(plan, own, kubernetes.config_map_name(plan, own))
-    container = batch.small(plan, PART, [*command(plan), *options], mounts) | {
+    config, volume = podspec.config(plan, own)
+    container = batch.small(plan, PART, [*command(plan), *options], [config]) | {
         "resources": SHARE,
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
-    pod = batch.pod(plan, own, PART, container, [volume for volume in volumes if volume["name"] in kept])
+    pod = batch.pod(plan, own, PART, container, [volume, *podspec.own_volumes(plan)])
     pod["spec"] |= {"serviceAccountName": ACCOUNT, "automountServiceAccountToken": True}
     spec = {
         "backoffLimit": DEATHS,

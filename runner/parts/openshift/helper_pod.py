@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 from runner.data.report import ROOM, PreparedRows, asked, require_room
-from runner.parts.jobs import batch, code, podspec
+from runner.parts.jobs import batch, podspec
 from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import jobs
 from runner.parts.openshift.client import MANAGER, Cluster, Response, address
@@ -164,6 +164,7 @@ class _Helper:
         """Raises Stop where a claim is missing: the pod would wait for ever."""
         for claim in claims:
             if self.cluster.get("PersistentVolumeClaim", self.space, claim) is None:
+                self.cluster.require_namespace(self.space)
                 raise Stop(
                     f"There is no claim `{claim}` in `{self.space}`, and so nothing lies on it.",
                     "Send the recipe: `recipe submit`. Or correct `openshift.namespace` or `openshift.claims`.",
@@ -226,13 +227,13 @@ def pod(plan: Plan, stage: Stage, word: str, folder: str, writes: bool = False) 
     plan: of the stage alone, after which the pod is named."""
     part = SEND if writes else FETCH
     command = ["python", "-m", "runner.entrypoints.file_server", folder, *([WRITES] if writes else [])]
-    mounts = [{"name": "tmp", "mountPath": "/tmp"}, *code.mounts(plan), *podspec.claim_mounts(plan, not writes)]
-    container = batch.small(plan, part, command, mounts, {WORD: word, PORT: str(SHARE_PORT)}) | {
+    container = batch.small(
+        plan, part, command, podspec.claim_mounts(plan, not writes), {WORD: word, PORT: str(SHARE_PORT)}
+    ) | {
         "ports": [{"containerPort": SHARE_PORT}],
         "readinessProbe": {"tcpSocket": {"port": SHARE_PORT}, "periodSeconds": 2},
     }
-    volumes = [{"name": "tmp", "emptyDir": {}}, *code.volumes(plan), *podspec.claim_volumes(plan)]
-    return batch.alone(plan, stage, part, container, volumes, seconds=4 * 3600)
+    return batch.alone(plan, stage, part, container, podspec.claim_volumes(plan), seconds=4 * 3600)
 
 
 def require_rows(cluster: Cluster, plan: Plan, stage: Stage, contents: str, tell: Tell) -> None:
@@ -249,10 +250,9 @@ def look_pod(plan: Plan, stage: Stage, contents: str) -> Manifest:
     what = [plan.place.data_dir, asked(stage.data), contents, plan.name]
     command = ["python", "-m", "runner.entrypoints.embedded", *what]
     room = {ROOM: stage.env[ROOM]} if ROOM in stage.env else {}
-    container = batch.small(plan, LOOK, command, [{"name": "tmp", "mountPath": "/tmp"}, *code.mounts(plan)], room)
-    volumes = [{"name": "tmp", "emptyDir": {}}, *code.volumes(plan)]
+    container = batch.small(plan, LOOK, command, [], room)
     said = {"terminationMessagePolicy": "FallbackToLogsOnError"}
-    return batch.alone(plan, stage, LOOK, container | said, volumes, seconds=3600)
+    return batch.alone(plan, stage, LOOK, container | said, [], seconds=3600)
 
 
 def look(folder: str, expected: str, contents: str, name: str) -> int:

@@ -74,7 +74,7 @@ class Owner:
 class Sent:
     """What a stage, or the gate after it, puts on the cluster.
 
-    plan: of this stage alone; support: claims and config maps, in order; job: the stage's own, or the gate's.
+    plan: of this stage alone; support: claims, config maps and who reaches its pods, in order; job: the stage's own, or the gate's.
     """
 
     plan: Plan
@@ -106,13 +106,13 @@ def sent(plan: Plan, stage: Stage, target: str | None = None, of_gate: bool = Fa
     stage_plan = plan.only(stage)
     texts = {file.path: file.text for file in target_of(target).job(stage_plan, stage)}
     job_file = batch.GATE_FILE if of_gate else f"{target}.yaml" if stage.trains else batch.PREPARE_FILE
-    claims, config, (job, *_) = (
+    claims, config, policy, (job, *_) = (
         [each for each in yaml.safe_load_all(texts.get(file, "")) if each]
-        for file in (kubernetes.CLAIMS_FILE, kubernetes.CONFIG_FILE, job_file)
+        for file in (kubernetes.CLAIMS_FILE, kubernetes.CONFIG_FILE, kubernetes.POLICY_FILE, job_file)
     )
     if files_key:
         job["metadata"]["annotations"][FILES] = files_key
-    return Sent(stage_plan, stage, (*claims, *config), job)
+    return Sent(stage_plan, stage, (*claims, *config, *policy), job)
 
 
 def ours(cluster: Cluster, plan: Plan) -> Manifests:
@@ -123,10 +123,14 @@ def ours(cluster: Cluster, plan: Plan) -> Manifests:
 
 
 def everyone(cluster: Cluster, namespace: str, labels: dict[str, str] | None = None) -> Manifests:
-    """Every job of a namespace that recipe-runner has rendered, with these labels besides."""
+    """Every job of a namespace that recipe-runner has rendered, with these labels besides. Raises Stop where there is no
+    such namespace."""
     labels = {"app.kubernetes.io/managed-by": "recipe-runner"} | (labels or {})
     # Items of a list do not say what they are.
-    return [{"kind": kind, **job} for kind in POD_LABEL for job in cluster.list(kind, namespace, labels)]
+    there = [{"kind": kind, **job} for kind in POD_LABEL for job in cluster.list(kind, namespace, labels)]
+    if not there:
+        cluster.require_namespace(namespace)
+    return there
 
 
 def existing(cluster: Cluster, plan: Plan, stage: Stage, of_gate: bool = False) -> Manifests:
@@ -309,7 +313,7 @@ def delete(cluster: Cluster, there: Manifest, deleted: list[str]) -> None:
     kind, meta = there["kind"], there["metadata"]
     cluster.delete(kind, meta["namespace"], meta["name"], meta["uid"])
     deleted.append(named(there))
-    gone(cluster, kind, meta["namespace"], meta["name"])
+    gone(cluster, kind, meta["namespace"], meta["name"], meta["uid"])
 
 
 def gone(cluster: Cluster, kind: str, namespace: str, name: str, uid: str = "") -> None:

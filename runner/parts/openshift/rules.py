@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 import re
+import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import wraps
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.catalog import hardware
 from runner.catalog.hardware import GIB
 from runner.check.rules import limits_can_be_meant, memory_sizes
-from runner.parts.jobs import code, kubernetes, podspec
+from runner.parts.jobs import code, kubernetes
 from runner.recipe import units
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe
@@ -24,13 +26,6 @@ from runner.tools.problem import Problem
 if TYPE_CHECKING:
     from runner.recipe.sections import Openshift
 
-# Kubernetes' names of most objects (RFC 1123).
-_NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\Z")
-# An image as registries take it (github.com/distribution/reference): host, path in lower case, tag, digest.
-_IMAGE = re.compile(
-    r"(?:[A-Za-z0-9.-]+(?::\d+)?/)?[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*)*"
-    r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?\Z"
-)
 # Folders of a pod that are something else already.
 _TAKEN = {
     "/dev/shm": "shared memory",
@@ -42,19 +37,6 @@ _TAKEN = {
 _SYSTEM = dict.fromkeys(("/usr/bin", "/usr/lib", "/usr/local", "/bin", "/lib", "/lib64", "/proc", "/sys"), "the system")
 # Those that have room for a claim in a folder of its own; code and configs lose what lies there.
 _ROOMY = ("/dev/shm", "/tmp", *_SYSTEM)
-# What pods have already, by patterns of its name: environment variables, and labels of their machines; with the setting of each.
-_HAVE = {
-    r"(MASTER|PET|KUBERNETES|TORCHELASTIC|RECIPE)_.+|(.+_)?RANK|(.+_)?WORLD_SIZE|HOSTNAME|JOB_COMPLETION_INDEX": "",
-    r"PATH|PYTHON(PATH|HOME|UNBUFFERED)|HOME|USER|LOGNAME|TMPDIR|XDG_CACHE_HOME|HF_(HOME|HUB_CACHE|HUB_OFFLINE)": "",
-    r"CUDA_VISIBLE_DEVICES|NVIDIA_VISIBLE_DEVICES|(TRITON|TORCHINDUCTOR)_CACHE_DIR|TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "",
-    r"AXOLOTL_(DO_NOT_TRACK|DATASET_NUM_PROC)|TOKENIZERS_PARALLELISM|TENSORBOARD_LOGGING_DIR|TQDM_DISABLE": "",
-    r"GIT_TERMINAL_PROMPT|VLLM_NO_USAGE_STATS|WANDB_PROJECT|MLFLOW_EXPERIMENT_NAME": "",
-    "NCCL_DEBUG": "communication.nccl_debug",
-    "NCCL_(SOCKET_IFNAME|IB_DISABLE|IB_HCA|NET_GDR_LEVEL)": "openshift.network",
-    "HF_TOKEN|HUGGING_FACE_HUB_TOKEN": "openshift.hub_token_secret",
-    "|".join(podspec.TRACKING): "openshift.tracking_secret",
-    re.escape(podspec.GPU_LABEL): "machines.gpu",
-}
 _SECRET = re.compile(r"(?i).*(token|secret|password|passwd|credentials?|_key|apikey)")
 # Where the machines of a job meet: PyTorchJob's and TrainJob's own.
 _MEETING = (23456, 29500)
@@ -92,14 +74,6 @@ def links_are_used(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
             "Delete the line, and let `gbit_s` be what that carries; or name every interface, with commas between them."
         )
         yield recipe.problem("openshift.network.links", message, hint)
-
-
-@_of_site
-def ports_differ(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
-    if site.progress_port == site.metrics_port:
-        message = f"Prometheus and the console cannot both be answered at port {site.metrics_port}; they want different words."
-        hint = "Write another number, or delete the line."
-        yield recipe.problem("openshift.progress_port", message, hint)
 
 
 @_of_site
@@ -242,24 +216,6 @@ def storage(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 
 
 @_of_site
-def names(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
-    """What the cluster refuses when it gets it."""
-    if site.image and not _IMAGE.match(site.image):
-        hint = "Write it as REGISTRY/PATH:TAG or REGISTRY/PATH@sha256:DIGEST: the path in lower case, no blanks."
-        yield recipe.problem(("openshift", "image"), f"`{site.image}` cannot name an image.", hint)
-    stated: dict[Path_, tuple[str | None, str]] = {("openshift", "queue"): (site.queue, "a queue")}
-    for index, claim in enumerate(site.claims or ()):
-        stated["openshift", "claims", index, "storage_class"] = (claim.storage_class, "a storage class")
-    for path, (name, what) in stated.items():
-        if name and not _NAME.match(name):
-            hint = "Use lower-case letters, digits, `-` and `.`, as the cluster itself lists them."
-            yield recipe.problem(path, f"`{name}` cannot name {what} on the cluster.", hint)
-    if site.queue and len(site.queue) > 63 and _NAME.match(site.queue):
-        message = f"A job names its queue in a label, which holds 63 characters, and this one has {len(site.queue)}."
-        yield recipe.problem(("openshift", "queue"), message, "Name a queue with a shorter name.")
-
-
-@_of_site
 def anothers_image(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     """An image of the cluster's own registry belongs to a namespace, and pods of another one need a right from there."""
     owner = re.match(rf"{re.escape(kubernetes.IMAGE_REGISTRY)}/([^/]+)/", site.image or "")
@@ -296,19 +252,23 @@ def folders(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 
 @_of_site
 def ports(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
+    hint = "Write another number, or delete the line."
     for setting in ("metrics_port", "progress_port"):
         if site[setting] in _MEETING:
             message = f"At port {site[setting]} the machines of a job meet, so nothing else can be answered there."
-            hint = "Write another number, or delete the line."
             yield recipe.problem(("openshift", setting), message, hint)
+    if site.progress_port == site.metrics_port:
+        message = f"Prometheus and the console cannot both be answered at port {site.metrics_port}; they want different words."
+        yield recipe.problem("openshift.progress_port", message, hint)
 
 
 @_of_site
 def stated_twice(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     """A variable or label that pods have already would have two values; a secret in a recipe is none."""
     every = [(section, name) for section in ("environment", "node_selector") for name in site.get(section) or ()]
+    table = tomllib.loads(Path(__file__).with_name("taken.toml").read_text(encoding="utf-8")) if every else {}
     for section, name in every:
-        taken = next((setting for pattern, setting in _HAVE.items() if re.fullmatch(pattern, name)), None)
+        taken = next((setting for setting, pattern in table.items() if re.fullmatch(pattern, name)), None)
         if taken is not None:
             message = (
                 f"The cluster or the runner sets `{name}` for its pods, and two values would contradict each other."
@@ -319,6 +279,23 @@ def stated_twice(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
             message = f"`{name}` looks like a secret, and everybody who can read this recipe or its job can read it."
             hint = "Nothing to do, if it is none. `openshift.hub_token_secret` and `openshift.tracking_secret` name Secrets."
             yield recipe.note(("openshift", section, name), message, hint, key=True)
+
+
+@_of_site
+def secrets_beside_code(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
+    """What pods clone can read their Secrets and send them elsewhere, and so can a server that stands in place of the hub."""
+    secrets = [site[name] for name in ("hub_token_secret", "tracking_secret") if site.get(name)]
+    whom: list[tuple[Path_, str]] = [
+        (("openshift", "environment", name), f"`{name}` decides where pods send what they read, and that server")
+        for name in site.environment or ()
+        if re.fullmatch(r"(?i).*(ENDPOINT|BASE_URL|PROXY)", name)
+    ]
+    if code := recipe.code_from_git:
+        whom.append((("image", "code_from_git", "url"), f"Pods run the code of `{code.url}`, and that code"))
+    for path, who in whom if secrets else ():
+        message = f"{who} can read the Secret{'s' if len(secrets) > 1 else ''} {listed(secrets)}."
+        hint = "Nothing to do, if you trust it. Otherwise look at it before you submit the recipe."
+        yield recipe.note(path, message, hint)
 
 
 def _tools(recipe: Recipe) -> Iterator[tuple[Path_, str]]:
@@ -359,8 +336,8 @@ def mlflow_is_there(recipe: Recipe) -> Iterator[Problem]:
 
 
 RULES = (
-    *(storage, pods_fit, links_are_used, ports_differ, data_place, deadline),
-    *(names, anothers_image, folders, ports, trackers, mlflow_is_there, stated_twice, placeholder_commit),
+    *(storage, pods_fit, links_are_used, data_place, deadline, anothers_image, folders, ports),
+    *(trackers, mlflow_is_there, stated_twice, secrets_beside_code, placeholder_commit),
 )
 # What whoever renders or sends a recipe is to know of its files, and `check` need not say.
 RENDER_NOTES = (only_here,)

@@ -29,6 +29,10 @@ Tell = Callable[[str], None]
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 GIB = 2**30
 SETTING = "`openshift.claims[].storage_class`"
+NOT_CLOSED = (
+    ": left out, because you may not make one. Every pod of the cluster can reach the ports of this job. To close them, write the "
+    "site again (`recipe site RECIPE`) and send it."
+)
 
 
 @dataclass(frozen=True)
@@ -214,6 +218,11 @@ class _Sender:
         queue = sent.plan.site.get("queue")
         if queue and self.cluster.get("LocalQueue", sent.namespace, queue) is None:
             known = [entry["metadata"]["name"] for entry in self.cluster.list("LocalQueue", sent.namespace)]
+            if not known and not self.cluster.knows("LocalQueue", sent.namespace):
+                raise Stop(
+                    f"This cluster has no Kueue, and so no queue `{queue}`.",
+                    "Delete `openshift.queue`; or ask the cluster's admin to install Kueue.",
+                )
             raise Stop(
                 f"There is no queue `{queue}` in the namespace `{sent.namespace}`.",
                 f"Its queues: {', '.join(known)}. Change `openshift.queue`."
@@ -263,8 +272,8 @@ class _Sender:
         if not alone:
             seal(cluster, sent, tell)
         for manifest in self.made(sent):
-            cluster.apply(manifest)
-            tell(f"{manifest['kind']} `{manifest['metadata']['name']}`")
+            made = cluster.apply(manifest)
+            tell(f"{manifest['kind']} `{manifest['metadata']['name']}`{'' if made else NOT_CLOSED}")
         if _looks(sent) and not alone:
             contents = self.how.contents.get(sent.stage.name, "")
             helper_pod.require_rows(cluster, sent.plan, sent.stage, contents, tell)
@@ -309,7 +318,8 @@ def post(cluster: Cluster, sent: Sent, owner: Owner, tell: Tell) -> None:
         tell(f"{jobs.named(sent.job)} in `{sent.namespace}`")
     else:
         there = cluster.get(sent.kind, sent.namespace, sent.name)
-        if there is None or len({jobs.annotation(job, pipeline.CONTENT) for job in (there, sent.job)}) > 1:
+        made_from = [job and (jobs.key(job) or jobs.annotation(job, pipeline.CONTENT)) for job in (there, sent.job)]
+        if made_from[0] != made_from[1]:
             raise Stop(
                 f"Someone else sent another {jobs.named(sent.job)} a moment ago.",
                 "`recipe status RECIPE` shows it; submit again to replace it.",
@@ -331,9 +341,9 @@ def _config_maps(cluster: Cluster, sent: Sent) -> list[str]:
 
 
 def seal(cluster: Cluster, sent: Sent, tell: Tell) -> None:
-    """Gives the namespace the person's key where gates are measured and it has none."""
+    """Gives the namespace its key where gates are measured and it has none."""
     if sent.plan.has_gates and require_seal_key(cluster, sent.namespace):
-        tell(f"Secret `{KEY_SECRET}`, of your own key; what is measured is sealed with it")
+        tell(f"Secret `{KEY_SECRET}`, the key of `{sent.namespace}`; what its pods measure is sealed with it")
 
 
 def ask(job: Manifest, mine: Owner, confirm: Confirm, replaces: bool = False) -> None:
@@ -456,8 +466,8 @@ def _default(classes: dict[str, Manifest]) -> str | None:
 
 
 def require_seal_key(cluster: Cluster, namespace: str, dry_run: bool = False) -> bool:
-    """Makes the Secret of this person's own key where the namespace has none; returns whether it did. An existing one
-    stays, because measured results are sealed with it.
+    """Makes the Secret with the namespace's key where it has none; returns whether it did. An existing one stays, because
+    measured results are sealed with it: one of an earlier release has the own key of whoever sent first.
 
     Raises Stop where the cluster refuses it.
     """
@@ -466,6 +476,6 @@ def require_seal_key(cluster: Cluster, namespace: str, dry_run: bool = False) ->
         "kind": "Secret",
         "type": "Opaque",
         "metadata": {"name": KEY_SECRET, "namespace": namespace},
-        "stringData": {KEY: "" if dry_run else parts.hook("seal_key")(make=True)},
+        "stringData": {KEY: "" if dry_run else parts.hook("seal_key")(make=True, namespace=namespace)},
     }
     return cluster.create(manifest, dry_run)

@@ -331,10 +331,7 @@ def _memory(forecast: Forecast) -> Iterator[tuple[str, str]]:
     for part, size in memory.parts().items():
         note = notes.get(part)
         yield f"  {_PARTS[part]}", f"{_column(size)}   {note}" if note else _column(size)
-    yield (
-        "  in evaluation",
-        f"{_column(memory.evaluation)} of tensors, micro batch {work.evaluation_batch_size}",
-    )
+    yield ("  in evaluation", f"{_column(memory.evaluation)} of tensors, micro batch {work.evaluation_batch_size}")
     usable, largest = forecast.usable, forecast.largest_micro_batch
     if usable is None or largest is None:
         yield "fits", f"nobody knows: the GPU `{forecast.stage.machines.gpu}` is not in the catalog"

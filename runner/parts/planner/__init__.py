@@ -8,8 +8,5 @@ PART = Part(
     rules="row_counts",
     forecast="judging",
     formulas={"axolotl": "formulas"},
-    hooks={
-        "after_run": "calibration.after",
-        "after_plan": "calibration.after_plan",
-    },
+    hooks={"after_run": "calibration.after", "after_plan": "calibration.after_plan"},
 )

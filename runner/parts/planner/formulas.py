@@ -139,7 +139,7 @@ def left_out(run: Run) -> dict[str, Any]:
     if not isinstance(run, Workload) or not (run.sharding.startswith("zero") or run.offload):
         return {}
     # Whole on one GPU, and in the numbers that the split ones have.
-    return {"sharding": "none", "offload": Offload(), "fp32_weights": run.in_full}
+    return {"sharding": "none", "offload": Offload(), "fp32_weights": run.masters}
 
 
 def of_stage(recipe: Recipe, stage: Stage, rows: Rows, look: bool) -> LanguageFormulas | None:
@@ -234,7 +234,8 @@ class LanguageFormulas:
         work = self.work
         reference = " and the reference model" if state.reference(work) else ""
         held = "4-bit base" if work.adapter and work.adapter.four_bit else work.precision
-        held = f"fp32, used in {work.precision}" if work.in_full else held
+        if work.masters:
+            held = f"fp32, used in {work.precision}" if work.in_full else f"{held}, trained ones fp32"
         read = "without padding" if work.joined else "padding counted"
         length = read if work.lengths and not work.packing else "full length"
         return {

@@ -65,7 +65,7 @@ def weights(workload: Workload) -> int:
     as it is held."""
     if workload.adapter:
         return state.adapter_bytes(workload)
-    return FULL * parameters.total(workload.model) if workload.sharding == "fsdp" else whole(workload)
+    return FULL * parameters.total(workload.model) if workload.sharding == "fsdp" else state.weights_of(workload)
 
 
 def checkpoint(workload: Workload) -> int:

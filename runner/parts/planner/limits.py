@@ -62,7 +62,10 @@ def broken(recipe: Recipe, forecasts: list[Forecast]) -> list[Problem]:
     """A note for each limit of the recipe that does not hold, by estimate: time and speed are certain within a third."""
     limits = stated(recipe)
     if not forecasts:
-        return [_no_formulas(recipe, setting) for setting, limit in limits.items() if limit and setting in _JUDGED]
+        why = f"there are no formulas for the scenario `{recipe.scenario}`"
+        kept = {"time": "Training keeps a limit of time even so; no plan can promise it."}
+        judged = [setting for setting, limit in limits.items() if limit and setting in _JUDGED]
+        return [_untold(recipe, setting, why, kept.get(setting, "Delete it.")) for setting in judged]
     problems: list[Problem] = []
     if limits.get("gpu_memory"):
         most = max(forecast.memory.total for forecast in forecasts)
@@ -73,8 +76,10 @@ def broken(recipe: Recipe, forecasts: list[Forecast]) -> list[Problem]:
         if limits.get(setting) is None:
             continue
         timed = [(each, each.gpu, each.time) for each in forecasts if each.gpu and each.time]
-        if len(timed) < len(forecasts):
-            problems.append(_untimed(recipe, forecasts, setting))
+        if untimed := next((each for each in forecasts if not (each.gpu and each.time)), None):
+            unknown = f"the GPU `{untimed.stage.machines.gpu}` is not in the catalog"
+            why = untimed.rows.source if untimed.gpu else unknown
+            problems.append(_untold(recipe, setting, why, "Mend that, or delete the limit."))
         else:
             problems += judge(recipe, timed, limits[setting])
     return problems
@@ -83,20 +88,8 @@ def broken(recipe: Recipe, forecasts: list[Forecast]) -> list[Problem]:
 _JUDGED = ("time", "gpu_memory", "gpu_memory_parts", "cost", "samples_per_second")
 
 
-def _no_formulas(recipe: Recipe, setting: str) -> Problem:
-    return _problem(
-        recipe,
-        setting,
-        f"Whether this limit holds cannot be told: there are no formulas for the scenario `{recipe.scenario}`.",
-        "Training keeps a limit of time even so; no plan can promise it." if setting == "time" else "Delete it.",
-    )
-
-
-def _untimed(recipe: Recipe, forecasts: list[Forecast], setting: str) -> Problem:
-    """The Problem that a limit cannot be judged, because a stage has no known time."""
-    stage = next(each for each in forecasts if not (each.gpu and each.time))
-    why = stage.rows.source if stage.gpu else f"the GPU `{stage.stage.machines.gpu}` is not in the catalog"
-    hint = "Mend that, or delete the limit."
+def _untold(recipe: Recipe, setting: str, why: str, hint: str) -> Problem:
+    """The Problem that a limit cannot be judged."""
     return _problem(recipe, setting, f"Whether this limit holds cannot be told: {why}.", hint)
 
 

@@ -189,14 +189,7 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
         "forward", base, earlier_gradients, sum(kept_by_layer[:-1]), 0, (1 if split_adapter else 3) * state.layer
     )
     if half_copies:
-        yield Moment(
-            "loss",
-            at_loss,
-            earlier_gradients,
-            activations,
-            _forward_end(workload, tokens),
-            half_copies,
-        )
+        yield Moment("loss", at_loss, earlier_gradients, activations, _forward_end(workload, tokens), half_copies)
     yield from _head_backward(workload, at_loss, state, activations, tokens, kept_copies)
     head = of_words(workload, _head(workload))
     # A tied head's gradient waits for the embedding's, beside those of the micro batches before.
@@ -293,7 +286,7 @@ def _head_backward(
     wide, head = workload.widths, _head(workload)
     logits = wide.linear * tokens * workload.model.vocab_size if workload.fused_loss == "none" else 0
     fresh = of_words(workload, head)
-    if workload.raised and fresh:
+    if workload.in_fp32(head) and fresh:
         fresh += fresh // 2  # first in half precision, then in fp32
     there = state.gradients if workload.accumulation > 1 else 0
     flight = fresh + wide.linear * tokens * workload.model.hidden_size + halves
@@ -336,7 +329,7 @@ def loss(workload: Workload, tokens: int, training: bool = True) -> int:
         return wide * at_once * model.vocab_size + wide * tokens * model.hidden_size + weight
     if workload.precision == "fp32":
         return (3 if training and way == "none" else 2) * FULL * words
-    raised = HALF * model.vocab_size * model.hidden_size if workload.raised else 0
+    raised = HALF * model.vocab_size * model.hidden_size if workload.in_fp32(_head(workload)) else 0
     return (12 if training and way == "none" else 10) * words + raised
 
 

@@ -84,9 +84,8 @@ def linear(model: Model) -> dict[str, tuple[int, int]]:
 def layer(model: Model, index: int) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Names and shapes of one transformer layer's parameters."""
     kind, at = family(model), f"{model.layers_path}.{index}"
-    attention = {"q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj"}
     for name, (fan_in, fan_out) in linear(model).items():
-        path = f"{at}.{'self_attn' if name in attention else 'mlp'}.{name}"
+        path = model.linear_path(index, name)
         yield f"{path}.weight", (fan_out, fan_in)
         if kind.qkv_bias and name in ("q_proj", "k_proj", "v_proj"):
             yield f"{path}.bias", (fan_out,)

@@ -77,7 +77,8 @@ def _text(recipe: Recipe) -> float:
 def _processors(stage: Stage) -> int:
     """That clean at once, where a queue gives as many as the recipe names; 0 where it names none."""
     cleaning, own = stage.config["cleaning"], stage.machines.cpus
-    workers = max(0, cleaning["workers"])
+    workers, tasks = max(0, cleaning["workers"]), cleaning["tasks"] or 0
     if cleaning["executor"] in ("slurm", "ray"):
-        return int((workers or cleaning["tasks"] or 0) * cleaning["cpus_per_task"])
-    return int(min(workers or own, own) * (cleaning["pods"] or 1))
+        return int((workers or tasks) * cleaning["cpus_per_task"])
+    at_once = min(workers or own, own) * (cleaning["pods"] or 1)
+    return int(min(at_once, tasks or at_once))

@@ -82,12 +82,6 @@ class Offer:
         return bool(limits.too_short(self.before.forecasts)) and not limits.too_short(self.after.forecasts)
 
     @property
-    def cuts_nothing(self) -> bool:
-        """Whether it lowers `sequence_len` and cuts no row."""
-        stages = zip(self.before.forecasts, self.after.forecasts, strict=False)
-        return any((cut := _cut(old, new)) and cut[0] == Loss.NOTHING for old, new in stages)
-
-    @property
     def saves_less(self) -> bool:
         return all(change.setting.endswith((".eval_steps", ".save_steps")) for change in self.changes)
 
@@ -142,11 +136,7 @@ def of(planned: Planned) -> list[Offer]:
     found = [offer for offer in found if offer.enough_steps or not any(_far_better(other, offer) for other in found)]
     # Enough steps come first where a recipe lacks them, then the least loss.
     found.sort(
-        key=lambda offer: (
-            *(lacking and not offer.enough_steps, offer.loss, offer.scope),
-            not offer.cuts_nothing,
-            offer.after.seconds or 0,
-        )
+        key=lambda offer: (*(lacking and not offer.enough_steps, offer.loss, offer.scope), offer.after.seconds or 0)
     )
     kinds = [
         (offer.loss, offer.changes[0].setting if offer.scope == OfferScope.MACHINES else offer.scope) for offer in found
@@ -193,7 +183,7 @@ def _worth(offer: Offer) -> bool:
     # An offer that nobody needs must fit in the whole likely range, with rows of full length.
     if _cramped(after):
         return False
-    if offer.cuts_nothing:
+    if _cramped(before) and offer.scope == OfferScope.LINES:
         return True
     time = after.seconds / before.seconds
     hours = after.together.gpu_hours / before.together.gpu_hours
@@ -305,23 +295,16 @@ def _losses_of(before: Forecast, after: Forecast) -> Iterator[tuple[Loss, str]]:
         return
     if new.fp8 and not old.fp8:
         yield Loss.NOTHING, "in FP8, as `precision` lets it"
-    if cut := _cut(before, after):
-        yield cut
+    if new.sequence_len < old.sequence_len:
+        if before.shorter_rows and new.sequence_len >= before.shorter_rows:
+            yield Loss.NOTHING, f"cuts no row; {units.gib(after.full.memory.total)} at full length"
+        else:
+            yield Loss.LEARNING, f"rows of more than {new.sequence_len:,} tokens are left out"
     if new.adapter and old.adapter:
         if new.adapter.rank < old.adapter.rank:
             yield Loss.LEARNING, f"an adapter of rank {new.adapter.rank}"
         if new.adapter.four_bit and not old.adapter.four_bit:
             yield Loss.EXACTNESS, "the base model in 4 bits"
-
-
-def _cut(before: Forecast, after: Forecast) -> tuple[Loss, str] | None:
-    """What a lower `sequence_len` takes from a stage; None where it is not lower."""
-    old, new = before.workload, after.workload
-    if not isinstance(old, Workload) or not isinstance(new, Workload) or new.sequence_len >= old.sequence_len:
-        return None
-    if before.shorter_rows and new.sequence_len >= before.shorter_rows:
-        return Loss.NOTHING, f"cuts no row; {units.gib(after.full.memory.total)} at full length"
-    return Loss.LEARNING, f"rows of more than {new.sequence_len:,} tokens are left out"
 
 
 # The candidates.

@@ -36,7 +36,7 @@ def held(workload: Workload) -> State:
     if workload.sharding.startswith("zero"):
         return _zero(workload, int(workload.sharding[-1]))
     count = shards(workload, 3)
-    weights, gradients, optimizer = _weights(workload), trained_bytes(workload), _optimizer(workload)
+    weights, gradients, optimizer = weights_of(workload), trained_bytes(workload), _optimizer(workload)
     weights += reference(workload)
     if workload.sharding == "fsdp":
         return _fsdp(workload, weights, gradients, optimizer, count)
@@ -75,7 +75,7 @@ def loaded(workload: Workload) -> int:
     fsdp2.py, `original_sd`). 0 otherwise: other weights wait in main memory."""
     if workload.sharding != "fsdp" or not four_bit(workload):
         return 0
-    return _weights(workload) + held(workload).weights
+    return weights_of(workload) + held(workload).weights
 
 
 def _zero(workload: Workload, stage: int) -> State:
@@ -91,7 +91,7 @@ def _zero(workload: Workload, stage: int) -> State:
     is full."""
     shards, wide = workload.machines.world_size, workload.widths.linear
     count = parameters.trainable(workload)
-    weights = _weights(workload) + reference(workload)
+    weights = weights_of(workload) + reference(workload)
     optimizer = (3 if wide == HALF else 2) * FULL * count // shards
     gradients = wide * count // (shards if stage >= 2 else 1)
     buffers = workload.bucket_bytes * (1 if stage == 3 else 2)
@@ -116,7 +116,7 @@ def prefetched(workload: Workload) -> int:
 
 def reference(workload: Workload) -> int:
     """The frozen model that preference training compares with; an adapter is switched off instead (TRL 1.9)."""
-    return _weights(workload) if workload.objective == "dpo" and not workload.adapter else 0
+    return weights_of(workload) if workload.objective == "dpo" and not workload.adapter else 0
 
 
 def shards(workload: Workload, stage: int) -> int:
@@ -132,32 +132,33 @@ def four_bit(workload: Workload) -> bool:
     return workload.adapter is not None and workload.adapter.four_bit
 
 
-def _width(workload: Workload, outside: bool) -> int:
-    """Bytes a number of the base model's parameters: inside the layers' linear parts, or outside of them."""
-    if workload.in_full or (outside and workload.raised):
-        return FULL
-    return workload.widths.linear
-
-
-def _bytes(workload: Workload, numbers: parameters.Numbers) -> int:
-    return numbers.inside * _width(workload, outside=False) + numbers.outside * _width(workload, outside=True)
+def _bytes(workload: Workload, numbers: parameters.Numbers, trained: bool = True) -> int:
+    """Bytes of so many of the base model's numbers, where they are trained or frozen."""
+    inside = FULL if workload.in_full or (trained and workload.masters) else workload.widths.linear
+    return numbers.inside * inside + numbers.outside * (FULL if workload.raised else inside)
 
 
 def whole(workload: Workload) -> int:
     """Bytes of all weights as GPUs that share them gather them: in the run's precision, 4-bit ones packed."""
     if four_bit(workload):
-        return _weights(workload) - _scales(workload)
+        return weights_of(workload) - _scales(workload)
     return workload.widths.linear * parameters.total(workload.model) + adapter_bytes(workload)
 
 
-def _weights(workload: Workload) -> int:
+def weights_of(workload: Workload) -> int:
     """All weights; in 4 bits half a byte a number, and their scales."""
     numbers, packed = parameters.numbers(workload.model), 0
     if four_bit(workload):
         linear = sum(prod(shape) for shape in parameters.linear(workload.model).values())
         packed = linear * workload.model.num_hidden_layers
         numbers = replace(numbers, inside=numbers.inside - packed)
-    return packed // 2 + _bytes(workload, numbers) + _scales(workload) + adapter_bytes(workload)
+    raised = 0
+    if not workload.adapter:
+        raised = trained_bytes(workload) - _bytes(
+            workload, parameters.numbers(workload.model, workload.unfrozen), trained=False
+        )
+    whole = _bytes(workload, numbers, trained=False) + raised
+    return packed // 2 + whole + _scales(workload) + adapter_bytes(workload)
 
 
 def _scales(workload: Workload) -> int:
@@ -185,7 +186,7 @@ def copies(workload: Workload) -> int:
     """The half-precision copies of fp32 weights in the layers: autocast makes each once and keeps it to the end of the
     forward pass (ATen/autocast_mode.cpp, cached_cast), and without checkpointing autograd keeps it for the backward
     pass."""
-    if not workload.in_full or workload.sharding == "fsdp":
+    if not workload.masters or workload.sharding == "fsdp":
         return 0
     per_layer = sum(prod(shape) for shape in parameters.linear(workload.model).values())
     return HALF * per_layer * sum(parameters.layers_trained(workload))

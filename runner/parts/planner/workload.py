@@ -177,8 +177,8 @@ class Workload(Run):
     """What one training run of a language model asks of its GPUs.
 
     unfrozen: patterns of the parameters that are trained; empty means all (or, with an adapter, the adapter alone).
-    fp32_weights: whether weights are held in fp32 whatever they are multiplied in. attention: flash_attention_2, sdpa
-    or eager. sequence_len: tokens of the longest row. bucket_bytes: of gradients that travel together. prefetch:
+    fp32_weights: whether trained weights are held in fp32 whatever they are multiplied in. attention: flash_attention_2,
+    sdpa or eager. sequence_len: tokens of the longest row. bucket_bytes: of gradients that travel together. prefetch:
     numbers that ZeRO-3 gathers ahead, None for transformers' rule; reuse: it keeps weights that are needed again within
     so many numbers; group: numbers that a step of its optimizer works through at a time. All as DeepSpeed has them.
     fused_loss: none, fused (Liger: no whole logits in training), cut (Cut Cross-Entropy: none at all) or chunked.
@@ -249,14 +249,19 @@ class Workload(Run):
     def widths(self) -> Widths:
         if self.precision == "fp32":
             return Widths(FULL, FULL)
-        return Widths(FULL if self.raised else HALF, HALF)
+        return Widths(FULL if self.in_fp32(self.model.embedding) else HALF, HALF)
+
+    @cached_property
+    def masters(self) -> bool:
+        """Whether trained weights are held in fp32 and multiplied in half precision. DeepSpeed puts every weight of a
+        model into half precision and holds fp32 copies of its own (0.18.9, runtime/engine.py,
+        _configure_distributed_model)."""
+        return self.fp32_weights and self.precision != "fp32" and not self.sharding.startswith("zero")
 
     @cached_property
     def in_full(self) -> bool:
-        """Whether all weights are held in fp32 and multiplied in half precision. DeepSpeed puts every weight of a model
-        into half precision and holds fp32 copies of its own (0.18.9, runtime/engine.py,
-        _configure_distributed_model)."""
-        return self.fp32_weights and self.precision != "fp32" and not self.sharding.startswith("zero")
+        """Whether all weights are held so: where all are trained, and under FSDP, whose shards have one precision."""
+        return self.masters and (not self.unfrozen or self.sharding == "fsdp")
 
     @cached_property
     def raised(self) -> bool:
@@ -268,6 +273,10 @@ class Workload(Run):
             return False
         plain = not self.adapter and self.attention != "flash_attention_2" and self.fused_loss != "cut"
         return self.in_full or plain
+
+    def in_fp32(self, name: str) -> bool:
+        """Whether the embedding or the head, by its name, is held in fp32 and multiplied in half precision."""
+        return self.raised or (self.masters and self.sharding != "fsdp" and self.trains(name))
 
     def runs_on(self, gpu: Gpu) -> bool:
         """FlashAttention 2 needs what bf16 needs."""
@@ -394,11 +403,7 @@ def _offload(stage: Stage, zero: Mapping[str, Any]) -> Offload:
 
 def _zero_sizes(zero: Mapping[str, Any]) -> dict[str, Any]:
     """What the sizes in DeepSpeed's file become; `auto` is transformers' to fill in."""
-    names = {
-        "prefetch": "stage3_prefetch_bucket_size",
-        "reuse": "stage3_max_reuse_distance",
-        "group": "sub_group_size",
-    }
+    names = {"prefetch": "stage3_prefetch_bucket_size", "reuse": "stage3_max_reuse_distance", "group": "sub_group_size"}
     return {ours: int(zero[theirs]) for ours, theirs in names.items() if zero.get(theirs, "auto") != "auto"}
 
 

@@ -298,9 +298,5 @@ def faster(recipe: Recipe, kind: str) -> EngineConfig:
 
 def master_weights(recipe: Recipe, kind: str) -> str:
     """The format that trained weights are kept in; what is frozen stays as small as it can be."""
-    if precision_of(recipe, kind) == "fp32":
-        return "fp32"
-    if kind == "lora":
-        return "bf16"
-    several = common.world_size(recipe) > 1
-    return {"auto": "fp32" if several else "bf16"}.get(recipe.model.master_weights, recipe.model.master_weights)
+    precision = precision_of(recipe, kind)
+    return "bf16" if kind == "lora" and precision != "fp32" else axolotl.master_weights(recipe, precision)

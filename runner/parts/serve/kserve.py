@@ -56,9 +56,9 @@ def served(recipe: Recipe) -> tuple[Plan, Serving, ServingForecast | None]:
     if "serve" not in recipe.settings:
         raise Stop(
             f"The recipe `{recipe.name}` has no section `serve`.",
-            "Write `serve: {}`, or more of it: `context`, `concurrency`."
+            "Write `serve: {}`, or more settings: `context`, `concurrency`."
             if recipe.settings.knows("serve")
-            else "Recipes of this scenario train no language model, and have none.",
+            else "Recipes of this scenario train no language model, so they cannot have this section.",
         )
     plan = planned(recipe, NAME)
     return plan, *serving.server_of(recipe, plan)
@@ -132,7 +132,8 @@ def _predictor(plan: Plan, server: Serving) -> Manifest:
             # All that it needs is mounted, and it reports to nobody.
             "env": podspec.listed(podspec.stated(plan) | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}),
             "resources": podspec.as_text(_resources(server)),
-            "securityContext": podspec.container_security(),
+            # Where vLLM of the platform's image writes is not ours to say, so its root stays writable.
+            "securityContext": kubernetes.CLOSED,
             **_probes(),
             **({"volumeMounts": _mounts(server)} if volumes else {}),
         },

@@ -85,8 +85,7 @@ def build(workload: Workload, real: bool = False) -> torch.nn.Module:
     if workload.checkpointing:
         if not model.supports_gradient_checkpointing:
             raise Stop(
-                f"Models of the type `{workload.model.model_type}` have no gradient checkpointing in transformers, so training would "
-                "not start.",
+                f"transformers has no gradient checkpointing for models of type `{workload.model.model_type}`, so training would not start.",
                 "Write `gradient_checkpointing: false` under `train`.",
             )
         model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -96,19 +95,18 @@ def build(workload: Workload, real: bool = False) -> torch.nn.Module:
         for name, parameter in model.named_parameters():
             parameter.requires_grad = workload.trains(name)
         if workload.raised:
-            _raise(model, lambda name: "norm" in name or "embed_tokens" in name or "lm_head" in name)
+            _raise(model, lambda name, _: parameters.outside(name))
+        if workload.masters:
+            _raise(model, lambda _, parameter: parameter.requires_grad)
     return model.train()
 
 
-def _raise(model: Any, concerns: Callable[[str], bool]) -> None:
-    """Puts the parameters of the wanted modules into fp32, wherever they are tied. (`module.to` swaps tensors, which those
-    that are watched do not allow.)"""
-    modules = list(model.named_modules())
-    wanted = {
-        old for name, module in modules if concerns(name) for old in module._parameters.values() if old is not None
-    }
+def _raise(model: Any, concerns: Callable[[str, torch.nn.Parameter], bool]) -> None:
+    """Puts the parameters that it concerns, by name, into fp32, wherever they are tied. (`module.to` swaps tensors, which
+    those that are watched do not allow.)"""
+    wanted = [old for name, old in model.named_parameters() if concerns(name, old)]
     made = {old: torch.nn.Parameter(old.detach().float(), old.requires_grad) for old in wanted}
-    for _, module in modules:
+    for module in model.modules():
         for key, old in list(module._parameters.items()):
             if old in made:
                 module._parameters[key] = made[old]
@@ -129,8 +127,8 @@ def _with_adapter(model: Any, adapter: Adapter, real: bool) -> Any:
     }
     if not own & set(adapter.targets):
         raise Stop(
-            f"None of the layers {listed(sorted(adapter.targets))} is in this model, so the adapter would have no place.",
-            f"Its linear layers are {listed(sorted(own))}; write those that are to have one as `lora_layers`.",
+            f"None of the layers {listed(sorted(adapter.targets))} is in this model, so the adapter would change nothing.",
+            f"Its linear layers are {listed(sorted(own))}. Write some of them as `lora_layers`.",
         )
     if real:
         return get_peft_model(model, config)

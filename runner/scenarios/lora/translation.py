@@ -3,10 +3,12 @@ questions and answers. qlora keeps the frozen model in 4 bits (Dettmers et al. 2
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from runner import catalog
+from runner.catalog import Model
 from runner.data.conversation_formats import CLASSES, Lyrics, Songs
 from runner.data.data_sets import DataSet, DataSets
 from runner.plan import EngineConfig, Place, Plan
@@ -20,8 +22,6 @@ from runner.tools.problem import Problem
 if TYPE_CHECKING:
     from runner.recipe.sections import DataSongs
 
-# An adapter counts alpha / rank times; more than this breaks training.
-USUAL_SCALE = 4
 # What the form of a song's instruction names.
 PARTS = ("artist", "genre")
 
@@ -49,9 +49,25 @@ def adapter(recipe: Recipe, place: Place) -> EngineConfig:
     train, facts = recipe.train, recipe.facts
     return {
         **({"load_in_4bit": True} if train.adapter == "qlora" else {}),
-        "lora_target_modules": list(train.lora_layers or facts.linear),
+        "lora_target_modules": targets(facts, train.lora_layers) if train.lora_layers else list(facts.linear),
         **axolotl.lora_kernels(recipe, place),
     }
+
+
+def targets(facts: Model, asked: Iterable[str]) -> list[str]:
+    """The linear layers that names and patterns mean, by their names; what means none stays as it is."""
+    return list(dict.fromkeys(name for one in asked for name in list(fitting(facts, one)) or [one]))
+
+
+def fitting(facts: Model, asked: str) -> dict[str, int]:
+    """The linear layers that a name or pattern means, as peft reads one against a layer's path, with how many of the
+    model's layers have it so. Raises re.error for a broken pattern."""
+    pattern = re.compile(rf"(?:.*\.)?(?:{asked})")
+    found = {
+        name: sum(bool(pattern.fullmatch(facts.linear_path(layer, name))) for layer in range(facts.num_hidden_layers))
+        for name in facts.linear
+    }
+    return {name: times for name, times in found.items() if times}
 
 
 def _lyrics(recipe: Recipe, place: Place, songs: DataSongs) -> Lyrics:
@@ -72,23 +88,23 @@ def layers(recipe: Recipe) -> Iterator[Problem]:
     if not facts or facts.model_type not in catalog.model_types():
         return
     for index, name in enumerate(recipe.train.lora_layers or ()):
-        if name not in facts.linear:
+        try:
+            found = fitting(facts, name)
+        except re.error as error:
+            message = f"`{name}` is not a regular expression: {error.msg}."
+            hint = "Write names of layers, or fix the pattern."
+            yield recipe.problem(("train", "lora_layers", index), message, hint)
+            continue
+        if some := min(found.values(), default=0) % facts.num_hidden_layers:
+            message = f"`{name}` fits {some} of the model's {facts.num_hidden_layers} layers, and all of them get the adapter."
+            hint = f"Write {listed(found)}, and the numbers of the layers as `peft_layers_to_transform` under `advanced.axolotl`."
+            yield recipe.problem(("train", "lora_layers", index), message, hint)
+        if not found:
             message = f"`{recipe.model.base}` has no linear layer `{name}`."
             hint = (
                 f"Its linear layers are {listed(facts.linear)}. Delete `lora_layers` to give each of them an adapter."
             )
             yield recipe.problem(("train", "lora_layers", index), message, hint)
-
-
-def adapter_scale(recipe: Recipe) -> Iterator[Problem]:
-    """An adapter counts alpha / rank times; a rank that was lowered alone makes that large."""
-    rank, alpha = recipe.train.lora_rank, recipe.train.lora_alpha
-    if alpha > USUAL_SCALE * rank:
-        message = (
-            f"The adapter counts alpha / rank = {alpha / rank:g} times; 1 to 2 is usual, and far more breaks training."
-        )
-        hint = f"Write `lora_alpha: {2 * rank}` for a rank of {rank}."
-        yield recipe.note("train.lora_alpha", message, hint)
 
 
 def one_kind(recipe: Recipe) -> Iterator[Problem]:
@@ -127,4 +143,4 @@ def songs(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("data.songs.min_words", message, hint)
 
 
-RULES = (layers, adapter_scale, one_kind, songs, common.cadence_rule())
+RULES = (layers, one_kind, songs, common.cadence_rule())

@@ -6,7 +6,7 @@ under `recipe_runner`."""
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, Literal
 
 from runner import catalog
 from runner.catalog import ChatTemplate
@@ -274,13 +274,17 @@ def train(recipe: Recipe, place: Place, config: EngineConfig, data: DataSets) ->
 
 
 def _master_weights(recipe: Recipe) -> dict[str, str]:
-    """Where trained weights are kept in fp32, whatever their precision: under FSDP, whose shards have room for small
-    steps, and with fp16, because torch unscales its gradients only in fp32. DeepSpeed does so itself; adapters are
-    always fp32."""
-    chosen = recipe.model.precision
-    if "adapter" in recipe.train or chosen == "fp32" or sharding.by_zero(recipe):
+    """Where the plug-in stores trained weights in fp32: not under DeepSpeed, which does so itself, nor with an adapter,
+    which is always fp32."""
+    if "adapter" in recipe.train or recipe.model.precision == "fp32" or sharding.by_zero(recipe):
         return {}
-    return {"master_weights": "fp32"} if chosen == "fp16" or sharding.by_fsdp(recipe) else {}
+    return {"master_weights": "fp32"} if master_weights(recipe, recipe.model.precision) == "fp32" else {}
+
+
+def master_weights(recipe: Recipe, precision: str) -> Literal["fp32", "bf16"]:
+    """The format that trained weights are stored in. precision: of the computation; torch unscales fp16's gradients only
+    in fp32."""
+    return "bf16" if recipe.model.master_weights == "bf16" and precision not in ("fp16", "fp32") else "fp32"
 
 
 def environment(recipe: Recipe, place: Place) -> dict[str, str]:
@@ -308,13 +312,16 @@ def with_advanced(
         if key in config and config[key] != value:
             # The settings of the recipe that this one of Axolotl's follows from.
             homes = [f"{section}.{name}" for section in sections for name in recipe.settings[section].making(key)]
-            owner = listed(homes, "or") if homes else "the setting of the recipe that it comes from"
             message = f"`advanced.{home}.{key}` contradicts the recipe, whose other lines make it `{json.dumps(config[key])}`."
-            hint = f"Delete it, and change {owner} instead."
+            hint = (
+                f"Delete it, and change {listed(homes, 'or')} instead."
+                if homes
+                else "Delete it: the scenario decides it."
+            )
             problems.append(recipe.document.problem(("advanced", home, key), message, hint, key=True))
         others = config | {name: other for name, other in extra.items() if name != key}
         if why := catalog.axolotl_refusal(key, value, others):
-            message = f"Axolotl {catalog.AXOLOTL_VERSION} refuses this line here: `{key}` {why}."
+            message = f"Axolotl {catalog.AXOLOTL_VERSION} cannot use this line here: `{key}` {why}."
             problems.append(recipe.document.problem(("advanced", home, key), message, "Delete it.", key=True))
     if problems:
         raise Stop(problems)

@@ -539,6 +539,44 @@ def test_the_key_is_made_once_and_lies_in_the_persons_own_folder(sft, tmp_path_f
     assert "cannot be used" in seal.broken(record)
 
 
+def test_a_namespace_has_a_key_of_its_own_and_seals_of_before_are_still_read(monkeypatch):
+    """Pods seal with the namespace's key, made from that of whoever sent first; that person reads both, nobody else does."""
+    record = {"metrics": {"perplexity": 7.5}, "run": "r1"}
+    mine, theirs = "ab" * 32, "cd" * 32
+
+    def of(key: str, space: str) -> str:
+        monkeypatch.setenv("RECIPE_RUNNER_KEY", key)
+        return seal.key(make=False, namespace=space)
+
+    one, another = of(mine, "team-a"), of(mine, "team-b")
+    assert one.startswith("team-a:") and mine not in one and len({one, another, of(theirs, "team-a")}) == 3
+    assert one.partition(":")[2] != another.partition(":")[2]
+
+    def sealed(key: str) -> dict:
+        monkeypatch.setenv("RECIPE_RUNNER_KEY", key)
+        return seal.sealed(record, make=False)
+
+    def read(facts: dict, key: str) -> str:
+        monkeypatch.setenv("RECIPE_RUNNER_KEY", key)
+        return seal.broken(facts)
+
+    in_pod, before = sealed(one), sealed(mine)
+    assert in_pod["digest"].startswith("team-a:") and ":" not in before["digest"]
+    # Fetched results are read on the desk of whoever made the Secret, by the key of no other person and in no other namespace.
+    assert read(in_pod, mine) == "" and read(in_pod, one) == ""
+    assert read(in_pod, theirs) == read(in_pod, another) == CHANGED
+    # The key of a namespace opens nothing of its owner's own.
+    assert read(before, one) == CHANGED and read(sealed(another), one) == CHANGED
+    # A Secret of an earlier release has a person's own key; what was sealed with it is still read, there and at home.
+    assert read(before, mine) == ""
+    for spoilt in (
+        before | {"run": "r2"},
+        in_pod | {"run": "r2"},
+        in_pod | {"digest": in_pod["digest"].replace("-a:", "-b:")},
+    ):
+        assert read(spoilt, mine) == CHANGED
+
+
 def test_how_a_stage_is_measured_decides_whether_a_record_still_holds(tmp_path):
     """Where the files of a measurement lie changes nothing; what is asked for does."""
     RunFolder(tmp_path).mark("running")

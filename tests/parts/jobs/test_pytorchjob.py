@@ -91,7 +91,11 @@ def test_the_pod_is_safe_under_restricted_v2():
     spec = pod()
     assert spec["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
     (container,) = spec["containers"]
-    assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+    }
     assert not [volume for volume in spec["volumes"] if "hostPath" in volume]
     text = rendered()["pytorchjob.yaml"]
     assert "runAsUser" not in text and "fsGroup" not in text
@@ -170,7 +174,7 @@ def test_the_kustomization_names_what_is_for_the_cluster_and_only_that():
     files = rendered()
     named = yaml.safe_load(files["kustomization.yaml"])["resources"]
     kinds = [yaml.safe_load(files[name].split("---\n")[0])["kind"] for name in named]
-    assert kinds == ["ConfigMap", "PyTorchJob"]
+    assert kinds == ["ConfigMap", "NetworkPolicy", "PyTorchJob"]
     comments = [line for line in files["kustomization.yaml"].splitlines() if line.startswith("#")]
     assert [line for line in comments if "once: oc create -f claims.yaml" in line]
 

@@ -117,8 +117,10 @@ def test_a_claim_gets_them_through_a_pod_that_opens_it(rendered, golden_message)
     asked = (folder.parent / "pods" / "asked").read_text("utf-8")
     assert f"pod/{pod['metadata']['name']} --namespace {pod['metadata']['namespace']}" in asked
     (container,) = pod["spec"]["containers"]
-    assert [mount["mountPath"] for mount in container["volumeMounts"]] == ["/results"]
-    assert pod["spec"]["volumes"] == [{"name": "results", "persistentVolumeClaim": {"claimName": "results"}}]
+    assert [mount["mountPath"] for mount in container["volumeMounts"]] == ["/results", "/tmp"]
+    claim, scratch = pod["spec"]["volumes"]
+    assert claim == {"name": "results", "persistentVolumeClaim": {"claimName": "results"}}
+    assert scratch == {"name": "tmp", "emptyDir": {}}
 
 
 def test_an_image_is_built_with_them(rendered, golden_message):

@@ -41,6 +41,7 @@ KINDS = {
     "configmaps": ("v1", "ConfigMap"),
     "events": ("v1", "Event"),
     "persistentvolumeclaims": ("v1", "PersistentVolumeClaim"),
+    "networkpolicies": ("networking.k8s.io/v1", "NetworkPolicy"),
     "pods": ("v1", "Pod"),
     "serviceaccounts": ("v1", "ServiceAccount"),
     "secrets": ("v1", "Secret"),
@@ -512,6 +513,11 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
                     raise No(401, "Unauthorized")
                 if parts.path == "/apis/storage.k8s.io/v1/storageclasses" and "storageclasses" not in api.missing:
                     self.send(200, json.dumps({"kind": "StorageClassList", "items": api.storage}).encode())
+                    return
+                if (space := re.fullmatch("/api/v1/namespaces/([^/]+)", parts.path)) and self.command == "GET":
+                    if space[1] not in api.namespaces:
+                        raise No(404, f'namespaces "{space[1]}" not found')
+                    self.send(200, json.dumps({"kind": "Namespace", "metadata": {"name": space[1]}}).encode())
                     return
                 if parts.path == WHO_AM_I and "selfsubjectreviews" not in api.missing:
                     token = self.headers["Authorization"].removeprefix("Bearer ")

@@ -230,7 +230,7 @@ def test_a_volume_that_cannot_be_attached(golden_message):
 
 def test_main_memory_used_up_with_what_the_plan_had_said(golden_message):
     said = why([container(state={"terminated": {"exitCode": 137, "reason": "OOMKilled"}})])
-    assert "22Gi, 5Gi" in said and " 15.2 GiB" in said and "`openshift.limits.memory`" in said
+    assert "22Gi, 5Gi" in said and " 16.0 GiB" in said and "`openshift.limits.memory`" in said
     golden_message(said)
 
 
@@ -258,7 +258,7 @@ def of_four(logs: dict[str, str], **entry) -> list[str]:
     roles = (("master", 0), *(("worker", index) for index in range(3)))
     end = {"name": "pytorch", "restartCount": 0, "state": {"terminated": {"exitCode": 1}}}
     pods = [a_pod(role, index, containerStatuses=[end]) for role, index in roles]
-    return reasons(JobState(TRAINING, job(), pods, [], None), lambda pod: logs[pod])
+    return reasons(JobState(TRAINING, job(), pods, [], None), lambda pod: logs[pod["metadata"]["name"]])
 
 
 def test_the_rank_that_came_late_is_found_on_the_logs_of_all_machines(golden_message):
@@ -279,7 +279,7 @@ def test_the_machine_that_failed_first_is_told_first():
 def test_gpu_memory_used_up_reads_as_on_this_machine(golden_message):
     said = why([container(state={"terminated": {"exitCode": 1}})], log="torch.OutOfMemoryError: CUDA out of memory.")
     assert "exit code 1" in said and "GPU's memory is too small" in said
-    assert said.endswith(" 24.0 GiB on each GPU. (gpu-memory)")
+    assert said.endswith(" 29.7 GiB on each GPU. (gpu-memory)")
     golden_message(said)
 
 

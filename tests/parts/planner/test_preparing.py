@@ -47,6 +47,8 @@ def test_cleaning_takes_as_long_as_the_measured_pace_says_and_counts_in_the_tota
         (("data.deduplicate=exact",), 0.8, 0.97),
         (POSTED, 0.5, 0.8),
         (("data.cleaning.workers=8",), 2.0, 8.0),
+        (("data.cleaning.tasks=8",), 2.0, 8.0),
+        (("data.cleaning.executor=ray", "data.cleaning.tasks=64"), 0.99, 1.01),
         (("openshift.claims.0.write_mb_s=1000",), 0.4, 0.8),
     ],
 )

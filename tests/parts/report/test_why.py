@@ -39,7 +39,7 @@ def test_a_run_says_the_allocators_line_and_what_was_planned(tmp_path, capsys, g
     planned["foreseen"] = [{"stage": "train", "memory": 24 * 2**30}]
     (run.path / "planned.json").write_text(json.dumps(planned))
     said = why(capsys, run.path)
-    assert "in the stage train, after step 8" in said and "`recipe plan` had estimated 24.0 GiB on each GPU." in said
+    assert "in the stage train, after step 8" in said and "`recipe plan` had estimated 29.7 GiB on each GPU." in said
     assert "of which 11.06 MiB is free" in said
     golden_message(said)
 

@@ -71,6 +71,7 @@ KINDS = {
     "8 bit, fp32 weights": {"fp32_weights": True, "optimizer": "adamw_bnb_8bit"},
     "full, sdpa, Cut Cross-Entropy": {"attention": "sdpa", "fused_loss": "cut"},
     "last layer": {"unfrozen": ("^model.layers.2.",)},
+    "last layer, fp32 weights": {"unfrozen": ("^model.layers.2.", "embed_tokens"), "fp32_weights": True},
     "lora": {"adapter": True},
     "qlora": {"adapter": True, "four_bit": True},
     "8 bit": {"optimizer": "adamw_bnb_8bit"},
@@ -79,7 +80,7 @@ KINDS = {
 
 
 # The others take as long each and say little beside these.
-QUICK = ("full", "lora", "qlora", "8 bit, fp32 weights")
+QUICK = ("full", "lora", "qlora", "8 bit, fp32 weights", "last layer, fp32 weights")
 
 
 @pytest.mark.parametrize("kind", but_for(QUICK, KINDS))
@@ -138,11 +139,20 @@ FP32_WEIGHTS = {
     "kept, accumulated": {"checkpointing": False, "accumulation": 4},
     "fused loss": {"fused_loss": "fused"},
     "DDP": {"machines": Machines(1, 8, "NVIDIA-H100-80GB-HBM3", 64, 8), "sharding": "ddp"},
+    "last layers": {"unfrozen": ("^model.layers.[45].",)},
+    "last layers and head": {"unfrozen": ("^model.layers.[45].", "lm_head")},
+    "last layers and tied head": {
+        "unfrozen": ("^model.layers.[45].", "embed_tokens"),
+        "model": shrunk(MODELS[0], layers=6, words=16_384),
+    },
+    "last layers and head, sdpa": {"unfrozen": ("^model.layers.[45].", "lm_head"), "attention": "sdpa"},
     "preferences": {"objective": "dpo", "micro_batch_size": 1, "evaluation_batch_size": 1},
 }
 
 
-@pytest.mark.parametrize("kind", but_for({"kept, accumulated", "preferences"}, FP32_WEIGHTS))
+@pytest.mark.parametrize(
+    "kind", but_for({"kept, accumulated", "last layers and tied head", "preferences"}, FP32_WEIGHTS)
+)
 def test_fp32_weights_and_their_copies_in_half_precision_are_traced_as_they_are_reckoned(kind):
     from dataclasses import replace
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Machine 1 of 2, at <SECOND_NODE_IP>: recipe `gemma` (604e231584).
+# Machine 1 of 2, at <SECOND_NODE_IP>: recipe `gemma` (9802c9cf49).
 # Copy this whole folder to every machine. Start this script on machine 1, and on the others theirs, in any order.
 # Started again after an interruption, they go on from the latest checkpoint.
 # Made by recipe-runner. Change the recipe and render again; changes made here are lost.
@@ -44,13 +44,13 @@ export CUDA_VISIBLE_DEVICES="$GPUS"
 export CUDA_DEVICE_ORDER=PCI_BUS_ID
 # Find the programs that were installed beside that Python.
 PATH="$(cd "$(dirname "$(command -v "$PYTHON")")" && pwd):$PATH"
-# How much NVIDIA's communication library writes to the log.
+# How much NVIDIA's communication library logs.
 export NCCL_DEBUG=WARN
 # Where the curves go.
 export TENSORBOARD_LOGGING_DIR=/shared/models/gemma/tensorboard
 # No progress bars in the log.
 export TQDM_DISABLE=1
-# Send no usage figures to Axolotl's makers.
+# Do not send usage figures to Axolotl's makers.
 export AXOLOTL_DO_NOT_TRACK=1
 # How many processes tokenise the rows.
 export AXOLOTL_DATASET_NUM_PROC=16
