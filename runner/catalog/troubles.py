@@ -9,6 +9,7 @@ from functools import cache
 
 from runner.catalog.tables import Facts, table
 from runner.tools import packaged
+from runner.tools.child_process import MARK
 
 PLACES = ("log", "unmade", "queue", "placing", "image", "missing", "mount", "taken", "ended", "server")
 LOG, UNMADE, QUEUE, PLACING, IMAGE, MISSING, MOUNT, TAKEN, ENDED, SERVER = PLACES
@@ -162,8 +163,14 @@ def last_error(log: str, whatever: bool = False) -> str:
         said: list[str] = [line.strip() for line in pattern.findall(log) if _OF_A_CHILD not in line]
         if said:
             return said[-1][:SHOWN]
-    lines = [line.strip() for line in log.splitlines() if line.strip()] if whatever else []
-    return lines[-1][:SHOWN] if lines else ""
+    lines = spoken(log) if whatever else []
+    return lines[-1].strip()[:SHOWN] if lines else ""
+
+
+def spoken(text: str) -> list[str]:
+    """The lines of a log that are for people: neither empty, nor an event of training, nor other JSON."""
+    lines = [line.rstrip() for line in text.splitlines() if line.strip() and MARK not in line]
+    return [line for line in lines if not (line.startswith("{") and line.endswith("}"))]
 
 
 def _line(text: str, at: int) -> str:

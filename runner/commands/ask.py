@@ -29,8 +29,8 @@ from runner.tools.problem import Stop
 def ask(
     path: str, question: str, sets: tuple[str, ...], run_dir: str | None, base: bool, stage: str | None, url: str | None
 ) -> None:
-    """Put a QUESTION to the model that a recipe trained, in the words it was trained with; to one of images, the file
-    of a PICTURE."""
+    """Ask the trained model a QUESTION, formatted as in training. A model for images gets the file of a
+    PICTURE."""
     from runner.tools.process import hush
 
     hush()

@@ -44,8 +44,8 @@ def check(
     strict: bool,
     allowed: tuple[str, ...],
 ) -> int:
-    """Say what is wrong in recipes: file, line, what to do. A folder means every recipe below it: YAML with `scenario`
-    or two sections of a recipe, but not in `build` and `runs`, which hold what was made of recipes.
+    """Find every mistake in recipes: file, line, what to do. A folder means every recipe below it: YAML with
+    `scenario` or two sections of a recipe, but not in `build` and `runs`, which contain generated copies.
 
     `-` means the recipe on standard input.
 

@@ -16,6 +16,7 @@ from runner import parts
 from runner.commands.options import end, open_recipe, recipe_path, say, set_option
 from runner.recipe import overrides as changing
 from runner.tools.problem import Stop
+from runner.tools.text import printable
 
 if TYPE_CHECKING:
     from runner.run.run_folder import RunFolder
@@ -124,7 +125,7 @@ def _lines() -> Callable[[Event], None]:
         nonlocal shown
         if event["event"] == "proof":
             for line in proof_lines(event["folder"]):
-                say(line)
+                say(line, styled=True)
         elif event["event"] == "evaluation":
             say(f"  epoch {event['epoch']:g}: {_evaluation(event)}")
         elif event["event"] == "step" and (tenth := event["step"] * 10 // max(1, event["steps"])) > shown:
@@ -144,7 +145,8 @@ STYLES: Mapping[str, Mapping[str, Any]] = {
 def proof_lines(folder: str, whole: bool = False) -> Iterator[str]:
     """What is trained, as the proof in a folder has it, in colour; click takes that out where nobody sees it."""
     for line in (line for shown in parts.hooks("shown") for line in shown(folder, whole)):
-        yield "  " + "".join(click.style(text, **STYLES[kind]) if kind else text for kind, text in line)
+        words = [(kind, printable(text)) for kind, text in line]
+        yield "  " + "".join(click.style(text, **STYLES[kind]) if kind else text for kind, text in words)
 
 
 def _evaluation(event: Event) -> str:
@@ -170,8 +172,8 @@ def confirm(yes: bool) -> Callable[[str], bool]:
     "runs/NAME", click.option("--yes", is_flag=True, help="Start what takes above an hour without a GPU, unasked.")
 )
 def run(path: str, sets: tuple[str, ...], yes: bool, out: str | None, fresh: bool, **stages: str | None) -> None:
-    """Prepare a recipe's data and train on this machine's GPUs, or on its processor where it has none. An interrupted run
-    goes on where it was."""
+    """Train on this machine's GPUs, or on its processor if it has none, and prepare the data first. An interrupted run
+    continues where it stopped."""
     from runner.tools.process import hush
 
     hush()
@@ -193,7 +195,7 @@ def run(path: str, sets: tuple[str, ...], yes: bool, out: str | None, fresh: boo
 def rehearse(
     path: str, sets: tuple[str, ...], data: str | None, out: str | None, fresh: bool, **stages: str | None
 ) -> None:
-    """Run a recipe end to end on this machine, with a tiny twin of its model. No GPU, no download."""
+    """Run the whole recipe on this machine, with a tiny twin of its model. This needs no GPU and no download."""
     from runner.tools.process import hush
 
     hush()
@@ -219,7 +221,8 @@ def rehearse(
     "--show", metavar="N", type=click.IntRange(min=1), help="Show N rows token by token, and prove what is trained."
 )
 def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None, show: int | None) -> None:
-    """Read, fill, deduplicate and split a recipe's data; write Parquet and say what became of every row."""
+    """Prepare a recipe's data: read, fill, deduplicate and split it. Writes Parquet, and reports what became of
+    every row."""
     from runner.tools.process import hush
 
     hush()
@@ -236,5 +239,5 @@ def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None,
     if show:
         for proven in parts.hook("show_rows")(recipe, place, show, say):
             for line in proof_lines(proven, whole=True):
-                say(line)
+                say(line, styled=True)
     end("The rows are ready. The table above shows how each kind was used.", "rehearse", path)

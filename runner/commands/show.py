@@ -33,7 +33,7 @@ from runner.tools.problem import Stop
 @set_option
 @click.option("--format", "style", type=click.Choice(["yaml", "json"]), default="yaml", help="How to print it.")
 def show(path: str, sets: tuple[str, ...], style: str) -> None:
-    """Show a recipe with all its defaults, and where each setting comes from, as `recipe run` would take it.
+    """Print a recipe with all its defaults, and where each setting comes from, as `recipe run` would use it.
 
     What is printed is a recipe itself, the same one.
     """
@@ -68,7 +68,8 @@ def show(path: str, sets: tuple[str, ...], style: str) -> None:
 def render(
     path: str, sets: tuple[str, ...], out: str | None, targets: tuple[str, ...], allowed: tuple[str, ...]
 ) -> None:
-    """Write the training config and the manifests of a recipe. Needs no GPU, no cluster and no network."""
+    """Generate the training settings and the manifests of a recipe. This needs no GPU, no cluster and no
+    network."""
     from runner.render import emit
     from runner.scenarios import translate
     from runner.scenarios.targets import place
@@ -128,7 +129,7 @@ def runs() -> list[dict[str, str]]:
 @click.command("list")
 @listing_option
 def list_recipes(style: str) -> None:
-    """Show the starter recipes that `recipe new` copies, and the recipes and runs of this folder."""
+    """List the starter recipes that `recipe new` copies, and the recipes and runs of this folder."""
     starters = [facts(path) for path in packaged.starters()]
     minimal = [facts(path, name) for name, path in packaged.named().items() if path in packaged.minimal()]
     own = [facts(path, str(path)) for path in batch.within(Path())]

@@ -18,7 +18,7 @@ from runner.tools.problem import Stop
 Form = Literal["columns", "messages", "sharegpt", "alpaca", "prompt_completion"]
 COLUMNS = cast(Mapping[Form, tuple[str, ...]], FORMS)
 NO_FORM = (
-    'Write `question: "[column]"` and `answer: "[column]"` with the names of your columns, or give the rows those of a form: '
+    'Write `question: "[column]"` and `answer: "[column]"` with the names of your columns, or name your columns as one of these forms: '
     + "; ".join(f"{listed(columns)} ({form})" for form, columns in COLUMNS.items())
     + "."
 )
@@ -147,7 +147,7 @@ class ChatSet(DataSet):
         assert self.form is not None
         if self.form != "columns":
             if not all(map(row.__contains__, COLUMNS[self.form])) and (other := told(row)):
-                raise NoConversation(f"it has the form {other}, and the others {self.form}")
+                raise NoConversation(f"it has the form {other}, but the others have {self.form}")
             tools = row.get("tools")
             conversation = Conversation(
                 turns(self.form, row),
@@ -155,8 +155,7 @@ class ChatSet(DataSet):
             )
             if template != OWN and (name := unwritten(conversation, "")):
                 raise NoConversation(
-                    f"it has `{name}`, which the chat template `{template}` does not write; `chat_template: {OWN}` takes the "
-                    "model's own"
+                    f"it has `{name}`, which the chat template `{template}` does not write; `chat_template: {OWN}` uses the model's own"
                 )
             return conversation
         question = templates.fill(self.question or "", row).strip()
@@ -174,7 +173,7 @@ class ChatSet(DataSet):
             columns = columns or list(row)
         if columns:
             raise Stop(
-                f"The rows of {self.name} have the columns of no form that is known; they are {listed(columns)}.",
+                f"The columns of {self.name} match no form. They are {listed(columns)}.",
                 NO_FORM,
             )
         # Whatever the form: there is no row, which whoever reads them counts.
@@ -236,9 +235,9 @@ def turns(form: Form, row: Mapping[str, Any]) -> tuple[Turn, ...]:
     """
     said = tuple(_turns(form, row))
     if "user" not in [turn.role for turn in said]:
-        raise NoConversation("nobody asks: no turn is the user's")
+        raise NoConversation("it has no user turn")
     if said[-1].role != "assistant":
-        raise NoConversation(f"it ends with the role `{said[-1].role}`, and an answer has to be last")
+        raise NoConversation(f"it ends with the role `{said[-1].role}`, but an answer must be last")
     return said
 
 
@@ -277,11 +276,11 @@ def _said(value: Any, column: str, role: str | None = None) -> list[Any]:
             turns = json.loads(value)
         except (ValueError, RecursionError):
             if role is None:
-                raise NoConversation(f"`{column}` is text that is no JSON") from None
+                raise NoConversation(f"`{column}` is text that is not JSON") from None
     if role and value is not None and not (isinstance(turns, list) and turns and all(map(_has_role, turns))):
         return [{"role": role, "content": text_of(value, column)}]
     if not isinstance(turns, list) or not turns:
-        raise NoConversation(f"`{column}` is {'no list of turns' if turns else 'empty'}")
+        raise NoConversation(f"`{column}` is {('not a list of turns' if turns else 'empty')}")
     return list(turns)
 
 
@@ -291,12 +290,12 @@ def _has_role(message: Any) -> bool:
 
 def _role(message: Any, number: int) -> str:
     if not isinstance(message, dict):
-        raise NoConversation(f"turn {number} is no object with role and content")
+        raise NoConversation(f"turn {number} is not an object with role and content")
     named = message.get("role") or message.get("from")
     if named is None:
         raise NoConversation(f"turn {number} has no role (`role`, or `from`)")
     if not isinstance(named, str) or named not in ROLES:
-        raise NoConversation(f"turn {number} has the role `{named}`; it can be {listed(ROLES, 'or')}")
+        raise NoConversation(f"turn {number} has the role `{named}`; use {listed(ROLES, 'or')}")
     return ROLES[named]
 
 
@@ -314,7 +313,7 @@ def _turn(message: Any, number: int) -> Turn:
         raise NoConversation(f"turn {number} has no content (`content`, or `value`)")
     for name, value in ({"content": content or ""} | besides).items():
         if name != CALLS and not isinstance(value, str):
-            raise NoConversation(f"`{name}` of turn {number} is no text")
+            raise NoConversation(f"`{name}` of turn {number} is not text")
     more = json.dumps(besides, ensure_ascii=False, sort_keys=True) if besides else ""
     return Turn(role, (content or "").strip(), more)
 
@@ -322,7 +321,7 @@ def _turn(message: Any, number: int) -> Turn:
 def _part(part: Any, number: int) -> str:
     """A part of a turn that is cut into parts, `{type: text, text: …}`."""
     if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
-        raise NoConversation(f"turn {number} holds other things than text")
+        raise NoConversation(f"turn {number} contains other things than text")
     return str(part["text"])
 
 
@@ -345,7 +344,7 @@ def as_json(value: Any, what: str) -> str:
     try:
         json.loads(value)
     except (ValueError, RecursionError):
-        raise NoConversation(f"{what} text that is no JSON") from None
+        raise NoConversation(f"{what} text that is not JSON") from None
     return value
 
 

@@ -184,11 +184,11 @@ def licence(source: DataSource) -> str:
     try:
         facts = HfApi().dataset_info(str(source.hub), revision=source.revision, timeout=10)
     except Exception:  # of as many kinds as in `reason_of`
-        return f"not known, the hub cannot be asked; look at the page of {source.hub} before you publish a model"
+        return f"unknown, because the hub cannot be asked; read the page of {source.hub} before you publish a model"
     names = [tag.partition(":")[2] for tag in facts.tags or () if tag.startswith("license:")]
     if not names:
         return f"none on the page of {source.hub}; ask its makers before you publish a model"
-    return f"{' '.join(names)}, as {source.hub} says; keep to it where you publish a model"
+    return f"{' '.join(names)}, according to {source.hub}; follow it if you publish a model"
 
 
 def no_dataset(source: DataSource, error: Exception) -> Stop:
@@ -196,24 +196,22 @@ def no_dataset(source: DataSource, error: Exception) -> Stop:
     reason = reason_of(error)
     kind = Unreachable if reason == UNREACHABLE else Stop
     return kind(
-        f"The dataset `{source.hub}` cannot be loaded from the hub: {reason}",
-        "Check its name, your network and your access; or download it and name it under `data.path`.",
+        f"The data set `{source.hub}` cannot be loaded from the hub: {reason}",
+        "Check its name, your network and your access. Or download it and name it under `data.path`.",
     )
 
 
-UNREACHABLE = "it cannot be reached from this machine."
+UNREACHABLE = "this machine cannot reach it."
 
 
 def reason_of(error: Exception) -> str:
     """The library raises some twenty kinds of errors here: offline, no such dataset, gated, no such split."""
     kind, said = type(error).__name__, str(error).strip()
     if kind in ("DatasetNotFoundError", "RepositoryNotFoundError", "GatedRepoError"):
-        return (
-            "there is none of that name that you may read; a gated or private one needs `hf auth login`, or HF_TOKEN."
-        )
+        return "you can read none with that name; a gated or private one needs `hf auth login`, or HF_TOKEN."
     words = f"{kind} {said}".lower()
     if any(sign in words for sign in ("connect", "client has been closed", "name or service", "timed out", "offline")):
         return UNREACHABLE
     if several := re.search(r"config name is missing.*?\[(.*?)\]", said, re.IGNORECASE | re.DOTALL):
-        return f"it has several subsets, and `subset` has to name one of them: {several[1]}."
+        return f"it has several subsets, and `subset` must name one: {several[1]}."
     return said.split("\n")[0]

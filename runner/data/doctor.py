@@ -54,7 +54,7 @@ def too_long(lengths: np.ndarray, limit: int, lines: list[Where], lost: int, wha
             "too long",
             len(lines),
             f"rows{what}, and with them {lost:,} tokens, {lost / int(lengths.sum()):.1%} of all",
-            f"A `sequence_len` of {needed:,} would keep all but {int((lengths > needed).sum()):,}; or shorten them.",
+            f"A `sequence_len` of {needed:,} would keep all but {int((lengths > needed).sum()):,}. Or shorten them.",
             lines,
         )
 
@@ -119,13 +119,13 @@ def _named(kind: str, lines: Sequence[Where], said: str, remedy: str) -> Iterato
 def quick(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
     """What needs no library and microseconds a row."""
     few = f"of fewer than {SHORT} characters"
-    write_out = "Write them out, or delete them, unless a label or a number is meant."
+    write_out = "Write longer answers, or delete them, unless you want a label or a number."
     answers = [row.line for row in rows if row.answer is not None and len(row.answer) < SHORT]
     yield from _named("short answers", answers, few, write_out)
     texts = [row.line for row in rows if row.answer is None and len(row.text.strip()) < SHORT]
     yield from _named("short texts", texts, few, write_out)
-    said = "are word for word a row before them"
-    yield from _named("exact duplicates", _repeated(rows), said, "Each is learned again; delete them.")
+    said = "are exact copies of an earlier row"
+    yield from _named("exact duplicates", _repeated(rows), said, "Each is trained again. Delete them.")
     yield from one_sided(rows)
     yield from personal(rows)
 
@@ -154,14 +154,14 @@ def one_sided(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
         if answers >= FEW and len(lines) > BEGINNING_SHARE * answers:
             shown = beginning if not any(kind.found_in(beginning) for kind in PERSONAL) else "something personal"
             said = f"begin with “{shown[:60]}”, {len(lines) / answers:.0%} of all"
-            remedy = "The model will begin so whatever it is asked; vary them, or cut that beginning."
+            remedy = "The model will start every answer like this. Vary the openings, or remove them."
             yield from _named("one-sided answers", lines, said, remedy)
 
 
 def personal(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
     """Personal data, counted and named by line; what it is, is said nowhere."""
-    said = "rows likely hold some, which the model may say again"
-    remedy = "Take them out, or put made-up ones in their place, unless they are meant for everybody."
+    said = "rows probably contain some, which the model may repeat"
+    remedy = "Remove them, or replace them with invented ones, unless everybody may know them."
     for kind in PERSONAL:
         yield from _named(kind.name, [row.line for row in rows if kind.found_in(row.text)], said, remedy)
 
@@ -226,10 +226,8 @@ def languages(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
     yield DataFinding.of(
         "languages",
         len(counts),
-        f"{shares} of the {len(told):,} rows that tell" + (", the others in" if others else ""),
-        "Look at rows in another language than you mean, and delete them where they got there by mistake."
-        if others
-        else "",
+        f"{shares} of the {len(told):,} rows whose language is clear" + (", the others in" if others else ""),
+        "Check rows in other languages than you want, and delete those that are there by mistake." if others else "",
         others,
     )
 
@@ -260,8 +258,8 @@ def near_duplicates(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
         _, first, same = np.unique(bucket, return_index=True, return_inverse=True)
         like = np.minimum(like, first[same])
     again = [lines[number] for number in np.flatnonzero(like < np.arange(len(like)))]
-    said = "share most of their phrases with a row before them"
-    remedy = "Each counts again; keep the best of each kind where they say nothing new."
+    said = "share most of their phrases with an earlier row"
+    remedy = "Each counts again. Keep the best of each kind if they say nothing new."
     yield from _named("near duplicates", again, said, remedy)
 
 

@@ -108,7 +108,8 @@ class ItemPreparer(ABC, Generic[Asked]):
         known = Report.read(out)
         if known is None and any(out.glob("*.parquet")):
             raise Stop(
-                f"`{out}` holds Parquet files that the runner did not make.", "Name another folder for prepared data."
+                f"`{out}` contains Parquet files that recipe-runner did not make.",
+                "Name another folder for prepared data.",
             )
         there = all((out / f"{side}.parquet").is_file() for side in SIDES)
         # What could not be counted for want of a tokenizer is tried again.
@@ -145,8 +146,7 @@ class ItemPreparer(ABC, Generic[Asked]):
         if not all(map(len, sides)):
             lines = "\n".join(report.lines())
             raise Stop(
-                f"Too few rows are left to train and to validate on.\n{lines}\n"
-                f"At least two different {report.unit}s are needed."
+                f"Too few rows remain to train and to validate on.\n{lines}\nAt least two different {report.unit}s are needed."
             )
         for name, side in zip(SIDES, sides, strict=True):
             with replacing(out / f"{name}.parquet") as partial:

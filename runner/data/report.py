@@ -44,9 +44,8 @@ def require_few(lost: int, of: int, share: float, lines: Iterable[str]) -> None:
         return
     said = "\n".join(lines)
     raise Stop(
-        f"{lost:,} of {of:,} rows are lost ({lost / of:.1%}), and {100 * share:.3g}% of all may be.\n{said}",
-        "Mend the rows that are named above. Where it may be so, write how many may be lost beside the data, such as "
-        f"`max_lost_share: {math.ceil(lost / of * 100) / 100:g}`.",
+        f"{lost:,} of {of:,} rows are lost ({lost / of:.1%}), and at most {100 * share:.3g}% may be.\n{said}",
+        f"Fix the rows above. Or allow more lost rows beside the data, such as `max_lost_share: {math.ceil(lost / of * 100) / 100:g}`.",
     )
 
 
@@ -128,7 +127,7 @@ class Examined:
             yield f"licence              {self.licence}"
         if self.looked_at:
             some = ", drawn by their hashes" if self.looked_at < self.looked_of else ""
-            yield f"looked through       {self.looked_at:>9,}   of {self.looked_of:,} rows{some}"
+            yield f"examined             {self.looked_at:>9,}   of {self.looked_of:,} rows{some}"
         yield from self.found()
 
     def found(self) -> Iterator[str]:
@@ -248,14 +247,14 @@ class Report(Examined):
         several = self.sets if len(self.sets) > 1 else []
         yield f"rows in              {self.rows_in:>9,}   from {f'{len(several)} data sets' if several else self.source}"
         for index, one in enumerate(several):
-            part = f", of which a share of {one.share:g} is taken" if one.share < 1 else ""
+            part = f", of which a share of {one.share:g} is used" if one.share < 1 else ""
             yield f"  {f'sets[{index}]':<19}{one.rows_in:>9,}   {one.name}{part}"
         if self.form:
             yield f"form                           {self.form}"
         if self.not_taken:
-            yield f"not taken            {self.not_taken:>9,}   beyond the `share` of their data set, drawn by the seed"
+            yield f"not used             {self.not_taken:>9,}   beyond the `share` of their data set, drawn by the seed"
         yield from self.left_out()
-        yield f"exact duplicates     {self.duplicates:>9,}   taken out{numbers(self.duplicate_lines, self.duplicates)}"
+        yield f"exact duplicates     {self.duplicates:>9,}   removed{numbers(self.duplicate_lines, self.duplicates)}"
         yield f"{f'distinct {self.unit}s':<21}{self.distinct:>9,}"
         if self.not_drawn:
             yield f"not drawn            {self.not_drawn:>9,}   more than the recipe asks for"

@@ -81,7 +81,7 @@ class Unreadable(Exception):
         self,
         reason: str,
         severity: str = "error",
-        hint: str = "Open it and compare its first line with what its name says.",
+        hint: str = "Open it, and compare its first line with its file extension.",
     ) -> None:
         super().__init__(reason)
         self.severity = severity
@@ -132,10 +132,10 @@ def _first_columns(file: Path, in_list: bool) -> list[str]:
     if not text:
         raise Unreadable("it is empty.")
     if in_list and not text.startswith("["):
-        hint = "A file with one object a line must end in .jsonl."
-        raise Unreadable("it does not hold a list of rows.", hint=hint)
+        hint = "A file with one object on each line must end in .jsonl."
+        raise Unreadable("it does not contain a list of rows.", hint=hint)
     if not in_list and text.startswith("["):
-        raise Unreadable("it holds a list, and not one object a line.", hint="Such a file must end in .json.")
+        raise Unreadable("it contains a list, not one object on each line.", hint="Such a file must end in .json.")
     try:
         row, _ = json.JSONDecoder().raw_decode(text, max(0, text.find("{")) if in_list else 0)
     except (ValueError, RecursionError):
@@ -151,7 +151,7 @@ def _named(row: Any, escaped: bool) -> DataRow | Bad:
     if not isinstance(row, dict):
         return Bad("not an object with named columns")
     if escaped and not _whole(json.dumps(row, ensure_ascii=False)):
-        return Bad("half a character in it, an escape such as \\ud83d without its other half")
+        return Bad("half a character, an escape such as \\ud83d without its other half")
     return row
 
 
@@ -309,10 +309,10 @@ class JsonList(RowFile):
         except (ValueError, RecursionError) as error:
             raise Stop(
                 f"`{file}` is not JSON, at line {getattr(error, 'lineno', '?')}.",
-                "A file with one object a line must end in .jsonl.",
+                "A file with one object on each line must end in .jsonl.",
             ) from None
         if not isinstance(rows, list):
-            raise Stop(f"`{file}` does not hold a list of rows.", "Write [ … ] around the rows.")
+            raise Stop(f"`{file}` does not contain a list of rows.", "Write [ … ] around the rows.")
         broken = not _whole(text)
         escaped = broken or "\\u" in text
         for number, row in enumerate(rows, 1):
@@ -442,9 +442,7 @@ class Table(RowFile):
                     and (reason.startswith("not CSV") or _are_rows(lines.taken[1:], separator, header))
                 ):
                     lines.give_back(behind)
-                    reason = (
-                        "a quote is opened in it and not closed; close it, or write it twice where it is part of a text"
-                    )
+                    reason = "a quotation mark opens in it and does not close; close it, or write it twice if it belongs to the text"
                 if not reason and not all(field.isascii() or _whole(field) for field in fields):
                     reason = NOT_UTF8
                 if reason:

@@ -205,20 +205,20 @@ class TextFolder(RowFile):
 
     def columns(self, folder: Path) -> list[str]:
         raise Unreadable(
-            "it is a folder that `datasets` has not saved.", hint="Name a file, or save it with `save_to_disk`."
+            "it is a folder that `datasets` did not save.", hint="Name a file, or save it with `save_to_disk`."
         )
 
     def sample(self, folder: Path, columns: Iterable[str]) -> SampledRows:
         count, kept = evenly(text.stat().st_size for text in text_files(folder))
         if not count:
-            raise Unreadable(f"`{folder}` holds no texts")
+            raise Unreadable(f"`{folder}` contains no texts")
         return SampledRows(count, kept, "files")
 
     def rows(self, folder: Path, part: FilePart | None = None) -> Iterator[Numbered]:
         files = text_files(folder) if self.column else []
         if not files:
             raise Stop(
-                f"`{folder}` is a folder with no data that can be read.",
+                f"`{folder}` is a folder without readable data.",
                 "Name a file in it, or save it with the `save_to_disk` of `datasets`"
                 + (f", or put files ending in {' or '.join(TEXTS)} in it." if self.column else "."),
             )
@@ -239,7 +239,7 @@ def image_count(folder: Path) -> SampledRows:
     classes = (entry for entry in entries if entry.is_dir())
     count = sum(file.is_file() and not file.name.startswith(".") for entry in classes for file in entry.rglob("*"))
     if not count:
-        raise Unreadable(f"`{folder}` holds no images")
+        raise Unreadable(f"`{folder}` contains no images")
     return SampledRows(count, [], "files in the folders")
 
 
@@ -278,13 +278,13 @@ def read(
     if not reader or (file.suffix == ".txt" and not column and not file.is_dir()):
         endings = [*READERS, *([".txt"] if column else [])]
         raise Stop(
-            f"`{file}` is no data file that can be read.",
+            f"`{file}` is not a readable data file.",
             f"Its name must end in {', '.join(endings[:-1])} or {endings[-1]}.",
         )
     try:
         yield from reader.rows(file, part)
     except FileNotFoundError:
-        raise Stop(f"There is no data file `{file}`.") from None
+        raise Stop(f"The data file `{file}` does not exist.") from None
     except UnicodeDecodeError:
         raise Stop(f"`{file}` is not text in UTF-8.", "Save it again with the encoding UTF-8.") from None
     except OSError as error:
@@ -336,7 +336,7 @@ def columns(file: Path, split: str | None = None) -> list[str]:
         return (reader or READERS.get(file.suffix, READERS[".jsonl"])).columns(file)
     except Unreadable as error:
         if error.severity == "note":
-            raise Unreadable(f"{error}, so its columns are not checked.", error.severity, error.hint) from None
+            raise Unreadable(f"{error}, so its columns cannot be checked.", error.severity, error.hint) from None
         raise
     except (UnicodeDecodeError, csv.Error):
         raise Unreadable(
@@ -366,5 +366,5 @@ def sample(path: Path, split: str | None = None, columns: Iterable[str] = (), im
     except OSError as error:
         raise Unreadable(f"`{path}` cannot be read: {error.strerror or 'it is damaged'}") from None
     except Exception:  # each library has its own for files that are none
-        raise Unreadable(f"`{path}` does not hold what its name says") from None
-    raise Unreadable(f"there is no data file `{path}`" if not path.exists() else f"`{path}` is no data file")
+        raise Unreadable(f"`{path}` is not valid for its file extension") from None
+    raise Unreadable(f"the data file `{path}` does not exist" if not path.exists() else f"`{path}` is not a data file")

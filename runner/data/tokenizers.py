@@ -56,8 +56,8 @@ def load(base: str, revision: str | None, trust_remote_code: bool, local_only: b
         except Exception as error:
             if "trust_remote_code" in str(error):
                 raise Stop(
-                    f"The tokenizer of `{base}` brings code of its own, and the recipe does not trust it.",
-                    "Read that code. Then write `trust_remote_code: true` under `model`, or take another model.",
+                    f"The tokenizer of `{base}` brings its own code, and the recipe does not trust it.",
+                    "Read that code. Then write `trust_remote_code: true` under `model`, or use another model.",
                 ) from None
             if isinstance(error, (OSError, ValueError)):
                 continue
@@ -66,8 +66,8 @@ def load(base: str, revision: str | None, trust_remote_code: bool, local_only: b
             # Code of strangers may fail in any way.
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise Stop(
-                f"The code that the tokenizer of `{base}` brings does not run here: {reason}",
-                "Ask its makers which versions of transformers it is for, or take another model.",
+                f"The code of the tokenizer of `{base}` does not run here: {reason}",
+                "Ask its makers which versions of transformers it needs, or use another model.",
             ) from None
     return None
 

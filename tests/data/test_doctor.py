@@ -121,7 +121,7 @@ def test_findings_are_said_with_lines_and_a_remedy(tmp_path, golden_message):
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows) + "{broken\n")
     report = prepare(wanted(tmp_path / "rows.jsonl"), tmp_path / "out")
     lines = list(report.lines())
-    golden_message("\n".join(lines[next(n for n, line in enumerate(lines) if "looked through" in line) :]))
+    golden_message("\n".join(lines[next(n for n, line in enumerate(lines) if line.startswith("examined")) :]))
 
 
 def test_documents_are_looked_through_as_conversations_are(tmp_path, golden_message):

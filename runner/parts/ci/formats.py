@@ -35,7 +35,10 @@ def sarif(files: Sequence[str], verdict: CheckReport) -> str:
     """SARIF 2.1.0, with columns that count characters. A problem of the command line has no location."""
     rules = [
         {"id": f"recipe-{severity}", "shortDescription": {"text": words}, "defaultConfiguration": {"level": severity}}
-        for severity, words in (("error", "What stops a recipe."), ("note", "What holds and is hardly meant."))
+        for severity, words in (
+            ("error", "What stops a recipe."),
+            ("note", "What is valid, but probably not intended."),
+        )
     ]
     driver = {"name": "recipe-runner", "semanticVersion": __version__, "rules": rules}
     results = [

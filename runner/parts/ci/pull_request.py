@@ -140,7 +140,7 @@ def _told(one: Changed, base: str) -> str:
         settings = diff.in_settings(before, after) if before else []
         tables = diff.markdown(settings, diff.in_plans(before, after))
     except Stop:
-        return "It has errors, so nothing is planned; they stand beside its lines."
+        return "It has errors, so it has no plan; the errors are beside its lines."
     kind = "A new recipe." if one.before is None else "Before, it had errors." if before is None else ""
     return "\n\n".join(filter(None, (kind or ("" if settings else "No setting differs."), tables)))
 
@@ -189,8 +189,8 @@ def _show(forge: str, files: Sequence[str], verdict: CheckReport, environment: M
 
 def _remedy(error: OSError) -> str:
     if isinstance(error, urllib.error.HTTPError) and error.code in (401, 403, 404):
-        return "The token may not write comments here; one from a fork never may. docs/ci.md says which right it takes."
-    return "The recipes were judged all the same."
+        return "The token may not write comments here; a token from a fork never may. docs/ci.md names the right that it needs."
+    return "The recipes were checked anyway."
 
 
 if __name__ == "__main__":

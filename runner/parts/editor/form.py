@@ -92,9 +92,7 @@ def changed(document: Document, path: Path_, value: Any) -> str:
     wanted, _ = apply(document, [change])
     text = copying.edit(document.text, [change])
     if reading.parse(document.file, text).data != wanted.data:
-        raise Stop(
-            f"The form of this text keeps `{change.setting}` from being written into it.", "Write it in the text."
-        )
+        raise Stop(f"The form cannot write `{change.setting}` into a text like this.", "Write it in the text.")
     return text
 
 
@@ -139,7 +137,7 @@ class Form:
         # What the page shows: the section's name, and its fields with their elements.
         self.shown = ""
         self.fields: dict[Path_, tuple[Field, Any]] = {}
-        self.unread = ui.label("The form is back when the text can be read.").classes("recipe-says")
+        self.unread = ui.label("The form appears again when the text can be read.").classes("recipe-says")
         with ui.row().classes("recipe-form"):
             self.side = ui.column().classes("recipe-sections")
             self.panel = ui.column().classes("recipe-fields")
@@ -201,7 +199,7 @@ class Form:
             for field in self.section.fields:
                 self.fields[field.path] = (field, self._element(field))
             if self.section.in_text:
-                ui.label(f"In the text alone: {', '.join(self.section.in_text)}.").classes("recipe-says")
+                ui.label(f"Only in the text: {', '.join(self.section.in_text)}.").classes("recipe-says")
         self.refresh()
 
     def refresh(self) -> None:
@@ -220,7 +218,7 @@ class Form:
             element = (ui.textarea if field.kind == "lines" else ui.input)(field.title, value=_shown(field))
             for event in ("blur", *(() if field.kind == "lines" else ("keydown.enter",))):
                 element.on(event, lambda path=field.path: self._typed(path))
-        hint = f"{field.name}, one a line" if field.kind == "lines" else field.name
+        hint = f"{field.name}, one on each line" if field.kind == "lines" else field.name
         if field.kind == "lines":
             element.props("autogrow rows=1")
         element.props(f'dense outlined hide-bottom-space hint="{_quoted(hint)}"').classes("recipe-field")

@@ -97,7 +97,7 @@ class PlanSummary:
     stages: Sequence[Forecast] = ()
 
 
-WAITING = PlanSummary(("The plan is made when nothing is wrong any more.",))
+WAITING = PlanSummary(("Fix the errors to see the plan.",))
 
 
 def whole(text: str, file: Path, price: float | None) -> tuple[Judged, PlanSummary]:
@@ -130,10 +130,10 @@ def plan(recipe: Recipe, price: float | None) -> PlanSummary:
         planned = Planned(recipe, made, forecast.of(recipe, made, price), price)
     except UnknownArchitecture:
         raise Stop(
-            "Of this model's architecture nothing is known here.",
-            f"`recipe plan {recipe.document.file} --exact` counts it.",
+            "There are no formulas for this model's architecture.",
+            f"`recipe plan {recipe.document.file} --exact` measures it.",
         ) from None
-    return PlanSummary(verdict(planned, "the price of one"), planned.forecasts)
+    return PlanSummary(verdict(planned, "a price per GPU hour"), planned.forecasts)
 
 
 def rows(recipe: Recipe) -> dict[str, list[RenderedExample]]:
@@ -208,7 +208,7 @@ def meaning(text: str, line: int) -> Meaning | None:
 
 def says(part: Mapping[str, Any]) -> str:
     """The schema's description of a setting, with its allowed values."""
-    choices = f"It can be {', '.join(f'`{choice}`' for choice in part['enum'])}." if "enum" in part else ""
+    choices = f"Use {', '.join(f'`{choice}`' for choice in part['enum'])}." if "enum" in part else ""
     return "\n\n".join(filter(None, (part.get("markdownDescription", ""), choices)))
 
 

@@ -30,7 +30,7 @@ HERE = Path(__file__).parent
 LOOK = 0.3
 # How often a form's change is repeated while somebody types.
 TRIES = 20
-TYPED = "The text has changed meanwhile, and nothing is written over it. Do it again."
+TYPED = "The text has changed meanwhile, so nothing was written. Try again."
 BLUE, ORANGE, GREY = "#2f76e0", "#d97706", "#8b949e"
 # Lines of the log that are kept.
 MOST = 500
@@ -148,7 +148,7 @@ def _memory(stage: Forecast) -> str:
     """A GPU's memory as a bar: what is needed, its range in nine of ten cases, and the card's size."""
     needed, (least, most), card = stage.memory.total, stage.memory_range, stage.usable
     whole = max(card or 0, most) * 1.05
-    of = f" of {card / 2**30:.1f} GiB" if card else "; nobody knows the card"
+    of = f" of {card / 2**30:.1f} GiB" if card else "; the card is unknown"
     stretches = [
         (0, needed, f"recipe-needed {'recipe-too-large' if stage.fits is False else 'recipe-fits'}"),
         (least, most, "recipe-range"),
@@ -163,8 +163,8 @@ def _memory(stage: Forecast) -> str:
     return f'<div class="recipe-memory">{said}<div class="recipe-bar">{parts}</div></div>'
 
 
-NONE = "Nothing in these data is a row that can be trained on; a rehearsal says why."
-UNKNOWN = "Rows of this kind cannot be shown; a rehearsal looks at them."
+NONE = "No row of this data can be trained on. A rehearsal explains why."
+UNKNOWN = "Rows of this kind cannot be shown. A rehearsal examines them."
 
 
 class RowsPane:
@@ -178,7 +178,7 @@ class RowsPane:
     async def show(self) -> None:
         recipe = self.recipe()
         found: dict[str, list[RenderedExample]] = {}
-        said = "Rows are shown when nothing is wrong any more."
+        said = "Fix the errors to see the rows."
         if recipe:
             try:
                 found = await run.io_bound(judging.rows, recipe)
@@ -212,7 +212,7 @@ class RehearsalPane:
         self.rehearsal = rehearsal
         # What this pane has shown: the news, the number of the rehearsal, and the count of lines.
         self.seen, self.number, self.lines = -1, -1, 0
-        self.said = ui.label("A rehearsal trains a tiny twin of the model on this machine, in a minute or a few.")
+        self.said = ui.label("A rehearsal trains a tiny twin of the model on this machine, in a few minutes.")
         self.said.classes("recipe-said")
         self.curve = ui.echart(_curve(rehearsal)).classes("recipe-curve")
         self.log = ui.log(max_lines=MOST).classes("recipe-log")
@@ -308,14 +308,14 @@ class Page:
         ).classes("recipe-file")
         self.state = ui.label().classes("recipe-state")
         ui.space()
-        self._button("Save", "save", self.save, "Write the text into the file").classes("recipe-save")
-        self._button("Check", "fact_check", self.check, "Ask the hub, too, what only it can say").classes(
+        self._button("Save", "save", self.save, "Save the text to the file").classes("recipe-save")
+        self._button("Check", "fact_check", self.check, "Also ask the hub about its data sets and models").classes(
             "recipe-check"
         )
         self.rehearse_button = self._button(
-            "Rehearse", "play_arrow", self.rehearse, "The whole way on this machine, with a tiny model"
+            "Rehearse", "play_arrow", self.rehearse, "Run the whole recipe on this machine, with a tiny model"
         ).classes("recipe-rehearse")
-        self._button("Report", "article", self.show_report, "The latest run of this recipe as a page").classes(
+        self._button("Report", "article", self.show_report, "Show the latest run of this recipe as a page").classes(
             "recipe-report"
         )
 
@@ -381,7 +381,7 @@ class Page:
             return
         try:
             if self.unsaved:
-                raise Stop("Save first, or undo your changes: another file would take their place.")
+                raise Stop("Save first, or undo your changes: another file would replace them.")
             before, self.file = self.file, Opened(Path(event.value))
             if not await self.text.put(self.file.known):
                 self.file = before
@@ -421,7 +421,7 @@ class Page:
             self.show_state()
 
         with ui.dialog() as dialog, ui.card().classes("recipe-both"):
-            what = "has been changed by another program" if theirs is not None else "is there no more"
+            what = "has been changed by another program" if theirs is not None else "no longer exists"
             ui.label(f"{self.file.path.name} {what} since it was opened. Nothing is written yet.")
             with ui.row():
                 ui.button("Write mine over it", on_click=mine).props("no-caps outline")

@@ -23,9 +23,7 @@ from runner.tools.run_files import ANSWERS
 @click.argument("stage", required=False)
 @set_option
 @run_option
-@click.option(
-    "--checkpoint", metavar="DIR", help="This model instead of what the stage has left; it opens and closes no gate."
-)
+@click.option("--checkpoint", metavar="DIR", help="Measure this model instead of the stage's; no gate opens or closes.")
 @url_option
 @click.option("--format", "form", type=click.Choice(("text", "json", "markdown")), default="text", show_default=True)
 def evaluate(
@@ -37,7 +35,7 @@ def evaluate(
     url: str | None,
     form: str,
 ) -> int:
-    """Measure the model that a run has left, and the one that it began with; exit 1 where a gate is closed.
+    """Measure the trained model of a run and the original one. The exit code is 1 if a gate is closed.
 
     STAGE is one of a pipeline's; left out, the last one that has left a model. With `--url` what a server says is measured, on the
     same rows; that is shown and recorded nowhere.
@@ -45,17 +43,21 @@ def evaluate(
     hush()
     recipe, _ = open_recipe(path, sets, aside=form != "text")
     if url and checkpoint:
-        raise Stop("`--url` measures what a server has, and `--checkpoint` what lies here.", "Leave one out.", code=2)
+        raise Stop(
+            "`--url` measures a server's model, but `--checkpoint` names one on this machine.", "Leave one out.", code=2
+        )
     folder = inference.folder_of(recipe, run_dir, stage)
     if url:
         measured = parts.hook("models_at")(url, recipe, stage).measure(folder)
         for line in evaluation_report.shown(folder, measured, form, judge=False):
             say(line)
         if form == "text":
-            end("Measured, and recorded nowhere.", "compare", path, "--url", url)
+            end("The server's model was measured. Nothing was recorded.", "compare", path, "--url", url)
         return 0
     if checkpoint and not Path(checkpoint).exists():
-        raise Stop(f"There is no folder `{checkpoint}`.", "A stage's checkpoints lie in its folder `checkpoints/`.")
+        raise Stop(
+            f"There is no folder `{checkpoint}`.", "The checkpoints of a stage are in its folder `checkpoints/`."
+        )
     with folder.run.lock():
         found = gates.measure(folder, Path(checkpoint).resolve() if checkpoint else None)
     for line in evaluation_report.shown(folder, found, form):
@@ -63,10 +65,10 @@ def evaluate(
     holds = bool(checkpoint) or not folder.stage.gates or gates.opened(folder)[0]
     if form == "text":
         if holds:
-            asks = "it holds what its gates ask" if folder.stage.gates else "no gate asks for more"
-            end(f"Measured; {asks}.", "compare", path)
+            asks = "the recipe has no gates" if folder.stage.gates else "all gates passed"
+            end(f"Evaluated: {asks}.", "compare", path)
         else:
-            end("Measured; its gate stays closed.", "gate", path, folder.stage.name)
+            end("Evaluated: a gate is closed.", "gate", path, folder.stage.name)
     return 0 if holds else 1
 
 
@@ -76,7 +78,8 @@ def evaluate(
 @set_option
 @run_option
 def gate(path: str, stage: str | None, sets: tuple[str, ...], run_dir: str | None) -> int:
-    """Read what is recorded for a stage, and say whether its gate is open (exit 0) or closed (exit 1).
+    """Show whether the gate after a stage is open (exit code 0) or closed (exit code 1), from the recorded
+    evaluation.
 
     STAGE is one of a pipeline's; left out, the last one that has left a model.
     """
@@ -86,9 +89,9 @@ def gate(path: str, stage: str | None, sets: tuple[str, ...], run_dir: str | Non
     for line in lines:
         say(line)
     if is_open:
-        end("What comes after it may start.", "compare", path)
+        end("The gate is open. The next stage may start.", "compare", path)
     else:
-        said = "Train it further, or overrule the gate with your name."
+        said = "The gate is closed. Train the stage further, or overrule the gate with your name."
         end(said, "promote", path, folder.stage.name, "--by", "NAME", "--reason", "TEXT")
     return 0 if is_open else 1
 
@@ -98,13 +101,13 @@ def gate(path: str, stage: str | None, sets: tuple[str, ...], run_dir: str | Non
 @click.argument("stage")
 @set_option
 @run_option
-@click.option("--by", required=True, metavar="NAME", help="Who takes the responsibility.")
-@click.option("--reason", required=True, metavar="TEXT", help="Why the gate is overruled.")
-@click.option("--cluster", "on_cluster", is_flag=True, help="The run on the cluster of your kubeconfig.")
+@click.option("--by", required=True, metavar="NAME", help="Your name, as the person responsible.")
+@click.option("--reason", required=True, metavar="TEXT", help="Why you overrule the gate.")
+@click.option("--cluster", "on_cluster", is_flag=True, help="Use the run on the cluster of your kubeconfig.")
 def promote(
     path: str, stage: str, sets: tuple[str, ...], run_dir: str | None, by: str, reason: str, on_cluster: bool
 ) -> None:
-    """Let a stage pass in spite of its closed gate; who, when, why and what it missed are kept."""
+    """Overrule the closed gate after a stage. Who, when, why and what it missed are recorded."""
     if not by.strip() or not reason.strip():
         raise Stop("A promotion needs a name and a reason.", "--by NAME --reason TEXT", code=2)
     if on_cluster and run_dir:
@@ -115,7 +118,7 @@ def promote(
         )
     if on_cluster:
         parts.hook("promote_on_cluster")(path, sets, stage, by.strip(), reason.strip(), say)
-        end(f"`{stage}` passes, on record.", "status", path)
+        end(f"The gate after `{stage}` is overruled, on record.", "status", path)
         return
     recipe, _ = open_recipe(path, sets)
     run = find(recipe.name, run_dir)
@@ -124,7 +127,7 @@ def promote(
         override = gates.promote(StageFolder(plan, plan.stage(stage)), by.strip(), reason.strip())
     for line in override.lines:
         say(line)
-    end(f"`{stage}` passes, on record.", "run" if run.kind == "run" else "rehearse", path)
+    end(f"The gate after `{stage}` is overruled, on record.", "run" if run.kind == "run" else "rehearse", path)
 
 
 @click.command()
@@ -136,7 +139,7 @@ def promote(
     "--question",
     "questions",
     multiple=True,
-    help="Ask this instead of the recipe's own questions. Repeatable.",
+    help="Ask this question instead of the recipe's. Repeatable.",
 )
 @url_option
 def compare(
@@ -147,7 +150,7 @@ def compare(
     questions: tuple[str, ...],
     url: str | None,
 ) -> None:
-    """Put the same questions to the model before and after, and show both answers side by side.
+    """Compare the answers of the model before and after training, side by side.
 
     First of all, for each stage: losses, metrics, gates and promotions, side by side with those of other runs.
     """
@@ -158,7 +161,7 @@ def compare(
         if not asked:
             asked = inference.questions_of(recipe, inference.folder_of(recipe, run_dir, None))
         _served(recipe, url, asked)
-        end("Both have answered.", "evaluate", path, "--url", url)
+        end("Both models have answered.", "evaluate", path, "--url", url)
         return
     runs = [find(recipe.name, folder) for folder in (run_dir, *others)]
     names = [f"{run.kind} {number}" for number, run in enumerate(runs, 1)]
@@ -173,7 +176,7 @@ def compare(
     _show(("stage", "", *names), shown, lines=False)
     if not others:
         _answers(recipe, runs[0], questions)
-    end("So they differ.", "report", *(run.shown for run in runs))
+    end("Those are the differences.", "report", *(run.shown for run in runs))
 
 
 def _answers(recipe: Recipe, run: RunFolder, questions: Sequence[str]) -> None:

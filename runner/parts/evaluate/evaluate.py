@@ -139,7 +139,7 @@ def _named(name: str, measure: Callable[..., float], *given: Any) -> Callable[[]
 def on_rows(model: Any, rows: records.HeldOut | None, measures: Measures) -> dict[str, float]:
     """Loss and perplexity on the held-out rows."""
     if rows is None:
-        raise Cannot("training has left no held-out rows")
+        raise Cannot("training saved no held-out rows")
     nats, count = language.loss(model, rows.rows)
     measures.counts |= {"held_out_rows": len(rows.rows), "held_out_rows_in_all": rows.in_all, "held_out_tokens": count}
     return {"validation_loss": nats, "perplexity": language.exponential(nats)}
@@ -188,7 +188,7 @@ def _both(measures: Measures, name: str) -> tuple[float, float]:
         why = measures.missing.get(f"before: {name}", "it was not measured")
         raise Cannot(f"of the model before training: {why}")
     if not (math.isfinite(old) and math.isfinite(new)):
-        raise Cannot(f"`{name}` is no finite number before and after")
+        raise Cannot(f"`{name}` is not a finite number before and after")
     return old, new
 
 
@@ -197,11 +197,11 @@ def _evaluations(task: Task) -> list[dict[str, Any]]:
     folder = Path(task.stage_dir)
     history, summary = read_json(folder / HISTORY), Summary.read(folder)
     if not isinstance(history, dict):
-        raise Cannot("the stage has left no history of its training")
+        raise Cannot("the stage saved no history of its training")
     step = task.checkpoint_step
     if step is None:
         if not summary:
-            raise Cannot("the stage has left no summary of its training")
+            raise Cannot("the stage saved no summary of its training")
         best = summary.best_checkpoint
         step = int(best.rsplit("-", 1)[1]) if best else summary.steps
     upto = [entry for entry in history["epochs"] if entry["step"] <= step]
@@ -223,7 +223,7 @@ def loss_rise(task: Task, window: int) -> float:
     below 0 where it fell every time."""
     losses: list[Any] = [entry["validation_loss"] for entry in _evaluations(task)][-window:]
     if len(losses) < window:
-        raise Cannot(f"there were {len(losses)} evaluations, and {window} are looked at")
+        raise Cannot(f"there were {len(losses)} evaluations, but {window} are needed")
     if any(loss is None or not math.isfinite(loss) for loss in losses):
         raise Cannot("one of these evaluations has no finite loss")
     rise: float = max(after - before for before, after in itertools.pairwise(losses))
@@ -266,7 +266,7 @@ def scores(results: Mapping[str, Any], measures: Measures) -> dict[str, float]:
                 names.append(f"lm_eval.{name}.{metric}")
             else:
                 measures.missing[f"lm_eval.{name}.{metric}"] = (
-                    f"lm-eval counts it in several ways; name one: {listed(ways)}"
+                    f"lm-eval has several values for it; name one: {listed(ways)}"
                 )
             values |= dict.fromkeys(names, value)
             measures.higher |= dict.fromkeys(names, better.get(metric))
@@ -295,15 +295,15 @@ def _sample_task(task: Task) -> str:
 def regression(before: Mapping[str, Any] | None, measures: Measures, name: str) -> float:
     """How much worse a metric is than after the stage before, as a share of what it was; below 0 where it is better."""
     if before is None:
-        raise Cannot("nothing that still holds is recorded for the stage before")
+        raise Cannot("the stage before has no valid record")
     old, new = before.get(name), measures.metrics.get(name)
     if not all(isinstance(value, int | float) and math.isfinite(value) for value in (old, new)):
         raise Cannot(f"`{name}` is not a number before and after")
     if not old:
-        raise Cannot(f"`{name}` was 0 before, and nothing is a share of 0")
+        raise Cannot(f"`{name}` was 0 before, so no share of it can be computed")
     higher = measures.higher.get(name) if name.startswith(SCORE) else False
     if higher is None:
-        raise Cannot(f"lm-eval does not say whether more of `{name}` is better")
+        raise Cannot(f"lm-eval does not say whether higher values of `{name}` are better")
     worse: float = (old - new) / abs(old) if higher else (new - old) / abs(old)
     return worse
 

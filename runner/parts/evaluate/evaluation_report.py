@@ -75,11 +75,11 @@ def _trained(summary: Summary) -> Iterator[tuple[str, str]]:
 def _measured(folder: StageFolder) -> Iterator[tuple[str, str]]:
     """Recorded metrics, the verdict of each gate, and a person's override of them."""
     known = gates.record(folder)
-    old = "" if gates.current(folder) else "  (of something else than lies there now)"
+    old = "" if gates.current(folder) else "  (of another model than the current one)"
     for name, value in sorted(known.metrics.items()) if isinstance(known, gates.Measurement) else ():
         yield name, f"{gates.shown(value)}{old}"
     for verdict in gates.verdicts(folder) if folder.stage.gates else ():
-        said = "holds" if verdict.holds else f"MISSED: got {verdict.got}, {verdict.why}"
+        said = "holds" if verdict.holds else f"MISSED: {verdict.got}, {verdict.why}"
         yield f"gate {verdict.metric} {verdict.threshold}", said
     if override := gates.promotion(folder):
         yield "promotion", "\n".join(line.strip() for line in override.lines)
@@ -127,7 +127,7 @@ def _confused(measured: Measurement) -> Iterator[str]:
         others = {other: count for other, count in seen.items() if other != name}
         if others:
             most = max(others, key=lambda other: others[other])
-            yield f"{name}: {seen.get(name, 0)} of {sum(seen.values())} right, most often taken for {most} ({others[most]})"
+            yield f"{name}: {seen.get(name, 0)} of {sum(seen.values())} correct, most often confused with {most} ({others[most]})"
 
 
 def _counted(measured: Measurement) -> Iterator[str]:

@@ -133,10 +133,10 @@ class Promotion(Record):
     @property
     def lines(self) -> list[str]:
         """Who overruled the gate, when, why, and what it had missed."""
-        missed = [f"{verdict.metric} {verdict.got} (wanted {verdict.threshold})" for verdict in self.missed]
+        missed = [f"{verdict.metric} {verdict.got} (required {verdict.threshold})" for verdict in self.missed]
         return [
             f"PROMOTED against its gate by {self.by} at {self.at}: {self.reason}",
-            f"  it had missed: {'; '.join(missed)}",
+            f"  missed: {'; '.join(missed)}",
         ]
 
     @classmethod
@@ -151,8 +151,8 @@ _STALE = {
     "stage": "measured for another stage",
     "inputs": "measured before the stage's inputs changed",
     "model": "measured on another model",
-    "rows": "measured on other rows than those that are held out now",
-    "code": "measured by another version of what measures",
+    "rows": "measured on other rows than the current held-out rows",
+    "code": "measured by another version of the metrics",
     "settings": "measured before the evaluation's settings changed",
 }
 
@@ -199,7 +199,7 @@ def _verdict(gate: Gate, metrics: Mapping[str, Any], missing: Mapping[str, str])
     elif not _finite(value):
         why = "it is not a finite number"
     elif not lowest <= value <= highest:
-        why = f"no such value is possible, only {in_words(gate.metric)}"
+        why = f"this value is impossible; the metric is {in_words(gate.metric)}"
     elif not math.isfinite(gate.threshold) or gate.comparison not in HOLDS:
         why = "the gate itself cannot be read"
     elif not HOLDS[gate.comparison](value, gate.threshold):
@@ -287,7 +287,7 @@ def record(folder: StageFolder) -> Measurement | str:
     if facts is None:
         return "nothing was measured, or the record is unreadable"
     if not isinstance(facts, dict) or not isinstance(facts.get("metrics"), dict):
-        return "the record is not one of an evaluation"
+        return "the record is not that of an evaluation"
     return seal.broken(facts) or Measurement.of(facts)
 
 
@@ -343,7 +343,7 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
     follow(command, env, folder.path, lambda event: None, f"Measuring `{stage.name}`")
     found = Found.read(folder.path)
     if not found:
-        raise Stop(f"Measuring `{stage.name}` ended without a result.", f"The whole log: {folder.path / LOG}")
+        raise Stop(f"The evaluation of `{stage.name}` ended without a result.", f"The whole log: {folder.path / LOG}")
     now = about or Subject(run=folder.run.state.id, stage=stage.name, settings=_settings(stage.evaluation))
     result = Measurement(
         **vars(replace(now, model=model_hash_of(model), rows=_rows(folder), code=_code())),
@@ -366,9 +366,9 @@ def promote(folder: StageFolder, by: str, reason: str) -> Promotion:
     if not stage.gates:
         raise Stop(f"The stage `{stage.name}` has no gate to overrule.")
     if about is None or about.model != folder.model_hash():
-        raise Stop(f"The stage `{stage.name}` has no finished result that could be promoted.", "Run it first.")
+        raise Stop(f"The stage `{stage.name}` has no finished result to promote.", "Run it first.")
     if passed(judged):
-        raise Stop(f"The gate after `{stage.name}` is open; there is nothing to overrule.")
+        raise Stop(f"The gate after `{stage.name}` is open, so there is nothing to overrule.")
     override = Promotion(
         by=by,
         reason=reason,
@@ -420,16 +420,12 @@ def described(folder: StageFolder, look: bool = False) -> tuple[bool, list[str]]
 def closed(folder: StageFolder, consequence: str, where: str = "") -> str:
     """What a closed gate says. where: the option of `recipe promote` that names where the run lives."""
     missed = "\n".join(
-        f"  {verdict.metric}: wanted {verdict.threshold}, got {verdict.got}: {verdict.why}"
+        f"  {verdict.metric}: required {verdict.threshold}, measured {verdict.got}: {verdict.why}"
         for verdict in verdicts(folder)
         if not verdict.holds
     )
     name = folder.stage.name
-    return (
-        f"The gate after `{name}` is closed, and {consequence}. It missed:\n{missed}\n"
-        f"Look at the stage's log and curves. A person may overrule: "
-        f"recipe promote RECIPE {name}{where} --by NAME --reason TEXT"
-    )
+    return f"The gate after `{name}` is closed, and {consequence}. It missed:\n{missed}\nLook at the stage's log and curves. To overrule the gate: recipe promote RECIPE {name}{where} --by NAME --reason TEXT"
 
 
 def after_stage(folder: StageFolder, tell: Tell) -> None:
@@ -449,7 +445,7 @@ def after_stage(folder: StageFolder, tell: Tell) -> None:
         tell(f"  {line}")
     if not is_open:
         later = any(stage.name in other.reads for other in folder.plan.stages)
-        raise Stop(closed(folder, "nothing after it starts" if later else "its model does not count as good"))
+        raise Stop(closed(folder, "later stages do not start" if later else "its model does not count as good"))
 
 
 def before_stage(folder: StageFolder, tell: Tell, where: str) -> None:

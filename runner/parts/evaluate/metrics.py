@@ -158,7 +158,7 @@ def gate_metrics(recipe: Recipe) -> Iterator[Problem]:
         except ValueError:
             yield recipe.document.problem(
                 place,
-                f"`{text}` compares with a number beyond all bounds, so this gate would say nothing.",
+                f"`{text}` compares with an infinite number, so this gate says nothing.",
                 "Write a finite number.",
             )
             continue
@@ -168,14 +168,14 @@ def gate_metrics(recipe: Recipe) -> Iterator[Problem]:
             owner = f"`{section}`" if section else "This recipe"
             yield recipe.document.problem(
                 place,
-                f"{owner} cannot produce the metric `{metric}`, so this gate would never open.",
-                f"{did_you_mean(metric, known[section])}It can produce {listed(known[section])}.",
+                f"{owner} does not produce the metric `{metric}`, so this gate would never open.",
+                f"{did_you_mean(metric, known[section])}It produces {listed(known[section])}.",
             )
         elif is_senseless(gate):
             yield recipe.document.problem(
                 place,
                 f"`{metric}` is {in_words(metric)}, so `{text}` says nothing about a model.",
-                "Write a number that some models reach and others miss; a share of 60 % is 0.6.",
+                "Write a value that some models reach and others miss. A share of 60 % is 0.6.",
             )
 
 
@@ -206,8 +206,8 @@ def sample_task(recipe: Recipe) -> Iterator[Problem]:
     section = recipe.settings.get("evaluation")
     named = section and section.get("sample_task")
     if named and not (recipe.folder / named).is_file():
-        message = f"There is no file `{recipe.folder / named}`."
-        hint = "Paths start from the recipe's own folder."
+        message = f"The file `{recipe.folder / named}` does not exist."
+        hint = "Paths start at the recipe's folder."
         yield recipe.problem("evaluation.sample_task", message, hint)
 
 
@@ -218,11 +218,13 @@ def tasks(recipe: Recipe) -> Iterator[Problem]:
     for index, task in enumerate(named):
         place = ("evaluation", "tasks", index)
         if meant := misspelt.get(task):
-            message = f"`{task}` is measured, and the gates ask for `{meant}`, so that they would never open."
+            message = f"`{task}` is measured, but the gates ask for `{meant}`, so they would never open."
             yield recipe.problem(place, message, f"Write `{meant}`.")
         elif task not in USUAL_TASKS and (near := nearest(task, USUAL_TASKS, ALIKE)):
-            message = f"`{task}` is no usual task of lm-eval, and `{near}` is one."
-            yield recipe.note(place, message, f"Write `{near}`, if it was meant; nothing to do otherwise.")
+            message = f"`{task}` is not a usual task of lm-eval, but `{near}` is."
+            yield recipe.note(
+                place, message, f"Write `{near}`, if you mean that one. Otherwise there is nothing to do."
+            )
 
 
 def gate_directions(recipe: Recipe) -> Iterator[Problem]:
@@ -234,14 +236,14 @@ def gate_directions(recipe: Recipe) -> Iterator[Problem]:
         score = gate.metric.rpartition(".")[2].partition(",")[0]
         if ".lm_eval." in f".{gate.metric}" and score not in SCORES and (near := nearest(score, SCORES, 0.8)):
             message = (
-                f"`{score}` is no usual score of lm-eval, and `{near}` is one; a score that no task has opens no gate."
+                f"`{score}` is not a usual score of lm-eval, but `{near}` is. A score that no task has opens no gate."
             )
             meant = text.replace(f".{score}", f".{near}", 1)
-            yield recipe.note(place, message, f"Write `{meant}`, if it was meant.")
+            yield recipe.note(place, message, f"Write `{meant}`, if you mean that one.")
         less, more = _LESS.fullmatch(gate.metric), _MORE.fullmatch(gate.metric)
         if (less and gate.comparison in (">", ">=")) or (more and gate.comparison in ("<", "<=")):
             better, other = "less" if less else "more", gate.comparison.translate(_OTHER_WAY)
-            message = f"Of `{gate.metric}` {better} is better, and `{text}` opens for the worse models."
+            message = f"For `{gate.metric}`, {better} is better, but `{text}` opens for worse models."
             yield recipe.note(place, message, f"Write `{gate.metric} {other} {gate.threshold:g}`.")
 
 
@@ -280,18 +282,18 @@ def in_rehearsal(recipe: Recipe) -> Iterator[Override]:
         raise Stop(
             recipe.document.problem(
                 ("evaluation", "tasks"),
-                "A rehearsal downloads nothing, and nothing stands in for these tasks.",
+                "A rehearsal downloads nothing, and it has no replacement for these tasks.",
                 "Name a file with questions and choices under `evaluation.sample_task`.",
             )
         )
     if tasks:
-        yield substitute("evaluation.tasks", [SAMPLE_TASK], "a task of the same kind on a local file")
+        yield substitute("evaluation.tasks", [SAMPLE_TASK], "a task of the same kind in a local file")
     for home, text in written_gates(recipe):
         gate = rehearsed(parse(text))
         for task in tasks:
             gate = replace(gate, metric=gate.metric.replace(f"lm_eval.{task}.", f"lm_eval.{SAMPLE_TASK}."))
         if str(gate) != str(parse(text)):
-            why = "it is measured as it will be, and a tiny model need not be good"
+            why = "it is measured as in the real run, and a tiny model need not be good"
             yield substitute(setting(home), str(gate), why)
 
 

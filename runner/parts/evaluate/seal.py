@@ -44,18 +44,18 @@ def key(make: bool, namespace: str = "") -> str:
             known = file.read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
         raise Stop(
-            f"The key that measured numbers are sealed with cannot be used: {error}",
-            f"It lies in `{file}`; `{SEAL_KEY}` in the environment may hold it instead.",
+            f"The key that seals measurements cannot be used: {error}",
+            f"It is in `{file}`. The environment variable `{SEAL_KEY}` can hold it instead.",
         ) from None
     if not known:
         raise Stop(
-            "There is no key that measured numbers are sealed with.",
-            f"`recipe evaluate` makes one in `{file}`, and `recipe submit` the Secret that pods read.",
+            "There is no key to seal measurements with.",
+            f"`recipe evaluate` creates one in `{file}`, and `recipe submit` creates the Secret that pods read.",
         )
     if len(known) < SHORTEST:
         raise Stop(
-            f"The key that measured numbers are sealed with has {len(known)} characters, and {SHORTEST} are needed.",
-            f"Delete `{file}`, or take `{SEAL_KEY}` out of the environment; the next measurement makes a new one.",
+            f"The key that seals measurements has {len(known)} characters, but needs {SHORTEST}.",
+            f"Delete `{file}`, or remove `{SEAL_KEY}` from the environment. The next measurement creates a new key.",
         )
     return f"{namespace}:{_mac(known, f'namespace {namespace}')}" if namespace else known
 
@@ -95,7 +95,7 @@ def broken(facts: Mapping[str, Any]) -> str:
     """Why a record is not as it was sealed; empty where it is."""
     stated = facts.get(DIGEST)
     if not isinstance(stated, str) or not stated:
-        return "the record is not sealed, so nobody knows who wrote it"
+        return "the record is not sealed, so its author is unknown"
     try:
         known, space = key(make=False), _OF_NAMESPACE.fullmatch(stated)
         if space and not _OF_NAMESPACE.fullmatch(known):  # a person reads what a pod has sealed
@@ -103,5 +103,5 @@ def broken(facts: Mapping[str, Any]) -> str:
     except Stop as stop:
         return stop.text.partition("\n")[0]
     if not hmac.compare_digest(stated.encode("utf-8", "surrogatepass"), digest(facts, known).encode()):
-        return "the record was changed by hand, or sealed with another key than the one here"
+        return "the record was edited, or sealed with another key than yours"
     return ""

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from runner.parts.export.trained_model import TrainedModel
 
 run_argument = click.argument("run", metavar="RUN", shell_complete=complete_recipe)
-stage_option = click.option("--stage", metavar="STAGE", help="The model that this stage left. Default: the last one.")
+stage_option = click.option("--stage", metavar="STAGE", help="The model of this stage. Default: the last one.")
 form_option = click.option(
     "--format", "form", type=click.Choice(("safetensors", "adapter", "gguf")), default="safetensors", show_default=True,
-    help="The whole model, the adapter alone, or a file for llama.cpp and Ollama.",
+    help="The complete model, the adapter alone, or a file for llama.cpp and Ollama.",
 )  # fmt: skip
 quantize_option = click.option(
-    "--quantize", metavar="KIND", help="Of GGUF: q8_0, q4_k_m, f16 and others. Default: as the weights are."
+    "--quantize", metavar="KIND", help="For GGUF: q8_0, q4_k_m, f16 and others. Default: the format of the weights."
 )
 
 
@@ -38,9 +38,9 @@ def kind_of(form: str, quantize: str | None) -> str | None:
     from runner.parts.export.gguf import KINDS
 
     if quantize and form != "gguf":
-        raise Stop("`--quantize` goes with `--format gguf`.", "Leave it out.", code=2)
+        raise Stop("`--quantize` needs `--format gguf`.", "Leave it out.", code=2)
     if quantize and quantize.lower() not in KINDS:
-        raise Stop(f"There is no kind `{quantize}`.", f"Known are {', '.join(KINDS)}.", code=2)
+        raise Stop(f"There is no format `{quantize}`.", f"Use one of {', '.join(KINDS)}.", code=2)
     return quantize.lower() if quantize else None
 
 
@@ -61,7 +61,7 @@ def opened(run: str, stage: str | None) -> TrainedModel:
 @stage_option
 @click.option("--out", metavar="DIR", help="Where it goes. Default: export/FORMAT in the run.")
 def export(run: str, form: str, quantize: str | None, stage: str | None, out: str | None) -> None:
-    """Write the model of a RUN for others, proven to be what was trained, with a model card.
+    """Export the model of a RUN for others, with a model card. The export is verified to be the trained model.
 
     RUN is a run folder; in its place a recipe means its latest run.
     """
@@ -74,7 +74,7 @@ def export(run: str, form: str, quantize: str | None, stage: str | None, out: st
     with source.folder.run.lock():
         made = exporting.export(source, form, kind, Path(os.path.abspath(out)) if out else None, say)
     say(f"{os.path.relpath(made)}/")
-    end("Proven to be the trained model.", "push", run, "OWNER/NAME")
+    end("The export is verified: it is the trained model.", "push", run, "OWNER/NAME")
 
 
 @click.command()
@@ -83,9 +83,10 @@ def export(run: str, form: str, quantize: str | None, stage: str | None, out: st
 @form_option
 @quantize_option
 @stage_option
-@click.option("--public", is_flag=True, help="Let everybody read it. Default: a new repository is private.")
+@click.option("--public", is_flag=True, help="Let everybody read it. By default a new repository is private.")
 def push(run: str, name: str, form: str, quantize: str | None, stage: str | None, public: bool) -> None:
-    """Send the model of a RUN to the Hugging Face hub as NAME, with its card; it is exported first where it is not yet.
+    """Upload the model of a RUN to the Hugging Face hub as NAME, with its card. If needed, it is exported
+    first.
 
     The token is that of HF_TOKEN or of `hf auth login`. RUN is a run folder; in its place a recipe means its latest run.
     """
@@ -97,7 +98,7 @@ def push(run: str, name: str, form: str, quantize: str | None, stage: str | None
     kind, source = kind_of(form, quantize), opened(run, stage)
     with source.folder.run.lock():
         say(sending.push(source, name, form, kind, public, say))
-    end("It lies on the hub.", "register", run, "--registry", "URL")
+    end("The model is on the hub.", "register", run, "--registry", "URL")
 
 
 @click.command()
@@ -109,7 +110,7 @@ def push(run: str, name: str, form: str, quantize: str | None, stage: str | None
     metavar="URL",
     help="The registry's address, such as https://registry.example.com.",
 )
-@click.option("--name", metavar="NAME", help="What the model is called there. Default: as the recipe.")
+@click.option("--name", metavar="NAME", help="The model's name there. Default: that of the recipe.")
 @click.option(
     "--version", "version", metavar="VERSION", help="Default: the recipe's fingerprint and the number of the run."
 )
@@ -118,7 +119,7 @@ def push(run: str, name: str, form: str, quantize: str | None, stage: str | None
 )
 @stage_option
 def register(run: str, server: str, name: str | None, version: str | None, uri: str | None, stage: str | None) -> None:
-    """Enter the model of a RUN in a Model Registry: where it lies, and the recipe, data and evaluation that it comes from.
+    """Add the model of a RUN to a Model Registry: its address, and the recipe, data and evaluation behind it.
 
     A token is read from MODEL_REGISTRY_TOKEN. RUN is a run folder; in its place a recipe means its latest run.
     """
@@ -134,7 +135,7 @@ def register(run: str, server: str, name: str | None, version: str | None, uri: 
     name, version = name or source.run.name, version or usual
     where = sending.register(source, server, name, version, uri)
     say(f"{name} {version} is in the registry; it lies at {where}")
-    end("It is entered.", "report", run)
+    end("The model is in the registry.", "report", run)
 
 
 @click.command()
@@ -145,7 +146,8 @@ def register(run: str, server: str, name: str | None, version: str | None, uri: 
     "--out", metavar="DIR", help="Where to write the model. Default: best_model of the run, or ADAPTER-merged."
 )
 def merge(path: str, sets: tuple[str, ...], run_dir: str | None, out: str | None) -> None:
-    """Add the adapter that a RECIPE trained, or that lies in a folder, to its base model, and write the whole model."""
+    """Merge an adapter into its base model, and write the complete model. The adapter is that of a RECIPE or of
+    a folder."""
     from runner.tools.process import hush
 
     hush()

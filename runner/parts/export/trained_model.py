@@ -20,12 +20,12 @@ from runner.tools.run_files import ADAPTER, BEST_IMAGES, DEMO, EXPORT, SUMMARY
 from runner.tools.vllm import saved
 from runner.trainer.generation import Chat, chats
 
-UNPROVEN = "Nothing was kept. This is worth a report: what was trained lies unchanged in the run."
+UNPROVEN = "Nothing was saved. Please report this; the trained model is unchanged in the run."
 
 
 def unproven(what: str, remedy: str = UNPROVEN) -> Stop:
     """The end of an export that could not be proven."""
-    return Stop(f"The export is not what was trained: {what}.", remedy)
+    return Stop(f"The export differs from the trained model: {what}.", remedy)
 
 
 # What was compared: counts and distances, by name.
@@ -132,20 +132,20 @@ def of(run: RunFolder, stage: str | None = None) -> TrainedModel:
     folder = StageFolder(plan, plan.stage(stage)) if stage else inference.newest(plan)
     if list(folder.path.glob(BEST_IMAGES)):
         raise Stop(
-            f"`{plan.name}` trains a model that tells images apart, which servers of language models do not load.",
+            f"`{plan.name}` trains a model that classifies images, which servers of language models do not load.",
             f"It is in `{folder.path / BEST_IMAGES}`, as `torch.load` reads it; its shape is in `{SUMMARY}` beside it.",
         )
     if not folder.weights_files:
-        raise Stop(f"The stage `{folder.stage.name}` has left no model.", "Leave out `--stage`.")
+        raise Stop(f"The stage `{folder.stage.name}` has no model.", "Leave out `--stage`.")
     if folder.state.outputs and (changed := folder.changed_outputs()):
         raise Stop(
-            f"`{folder.path / changed[0]}` is not as training has left it.",
-            "What is on record of this run would not be about it. Put the file back, or export the model by other means.",
+            f"`{folder.path / changed[0]}` has changed since training.",
+            "The records of this run would not be about it. Restore the file, or export the model with other tools.",
         )
     known = facts.of(run)
     found = next((one for one in known.stages if one.name == folder.stage.name), None)
     if found is None:
-        raise Stop(f"Nothing is on record of the stage `{folder.stage.name}`.", "`recipe fetch` brings it.")
+        raise Stop(f"The stage `{folder.stage.name}` has no record.", "`recipe fetch` downloads it.")
     base = _base(folder, known)
     demo = read_record(folder.path / DEMO)
     if demo:
@@ -174,8 +174,7 @@ def faults(adapter: AdapterFolder, modules: Iterable[str]) -> Iterator[str]:
     elif strange := sorted(set(adapter.layers) - known):
         others = f", and {len(strange) - 1:,} others" if len(strange) > 1 else ""
         yield (
-            f"it changes `{strange[0]}`{others}, and the base model has no such layer; a server would answer as the base model "
-            "does, without a word"
+            f"it changes `{strange[0]}`{others}, but the base model has no such layer; a server would answer like the base model, without a message"
         )
 
 
@@ -228,21 +227,21 @@ def merged(folder: Path, adapter: AdapterFolder, base: Base, trust_remote_code: 
         was = before[name]
         if name not in changes:
             if was.data_ptr() not in tied and not torch.equal(tensor, was):
-                raise unproven(f"`{name}` differs from the base model's, and the adapter does not change it")
+                raise unproven(f"`{name}` differs from the base model's, but the adapter does not change it")
             continue
         change = _change(adapter, parts, changes[name])
         if not change.any():
             continue
         if torch.equal(tensor, was):
             raise unproven(
-                f"`{name}` is the base model's own: the adapter was lost, or is too small for this precision"
+                f"`{name}` is the same as in the base model: the adapter was lost, or is too small for this precision"
             )
         off = (tensor.double() - was.double() - change).abs()
         # Half a unit in the last place of both, twice over; and sums over the rank in another order.
         allowed = torch.finfo(dtype).eps * (2 * was.double().abs() + 8 * change.abs().max())
         if bool((off > allowed).any()):
             raise unproven(
-                f"`{name}` is not the base model's with the adapter's change added, by up to {float(off.max()):.3g}"
+                f"`{name}` is not the base model's plus the adapter's change; they differ by up to {float(off.max()):.3g}"
             )
         furthest = max(furthest, float(off.max() / change.abs().max()))
     return {"changed_tensors": len(changes), "tensors": len(whole), "largest_difference": furthest}
@@ -254,7 +253,7 @@ def _change(adapter: AdapterFolder, parts: Mapping[str, Any], layer: str) -> Any
     embedding = "lora_embedding_A" in names
     wanted = ("lora_embedding_A", "lora_embedding_B") if embedding else ("lora_A", "lora_B")
     if set(names) != set(wanted):
-        raise unproven(f"the adapter's part of `{layer}` is no plain LoRA ({', '.join(sorted(names))})")
+        raise unproven(f"the adapter's part of `{layer}` is not plain LoRA ({', '.join(sorted(names))})")
     a, b = (parts[names[part]].double() for part in wanted)
     change = (b @ a) * adapter.scale(layer)
     return change.T if embedding or adapter.config.get("fan_in_fan_out") else change
@@ -272,7 +271,7 @@ def trained(folder: Path, base: Base, trust_remote_code: bool = False) -> Proof:
     same = [name for name, was in before.items() if name in whole and torch.equal(whole[name], was)]
     changed = len(whole) - len(same)
     if not changed:
-        raise unproven("each of its tensors is the base model's own: what was trained is lost")
+        raise unproven("each of its tensors is the base model's: the training is lost")
     return {"changed_tensors": changed, "tensors": len(whole)}
 
 
@@ -297,10 +296,10 @@ def beside(adapter: Path, base: Base, whole: Path, prompts: Sequence[Sequence[in
     moved = max(float((here - there).abs().max()) for here, there in zip(with_adapter, without, strict=True))
     off = max(float((here - there).abs().max()) for here, there in zip(with_adapter, merged_model, strict=True))
     if not moved:
-        raise unproven("beside its base model it answers as the base model does: it was lost")
+        raise unproven("with its base model it answers like the base model: it was lost")
     # What merging rounds away is no larger than what the adapter does.
     if not off < moved / 2:
         raise unproven(
-            f"beside its base model it is {off:.2g} from the merged model, and {moved:.2g} from the base model"
+            f"with its base model it differs by {off:.2g} from the merged model, and by {moved:.2g} from the base model"
         )
     return {"from_base": moved, "from_merged": off}

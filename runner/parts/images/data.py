@@ -64,13 +64,13 @@ def class_names(path: Path) -> list[str]:
     names = [folder.name for folder in folders(train if train.is_dir() else path)]
     if len(names) < 2:
         inner = (
-            f"Its only folder is `{names[0]}`; where the images lie below that, name `{path / names[0]}`. "
+            f"Its only folder is `{names[0]}`. If the images are below that, name `{path / names[0]}`. "
             if names
             else ""
         )
         raise Stop(
-            f"`{path}` holds no images that can be read.",
-            f"{inner}It may hold CIFAR-10's binary version (*.bin), Parquet files, or one folder of images for each class.",
+            f"`{path}` contains no readable images.",
+            f"{inner}It may contain CIFAR-10's binary version (*.bin), Parquet files, or one folder of images for each class.",
         )
     return names
 
@@ -170,9 +170,8 @@ class PictureReader:
             read, chosen = self._parquet, parquet
         elif any(file.name == "batches.meta" or file.name.startswith("data_batch_") for file in files):
             raise Stop(
-                f"`{path}` holds the Python version of CIFAR-10. It is made of pickles, which can run any code on this "
-                "machine when they are opened, so they are not.",
-                "Take the binary version (cifar-10-binary.tar.gz) from the same page, or `hub: uoft-cs/cifar10`.",
+                f"`{path}` contains the Python version of CIFAR-10. It consists of pickles, which could run any code on this machine, so they are not opened.",
+                "Use the binary version (cifar-10-binary.tar.gz) from the same page, or `hub: uoft-cs/cifar10`.",
             )
         else:
             yield from self._folders(path)
@@ -188,8 +187,8 @@ class PictureReader:
         data = np.fromfile(file, np.uint8)
         if len(data) == 0 or len(data) % CIFAR_RECORD:
             raise Stop(
-                f"`{file}` is not one of CIFAR-10's binary files: its {len(data):,} bytes are no whole number of images.",
-                f"An image takes {CIFAR_RECORD:,} bytes there; load the file again.",
+                f"`{file}` is not one of CIFAR-10's binary files: its {len(data):,} bytes are not a whole number of images.",
+                f"An image has {CIFAR_RECORD:,} bytes there. Download the file again.",
             )
         for number, record in enumerate(data.reshape(-1, CIFAR_RECORD), 1):
             pixels = record[1:].reshape(3, CIFAR_SIDE, CIFAR_SIDE).transpose(1, 2, 0)
@@ -230,7 +229,7 @@ class PictureReader:
                 raise no_dataset(images, error) from None
             if lacking := [column for column in (image, label) if column not in dataset.column_names]:
                 raise Stop(
-                    f"The dataset `{images.hub}` has no column `{lacking[0]}`.",
+                    f"The data set `{images.hub}` has no column `{lacking[0]}`.",
                     f"Its columns are {', '.join(dataset.column_names)}; name them under `data`.",
                 )
             self.classes = getattr(dataset.features[label], "names", None) or self.classes
@@ -258,7 +257,7 @@ class PictureReader:
         if label is None:
             return Bad("it has no class")
         if isinstance(label, bool) or not isinstance(label, int) or not 0 <= label < classes:
-            return Bad(f"its class is {label!r}, and {classes} classes are numbered 0 to {classes - 1}")
+            return Bad(f"its class is {label!r}, but {classes} classes are numbered 0 to {classes - 1}")
         resized = pixels.shape[:2] != (size, size)
         return Picture(scaled(pixels, size).tobytes(), label, resized=resized, named=found.named)
 
@@ -271,17 +270,17 @@ def decoded(data: bytes) -> np.ndarray | Bad:
         from PIL import Image
     except ImportError:
         raise Stop(
-            "Opening images needs Pillow, which is not installed here.",
+            "Pillow, which opens images, is not installed here.",
             "Prepare them elsewhere with `recipe prepare`, or choose an image that has it: pip install pillow.",
         ) from None
 
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as opened:
             if opened.width * opened.height > MAX_PIXELS:
-                return Bad(f"{opened.width} × {opened.height} pixels, which is no image to train on")
+                return Bad(f"{opened.width} × {opened.height} pixels, too large or too small to train on")
             return np.asarray(opened.convert("RGB"))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-        return Bad("not an image that can be opened")
+        return Bad("not a readable image")
 
 
 def scaled(pixels: np.ndarray, size: int) -> np.ndarray:
@@ -311,13 +310,13 @@ def class_files(path: Path, known: list[str]) -> Iterator[tuple[str, Path, int |
     for home in dict.fromkeys([path, *(home for _, home in homes)]):
         for file in entries(home):
             if file.suffix.lower() in ENDINGS:
-                yield "train", file, Bad("in no folder of a class")
+                yield "train", file, Bad("not in the folder of a class")
     for name, home in homes:
         for folder in folders(home):
             number = known.index(folder.name) if folder.name in known else Bad("its class has no folder in `train`")
             for file in entries(folder):
                 if file.is_dir():
-                    yield name, file, Bad("a folder, and images lie in the folder of their class itself")
+                    yield name, file, Bad("a folder; images must be in the folder of their class")
                 elif file.suffix.lower() not in ENDINGS:
                     yield name, file, Bad(f"its name does not end in {', '.join(sorted(ENDINGS))}")
                 else:
@@ -353,13 +352,13 @@ class ImageReport(Report):
             yield f"scaled               {self.resized:>9,}   to the size that the network reads"
         yield f"exact duplicates     {self.duplicates:>9,}   taken out"
         if self.shared:
-            yield f"test in training     {self.shared:>9,}   test images that are training images too; taken out of training"
+            yield f"test in training     {self.shared:>9,}   test images that are also training images; removed from training"
             yield from self.named_in_both()
         if self.sampled_from is not None:
             yield f"sampled              {self.train_rows + self.validation_rows:>9,}   of {self.sampled_from:,}"
         yield f"classes              {len(self.classes):>9,}   {', '.join(self.classes[:10])}"
         yield f"training images      {self.train_rows:>9,}"
-        yield f"validation images    {self.validation_rows:>9,}   the same share of each class, drawn from all that is not test"
+        yield f"validation images    {self.validation_rows:>9,}   the same share of each class, drawn from all but the test"
         yield f"test images          {self.test_rows:>9,}   measured once, at the end"
 
     def named_in_both(self) -> Iterator[str]:
@@ -437,7 +436,7 @@ def _read(images: ImageSet, report: ImageReport) -> dict[str, list[Picture]]:
         splits[split][digest] = picture
     if source.classes and len(source.classes) != images.classes:
         raise Stop(
-            f"The images are of {len(source.classes)} classes, and the recipe says {images.classes}.",
+            f"The images have {len(source.classes)} classes, but the recipe says {images.classes}.",
             f"Write `model.classes: {len(source.classes)}`.",
         )
     report.classes = source.classes or [str(label) for label in range(images.classes)]
@@ -460,8 +459,7 @@ def _require_few_shared(report: ImageReport, of: int, out: Path) -> None:
     report.write(out)
     said = "\n".join(report.named_in_both())
     raise Stop(
-        f"{count:,} of {of:,} test images stand in training too ({count / of:.1%}), and {MOST_SHARED:.0%} may: "
-        f"the accuracy on the test would be that of images learned by heart.\n{said}",
+        f"{count:,} of {of:,} test images are also training images ({count / of:.1%}), and at most {MOST_SHARED:.0%} may be. The test accuracy would be that of memorised images.\n{said}",
         "Delete them from one of the two, or name another test split.",
     )
 

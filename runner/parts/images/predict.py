@@ -36,10 +36,10 @@ def load(weights: Path) -> Callable[[Path], dict[str, float]]:
 
     def ask(picture: Path) -> dict[str, float]:
         if not picture.is_file():
-            raise Stop(f"There is no file `{picture}`.", "This model tells images apart: name the file of a picture.")
+            raise Stop(f"The file `{picture}` does not exist.", "This model classifies images. Name a picture file.")
         pixels = decoded(picture.read_bytes())
         if isinstance(pixels, Bad):
-            raise Stop(f"`{picture}` is {pixels.reason}.", "PNG, JPEG, WEBP, BMP and GIF can be.")
+            raise Stop(f"`{picture}` is {pixels.reason}.", "Use PNG, JPEG, WEBP, BMP or GIF.")
         from runner.parts.images.training import normalise
 
         model, facts = known()
@@ -58,7 +58,7 @@ def measure(task: Any, measures: Any) -> None:
     names = [*task.metrics, "validation_loss", ACCURACY]
     measures.take(names, lambda: on_images(Path(task.model), Path(task.rows), measures))
     for name in task.metrics:
-        measures.missing.setdefault(name, "there is no such class among these images")
+        measures.missing.setdefault(name, "these images have no such class")
 
 
 def on_images(model: Path, folder: Path, measures: Any) -> dict[str, float]:

@@ -37,7 +37,7 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
     """
     settings = RunSettings.model_validate(config["recipe_runner"])
     if settings.backend == "nccl" and not torch.cuda.is_available():
-        raise Stop("The plan has GPUs, and this machine has none that training could use.")
+        raise Stop("The plan needs GPUs, and this machine has none that training could use.")
     args = arguments(config["trainer"], settings)
     folder = Path(config["data"]["folder"])
     if prepare_first:
@@ -47,7 +47,7 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
                     print(line)
     report = ImageReport.read(folder)
     if report is None:
-        raise Stop(f"There are no prepared images in `{folder}`.", "`recipe prepare` makes them.")
+        raise Stop(f"`{folder}` has no prepared images.", "`recipe prepare` creates them.")
     _prove(folder, report, settings, args.process_index == 0)
     set_seed(args.seed)
     shape = config["model"]

@@ -119,7 +119,7 @@ def normalising(recipe: Recipe) -> Iterator[Problem]:
     data = recipe.data
     for there, lacking in (("mean", "std"), ("std", "mean")):
         if data.get(there) and not data.get(lacking):
-            message = f"`data` has `{there}` and no `{lacking}`; normalising takes both."
+            message = f"`data` has `{there}` but no `{lacking}`; normalising needs both."
             hint = f"Add `{lacking}`, or delete `{there}`: both are then measured on the training images."
             yield recipe.problem(("data", there), message, hint)
 
@@ -145,7 +145,7 @@ def classes(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("data.path", message, remedy)
         return
     if there != stated:
-        message = f"`{folder}` has {there} folders of images, one a class, and `classes` is {stated}."
+        message = f"`{folder}` has {there} folders of images, one for each class, but `classes` is {stated}."
         hint = f"Write `classes: {there}`."
         yield recipe.problem("model.classes", message, hint, mending=there)
 
@@ -156,7 +156,7 @@ def classes_on_the_hub(recipe: Recipe) -> Iterator[Problem]:
     there = (catalog.dataset(hub) or {}).get("classes") if hub and not recipe.data.path else None
     if there and there != stated:
         yield recipe.problem(
-            "model.classes", f"`{hub}` has {there} classes, and `classes` is {stated}.", f"Write `classes: {there}`."
+            "model.classes", f"`{hub}` has {there} classes, but `classes` is {stated}.", f"Write `classes: {there}`."
         )
 
 
@@ -224,7 +224,6 @@ def judge(plan: Plan, summaries: list[Summary]) -> None:
         accuracy = summary.best_accuracy or 0.0
         if accuracy < MIN_ACCURACY:
             raise Stop(
-                f"The rehearsal of `{plan.name}` did not learn: it tells {accuracy:.1%} of the validation images right, and "
-                f"{MIN_ACCURACY:.0%} are needed.",
-                "Look at the images and their classes, and at what is done to them under `data`.",
+                f"The rehearsal of `{plan.name}` did not learn: it classifies {accuracy:.1%} of the validation images correctly, and needs {MIN_ACCURACY:.0%}.",
+                "Check the images and their classes, and how `data` changes them.",
             )

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from runner.recipe.sections import Nodes
 
 BY = "the machines that came"
-ELSEWHERE = "A run on other GPUs is another one, too. Name another `nodes.output_dir`, or move that folder away."
+ELSEWHERE = "A run on other GPUs is a different run. Name another `nodes.output_dir`, or move that folder."
 
 # NFS may show a machine an old list of files for up to a minute (acdirmax, nfs(5)).
 PATIENCE_WITH_STORAGE_S = 75.0
@@ -120,8 +120,8 @@ def _gpus_are_here(gpus: str, count: int) -> None:
 
     if (here := torch.cuda.device_count()) != count:
         raise Stop(
-            f"This machine is to use the GPUs {gpus}, and {here} of them can be seen.",
-            "`nvidia-smi` shows the GPUs and their numbers; set GPUS to those that are free.",
+            f"This machine should use the GPUs {gpus}, but only {here} of them are visible.",
+            "`nvidia-smi` shows the GPUs and their numbers. Set GPUS to free ones.",
         )
 
 
@@ -130,7 +130,7 @@ def lead(recipe: Recipe, counts: list[int], total: int, accelerator: bool, tell:
     hash of each file of the config."""
     if sum(counts) != total:
         raise Stop(
-            f"The machines use {' + '.join(map(str, counts))} = {sum(counts)} GPUs together, and TOTAL_GPUS is {total}.",
+            f"The machines use {' + '.join(map(str, counts))} = {sum(counts)} GPUs together, but TOTAL_GPUS is {total}.",
             f"Set TOTAL_GPUS={sum(counts)} on every machine, or change GPUS.",
         )
     asked, recipe = recipe, on_these(recipe, counts, tell)
@@ -142,7 +142,7 @@ def lead(recipe: Recipe, counts: list[int], total: int, accelerator: bool, tell:
     run.mark("running", recipe=recipe.name)
     data, training = (StageFolder(plan, plan.stage(name)) for name in ("data", "train"))
     if pipeline.is_done(plan):
-        raise Stop(f"The run in `{run.path}` is done already.", "Name another `nodes.output_dir` for another run.")
+        raise Stop(f"The run in `{run.path}` is already done.", "Name another `nodes.output_dir` for another run.")
     pipeline.keep_what_took_training(plan, pipeline.decide(plan, plan.stages), ELSEWHERE)
     keep(run, asked, plan, recipe)
     pipeline.carry_out(plan, [data.stage], tell, lambda: nullcontext(lambda event: None))
@@ -183,8 +183,8 @@ def _shared(recipe: Recipe, rank: int, files: Mapping[str, str]) -> Plan:
             time.sleep(0.5)
             continue
         raise Stop(
-            f"Machine {rank} does not see what machine 0 wrote into `{place.run_dir}`.",
-            "That folder must be on storage that all machines share, under the same path on each.",
+            f"Machine {rank} does not see the files that machine 0 wrote to `{place.run_dir}`.",
+            "That folder must be on storage that all machines share, under the same path.",
         )
     return stage.read(config / PLAN_FILE)
 

@@ -44,16 +44,18 @@ def differences(main: Hello, other: Hello) -> list[str]:
     sentences = []
     if main.fingerprint != other.fingerprint:
         sentences.append(
-            f"machine {other.rank} has another recipe ({other.fingerprint}) than machine 0 ({main.fingerprint}); copy the folder of scripts anew to both"
+            f"machine {other.rank} has another recipe ({other.fingerprint}) than machine 0 ({main.fingerprint}); copy the folder of scripts to both again"
         )
     if main.total != other.total:
         sentences.append(
-            f"machine {other.rank} has TOTAL_GPUS {other.total}, and machine 0 has {main.total}; give every machine the same"
+            f"machine {other.rank} has TOTAL_GPUS {other.total}, but machine 0 has {main.total}; set the same on every machine"
         )
     for package in sorted({*main.versions, *other.versions}):
         here, there = (hello.versions.get(package, "none") for hello in (main, other))
         if here != there:
-            sentences.append(f"machine {other.rank} has {package} {there}, and machine 0 has {here}; install the same")
+            sentences.append(
+                f"machine {other.rank} has {package} {there}, but machine 0 has {here}; install the same version"
+            )
     return sentences
 
 
@@ -83,7 +85,7 @@ class Main:
             reason = getattr(error, "strerror", None) or str(error).split("\n")[0]
             raise Stop(
                 f"Port {port} of this machine cannot be opened: {reason}.",
-                "End what uses it, or choose another `nodes.port`.",
+                "Stop the program that uses it, or choose another `nodes.port`.",
             ) from None
 
     def __enter__(self) -> Main:
@@ -116,7 +118,9 @@ class Main:
                 return [gpus[rank] for rank in range(self.nodes)]
             names, now = ", ".join(f"run_node{rank}.sh" for rank in missing), time.monotonic()
             if now - begin >= self.patience_s:
-                raise Stop(f"Not all machines came: {names} did not start in time.", "Start them, and this one again.")
+                raise Stop(
+                    f"Some machines are missing: {names} did not start in time.", "Start them, and this one again."
+                )
             if now - told >= TELL_EVERY_S:
                 self.tell(f"Waiting for {names}")
                 told = now
@@ -127,7 +131,7 @@ class Main:
         ranks = [0, *(hello.rank for hello in hellos)]
         twice = [rank for rank in dict.fromkeys(ranks) if ranks.count(rank) > 1 or rank >= self.nodes]
         return [
-            *(f"a second machine says that it is machine {rank}; start each script once" for rank in twice),
+            *(f"a second machine claims to be machine {rank}; start each script once" for rank in twice),
             *(sentence for hello in hellos for sentence in differences(self.hello, hello)),
         ]
 
@@ -190,7 +194,7 @@ def _talk(hello: Hello, address: str, port: int, heard: queue.Queue[str | Stop |
     try:
         store = _store(address, port)
     except RuntimeError:
-        heard.put(Stop(f"Something else than the main machine answers at {address}:{port}.", "Check `nodes.port`."))
+        heard.put(Stop(f"{address}:{port} answers, but it is not the main machine.", "Check `nodes.port`."))
         return
     try:
         number = store.add("arrivals", 1)
@@ -220,8 +224,8 @@ def _refused(problems: list[str]) -> Stop:
 
 def _stopped(hello: Hello) -> Stop:
     return Stop(
-        "The main machine has stopped, or goes on without this one.",
-        f"Its own output says why. It goes on where another machine has come as machine {hello.rank}.",
+        "The main machine has stopped, or has started without this one.",
+        f"Its own output explains why. It continues if another machine came as machine {hello.rank}.",
     )
 
 
@@ -244,7 +248,7 @@ def _wait_for_port(address: str, port: int, patience_s: float, tell: Tell) -> No
             if now >= deadline:
                 raise Stop(
                     f"The main machine does not answer at {address}:{port}: {error.strerror or error}.",
-                    "Start run_node0.sh there; check MAIN_NODE_IP, and that no firewall closes the port.",
+                    "Start run_node0.sh there. Check MAIN_NODE_IP, and that no firewall blocks the port.",
                 ) from None
             if now - told >= TELL_EVERY_S:
                 tell(f"Waiting for the main machine at {address}:{port}")

@@ -46,7 +46,7 @@ def place(recipe: Recipe) -> Place:
     if section is None:
         raise Stop(
             f"The recipe `{recipe.name}` has no section `nodes`, so there are no scripts for plain machines.",
-            "Add the section; `recipes/gemma.yaml` has one to copy.",
+            "Add the section; `recipes/gemma.yaml` has an example.",
         )
     results = section.output_dir
     return Place(
@@ -77,7 +77,7 @@ def script(plan: Plan, stage: Stage, rank: int) -> str:
         recipe=plan.name,
         fingerprint=plan.fingerprint,
         data_files="".join(
-            f"# The text of the recipe must lie beside recipe.json, under the same name as beside the recipe: {path}\n"
+            f"# Beside recipe.json, the text of the recipe must have the same name as beside the recipe: {path}\n"
             for path in _data_files(stage)
         ),
         # These three stand inside quotes; the schema keeps out what bash would read there.
@@ -119,8 +119,8 @@ def _data_files(stage: Stage) -> list[str]:
 # What the environment of a training process is for; a stage's own names get a line here.
 _MEANINGS = {
     "AXOLOTL_DATASET_NUM_PROC": "How many processes tokenise the rows.",
-    "AXOLOTL_DO_NOT_TRACK": "Send no usage figures to Axolotl's makers.",
-    "NCCL_DEBUG": "How much NVIDIA's communication library writes to the log.",
+    "AXOLOTL_DO_NOT_TRACK": "Do not send usage figures to Axolotl's makers.",
+    "NCCL_DEBUG": "How much NVIDIA's communication library logs.",
     "TENSORBOARD_LOGGING_DIR": "Where the curves go.",
     "TOKENIZERS_PARALLELISM": "Keep the tokenizer from starting threads of its own in every process.",
     "TQDM_DISABLE": "No progress bars in the log.",
@@ -134,21 +134,21 @@ def counts_agree(recipe: Recipe) -> Iterator[Problem]:
         return
     counts, stated = recipe.gpu_counts, recipe.machines
     if len(counts) != stated.nodes:
-        message = f"`nodes` names {len(counts)} machine{'s' if len(counts) > 1 else ''}, and `machines.nodes` is {stated.nodes}."
+        message = f"`nodes` names {len(counts)} machine{('s' if len(counts) > 1 else '')}, but `machines.nodes` is {stated.nodes}."
         hint = f"Name {stated.nodes}, or write `nodes: {len(counts)}` in `machines`."
         yield recipe.problem("nodes.machines", message, hint, key=True)
     elif max(counts) != stated.gpus_per_node:
-        message = f"`nodes` uses up to {max(counts)} GPUs of a machine, and `machines.gpus_per_node` is {stated.gpus_per_node}."
+        message = f"`nodes` uses up to {max(counts)} GPUs of a machine, but `machines.gpus_per_node` is {stated.gpus_per_node}."
         hint = f"Write `gpus_per_node: {max(counts)}` in `machines`, or other `gpus` here."
         yield recipe.problem("nodes.machines", message, hint, key=True)
     for index, machine in enumerate(plain.machines):
         if len(set(machine.gpus)) < len(machine.gpus):
             place = ("nodes", "machines", index, "gpus")
-            yield recipe.problem(place, "A GPU is named twice.", "Name each GPU of a machine once.")
+            yield recipe.problem(place, "A GPU is listed twice.", "List each GPU of a machine once.")
     if "openshift" in recipe.settings and len(set(counts)) > 1:
         shown = ", ".join(map(str, counts))
-        message = f"The plain machines use {shown} GPUs, and a job on the cluster has equally many on each machine."
-        hint = "Use equally many on each, or make two recipes, one for the cluster and one for the plain machines."
+        message = f"The plain machines use {shown} GPUs, but a job on the cluster has the same number on each machine."
+        hint = "Use the same number on each, or make two recipes: one for the cluster and one for the plain machines."
         yield recipe.problem("nodes.machines", message, hint, key=True)
 
 
@@ -163,11 +163,11 @@ def addresses(recipe: Recipe) -> Iterator[Problem]:
         except ValueError:
             this_machine = False
             if re.fullmatch(r"[\d.]+", address):
-                hint = "Four numbers from 0 to 255, such as `10.0.0.11`; or the machine's name."
-                yield recipe.problem(place, f"`{address}` is no address of a machine.", hint)
+                hint = "Write four numbers from 0 to 255, such as `10.0.0.11`, or the machine's name."
+                yield recipe.problem(place, f"`{address}` is not the address of a machine.", hint)
         # Several of this machine's own are a try on it.
         if address.lower() in seen and not this_machine:
-            hint = "Give each machine its own; GPUs of one machine stand in one line, `gpus: [0, 1]`."
+            hint = "Give each machine its own address. List GPUs of one machine together, `gpus: [0, 1]`."
             yield recipe.problem(place, f"Two machines have the address `{address}`.", hint)
         seen.add(address.lower())  # names of machines are the same in capitals
 

@@ -93,6 +93,7 @@ def client_parts() -> tuple[Any, Any, Any]:
 KINDS = {
     "ConfigMap": ("v1", "configmaps"),
     "Event": ("v1", "events"),
+    "Namespace": ("v1", "namespaces"),
     "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies"),
     "PersistentVolumeClaim": ("v1", "persistentvolumeclaims"),
     "Pod": ("v1", "pods"),
@@ -256,6 +257,21 @@ class Cluster:
             if _absent(refused, kind) or (forgiving and refused.status == 403):
                 return []
             raise refused.stop(kind, namespace, "") from None
+
+    def require_namespace(self, namespace: str) -> None:
+        """Raises Stop where there is no such namespace; a cluster lists nothing in it, and not every user may ask."""
+        try:
+            self._json("GET", address("Namespace", "", namespace))
+        except Refused as refused:
+            if refused.status == 404:
+                raise refused.stop("Namespace", namespace, "") from None
+
+    def knows(self, kind: str, namespace: str) -> bool:
+        """Whether the cluster has this kind of objects."""
+        try:
+            return bool(self._read(kind, namespace, None))
+        except Refused as refused:
+            return not refused.no_kind
 
     def _read(self, kind: str, namespace: str, name: str | None, query: Query = ()) -> Manifest:
         try:

@@ -47,6 +47,7 @@ from runner.scenarios.targets import place
 from runner.tools.files import write_all
 from runner.tools.problem import Stop, errors_of
 from runner.tools.process import HOST
+from runner.tools.text import printable
 
 stage_option = click.option("--stage", metavar="NAME", help="The stage that is meant.")
 take_over_option = click.option(
@@ -78,6 +79,7 @@ def find_job(cluster: Cluster, plan: Plan, stage: Stage) -> Manifest:
     """The stage's job on the cluster. Raises Stop where there is none."""
     for job in jobs.existing(cluster, plan, stage):
         return job
+    cluster.require_namespace(plan.site["namespace"])
     name = kubernetes.job_name(plan.only(stage))
     raise Stop(f"There is no job `{name}` in `{plan.site['namespace']}`.", "Send it: `recipe submit`.")
 
@@ -106,8 +108,8 @@ def elsewhere(job: Manifest | None, path: str) -> list[str]:
 @set_option
 @click.option("--out", metavar="DIR", help="Where to write. Default: build/NAME/site, of several recipes build/site.")
 def site(paths: tuple[str, ...], sets: tuple[str, ...], out: str | None) -> None:
-    """Write what the cluster needs before a recipe's first job: namespace, queue, rights, claims, the image, TensorBoard.
-    Recipes of several namespaces get a folder a namespace. Needs no cluster and no network."""
+    """Generate what the cluster needs before a recipe's first job: namespace, queue, rights, claims, the image,
+    TensorBoard. Recipes of several namespaces get a folder for each. This needs no cluster and no network."""
     from runner.parts.openshift import site as sites
 
     plans = [open_plan(path, sets) for path in dict.fromkeys(paths)]
@@ -239,7 +241,7 @@ def screen() -> Iterator[Callable[[str], None]]:
     from rich.text import Text
 
     with Live(Text("…"), refresh_per_second=4) as view:
-        yield lambda now: view.update(Text(now, overflow="fold"))
+        yield lambda now: view.update(Text(printable(now), overflow="fold"))
 
 
 @click.command()
@@ -255,7 +257,8 @@ def screen() -> Iterator[Callable[[str], None]]:
 def status(
     path: str | None, sets: tuple[str, ...], stage: str | None, namespace: str | None, keep_watching: bool
 ) -> None:
-    """Say how far a recipe's job is and why it does not start; without RECIPE, a table of all jobs of recipe-runner.
+    """Show the progress of a recipe's job, and why it does not start. Without RECIPE, show a table of all jobs
+    of recipe-runner.
 
     The table holds speed and GPU memory beside what was planned, and says what was spent so far: in the currency of
     `limits.price_per_gpu_hour` where the recipe names it, else in GPU hours.
@@ -365,13 +368,13 @@ def _stages(cluster: Cluster, plan: Plan, only: str | None, path: str) -> None:
 @click.option("--node", type=click.IntRange(0), default=0, help="The machine, 0 for the master.", show_default=True)
 @click.option("--follow", "-f", is_flag=True, help="Go on until the job ends.")
 def logs(path: str, sets: tuple[str, ...], stage: str | None, node: int, follow: bool) -> None:
-    """Show the log of one of a job's machines, that of the previous container first where it was started again."""
+    """Print the log of one of a job's machines. After a restart, the previous container's log comes first."""
     plan = open_plan(path, sets)
     cluster = connect()
     job = job_at_work(cluster, plan, stage)
     # Beside the log, so that it can be piped on as it is.
     for text in elsewhere(job, path):
-        click.echo(text, err=True)
+        say(text, err=True)
     if follow:
         cluster, meta = cluster.once(), job["metadata"]
         watch.follow_log(cluster, lambda: cluster.get(job["kind"], meta["namespace"], meta["name"]), node, say)
@@ -379,7 +382,7 @@ def logs(path: str, sets: tuple[str, ...], stage: str | None, node: int, follow:
     for line in watch.whole_log(cluster, job, node):
         say(line)
     for reason in why(cluster, look(cluster, job)):
-        click.echo(reason, err=True)
+        say(reason, err=True)
     end("The log ends here for now.", "status", path)
 
 
@@ -390,7 +393,8 @@ def logs(path: str, sets: tuple[str, ...], stage: str | None, node: int, follow:
 @click.option("--to", metavar="DIR", help="Run folder to write to. Default: runs/NAME, where `recipe ask` looks.")
 @click.option("--all", "everything", is_flag=True, help="Checkpoints and prepared data too; they are large.")
 def fetch(path: str, sets: tuple[str, ...], stage: str | None, to: str | None, everything: bool) -> None:
-    """Bring a job's results from its claim: model, curves, answers, summary. Interrupted, it goes on where it was.
+    """Download a job's results from its claim: model, curves, answers, summary. An interrupted download
+    continues.
 
     A stage of several lies in a folder of its own below the run's.
     """
@@ -421,7 +425,7 @@ def fetch(path: str, sets: tuple[str, ...], stage: str | None, to: str | None, e
 @click.option("--yes", is_flag=True, help="End a job from another recipe file or machine of yours, without asking.")
 @take_over_option
 def stop(path: str, sets: tuple[str, ...], stage: str | None, yes: bool, taken: tuple[str, ...]) -> None:
-    """End a recipe's job and delete it. Results and checkpoints stay on the claim.
+    """Stop a recipe's job and delete it. Results and checkpoints stay on the claim.
 
     That is what is at work or not done yet, a stage or the gate after it; with --stage the stage and its gate. The driver of
     `submit --all` ends with it, and a run of Kubeflow Pipelines. A job from another person, machine or recipe file is ended
@@ -490,7 +494,7 @@ def _end(cluster: Cluster, plan: Plan, stage: str | None, ask: Callable[[Manifes
 @port_option(6006, "TensorBoard")
 @click.option("--no-browser", is_flag=True, help="Only say the address.")
 def open_tensorboard(path: str, sets: tuple[str, ...], port: int, no_browser: bool) -> None:
-    """Show the curves of all runs on a recipe's claim, until ^C."""
+    """Open TensorBoard with the curves of all runs on a recipe's claim, until ^C."""
     plan = open_plan(path, sets)
     cluster = connect()
     space = plan.site["namespace"]

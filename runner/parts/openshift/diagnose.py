@@ -1,7 +1,6 @@
 """Why a job or a server does not start, or ended: read from events, pod status and logs, said in words."""
 
 from collections.abc import Callable, Iterator
-from functools import cache
 
 from runner.catalog import troubles
 from runner.parts.jobs import code, kubernetes
@@ -9,11 +8,11 @@ from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import jobs
 from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.errors import TryAgain
-from runner.parts.openshift.status import FAILED, FINISHED, QUEUED, TAKEN, JobState, seconds, when
+from runner.parts.openshift.status import FAILED, FINISHED, QUEUED, SUSPENDED, TAKEN, JobState, seconds, when
 from runner.recipe import units
 
-# Given a pod's name, the end of its container's log, of the previous container's where it has been restarted.
-LogOf = Callable[[str], str]
+# Given a pod, the end of its container's log: that of the container that has ended badly, where one has.
+LogOf = Callable[[Manifest], str]
 
 # What a pod waits with whose image is not to be had.
 NO_IMAGE = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName")
@@ -30,16 +29,21 @@ GONE = "Its pods are gone, and their logs with them; `recipe fetch RECIPE` bring
 
 
 def log_reader(cluster: Cluster, space: str, container: str) -> LogOf:
-    """Reads the log of a container of that name; the previous one's where it has been restarted."""
+    """Reads the log of a container of that name. The one that runs now knows nothing of the one that ended before it."""
 
-    def read(pod: str) -> str:
+    def read(pod: Manifest) -> str:
+        before = any(_restarted(entry) for entry in jobs.containers_of(pod) if entry["name"] == container)
         try:
-            before = cluster.log(space, pod, container, previous=True, tail=TAIL)
-            return before or cluster.log(space, pod, container, tail=TAIL) or ""
+            return cluster.log(space, pod["metadata"]["name"], container, previous=before, tail=TAIL) or ""
         except TryAgain:
             return ""  # of a machine that does not answer
 
     return read
+
+
+def _restarted(entry: Manifest) -> bool:
+    """Whether the bad end of a container was before its present run."""
+    return bool(ends(entry)) and not (entry.get("state", {}).get("terminated") or {}).get("exitCode")
 
 
 def _told(said: str, place: str, otherwise: str, **words: str) -> str:
@@ -147,11 +151,24 @@ def reasons(state: JobState, log_of: LogOf) -> list[str]:
     if state.phase == FINISHED:
         return []
     said = [*queued(jobs.queue_of(state.job), state.workload), *_missing_pods(state), *_taken(state), *_ended(state)]
-    read = cache(log_of)
+    logs: dict[str, str] = {}
+
+    def read(pod: Manifest) -> str:
+        name = pod["metadata"]["name"]
+        logs[name] = logs[name] if name in logs else log_of(pod)
+        return logs[name]
+
     for pod in sorted((*state.replaced, *state.pods), key=lambda pod: _follows(pod, read)):
         said += _pod(state, pod, read)
     if state.phase == FAILED and not state.pods:
         said.append(GONE)
+    if state.phase == SUSPENDED:
+        kind, meta = state.job["kind"], state.job["metadata"]
+        spec = '{"runPolicy": {"suspend": false}}' if kind == "PyTorchJob" else '{"suspend": false}'
+        said.append(
+            f"It is suspended, and no queue resumes it. To resume it: `oc patch {kind.lower()} {meta['name']} --namespace "
+            f"{meta['namespace']} --type merge --patch '{{\"spec\": {spec}}}'`."
+        )
     if state.progress.hangs:
         ago, pace = units.duration(state.progress.silent or 0.0), units.speed(state.progress.pace or 0.0)
         said.append(
@@ -167,14 +184,14 @@ def reasons(state: JobState, log_of: LogOf) -> list[str]:
 def _follows(pod: Manifest, log_of: LogOf) -> bool:
     """Whether what ended a pod was mostly brought about by another one, whose words are then read first."""
     entries = [entry for entry in jobs.containers_of(pod) if entry["name"] in jobs.WORKING]
-    found = troubles.find(log_of(pod["metadata"]["name"]), troubles.LOG) if any(map(ends, entries)) else None
+    found = troubles.find(log_of(pod), troubles.LOG) if any(map(ends, entries)) else None
     return found is not None and found.trouble.follows
 
 
 def _missing_pods(state: JobState) -> Iterator[str]:
     """Why the operator has not made all pods; the job itself then shows nothing at all."""
     there, wanted = len(state.pods), jobs.machines(state.job)
-    if there >= wanted or state.ended or state.phase == QUEUED:
+    if there >= wanted or state.ended or state.phase in (QUEUED, SUSPENDED):
         return
     if why := unmade_pod(state.events, LESS, "Render the recipe again with this version, and submit it again."):
         yield f"{f'Only {there} of {wanted} pods are made' if there else 'No pods are made'}: {why}"
@@ -262,22 +279,23 @@ def _end(state: JobState, pod: Manifest, entry: Manifest, ended: Manifest, log_o
     """How a container has ended, and why."""
     if ended.get("reason") == "OOMKilled":
         return f"used up its main memory{again(entry)}. {_memory(pod, state.job)} {MORE_MEMORY}"
-    if ended.get("message"):
+    if said := "\n".join(troubles.spoken(ended.get("message", ""))):
         # The pod's own last words: a gate's table, or why a stage does not start.
-        return f"ended{again(entry)}. It said: {ended['message'].strip()}"
-    return f"ended with exit code {ended['exitCode']}{again(entry)}. {_of_log(state, pod, log_of)}".strip()
+        return f"ended{again(entry)}. It said: {said}"
+    gone = "Its log is gone." if _restarted(entry) and not log_of(pod) else ""
+    return f"ended with exit code {ended['exitCode']}{again(entry)}. {gone or _of_log(state, pod, log_of)}".strip()
 
 
 def _of_log(state: JobState, pod: Manifest, log_of: LogOf) -> str:
     """What a pod's last words mean. Who came late to what all do together, all logs say together."""
-    text = log_of(pod["metadata"]["name"])
+    text = log_of(pod)
     plan = troubles.planned(jobs.foreseen(state.job, "gpu-memory"))
     found = troubles.find(text, troubles.LOG, plan=plan)
     if found is None:
         said = troubles.last_error(text, whatever=True)
         return f"It said: {said}" if said else ""
     if found.trouble.reads == "ranks":
-        together = "\n".join(log_of(other["metadata"]["name"]) for other in state.pods)
+        together = "\n".join(map(log_of, state.pods))
         world = str(jobs.gpus(state.job)) if len(state.pods) == jobs.machines(state.job) else ""
         found = found.trouble.found_in(together, {"world_size": world}) or found
     return found.with_line

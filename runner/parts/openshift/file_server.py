@@ -5,6 +5,7 @@ Other pods may reach its port too; only the secret word in the address keeps the
 older images have it too.
 """
 
+import fcntl
 import hashlib
 import json
 import os
@@ -13,7 +14,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from hmac import compare_digest
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
@@ -83,7 +86,7 @@ def state(root: Path, files: Mapping[str, tuple[int, str]], sign: Callable[[], N
 
 def _there(file: Path, size: int, expected: str, sign: Callable[[], None]) -> int:
     half = partial(file, expected)
-    if half.is_file():
+    with suppress(FileNotFoundError):  # of two commands that send the same file, the other one has just completed it
         if (came := half.stat().st_size) < size:
             return came
         if digest(half, sign) == expected:
@@ -103,8 +106,10 @@ def take(root: Path, pieces: Iterable[Piece], body: IO[bytes]) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         data = body.read(piece.length)
         with half.open("ab") as out:
-            if out.tell() != piece.offset or len(data) != piece.length:
-                raise ValueError(f"{piece.path} has {out.tell()} bytes, and what came begins at {piece.offset}")
+            # Another command may send the same file, through a pod of its own.
+            fcntl.flock(out, fcntl.LOCK_EX)
+            if (there := out.seek(0, os.SEEK_END)) != piece.offset or len(data) != piece.length:
+                raise ValueError(f"{piece.path} has {there} bytes, and what came begins at {piece.offset}")
             out.write(data)
 
 
@@ -113,7 +118,7 @@ def keep_only(root: Path, names: Iterable[str]) -> None:
     kept = {inside(root, name) for name in names}
     for file in root.rglob("*"):
         if file.is_file() and file.resolve() not in kept:
-            file.unlink()
+            file.unlink(missing_ok=True)
 
 
 def handler(root: Path, word: str, writes: bool = False) -> type[BaseHTTPRequestHandler]:
@@ -134,7 +139,7 @@ def handler(root: Path, word: str, writes: bool = False) -> type[BaseHTTPRequest
         def do_GET(self) -> None:
             given, _, rest = unquote(urlsplit(self.path).path).lstrip("/").partition("/")
             verb, _, name = rest.partition("/")
-            if given != word:
+            if not compare_digest(given.encode(), word.encode()):
                 self.send_error(403)
             elif verb == "list":
                 self._answer(json.dumps(listing(root)).encode())
@@ -146,7 +151,7 @@ def handler(root: Path, word: str, writes: bool = False) -> type[BaseHTTPRequest
         def do_POST(self) -> None:
             given, _, verb = unquote(urlsplit(self.path).path).lstrip("/").partition("/")
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            if given != word or not writes:
+            if not compare_digest(given.encode(), word.encode()) or not writes:
                 self.send_error(403)
                 return
             try:

@@ -164,6 +164,7 @@ class _Helper:
         """Raises Stop where a claim is missing: the pod would wait for ever."""
         for claim in claims:
             if self.cluster.get("PersistentVolumeClaim", self.space, claim) is None:
+                self.cluster.require_namespace(self.space)
                 raise Stop(
                     f"There is no claim `{claim}` in `{self.space}`, and so nothing lies on it.",
                     "Send the recipe: `recipe submit`. Or correct `openshift.namespace` or `openshift.claims`.",

@@ -123,10 +123,14 @@ def ours(cluster: Cluster, plan: Plan) -> Manifests:
 
 
 def everyone(cluster: Cluster, namespace: str, labels: dict[str, str] | None = None) -> Manifests:
-    """Every job of a namespace that recipe-runner has rendered, with these labels besides."""
+    """Every job of a namespace that recipe-runner has rendered, with these labels besides. Raises Stop where there is no
+    such namespace."""
     labels = {"app.kubernetes.io/managed-by": "recipe-runner"} | (labels or {})
     # Items of a list do not say what they are.
-    return [{"kind": kind, **job} for kind in POD_LABEL for job in cluster.list(kind, namespace, labels)]
+    there = [{"kind": kind, **job} for kind in POD_LABEL for job in cluster.list(kind, namespace, labels)]
+    if not there:
+        cluster.require_namespace(namespace)
+    return there
 
 
 def existing(cluster: Cluster, plan: Plan, stage: Stage, of_gate: bool = False) -> Manifests:
@@ -309,7 +313,7 @@ def delete(cluster: Cluster, there: Manifest, deleted: list[str]) -> None:
     kind, meta = there["kind"], there["metadata"]
     cluster.delete(kind, meta["namespace"], meta["name"], meta["uid"])
     deleted.append(named(there))
-    gone(cluster, kind, meta["namespace"], meta["name"])
+    gone(cluster, kind, meta["namespace"], meta["name"], meta["uid"])
 
 
 def gone(cluster: Cluster, kind: str, namespace: str, name: str, uid: str = "") -> None:

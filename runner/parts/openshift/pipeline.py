@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import yaml
 
+from runner.catalog import troubles
 from runner.entrypoints.stage import ON_CLUSTER
 from runner.parts.jobs import batch, kubernetes
 from runner.parts.jobs.kubernetes import Manifest
@@ -231,7 +232,7 @@ def last_words(cluster: Cluster, job: Manifest, part: str) -> list[str]:
             if entry["name"] == part and end.get("reason") == "OOMKilled":
                 return [f"Its pod used up its main memory before it had measured anything. {MORE_MEMORY}"]
         if text := cluster.log(meta["namespace"], pod["metadata"]["name"], part, tail=40):
-            return text.strip().splitlines()
+            return troubles.spoken(text)
     return []
 
 

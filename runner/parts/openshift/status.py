@@ -18,8 +18,9 @@ from runner.trainer import records
 from runner.trainer.records import EarlyStop
 
 # A job's phases, in the order in which it goes through them.
-QUEUED, WAITING, PULLING, AGAIN, PREPARING, STARTING, TRAINING, MEASURING, WALKING, FINISHED, FAILED = (
+QUEUED, SUSPENDED, WAITING, PULLING, AGAIN, PREPARING, STARTING, TRAINING, MEASURING, WALKING, FINISHED, FAILED = (
     "queued",
+    "suspended",
     "waiting for machines",
     "getting image and code",
     "starting again after a failure",
@@ -66,8 +67,10 @@ class JobState:
 
     @property
     def running(self) -> int:
-        """How many of its machines run."""
-        return sum(jobs.phase_of(pod) == "Running" for pod in self.pods)
+        """How many of its machines run. One whose container has ended, and waits to be started again, does not."""
+        up = [pod for pod in self.pods if jobs.phase_of(pod) == "Running"]
+        idle = {"waiting", "terminated"}
+        return len(up) - sum(any(idle & set(entry.get("state", {})) for entry in _working(pod)) for pod in up)
 
 
 def look(cluster: Cluster, job: Manifest) -> JobState:
@@ -82,9 +85,12 @@ def look(cluster: Cluster, job: Manifest) -> JobState:
     known, unread = JobProgress(), ""
     if phase == TRAINING:
         try:
-            known = progress(first_log(cluster, job, pods, stamped=True), _started(pods[0]), cluster.now())
+            # A machine that has started since, in place of another or again, takes all back to the last checkpoint.
+            started = max(filter(None, map(_started, pods)), default=None)
+            known = progress(first_log(cluster, job, pods, stamped=True), started, cluster.now())
+            again = known.again or any(entry.get("restartCount") for pod in pods for entry in _working(pod))
             # Of a long log without a step in its end nobody knows more than that it is at work.
-            phase = STARTING if known.begins else TRAINING
+            phase = TRAINING if not known.begins else AGAIN if again else STARTING
         except TryAgain as silence:
             # The machine of one pod may not answer while all else does.
             unread = silence.text.splitlines()[0]
@@ -111,15 +117,16 @@ def _phase(job: Manifest, pods: Manifests, workload: Manifest | None) -> str:
         return end
     suspended = job["spec"].get("suspend") or job["spec"].get("runPolicy", {}).get("suspend")
     if suspended or (workload is not None and not jobs.holds(workload, "Admitted")):
-        return QUEUED
+        return QUEUED if workload or jobs.queue_of(job) else SUSPENDED
     phases = [jobs.phase_of(pod) for pod in pods]
     states = [entry.get("state", {}) for pod in pods for entry in jobs.containers_of(pod)]
+    died = any((state.get("terminated") or {}).get("exitCode") for state in states)
     waits_for = {state.get("waiting", {}).get("reason") for state in states}
     if len(pods) < jobs.machines(job) or "Pending" in phases:
         before = [entry for pod in pods for entry in jobs.containers_of(pod, before=True)]
         clones = any(entry["name"] == code.CONTAINER and "running" in entry.get("state", {}) for entry in before)
         return PULLING if "ContainerCreating" in waits_for or clones else WAITING
-    if "Failed" in phases or "CrashLoopBackOff" in waits_for:
+    if died or "Failed" in phases or "CrashLoopBackOff" in waits_for:
         return AGAIN
     if job["kind"] != "Job":
         return TRAINING
@@ -150,17 +157,19 @@ def _former(made_by: Manifests) -> Callable[[Manifest], bool]:
 @dataclass(frozen=True)
 class JobProgress:
     """How far training is. latest: its last line, of a step or of its beginning, None before it begins; pace: seconds a
-    step; silent: seconds since the last step; None where unknown. whole: whether the log is read from its beginning."""
+    step; silent: seconds since the last step; None where unknown. whole: whether the log is read from its beginning;
+    again: whether there are steps of before the last start of a machine."""
 
     latest: Mapping[str, Any] | None = None
     pace: float | None = None
     silent: float | None = None
     whole: bool = True
+    again: bool = False
 
     @property
     def begins(self) -> bool:
         """Whether the process has not come to training yet."""
-        return self.latest is None and self.whole
+        return self.latest is None and (self.whole or self.again)
 
     @property
     def seconds_left(self) -> float | None:
@@ -194,15 +203,16 @@ def early_stop(cluster: Cluster, job: Manifest) -> EarlyStop | None:
 
 def progress(text: str, started: datetime | None, now: datetime) -> JobProgress:
     """How far training is, by the end of a log whose lines begin with their times. The pace is that between its first
-    and last step, else since the container started."""
+    and last step, else since all machines have started; what is older than that start is of the time before."""
     seen: list[tuple[datetime | None, Mapping[str, Any]]] = []
     for line in text.splitlines():
         seen += [
             (_time(line), event) for event in child_process.events(line) if event.get("event") in ("begin", "step")
         ]
     whole = text.count("\n") < TAIL
+    before, seen = seen, [(at, event) for at, event in seen if not (at and started and at < started)]
     if not seen:
-        return JobProgress(whole=whole)
+        return JobProgress(whole=whole, again=bool(before))
     # What a checkpoint was before counts from the last beginning on.
     begin = max((place for place, (_, event) in enumerate(seen) if event["event"] == "begin"), default=0)
     seen = seen[begin:]
@@ -233,8 +243,13 @@ def seconds(start: str | None, now: datetime, end: str | None = None) -> float:
     return max(0.0, (last - datetime.fromisoformat(start)).total_seconds()) if start else 0.0
 
 
+def _working(pod: Manifest) -> Manifests:
+    """The containers that do a pod's work."""
+    return [entry for entry in jobs.containers_of(pod) if entry["name"] in jobs.WORKING]
+
+
 def _started(pod: Manifest) -> datetime | None:
-    for entry in jobs.containers_of(pod):
+    for entry in _working(pod):
         if at := entry.get("state", {}).get("running", {}).get("startedAt"):
             return datetime.fromisoformat(at)
     return None

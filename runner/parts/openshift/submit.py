@@ -218,6 +218,11 @@ class _Sender:
         queue = sent.plan.site.get("queue")
         if queue and self.cluster.get("LocalQueue", sent.namespace, queue) is None:
             known = [entry["metadata"]["name"] for entry in self.cluster.list("LocalQueue", sent.namespace)]
+            if not known and not self.cluster.knows("LocalQueue", sent.namespace):
+                raise Stop(
+                    f"This cluster has no Kueue, and so no queue `{queue}`.",
+                    "Delete `openshift.queue`; or ask the cluster's admin to install Kueue.",
+                )
             raise Stop(
                 f"There is no queue `{queue}` in the namespace `{sent.namespace}`.",
                 f"Its queues: {', '.join(known)}. Change `openshift.queue`."
@@ -313,7 +318,8 @@ def post(cluster: Cluster, sent: Sent, owner: Owner, tell: Tell) -> None:
         tell(f"{jobs.named(sent.job)} in `{sent.namespace}`")
     else:
         there = cluster.get(sent.kind, sent.namespace, sent.name)
-        if there is None or len({jobs.annotation(job, pipeline.CONTENT) for job in (there, sent.job)}) > 1:
+        made_from = [job and (jobs.key(job) or jobs.annotation(job, pipeline.CONTENT)) for job in (there, sent.job)]
+        if made_from[0] != made_from[1]:
             raise Stop(
                 f"Someone else sent another {jobs.named(sent.job)} a moment ago.",
                 "`recipe status RECIPE` shows it; submit again to replace it.",

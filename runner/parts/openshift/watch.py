@@ -195,27 +195,36 @@ def ordinal(number: int) -> str:
 
 
 def gpu_hours(state: JobState, now: datetime | None = None) -> float:
-    """How long GPUs were held: by each pod from its start to its end; by a job whose pods are gone, all its GPUs from
-    its start to its end. Replaced pods that are gone are not counted."""
-    pods = [*state.replaced, *state.pods]
-    if not pods:
-        status = state.job.get("status", {})
-        # The last condition came about at its end.
-        changed = [each.get("lastTransitionTime") or "" for each in jobs.conditions_of(state.job)]
-        end = status.get("completionTime") or (max(changed, default="") if state.ended else None)
-        held = [(jobs.gpus(state.job), status.get("startTime"), end)] if end or not state.ended else []
-    else:
-        held = [(jobs.gpus_of(pod["spec"]), pod.get("status", {}).get("startTime"), _end_of(pod)) for pod in pods]
-    return sum(count * seconds(start, now or state.now, end) for count, start, end in held) / 3600
+    """How long GPUs were held: by each pod from its start to its end; by pods before a preemption as long as Kueue had
+    admitted them; by a job that has ended and lost its pods, all its GPUs from its start to its end. What waits or is
+    suspended holds none. Replaced pods that are gone are not counted."""
+    pods, status = [*state.replaced, *state.pods], state.job.get("status", {})
+    held = [(jobs.gpus_of(pod["spec"]), pod.get("status", {}).get("startTime"), _end_of(pod)) for pod in pods]
+    seen = {each["type"]: each for each in jobs.conditions_of(state.job)}
+    never_ran = ("Created" in seen and "Running" not in seen) or jobs.holds(state.job, "Suspended")
+    if state.ended and not pods and not never_ran:
+        end = status.get("completionTime") or _last_change(state.job)
+        # An operator begins anew with the start after a suspension.
+        held = [(jobs.gpus(state.job), status.get("startTime"), end)]
+    admitted = (state.workload or {}).get("status", {})
+    # With a slip of the pen before v1beta2.
+    names = ("accumulatedPastExecutionTimeSeconds", "accumulatedPastExexcutionTimeSeconds")
+    before = jobs.gpus(state.job) * max(admitted.get(name) or 0 for name in names)
+    return (before + sum(count * seconds(start, now or state.now, end) for count, start, end in held)) / 3600
+
+
+def _last_change(manifest: Manifest) -> str | None:
+    return max((str(each.get("lastTransitionTime", "")) for each in jobs.conditions_of(manifest)), default=None)
 
 
 def _end_of(pod: Manifest) -> str | None:
-    """When the last container of a pod has ended; None while it runs."""
-    status = pod.get("status", {})
+    """When the last container of a pod has ended, or the pod was taken off its machine; None while it runs."""
+    status, going = pod.get("status", {}), pod["metadata"].get("deletionTimestamp")
     if status.get("phase") not in ("Succeeded", "Failed"):
-        return None
-    entries = [entry.get("state", {}).get("terminated") or {} for entry in status.get("containerStatuses") or []]
-    return max((str(end["finishedAt"]) for end in entries if end.get("finishedAt")), default=status.get("startTime"))
+        return going and str(going)
+    entries = [entry.get("state", {}).get("terminated") or {} for entry in jobs.containers_of(pod)]
+    ends = [str(end["finishedAt"]) for end in entries if end.get("finishedAt")]
+    return max(ends, default=_last_change(pod) or status.get("startTime"))
 
 
 class NotYet(Stop):

@@ -113,7 +113,7 @@ def clean(corpus: Corpus, folder: Path, where: Cleaning) -> CleaningReport:
     report.key, report.seconds = key, round(time.monotonic() - started, 1)
     if not report.kept:
         lines = "\n".join(report.lines())
-        raise Stop(f"Cleaning has left no text at all.\n{lines}", "Look at `data` in the recipe, and at the text.")
+        raise Stop(f"Cleaning left no text at all.\n{lines}", "Check `data` in the recipe, and the text.")
     lost = sum(report.dropped.get(REASONS[reason], 0) for reason in ("bad_line", "no_text"))
     require_few(lost, report.documents_in, corpus.max_lost_share, report.lines())
     # What is on record holds no more once its text is touched.

@@ -103,8 +103,8 @@ class Slurm(Executor):
         self.cleaning, self.tasks = cleaning, tasks
         if not shutil.which("sbatch") or not shutil.which("squeue"):
             raise Stop(
-                "Cleaning is to run on Slurm, and this machine has no `sbatch` and `squeue`.",
-                "Run the command where Slurm's commands are, or write `data.cleaning.executor: local`.",
+                "Cleaning should run on Slurm, but this machine has no `sbatch` and `squeue`.",
+                "Run the command on a machine with Slurm's commands, or write `data.cleaning.executor: local`.",
             )
         if "SLURM_ARRAY_TASK_ID" in os.environ:
             raise Stop(
@@ -135,8 +135,8 @@ class Slurm(Executor):
                 executor.run()
             except subprocess.CalledProcessError as error:
                 raise Stop(
-                    f"Slurm did not take the cleaning step `{name}` (exit {error.returncode}).",
-                    "What it said is in the stage's log; look at `data.cleaning` in the recipe.",
+                    f"Slurm refused the cleaning step `{name}` (exit {error.returncode}).",
+                    "Its message is in the stage's log. Check `data.cleaning` in the recipe.",
                 ) from None
             job = executor.job_id
             write_json(note, {"job": job})
@@ -166,14 +166,14 @@ class Ray(Executor):
             import ray
         except ImportError:
             raise Stop(
-                "Cleaning is to run on Ray, and the package is not installed.",
-                'Install the one that your cluster has: pip install "ray[default]", or write `data.cleaning.executor: local`.',
+                "Cleaning should run on Ray, but the package is not installed.",
+                'Install the version of your cluster: pip install "ray[default]". Or write `data.cleaning.executor: local`.',
             ) from None
         try:
             ray.init(address=cleaning.address, ignore_reinit_error=True, log_to_driver=False)
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise Stop(
-                f"No cluster of Ray answers: {str(error).splitlines()[0]}", "Look at `data.cleaning.address`."
+                f"No Ray cluster answers: {str(error).splitlines()[0]}", "Look at `data.cleaning.address`."
             ) from None
 
     def run(self, name: str, pipeline: list[PipelineStep], tasks: int, logs: Path) -> None:
@@ -240,6 +240,6 @@ def _seconds(text: str | None) -> int | None:
 
 def _undone(name: str, undone: list[int], executor: Any, logs: str) -> Stop:
     return Stop(
-        f"The cleaning step `{name}` has ended with {len(undone):,} of {executor.world_size:,} tasks undone.",
-        f"Their logs are in `{logs}`; the same command tries the undone ones again.",
+        f"The cleaning step `{name}` has ended with {len(undone):,} of {executor.world_size:,} tasks not done.",
+        f"Their logs are in `{logs}`. The same command tries them again.",
     )

@@ -39,7 +39,7 @@ def stands_in(recipe: Recipe, folder: Path) -> Mapping[str, object]:
 def _data(recipe: Recipe, data: str | None) -> Iterator[Override]:
     """Each section's sample in place of its data, so that nothing is downloaded."""
     if data and not Path(data).is_file():
-        raise Stop(Problem(data, 0, 0, "There is no such file.", "Name a data file behind `--data`."))
+        raise Stop(Problem(data, 0, 0, "This file does not exist.", "Name a data file after `--data`."))
     for home, section in recipe.data_sections:
         if data and home == ("data",):
             yield from overrides.from_data_option(data)
@@ -137,5 +137,5 @@ def _fell(name: str, first: float | None, last: float | None) -> None:
     if first is None or last is None or not last < first:
         raise Stop(
             f"The rehearsal of {name} did not learn: the validation loss went from {first} to {last}.",
-            "Look at the data, and at the stage's log.",
+            "Check the data, and the stage's log.",
         )

@@ -43,20 +43,22 @@ def shape(recipe: Recipe) -> Iterator[Problem]:
     """Heads that divide each other, and a tokenizer that fits the embedding."""
     model, tokenizer = recipe.model, recipe.tokenizer
     if model.hidden_size % model.attention_heads:
-        message = f"`hidden_size` {model.hidden_size:,} cannot be shared by {model.attention_heads} heads."
+        message = f"`hidden_size` {model.hidden_size:,} cannot be divided by {model.attention_heads} heads."
         hint = "Choose a count that divides it."
         yield recipe.problem("model.attention_heads", message, hint)
     elif model.hidden_size // model.attention_heads % 2:
-        message = f"Heads of {model.hidden_size // model.attention_heads} numbers are odd, and rotary positions turn them in pairs."
-        hint = "Choose a count that makes their size even; 64 and 128 are usual, and quickest."
+        message = f"Heads have an odd size, {model.hidden_size // model.attention_heads}, but rotary positions rotate pairs of numbers."
+        hint = "Choose a count that makes their size even; 64 and 128 are usual, and fastest."
         yield recipe.problem("model.attention_heads", message, hint)
     if model.attention_heads % model.key_value_heads:
-        message = f"{model.attention_heads} attention heads cannot share {model.key_value_heads} key and value heads."
+        message = (
+            f"{model.attention_heads} attention heads cannot be divided by {model.key_value_heads} key and value heads."
+        )
         hint = "Choose a count that divides `attention_heads`."
         yield recipe.problem("model.key_value_heads", message, hint)
     if not tokenizer.base and tokenizer.vocabulary > model.vocabulary:
         message = (
-            f"The tokenizer has {tokenizer.vocabulary:,} entries, and the embedding has rows for {model.vocabulary:,}."
+            f"The tokenizer has {tokenizer.vocabulary:,} entries, but the embedding has {model.vocabulary:,} rows."
         )
         hint = "Lower `tokenizer.vocabulary`, or raise `model.vocabulary`."
         yield recipe.problem("tokenizer.vocabulary", message, hint)
@@ -67,7 +69,7 @@ def fp8_gpu(recipe: Recipe) -> Iterator[Problem]:
     gpu = catalog.gpu(recipe.machines.gpu)
     for home in ("model", *FP8_STAGES):
         if recipe.settings[home].get("precision") == "fp8" and gpu and not gpu.fp8:
-            message = f"{gpu.title} cannot do `fp8`; it takes compute capability 9.0, and this GPU has {gpu.compute_capability}."
+            message = f"{gpu.title} does not support `fp8`. It needs compute capability 9.0, and this GPU has {gpu.compute_capability}."
             hint = f"Write `precision: {gpu.precision(fp16=False)}`, or `auto`."
             yield recipe.problem((home, "precision"), message, hint)
 
@@ -119,7 +121,7 @@ def context(recipe: Recipe) -> Iterator[Problem]:
     for stage in AFTER:
         section = recipe.settings.get(stage)
         if section and section.sequence_len > most:
-            message = f"The model reads at most {most:,} tokens, and `sequence_len` is {section.sequence_len:,}."
+            message = f"The model reads at most {most:,} tokens, but `sequence_len` is {section.sequence_len:,}."
             hint = f"Write at most {most}."
             yield recipe.problem((stage, "sequence_len"), message, hint)
 
@@ -134,17 +136,14 @@ def documents(recipe: Recipe) -> Iterator[Problem]:
     # A document of 1,000 tokens is a long one on the web.
     tokens = sum(length.tokens(common.effective_batch_size(recipe, pretrain)) for length in curriculum(recipe))
     if (limit := data.get("limit")) and limit * 1000 * MOST_TIMES < tokens:
-        message = (
-            f"{pretrain.steps:,} steps read {tokens:,} tokens, and {limit:,} documents have about {limit * 1000:,}: each would be "
-            f"read some {tokens // (limit * 1000):,} times."
-        )
+        message = f"{pretrain.steps:,} steps read {tokens:,} tokens, but {limit:,} documents have about {limit * 1000:,}. Each would be read about {tokens // (limit * 1000):,} times."
         hint = "Raise `limit`, or lower `pretrain.steps`; up to 4 times is usual."
         yield recipe.note("data.limit", message, hint)
 
 
 def one_vocabulary(recipe: Recipe) -> Iterator[Problem]:
     if recipe.tokenizer.base and recipe.document.lookup(("tokenizer", "vocabulary")) is not None:
-        message = f"`vocabulary` means nothing beside `base`: the tokenizer `{recipe.tokenizer.base}` has its own."
+        message = f"`vocabulary` has no effect with `base`: the tokenizer `{recipe.tokenizer.base}` has its own."
         hint = "Delete one of the two lines."
         yield recipe.note("tokenizer.vocabulary", message, hint)
 
@@ -152,8 +151,8 @@ def one_vocabulary(recipe: Recipe) -> Iterator[Problem]:
 def packed_words(recipe: Recipe) -> Iterator[Problem]:
     """The tokenizer that packed files were made with is named."""
     if recipe.data.packed and not recipe.tokenizer.base:
-        message = "Packed files hold token numbers, and the recipe does not say whose."
-        hint = "Name the tokenizer they were made with under `tokenizer.base`."
+        message = "Packed files contain token numbers, but the recipe does not name their tokenizer."
+        hint = "Name the tokenizer of these files under `tokenizer.base`."
         yield recipe.problem("data.packed", message, hint)
 
 
@@ -170,7 +169,7 @@ def packed_files(recipe: Recipe) -> Iterator[Problem]:
     missing = [file.name for file in expected if not file.is_file()]
     if missing:
         message = f"`{folder}` lacks {listed(missing)}."
-        hint = "Paths start from the recipe's own folder; every context length needs both files."
+        hint = "Paths start at the recipe's folder. Every context length needs both files."
         yield recipe.problem("data.packed", message, hint)
     for file, length in expected.items():
         if file.is_file() and (wrong := _no_blocks(file, length)):
@@ -187,11 +186,11 @@ def _no_blocks(file: Path, length: int) -> str:
             header = ast.literal_eval(content.read(size).decode("latin1"))
         kind, shape = header["descr"], tuple(header["shape"])
     except (OSError, ValueError, SyntaxError, KeyError, TypeError, IndexError):
-        return "is no array of NumPy."
+        return "is not a NumPy array."
     if not isinstance(kind, str) or kind[1:2] not in ("i", "u"):
-        return f"holds `{kind}`, and token numbers are whole numbers."
+        return f"contains `{kind}`, but token numbers are whole numbers."
     if len(shape) != 2 or shape[1] != length or not shape[0]:
-        return f"is an array {shape}, and must be (blocks, {length})."
+        return f"is an array {shape}, but must be (blocks, {length})."
     return ""
 
 
@@ -208,7 +207,7 @@ def cleaning(recipe: Recipe) -> Iterator[Problem]:
     # What is written, without defaults; one that says what holds anyhow, as `recipe show` prints them, misleads nobody.
     for setting, value in (recipe.document.lookup(("data", "cleaning")) or {}).items():
         if setting not in ("executor", *NEEDS[name], *KNOWS[name]) and value != IDLE.get(setting):
-            message = f"`{setting}` means nothing to `executor: {name}`."
+            message = f"`{setting}` has no effect with `executor: {name}`."
             hint = "Delete the line, or name the executor that it is for."
             yield recipe.problem(("data", "cleaning", setting), message, hint, key=True)
     if name == "pods" and section.pods and section.tasks and section.tasks < section.pods:
@@ -216,7 +215,7 @@ def cleaning(recipe: Recipe) -> Iterator[Problem]:
         hint = f"Write at least {section.pods}, or delete the line."
         yield recipe.problem("data.cleaning.tasks", message, hint)
     if name == "pods" and "openshift" not in recipe.settings:
-        message = "Pods are those of a cluster, and the recipe has no section `openshift`."
+        message = "Pods run on a cluster, but the recipe has no section `openshift`."
         hint = "Write `executor: local`, or add the section."
         yield recipe.problem("data.cleaning.executor", message, hint)
 
@@ -230,7 +229,7 @@ def stage_job_names(recipe: Recipe) -> Iterator[Problem]:
     longest = max((f"{name}-{stage}" for stage in stage_names(recipe)), key=len)
     most = longest_job_name(recipe.machines.nodes)
     if len(longest) > most:
-        message = f"The job `{longest}` of a stage would have a name of {len(longest)} characters, and the cluster allows {most}."
+        message = f"The job `{longest}` of a stage would have a name of {len(longest)} characters, but the cluster allows {most}."
         hint = f"Shorten `{name}`."
         yield recipe.problem(("openshift", "job_name") if site.job_name else ("name",), message, hint)
 

@@ -131,8 +131,8 @@ def tokenizer_for(chosen: Tokenizer, texts: Callable[[], Iterable[str]], folder:
         tokenizer = tokenizers.train(texts(), folder, None, catalog.chat_template("chatml"), chosen.vocabulary)
     if len(tokenizer) > chosen.most:
         raise Stop(
-            f"The tokenizer has {len(tokenizer):,} entries, and the embedding has rows for {chosen.most:,}.",
-            "Take a smaller tokenizer, or raise `model.vocabulary`.",
+            f"The tokenizer has {len(tokenizer):,} entries, but the embedding has {chosen.most:,} rows.",
+            "Use a smaller tokenizer, or raise `model.vocabulary`.",
         )
     return tokenizer
 
@@ -188,7 +188,7 @@ def pack(
                 raise Stop(
                     f"The {'validation' if split == 'validation' else 'training'} text of length {length:,} has "
                     f"{counts.tokens:,} tokens, too few for one block.",
-                    "Give more text, raise `data.validation_share`, or shorten the blocks.",
+                    "Add more text, raise `data.validation_share`, or shorten the blocks.",
                 )
     return report
 
@@ -237,17 +237,17 @@ def take_packed(source: Path, lengths: Iterable[int], tokenizer: Any, out: Path)
             try:
                 array = np.load(file, mmap_mode="r", allow_pickle=False)
             except (OSError, ValueError):
-                raise Stop(f"`{file}` is no array of NumPy.", "Write it with numpy.save, a block a row.") from None
+                raise Stop(f"`{file}` is not a NumPy array.", "Write it with numpy.save, a block a row.") from None
             if array.ndim != 2 or array.shape[1] != length or not len(array) or array.dtype.kind not in "iu":
                 raise Stop(
-                    f"`{file}` is an array {array.shape} of {array.dtype}, and must hold whole numbers (blocks, {length}).",
+                    f"`{file}` is an array {array.shape} of {array.dtype}, but must contain whole numbers (blocks, {length}).",
                     "Write one block a row.",
                 )
             highest = max(int(array[start : start + 65536].max()) for start in range(0, len(array), 65536))
             if highest >= len(tokenizer):
                 raise Stop(
-                    f"`{file}` holds the token {highest:,}, and the tokenizer has {len(tokenizer):,} entries.",
-                    "Name the tokenizer that the file was made with under `tokenizer.base`.",
+                    f"`{file}` contains the token {highest:,}, but the tokenizer has {len(tokenizer):,} entries.",
+                    "Name the tokenizer of this file under `tokenizer.base`.",
                 )
             out.mkdir(parents=True, exist_ok=True)
             link = out / file.name
@@ -398,7 +398,7 @@ def init(weights: FirstWeights, tell: Tell) -> None:
     model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, weights.dtype))
     count = sum(parameter.numel() for parameter in model.parameters())
     if count != weights.parameters:
-        raise Stop(f"The model has {count:,} parameters, and the recipe makes {weights.parameters:,}.")
+        raise Stop(f"The model has {count:,} parameters, but the recipe makes {weights.parameters:,}.")
     with replacing_folder(Path(weights.out)) as partial:
         model.save_pretrained(str(partial))
         tokenizer.save_pretrained(str(partial))

@@ -56,15 +56,15 @@ def show_rows(recipe: Recipe, place: Place, count: int, say: Tell) -> Iterator[s
     Raises Stop for images, and where the tokenizer is neither here nor on the hub."""
     trained = [stage for stage in translate(recipe, place).stages if stage.engine == "axolotl"]
     if not trained:
-        raise Stop(f"`{recipe.name}` trains on images; there are no tokens to show.", "Leave out `--show`.", code=2)
+        raise Stop(f"`{recipe.name}` trains on images, so there are no tokens to show.", "Leave out `--show`.", code=2)
     made = Path(place.data_dir, "tokenizer")
     if not made.is_dir():
         named = common.tokenizer(recipe, place)
         revision = None if Path(named.base).is_dir() else named.revision
         if tokenizers.load(named.base, revision, named.trust_remote_code) is None:
             raise Stop(
-                f"The tokenizer of `{named.base}` cannot be had here, and without it there are no tokens to show.",
-                "Check the network and your access; or `recipe rehearse` shows these rows in the tokens of a tiny model.",
+                f"The tokenizer of `{named.base}` is not available, so there are no tokens to show.",
+                "Check the network and your access. Or run `recipe rehearse`, which shows these rows with the tokens of a tiny model.",
             )
     for stage in trained:
         say(f"{stage.name}: what is trained")
@@ -81,7 +81,7 @@ def shown(folder: str, whole: bool = False) -> Iterable[list[Styled]]:
 # Tokens to show of a long stretch: the first and the last.
 FIRST, LAST = 14, 8
 EXPLAINED = (
-    "tokens with · between them; the model learns what is trained, only sees what is seen, and never has what is cut"
+    "tokens, separated by ·; the model learns the trained ones, only reads the seen ones, and never gets the cut ones"
 )
 
 
@@ -105,7 +105,7 @@ def lines(proof: Proof, whole: bool = False) -> Iterator[list[Styled]]:
         yield [("", f"proven in {proof.seconds:.0f} s:")]
         yield from ([("", f"  {what}")] for what in _held(proof))
     for question in proof.asked:
-        yield [("", f"  note: the question «{question}» is asked later and stands in the training rows")]
+        yield [("", f"  note: the question «{question}» is asked later, and is also in the training rows")]
     for note in proof.notes:
         yield [("", f"  note: {note}")]
 
@@ -119,13 +119,13 @@ def _joined(tokens: Sequence[str], whole: bool) -> str:
 
 def _held(proof: Proof) -> Iterator[str]:
     if proof.kind == "images":
-        yield f"of {proof.judged:,} images that are measured none is one of the {proof.rows:,} training images"
+        yield f"none of {proof.judged:,} measured images is one of the {proof.rows:,} training images"
         return
     of = f"{proof.judged:,} of {proof.rows:,} rows" if proof.judged < proof.rows else f"{proof.rows:,} rows"
     if proof.kind == "text":
-        yield f"{of} are trained whole"
+        yield f"{of} are trained completely"
     else:
-        yield f"in {of} every answer begins as the model is asked and is trained to its end"
+        yield f"in {of} every answer begins as when the model is asked, and is trained to its end"
     yield (
         f"in {proof.batches} batches no padding is trained"
         if proof.padding

@@ -24,57 +24,55 @@ from runner.trainer.records import Proof
 KINDS = {
     "end_not_trained": (
         "The end of an answer is not trained, so the model would never learn to stop",
-        "Name the token that ends a turn (`eot_tokens` under `advanced.axolotl`), take another `data.chat_template`, or "
-        "take back what changes the engine's collator.",
+        "Name the token that ends a turn (`eot_tokens` under `advanced.axolotl`), use another `data.chat_template`, or remove what changes the engine's collator.",
     ),
     "nothing_trained": (
-        "Rows have no trained token, and nothing is learned from them",
-        "Look at `data.train_on`, and at rows that are too long for `model.sequence_len`.",
+        "Rows have no trained token, so nothing is learned from them",
+        "Check `data.train_on`, and rows that are too long for `model.sequence_len`.",
     ),
     "nothing_masked": (
-        "Rows are trained from their first token to their last, though the question is not to be learned",
-        "Look at `data.train_on`, and at what stands under `advanced.axolotl`.",
+        "Rows are trained from their first token to their last, although questions should not be trained",
+        "Check `data.train_on`, and the lines under `advanced.axolotl`.",
     ),
     "padding_trained": (
         "Padding is trained: the model would learn to write it",
-        "Give the tokenizer a padding token of its own, and take back what changes the engine's collator.",
+        "Give the tokenizer its own padding token, and remove what changes the engine's collator.",
     ),
     "labels_changed": (
         "A batch has other labels than its rows",
-        "Take back what changes the engine's collator: plugins, and what stands under `advanced.axolotl`.",
+        "Remove what changes the engine's collator: plugins, and lines under `advanced.axolotl`.",
     ),
     "text_not_whole": (
-        "Plain text is not trained whole",
-        "Take back what masks tokens: plugins, and what stands under `advanced.axolotl`.",
+        "Plain text is not trained completely",
+        "Remove what masks tokens: plugins, and lines under `advanced.axolotl`.",
     ),
     "prompt_differs": (
-        "The text before an answer is not what the model gets when it is asked",
-        "The chat template must write the beginning of an answer where it is asked for one (`add_generation_prompt`), "
-        "and the same text before it as in training; take another `data.chat_template`.",
+        "The text before an answer differs from what the model gets when it is asked",
+        "The chat template must write the beginning of an answer when asked for one (`add_generation_prompt`), and the same text before it as in training. Use another `data.chat_template`.",
     ),
     "template_fails": (
         "The chat template cannot write some rows",
-        "Take another `data.chat_template`, or leave such rows out.",
+        "Use another `data.chat_template`, or leave such rows out.",
     ),
     "row_differs": (
-        "The engine's rows are not what the chat template writes",
-        "Take another `data.chat_template`, or take back what stands under `advanced.axolotl`.",
+        "The engine's rows differ from what the chat template writes",
+        "Use another `data.chat_template`, or remove the lines under `advanced.axolotl`.",
     ),
     "rows_mixed": (
         "Rows of one batch see each other: a change of one row changes what the model says about the next",
-        "Switch packing off, or take an attention that keeps rows apart.",
+        "Turn packing off, or use an attention that keeps rows apart.",
     ),
     "accumulation": (
         "The loss depends on accumulation: the same eight rows give another loss in one batch than in eight",
-        "Take back what computes the loss (plugins, `cross_entropy`), or train with one batch a step.",
+        "Remove what computes the loss (plugins, `cross_entropy`), or train with one batch a step.",
     ),
     "image_leak": (
-        "Images that are measured stand in training too, so what is measured says nothing",
-        "Delete the prepared images and prepare them anew, which takes those out of training.",
+        "Measured images are also in training, so the measurement says nothing",
+        "Delete the prepared images and prepare them again, which removes those from training.",
     ),
     "leak": (
-        "Validation rows stand in the training rows, so the validation loss says nothing",
-        "Delete them from one of the two sides.",
+        "Validation rows are also in the training rows, so the validation loss says nothing",
+        "Delete them from one of the two.",
     ),
 }
 MOST_EXAMPLES = 3

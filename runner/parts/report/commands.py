@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import cast
 
@@ -20,14 +21,17 @@ from runner.tools.run_files import PAGE, RUN
 
 # Bytes of a log's end in which a reason is looked for: what eight processes leave of their traces, and more.
 MOST = 1_000_000
-NOTHING = "Nothing in it is known to stand in the way."
+NOTHING = "No known problem was found in it."
 
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...", shell_complete=complete_recipe)
-@click.option("--out", metavar="FILE", help="Where the page goes. Default: report.html in the run, of several here.")
+@click.option(
+    "--out", metavar="FILE", help="Where to write the page. Default: report.html in the run, or here for several runs."
+)
 def report(runs: tuple[str, ...], out: str | None) -> None:
-    """Make an HTML page of a run folder, or of several beside each other. In place of a folder a recipe means its latest run.
+    """Create an HTML page about a run folder, or several side by side. A recipe instead of a folder means its
+    latest run.
 
     The page is one file that needs nothing else, and can be sent.
     """
@@ -41,15 +45,15 @@ def report(runs: tuple[str, ...], out: str | None) -> None:
         file = file / PAGE
     write_text(file, page.render([facts.of(folder) for folder in folders]))
     say(os.path.relpath(file) if file.resolve().is_relative_to(Path.cwd()) else str(file))
-    end("Open the page in a browser, or send it; it needs nothing else.", "chat", "RECIPE", "--page")
+    end("The page is one file; open it in a browser, or send it.", "chat", "RECIPE", "--page")
 
 
 @click.command()
 @click.argument("path", metavar="PATH", shell_complete=complete_recipe)
 @set_option
-@click.option("--stage", metavar="NAME", help="The stage that is meant.")
+@click.option("--stage", metavar="NAME", help="The stage to use.")
 def why(path: str, sets: tuple[str, ...], stage: str | None) -> None:
-    """Say in a sentence, with its remedy, why a job does not start, hangs or has ended.
+    """Explain in a sentence why a job does not start, hangs or has ended, and what to do.
 
     PATH is a recipe (its job on the cluster, else its latest run here), a run folder, a file with a log, with events or with
     what `oc describe` says, or - for what is piped in. The word in brackets at the end of an answer is a heading of the
@@ -59,7 +63,7 @@ def why(path: str, sets: tuple[str, ...], stage: str | None) -> None:
     lines: Iterable[str]
     if path == "-" or (given.is_file() and given.suffix not in (".yaml", ".yml")) or given.is_dir():
         if sets or stage:
-            raise Stop("`--set` and `--stage` are about a recipe.", "Leave them out, or name the recipe.", code=2)
+            raise Stop("`--set` and `--stage` need a recipe.", "Leave them out, or name the recipe.", code=2)
         if given.is_dir():
             lines = _of_run(find("", path)) if (given / RUN).is_file() else _of_folder(given)
         elif path == "-":
@@ -71,7 +75,7 @@ def why(path: str, sets: tuple[str, ...], stage: str | None) -> None:
     for line in lines:
         say(line)
     recipe = given.suffix in (".yaml", ".yml")
-    end("That is all that is known of it.", *(("logs", path) if recipe else ("doctor",)))
+    end("Nothing more could be found.", *(("logs", path) if recipe else ("doctor",)))
 
 
 def _of_recipe(path: str, sets: tuple[str, ...], stage: str | None) -> Iterable[str]:
@@ -84,12 +88,14 @@ def _of_recipe(path: str, sets: tuple[str, ...], stage: str | None) -> Iterable[
         except Stop as stop:
             nowhere = stop
     try:
-        return _of_run(find(recipe.name, None))
+        run = find(recipe.name, None)
     except Stop:
         raise nowhere or Stop(
-            f"Nothing of `{recipe.name}` has been run here.",
-            "`recipe rehearse` tries it; `recipe check` says what is wrong.",
+            f"`{recipe.name}` has not been run here.",
+            "`recipe rehearse` tries it; `recipe check` lists its problems.",
         ) from None
+    here = f"What follows is about the run on this machine: {run.path}"
+    return chain([f"{nowhere.text.splitlines()[0]} {here}"] if nowhere else [], _of_run(run))
 
 
 def _of_text(text: str) -> Iterator[str]:
@@ -112,7 +118,7 @@ def _of_folder(folder: Path) -> Iterator[str]:
     logs = sorted(folder.rglob("*.log"))
     if not logs:
         raise Stop(
-            f"`{folder}` is no run folder, and no log lies in it.",
+            f"`{folder}` is not a run folder, and contains no log.",
             "Name a recipe, a run folder, or a file with a log.",
         )
     yield from _of_text("\n".join(facts.end_of(log, MOST) for log in logs))
@@ -132,6 +138,6 @@ def _of_run(run: RunFolder) -> Iterator[str]:
     elif told.state.fault:
         yield from told.state.fault.splitlines()
     elif failed:
-        yield "Nobody has left a reason: it is still at work, or it was ended without a word (its machine, or a signal)."
+        yield "No reason was recorded. It is still running, or it was killed (by a signal, or with its machine)."
     if failed and failed.said and not failed.stopped and failed.said not in told.state.fault:
         yield f"It said: {failed.said}"

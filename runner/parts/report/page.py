@@ -106,7 +106,7 @@ def _figures(stage: StageFacts) -> Iterator[tuple[str, str]]:
     yield from sentences.results(stage) if stage.summary else ()
     yield "state", stage.status
     if stage.peak_gib is not None:
-        yield "GPU memory that tensors held", f"{stage.peak_gib:.2f} GiB"
+        yield "GPU memory of tensors", f"{stage.peak_gib:.2f} GiB"
     yield from ((name, gates.shown(value)) for name, value in stage.measured.items())
 
 
@@ -120,7 +120,7 @@ def leave(run: RunFolder, tell: Tell) -> None:
     """Writes the page of a run into its folder and tells its path, or why there is none; nothing if nothing has begun.
     A page never makes a run fail."""
     if install := missing():
-        tell(f"No page to show is made: {install}")
+        tell(f"The run has no result page: {install}")
         return
     try:
         facts = of(run)
@@ -128,11 +128,9 @@ def leave(run: RunFolder, tell: Tell) -> None:
             return
         write_text(run.path / PAGE, render([facts]))
     except Exception as error:  # hours of training are not to end in the exit code of a page
-        tell(
-            f"No page to show could be made ({type(error).__name__}: {error}); `recipe report {run.shown}` tries again."
-        )
+        tell(f"The result page failed ({type(error).__name__}: {error}). `recipe report {run.shown}` tries again.")
         return
-    tell(f"A page to show is {run.shown / PAGE}")
+    tell(f"The result page is {run.shown / PAGE}")
 
 
 @contextmanager

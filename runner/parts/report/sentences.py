@@ -23,10 +23,10 @@ def model(run: RunFacts) -> str:
     """The model as the recipe names it, or what it is where it begins from nothing."""
     tiny = "tiny " if run.rehearsal else ""
     if "parameters" in run.counts and "tokens_in_all" in run.counts:
-        return f"A {tiny}model of {amount(run.counts['parameters'])} parameters from nothing"
+        return f"A {tiny}model of {amount(run.counts['parameters'])} parameters from random weights"
     shapes = [stage.summary.model for stage in run.trained if stage.summary.model]
     if shapes:
-        return f"A {tiny}{shapes[0].get('architecture', 'network')} that tells {shapes[0].get('classes', 'its')} classes of images apart"
+        return f"A {tiny}{shapes[0].get('architecture', 'network')} that distinguishes {shapes[0].get('classes', 'its')} classes of images"
     named = (stage.summary.base_model for stage in run.trained if stage.summary.base_model)
     return f"{'A tiny twin of ' if run.rehearsal else ''}{run.planned.model or next(named, 'A model')}"
 
@@ -96,23 +96,21 @@ def _better(run: RunFacts) -> str:
         return change(ended[0])
     known = {stage.name: good for stage in ended if (good := better(stage)) is not None}
     if not known:
-        return "Whether it became better was not measured: nothing was held out."
+        return "Improvement was not measured, because there were no held-out rows."
     worse = [name for name, good in known.items() if not good]
     if worse:
-        return f"Not better everywhere: {_named(worse)} ended no better than {'it' if len(worse) == 1 else 'they'} began, {len(known) - len(worse)} of {len(known)} stages did."
-    return (
-        f"Better: each of {count(len(known), 'stage')} ended with a better result on held-out rows than it began with."
-    )
+        return f"Mixed: {_named(worse)} ended no better than {('it' if len(worse) == 1 else 'they')} began, but {len(known) - len(worse)} of {len(known)} stages improved."
+    return f"Improved: each of {count(len(known), 'stage')} ended with a better result on held-out rows."
 
 
 def change(stage: StageFacts) -> str:
     """Better or worse, with its figures."""
     told = stage.summary
     if better(stage) is None:
-        return "Whether it became better was not measured: nothing was held out."
+        return "Improvement was not measured, because there were no held-out rows."
     if told.first_preference_accuracy is not None and told.last_preference_accuracy is not None:
-        said = f"it prefers the better answer in {told.last_preference_accuracy:.1%} of held-out pairs, and did in {told.first_preference_accuracy:.1%} before"
-        return f"{'Better' if better(stage) else 'Not better'}: {said}."
+        said = f"it prefers the better answer in {told.last_preference_accuracy:.1%} of held-out pairs, up from {told.first_preference_accuracy:.1%}"
+        return f"{('Improved' if better(stage) else 'Not improved')}: {said}."
     start, best = told.first_validation_loss, told.best_validation_loss
     loss = ""
     if start is not None and best is not None:
@@ -123,9 +121,9 @@ def change(stage: StageFacts) -> str:
     named = ""
     if told.best_accuracy is not None:
         before = accuracy_before(stage)
-        named = f"it names {told.best_accuracy:.1%} of the validation images right"
-        named += f", and did {before:.1%} before" if before is not None else ""
-    return f"{'Better' if better(stage) else 'Not better'}: {'; '.join(filter(None, (named, loss)))}."
+        named = f"it classifies {told.best_accuracy:.1%} of the validation images correctly"
+        named += f", up from {before:.1%}" if before is not None else ""
+    return f"{('Improved' if better(stage) else 'Not improved')}: {'; '.join(filter(None, (named, loss)))}."
 
 
 def _worth(run: RunFacts) -> str:
@@ -138,7 +136,7 @@ def _worth(run: RunFacts) -> str:
         gates += f", and the {_gate(overruled)} open because a person overruled it" if overruled else ""
     if run.rehearsal:
         also = f"; {gates}, with thresholds for a rehearsal" if gates else ""
-        return f"This was a rehearsal: it proves the way from recipe to result, and says nothing about how good the real model will be{also}."
+        return f"This was a rehearsal: it proves that the recipe works, and does not show how good the real model will be{also}."
     if gates:
         return f"{gates[:1].upper()}{gates[1:]}."
     return _took(run)
@@ -176,15 +174,15 @@ def _fault(run: RunFacts) -> tuple[str, ...]:
         foreseen = f" of {failed.foreseen.steps:,}" if failed.foreseen.steps and failed.foreseen.steps >= steps else ""
         where = f" in the stage {failed.name}" + (f", after step {steps:,}{foreseen}" if steps else "")
     said = fault(run).splitlines()
-    ended = "has failed" if said else "was stopped, or is still at work"
-    reason = said[0] if said else "Nobody has left a reason."
+    ended = "has failed" if said else "was stopped, or is still running"
+    reason = said[0] if said else "No reason was recorded."
     if failed and failed.state.status == "begun":
-        again = "goes on from the last checkpoint" if failed.trains else "tries again"
+        again = "continues from the last checkpoint" if failed.trains else "tries again"
         done = sum(stage.status == "finished" for stage in run.stages)
         are = "is" if done == 1 else "are"
         then = f"The same command {again}. {count(done, 'stage')} of {len(run.stages)} {are} finished."
     else:
-        then = said[-1] if len(said) > 1 else "What was made until then is kept."
+        then = said[-1] if len(said) > 1 else "The results until then are saved."
     return (f"The {run.kind} of {run.name} {ended}{where}.", reason, then)
 
 

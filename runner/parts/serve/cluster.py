@@ -61,7 +61,7 @@ def start(cluster: Cluster, plan: Plan, server: Serving, tell: Tell, port: int =
 
     def connected(local: int) -> None:
         tell(
-            f"It answers at http://{HOST}:{local}/v1, to the name {known}. ^C ends the connection; the server goes on."
+            f"The server answers at http://{HOST}:{local}/v1, with the model name {known}. ^C ends the connection; the server continues."
         )
         tell("`recipe serve RECIPE --stop` removes it.")
 
@@ -81,7 +81,7 @@ def stop(cluster: Cluster, plan: Plan, tell: Tell) -> None:
             delete(cluster, there, removed)
             tell(f"{kind} `{own}` removed.")
     if not removed:
-        tell(f"No server of `{plan.name}` is in `{space}`.")
+        tell(f"`{space}` has no server of `{plan.name}`.")
 
 
 def objects(cluster: Cluster, plan: Plan, server: Serving, tell: Tell) -> list[Manifest]:
@@ -108,13 +108,13 @@ def _trained_by(cluster: Cluster, plan: Plan, tell: Tell) -> str:
     for each in own:
         if each.at_work and not (each.job and going(each.job)):
             raise Stop(
-                f"{each.title} is at work, and what it leaves is served after that.",
-                "`recipe status` says how far it is.",
+                f"{each.title} is running, and its result is served after that.",
+                "`recipe status` shows its progress.",
             )
         if each.state == FAILED:
             if each.of_gate:
                 raise Stop(f"The model is not served. {pipeline.closed(cluster, each)}")
-            raise Stop(f"{each.title} has failed, and left no finished model.", "`recipe status` says why.")
+            raise Stop(f"{each.title} has failed, so there is no finished model.", "`recipe status` explains why.")
     if training.state == pipeline.LOST:
         raise Stop(f"{training.title} is {training.state}; its model is gone.", "`recipe submit` trains it again.")
     if gates and not gates[0].done:
@@ -123,7 +123,9 @@ def _trained_by(cluster: Cluster, plan: Plan, tell: Tell) -> str:
             "`recipe submit` sends what is missing.",
         )
     if not training.done:
-        tell(f"{training.title} is {training.state}; what lies in {plan.place_of(training.stage).run_dir} is served.")
+        tell(
+            f"{training.title} is {training.state}; the server uses the model in {plan.place_of(training.stage).run_dir}."
+        )
     return str(training.job["metadata"]["uid"]) if training.job and not going(training.job) else ""
 
 
@@ -139,11 +141,11 @@ def send(cluster: Cluster, manifests: list[Manifest], tell: Tell) -> None:
     meta = service["metadata"]
     there = cluster.get(SERVICE, meta["namespace"], meta["name"])
     if there and going(there):
-        tell(f"{SERVICE} `{meta['name']}` of before is being deleted; waiting for its end.")
+        tell(f"The old {SERVICE} `{meta['name']}` is being deleted. Waiting for its end.")
         gone(cluster, SERVICE, meta["namespace"], meta["name"], there["metadata"]["uid"])
         there = None
     if there and _same(there, service):
-        tell(f"{SERVICE} `{meta['name']}` is there already, made from this very recipe; nothing changes.")
+        tell(f"{SERVICE} `{meta['name']}` already exists, made from this recipe as it is now. Nothing changes.")
         return
     for manifest in manifests:
         cluster.apply(manifest, dry_run=True)
@@ -162,7 +164,7 @@ def wait(cluster: Cluster, service: Manifest, tell: Tell) -> str:
 
     Raises Stop where the server is taken away or changed, or can never start.
     """
-    tell("It is waited for; ^C leaves it there, and the same command goes on.")
+    tell("Waiting for it. ^C leaves it there, and the same command continues.")
     cluster, meta, missing, said = cluster.once(), service["metadata"], 0, list[str]()
     while True:
         lines: list[str] = []
@@ -170,7 +172,7 @@ def wait(cluster: Cluster, service: Manifest, tell: Tell) -> str:
             there = cluster.get(SERVICE, meta["namespace"], meta["name"])
             missing = missing + 1 if there is None else 0
             if missing > 2:
-                raise Stop(f"{SERVICE} `{meta['name']}` is not there any more; someone deleted it.", "Start it again.")
+                raise Stop(f"{SERVICE} `{meta['name']}` no longer exists; someone deleted it.", "Start it again.")
             if there is not None:
                 if going(there):
                     raise Stop(
@@ -179,7 +181,7 @@ def wait(cluster: Cluster, service: Manifest, tell: Tell) -> str:
                     )
                 if not _same(there, service):
                     raise Stop(
-                        f"{SERVICE} `{meta['name']}` was changed meanwhile, perhaps by a colleague who serves another state of the recipe."
+                        f"{SERVICE} `{meta['name']}` was changed meanwhile, perhaps by a colleague who serves another version of the recipe."
                     )
                 state = look(cluster, there)
                 if state.ready:
@@ -189,7 +191,7 @@ def wait(cluster: Cluster, service: Manifest, tell: Tell) -> str:
                     why = " ".join(lines[1:]) or f"It ended {state.restarts} times."
                     raise Stop(f"The server does not start. {why}", "`recipe serve RECIPE --stop` removes it.")
         except TryAgain as silence:
-            lines = [f"{silence.text.splitlines()[0]} The server goes on; trying again."]
+            lines = [f"{silence.text.splitlines()[0]} The server continues; trying again."]
         for line in lines:
             if line not in said:
                 tell(f"  {line}")
@@ -240,8 +242,8 @@ _NO_RUNTIME = ("RuntimeNotRecognized", "NoSupportingRuntime", "RuntimeDisabled")
 @dataclass(frozen=True)
 class ServerState:
     """A server on the cluster. service: its InferenceService; pods: its own, without those of an earlier one; events: warnings
-    about any of them; workloads: Kueue's of the namespace; log_of: the end of a pod's log, of the time before where it has been
-    started again."""
+    about any of them; workloads: Kueue's of the namespace; log_of: the end of a pod's log, of the time before where it has
+    ended badly and been started again."""
 
     service: Manifest
     pods: Manifests
@@ -290,7 +292,7 @@ class ServerState:
             return "waiting for a machine"
         if any("running" in entry.get("state", {}) for entry in self._containers):
             return "loading the model"
-        return "started again and again" if self.restarts else "getting the image"
+        return "restarted" if self.restarts else "getting the image"
 
 
 def reasons(server: ServerState) -> list[str]:
@@ -314,8 +316,8 @@ def _refused(server: ServerState) -> Iterator[str]:
         yield f"KServe does not start it: {said or reason}."
     if server.pods:
         return
-    if why := diagnose.unmade_pod(server.events, LESS, "`recipe site RECIPE` writes what the namespace needs."):
-        yield f"No pod is made: {why}"
+    if why := diagnose.unmade_pod(server.events, LESS, "`recipe site RECIPE` generates what the namespace needs."):
+        yield f"No pod exists: {why}"
     elif unmade := [event for event in server.events if event["reason"] == "InternalError"]:
         yield f"KServe does not start it: {unmade[-1]['message']}"
 
@@ -325,7 +327,7 @@ def _pod(server: ServerState, pod: Manifest) -> Iterator[str]:
     if pod["spec"].get("schedulingGates"):
         queue = queue_of(server.service)
         said = list(diagnose.queued(queue, entry_of(server.workloads, pod)))
-        yield from said or [f"It waits to be admitted by {f'the queue `{queue}`' if queue else 'a queue'}."]
+        yield from said or [f"It waits for {(f'the queue `{queue}`' if queue else 'a queue')} to admit it."]
         return
     yield from diagnose.placing(pod, server.events, where, LESS)
     for entry in (*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])):
@@ -337,15 +339,15 @@ def _container(server: ServerState, pod: Manifest, entry: Manifest, where: str) 
     remedy = (
         "It is the serving runtime's: correct `serve.image`, or ask the cluster's admin for the platform's."
         if serves
-        else "Where it holds the model, correct `serve.model`; else ask the cluster's admin."
+        else "If the model is there, correct `serve.model`; otherwise ask the cluster's admin."
     )
     yield from diagnose.unfetched(pod, entry, where, remedy)
-    yield from diagnose.unmade(pod, entry, server.events, where, "`recipe site RECIPE` writes what it needs.")
+    yield from diagnose.unmade(pod, entry, server.events, where, "`recipe site RECIPE` generates what it needs.")
     again = diagnose.again(entry)
     for ended in diagnose.ends(entry):
         if serves and ended.get("reason") == "OOMKilled":
             limit = diagnose.limit_of(pod, (kserve.CONTAINER,))
-            yield f"{where} used up its main memory{again}. Its limit was {limit}, of what `machines.memory` leaves; name machines with more."
+            yield f"{where} used up its main memory{again}. Its limit was {limit}, which follows from `machines.memory`. Use machines with more."
         else:
             who = where if serves else f"{where}: `{entry['name']}`"
             why = _meaning(server, pod) if serves else ended.get("message", "")
@@ -354,7 +356,7 @@ def _container(server: ServerState, pod: Manifest, entry: Manifest, where: str) 
 
 def _meaning(server: ServerState, pod: Manifest) -> str:
     """What vLLM's last words mean, or what any program's do."""
-    text, uri = server.log_of(pod["metadata"]["name"]), server.service["spec"]["predictor"]["model"]["storageUri"]
+    text, uri = server.log_of(pod), server.service["spec"]["predictor"]["model"]["storageUri"]
     source = f"`{uri}`, with results of training in `{annotation(server.service, 'recipe-runner/run-dir')}`"
     found = troubles.find(text, troubles.SERVER, source=source) or troubles.find(text, troubles.LOG)
     said = troubles.last_error(text, whatever=True)

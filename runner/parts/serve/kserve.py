@@ -56,9 +56,9 @@ def served(recipe: Recipe) -> tuple[Plan, Serving, ServingForecast | None]:
     if "serve" not in recipe.settings:
         raise Stop(
             f"The recipe `{recipe.name}` has no section `serve`.",
-            "Write `serve: {}`, or more of it: `context`, `concurrency`."
+            "Write `serve: {}`, or more settings: `context`, `concurrency`."
             if recipe.settings.knows("serve")
-            else "Recipes of this scenario train no language model, and have none.",
+            else "Recipes of this scenario train no language model, so they cannot have this section.",
         )
     plan = planned(recipe, NAME)
     return plan, *serving.server_of(recipe, plan)

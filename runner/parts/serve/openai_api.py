@@ -268,7 +268,7 @@ class Served:
             raise Stop(
                 f"The server at {self.url} has no {'original' if base else 'trained'} model of this recipe. "
                 f"It has {names.listed(self.listed) or 'none'}.",
-                f"`recipe serve` calls them {names.listed(names.served(self.name))}.",
+                f"`recipe serve` names them {names.listed(names.served(self.name))}.",
             )
         return chat
 
@@ -306,7 +306,7 @@ class Served:
         evaluation, rows = folder.stage.evaluation, records.read_held_out(folder.path / HELD_OUT)
         if evaluation is None or not folder.model.is_dir():
             raise Stop(
-                f"`{folder.run.shown}` has no model whose rows could be put to a server.", "Name a run: `--run DIR`."
+                f"`{folder.run.shown}` has no model whose rows could be sent to a server.", "Name a run: `--run DIR`."
             )
         tokenizer = AutoTokenizer.from_pretrained(str(folder.model), trust_remote_code=self.after.trust_remote_code)
         numbers = rows.rows if rows else ()
@@ -334,7 +334,10 @@ def at(url: str, recipe: Recipe, stage: str | None = None) -> Served:
     asked = [each for each in plan.stages if "demo" in each.config.get("recipe_runner", {})]
     wanted = plan.stage(stage) if stage else asked[-1] if asked else None
     if wanted is None or wanted not in asked:
-        raise Stop("OpenAI's API has no question for this model.", "`recipe ask RECIPE PICTURE` shows it a picture.")
+        raise Stop(
+            "This model classifies images, so OpenAI's API has no question for it.",
+            "`recipe ask RECIPE PICTURE` shows it a picture.",
+        )
     demo, whole = wanted.config["recipe_runner"]["demo"], url if "://" in url else f"http://{url}"
     url = f"{whole.rstrip('/').removesuffix('/v1')}/v1"
     listed = tuple(str(model.get("id")) for model in _json(f"{url}/models").get("data") or ())
@@ -354,15 +357,15 @@ def _json(url: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
             known = json.load(answer)
     except urllib.error.HTTPError as error:
         said = " ".join(error.read().decode("utf-8", errors="replace").split())[:300]
-        remedy = f"Set {KEY} to a token that it takes." if error.code in (401, 403) else "Look at the server's log."
-        raise Stop(f"The server says {error.code} to {url}: {said or error.reason}", remedy) from None
+        remedy = f"Set {KEY} to a token that it accepts." if error.code in (401, 403) else "Look at the server's log."
+        raise Stop(f"The server answered {error.code} for {url}: {said or error.reason}", remedy) from None
     except (OSError, HTTPException) as error:
         reason = getattr(error, "reason", None) or error
         raise Stop(f"No server answers at {url}: {reason}", "`recipe serve RECIPE` starts one here.") from None
     except ValueError:
         known = None
     if not isinstance(known, dict):
-        raise Stop(f"What answers at {url} does not speak OpenAI's API.", "Check the address.")
+        raise Stop(f"The server at {url} does not speak OpenAI's API.", "Check the address.")
     return known
 
 
@@ -375,7 +378,7 @@ def agreement(served: Served, chat: Chat, folder: StageFolder, before: bool) -> 
     another machine, or another precision, rounds otherwise; near 0 where it is another model."""
     known, demo = read_json(folder.path / ANSWERS), read_json(folder.path / DEMO)
     if not known or not demo:
-        raise Cannot("the run has answered no questions of a demo")
+        raise Cannot("the run has no answers to the demo's questions")
     said = served.answers(replace(chat, max_new_tokens=demo["max_new_tokens"]), [str(row["question"]) for row in known])
     same = [text == row["before" if before else "after"] for text, row in zip(said, known, strict=True)]
     return {AGREEMENT: sum(same) / len(same)}
@@ -390,7 +393,7 @@ def accuracy(served: Served, chat: Chat, tokenizer: Any, chosen: Sequence[langua
             answer = served.goes_on(chat.model, tokenizer.decode(question.prompt), length)
             read = answer["usage"].get("prompt_tokens", len(question.prompt))
             if read != len(question.prompt):
-                raise Cannot(f"the server reads {read} tokens where training saw {len(question.prompt)}")
+                raise Cannot(f"the server reads {read} tokens, but training read {len(question.prompt)}")
             yield str(answer["text"])
 
     return language.right(chosen, said())
@@ -411,7 +414,7 @@ def on_rows(served: Served, chat: Chat, rows: Sequence[language.Row], measures: 
             raise Cannot(_NO_LOGS)
         total, count = total - sum(counted), count + len(counted)
     if not count:
-        raise Cannot("training has left no held-out rows")
+        raise Cannot("training saved no held-out rows")
     measures.counts |= {"held_out_rows": len(rows), "held_out_tokens": count}
     return {"validation_loss": total / count, "perplexity": language.exponential(total / count)}
 

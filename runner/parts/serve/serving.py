@@ -115,8 +115,8 @@ def source(plan: Plan, stage: Stage, named: str | None = None) -> ServedModel:
     results = plan.on_claim(plan.place_of(stage).run_dir)
     if results is None:
         raise Stop(
-            f"What `{stage.name}` trains lies on no claim, where a server could find it.",
-            "Name a claim under `openshift.claims` that `output_dir` lies on, or the model under `serve.model`.",
+            f"The model of `{stage.name}` is on no claim, so a server could not find it.",
+            "Put `output_dir` on a claim under `openshift.claims`, or name the model under `serve.model`.",
         )
     whole = results.below(BEST_MODEL).uri
     demo = stage.config["recipe_runner"]["demo"]
@@ -124,7 +124,7 @@ def source(plan: Plan, stage: Stage, named: str | None = None) -> ServedModel:
     if not stage.config.get("adapter"):
         return ServedModel(whole, results=results, template=template)
     base = plan.on_claim(str(stage.config["base_model"]))
-    why = _not_beside(stage.config) or ("" if base else "its base model lies on no claim")
+    why = _not_beside(stage.config) or ("" if base else "its base model is on no claim")
     if why or base is None:
         return ServedModel(whole, results=results, whole_because=why, template=template)
     rank = int(stage.config["lora_r"])
@@ -311,24 +311,21 @@ def problems(recipe: Recipe, server: Serving, needs: ServingForecast | None) -> 
     if needs and needs.fits is False and needs.budget is not None:
         have, need = units.gib(needs.budget), units.gib(needs.total)
         each = f"each of its {needs.gpus} GPUs" if needs.gpus > 1 else "its GPU"
-        message = (
-            f"The server needs {need} on {each}, and may take {have} of it: {server.concurrency} requests of "
-            f"{server.context:,} tokens have no room at a time."
-        )
+        message = f"The server needs {need} on {each}, but may use {have}: {server.concurrency} requests of {server.context:,} tokens do not fit at a time."
         remedy = (
-            f"Write `concurrency: {needs.requests}`, which has room, a shorter `context`, or more `gpus`."
+            f"Write `concurrency: {needs.requests}`, which fits, a shorter `context`, or more `gpus`."
             if needs.requests
-            else "Not even one request has room: write a shorter `context`, more `gpus`, or serve on a GPU with more memory."
+            else "Not even one request fits: write a shorter `context`, more `gpus`, or use a GPU with more memory."
         )
         found.append(recipe.problem("serve.concurrency", message, remedy))
     if needs and server.gpus > (most := max(recipe.gpu_counts)):
-        message = f"The server takes {server.gpus} GPUs of one machine, and the machines of this recipe have {most}."
+        message = f"The server needs {server.gpus} GPUs of one machine, but the machines of this recipe have {most}."
         remedy = (
-            "It waits until a machine with so many is free; a shorter `context` or a lower `concurrency` takes fewer."
+            "It waits until a machine with that many is free. A shorter `context` or a lower `concurrency` needs fewer."
         )
         found.append(recipe.note("serve.gpus", message, remedy))
     if why := server.source.whole_because:
-        message = f"The adapter is served as part of its base model, without that beside it: {why}."
+        message = f"The adapter is served merged into its base model, and not beside it: {why}."
         found.append(recipe.note("serve", message, key=True))
     return found
 
@@ -340,7 +337,7 @@ def _section(recipe: Recipe) -> Serve | None:
 
 def on_a_cluster(recipe: Recipe) -> Iterator[Problem]:
     if _section(recipe) and "openshift" not in recipe.settings:
-        message = "`serve` says how a cluster serves the model, and the recipe names none; nothing reads it."
+        message = "`serve` configures a server on a cluster, but the recipe names none. It has no effect."
         hint = "Add the section `openshift` with a `namespace`, or delete this one."
         yield recipe.note("serve", message, hint, key=True)
 
@@ -349,7 +346,7 @@ def context_is_read(recipe: Recipe) -> Iterator[Problem]:
     section, facts = _section(recipe), recipe.model_facts
     if section and facts and section.context and section.context > facts.max_position_embeddings:
         message = (
-            f"The model reads at most {facts.max_position_embeddings:,} tokens, and `context` is {section.context:,}."
+            f"The model reads at most {facts.max_position_embeddings:,} tokens, but `context` is {section.context:,}."
         )
         hint = f"Write at most {facts.max_position_embeddings}."
         yield recipe.problem("serve.context", message, hint)
@@ -362,14 +359,14 @@ def heads_can_be_split(recipe: Recipe) -> Iterator[Problem]:
     heads, groups, count = facts.num_attention_heads, facts.num_key_value_heads, section.gpus
     able = splits(facts, range(1, 17))
     if count not in able:
-        message = f"The model has {heads} attention heads, {groups} of keys and values, which cannot be dealt out to {count} GPUs."
+        message = f"The model has {heads} attention heads and {groups} of keys and values, which cannot be divided among {count} GPUs."
         hint = f"Write {listed(map(str, able), 'or')}."
         yield recipe.problem("serve.gpus", message, hint)
 
 
 def one_server(recipe: Recipe) -> Iterator[Problem]:
     if (section := _section(recipe)) and section.image and recipe.document.lookup(("serve", "runtime")) is not None:
-        message = "`image` gives the recipe a runtime of its own, and `runtime` names the platform's."
+        message = "`image` gives the recipe its own runtime, but `runtime` names the platform's."
         hint = "Delete one of the two lines."
         yield recipe.problem("serve.runtime", message, hint)
 

@@ -226,8 +226,10 @@ class Answers:
 
     @property
     def holding_text(self) -> str:
-        """The column of documents, by what it is called, else the first one; empty where none is known."""
-        return next((name for name in ("text", "content", *self.columns) if name in self.columns), "")
+        """The column of documents, by what it is called, else the first one; of a data set that nobody knows the usual
+        one."""
+        usual = "text" if on_hub(self.data) else ""
+        return next((name for name in ("text", "content", *self.columns) if name in self.columns), usual)
 
     @property
     def asked_in_words(self) -> bool:

@@ -85,8 +85,7 @@ def build(workload: Workload, real: bool = False) -> torch.nn.Module:
     if workload.checkpointing:
         if not model.supports_gradient_checkpointing:
             raise Stop(
-                f"Models of the type `{workload.model.model_type}` have no gradient checkpointing in transformers, so training would "
-                "not start.",
+                f"transformers has no gradient checkpointing for models of type `{workload.model.model_type}`, so training would not start.",
                 "Write `gradient_checkpointing: false` under `train`.",
             )
         model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -128,8 +127,8 @@ def _with_adapter(model: Any, adapter: Adapter, real: bool) -> Any:
     }
     if not own & set(adapter.targets):
         raise Stop(
-            f"None of the layers {listed(sorted(adapter.targets))} is in this model, so the adapter would have no place.",
-            f"Its linear layers are {listed(sorted(own))}; write those that are to have one as `lora_layers`.",
+            f"None of the layers {listed(sorted(adapter.targets))} is in this model, so the adapter would change nothing.",
+            f"Its linear layers are {listed(sorted(own))}. Write some of them as `lora_layers`.",
         )
     if real:
         return get_peft_model(model, config)

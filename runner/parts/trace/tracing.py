@@ -64,19 +64,19 @@ def any_architecture(run: Workload, folder: Path | None) -> Traced:
         raise Stop("`--exact` needs packages that are not installed.", packaged.install("train")) from None
     except Exception as error:  # each class judges its own settings, in its own way
         raise Stop(
-            f"`{run.model.id}` is of the type `{kind}`, and its own `config.json` is needed to build it: {_said(error)}",
-            "Run this where the model lies in its folder, or in the hub's cache.",
+            f"`{run.model.id}` has the type `{kind}`, and building it needs its own `config.json`: {_said(error)}",
+            "Run this on a machine that has the model, in its folder or in the hub's cache.",
         ) from None
     try:
         able = attentions(config)
     except KeyError:
         raise Stop(
-            f"transformers has no causal language model of the type `{kind}`, so it cannot be trained here.",
-            "`recipe models` shows those that are known.",
+            f"transformers has no causal language model of type `{kind}`, so it cannot be trained here.",
+            "`recipe models` lists the known ones.",
         ) from None
     if run.attention not in able:
         raise Stop(
-            f"Models of the type `{kind}` have no `{run.attention}` in transformers, so training would not start.",
+            f"transformers has no `{run.attention}` for models of type `{kind}`, so training would not start.",
             f"Write `attention: {able[0]}` under `model`.",
         )
     try:
@@ -85,9 +85,8 @@ def any_architecture(run: Workload, folder: Path | None) -> Traced:
         raise
     except Exception as error:  # any code of any architecture
         raise Stop(
-            f"Models of the type `{kind}` cannot be traced: {_said(error)}",
-            "What it takes can only be tried: `recipe rehearse` shows whether it trains, and a short run on the GPU how much it "
-            "needs. `recipe models` shows those that are known.",
+            f"Models of type `{kind}` cannot be traced: {_said(error)}",
+            "`recipe rehearse` shows whether it trains, and a short run on the GPU shows how much it needs. `recipe models` lists the known models.",
         ) from None
 
 
@@ -106,10 +105,7 @@ def _said(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-BASIS = (
-    "By a run on fake tensors; CUDA context and allocator slack are assumed. The model runs as PyTorch alone runs it: where a "
-    "GPU has kernels for its layers, it takes less."
-)
+BASIS = "Measured on fake tensors; CUDA context and allocator slack are assumed. The model runs in plain PyTorch; with kernels for its layers, a GPU needs less."
 
 
 def plan_by_trace(recipe: Recipe, plan: Plan, forecasts: Sequence[Forecast], as_json: bool) -> int:
@@ -166,9 +162,9 @@ def _stage(forecast: Forecast, run: Workload, traced: Traced, needed: int) -> di
 
 
 def _table(forecast: Forecast, run: Workload, traced: Traced, needed: int) -> Table:
-    fits = f"nobody knows: the GPU `{forecast.stage.machines.gpu}` is not in the catalog"
+    fits = f"unknown: the GPU `{forecast.stage.machines.gpu}` is not in the catalog"
     if (usable := forecast.usable) is not None:
-        fits = f"{'yes' if needed <= usable else 'no'}, the card has {units.both(usable)} to use"
+        fits = f"{('yes' if needed <= usable else 'no')}, the card can use {units.both(usable)}"
     rows = {
         "model": f"{forecast.formulas.name}, of the type {run.model.model_type}",
         "parameters": f"{traced.parameters:,}, {traced.trainable:,} of them trained",
@@ -180,11 +176,11 @@ def _table(forecast: Forecast, run: Workload, traced: Traced, needed: int) -> Ta
         "  peak of tensors, evaluation": f"{units.gib(traced.evaluation_peak)}, micro batch {run.evaluation_batch_size}",
         "fits": fits,
         "operations": f"{traced.flops / 1e12:,.3g} × 10^12 in a micro batch",
-        "time": "cannot be told: there are no formulas for this architecture",
+        "time": "unknown: there are no formulas for this architecture",
     }
     table = Table(title=f"Stage {forecast.stage.name}, by trace alone", title_justify="left", show_header=False)
     for row in rows.items():
         table.add_row(*row)
     if left_out(run):
-        table.caption = "Nothing split by ZeRO and nothing offloaded; what they save comes off."
+        table.caption = "ZeRO and offloading are not traced; what they save is subtracted."
     return table

@@ -123,7 +123,7 @@ def test_a_recipe_may_come_on_standard_input():
     assert [case.get("name") for case in root.iter("testcase")] == ["standard input"]
     assert b"standard input:3:1: `epocs`" in done.stdout
     done = check(b"\xff\xfe")
-    assert done.returncode == 1 and "standard input: This file is not text in UTF-8." in done.stdout.decode()
+    assert done.returncode == 1 and "standard input: This file is not UTF-8 text." in done.stdout.decode()
 
 
 def test_several_processes_find_what_one_does():

@@ -188,7 +188,7 @@ def test_a_comment_that_is_refused_is_said_and_the_recipes_are_judged(repository
         state.refuses = 403
         environment = on_github(tmp_path, base, address)
         assert pull_request.main(["github"], environment) == 0
-        assert "one from a fork never may" in capsys.readouterr().out
+        assert "a token from a fork never may" in capsys.readouterr().out
         assert pull_request.main(["github"], environment | {"RECIPE_COMMENT": "false"}) == 0
         assert len(state.asked) == 1
     # The server is gone.

@@ -514,6 +514,11 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
                 if parts.path == "/apis/storage.k8s.io/v1/storageclasses" and "storageclasses" not in api.missing:
                     self.send(200, json.dumps({"kind": "StorageClassList", "items": api.storage}).encode())
                     return
+                if (space := re.fullmatch("/api/v1/namespaces/([^/]+)", parts.path)) and self.command == "GET":
+                    if space[1] not in api.namespaces:
+                        raise No(404, f'namespaces "{space[1]}" not found')
+                    self.send(200, json.dumps({"kind": "Namespace", "metadata": {"name": space[1]}}).encode())
+                    return
                 if parts.path == WHO_AM_I and "selfsubjectreviews" not in api.missing:
                     token = self.headers["Authorization"].removeprefix("Bearer ")
                     user = {"username": api.people.get(token, "ann")}

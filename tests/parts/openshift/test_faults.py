@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable
 from collections.abc import Sequence as Sequence_
 from dataclasses import dataclass, replace
-from functools import cache
+from datetime import UTC, datetime, timedelta
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
 
 from runner.check.validate import load
+from runner.commands import cli
 from runner.parts.openshift import controller, errors, file_server, jobs, submit, transfer
 from runner.parts.openshift.client import Cluster, connect
 from runner.parts.openshift.commands import _end
@@ -29,7 +31,7 @@ from tests.conftest import ROOT
 from tests.parts.openshift import api, kserve
 from tests.parts.openshift.api import Fault, stamp
 from tests.parts.openshift.conftest import Site, in_process
-from tests.parts.openshift.test_watching import record_of
+from tests.parts.openshift.test_watching import record_of, train_to
 
 pytestmark = in_process
 # What passes, and what a server says of a login, a right and a kind that are gone.
@@ -225,8 +227,10 @@ def quick(site, monkeypatch):
     def share(of: api.Api, space: str, pod: dict) -> None:
         (container,) = pod["spec"]["containers"]
         word = next(entry["value"] for entry in container["env"] if entry["name"] == file_server.WORD)
-        root = Path(api.mapped(of, container["command"][3]))
-        made = file_server.FileServer(("127.0.0.1", 0), file_server.handler(root, word))
+        root, writes = Path(api.mapped(of, container["command"][3])), file_server.WRITES in container["command"]
+        if writes:
+            root.mkdir(parents=True, exist_ok=True)
+        made = file_server.FileServer(("127.0.0.1", 0), file_server.handler(root, word, writes))
         threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         servers.append(made)
         of.ports[(pod["metadata"]["name"], container["ports"][0]["containerPort"])] = made.server_address[1]
@@ -373,3 +377,146 @@ def test_a_create_that_another_one_overtook_at_the_quota_is_tried_again(quick):
     assert connect().create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {}})
     assert quick.api.busy == []
     assert not connect().create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {}}), "it is there"
+
+
+@pytest.mark.parametrize("command", [("submit", "--follow"), ("logs", "-f"), ("status", "--watch")], ids=" ".join)
+def test_a_login_that_ends_while_somebody_watches_is_said_at_once(site, capsys, command, golden_message):
+    """The server is well, so waiting brings nothing; the job goes on."""
+    assert site.recipe("submit") == 0
+    site.pods()
+    train_to(site, 5)
+    asked = len(site.api.requests)
+    capsys.readouterr()
+
+    def end_of_the_login() -> None:
+        while sum(line.endswith("/pods") for line in site.api.requests[asked:]) < 3:
+            time.sleep(0.02)
+        site.api.fault = Fault(0, 401, lasts=True)
+
+    player = threading.Thread(target=end_of_the_login)
+    player.start()
+    without = cli._code([*command, "-n", site.namespace]) if command[0] == "status" else site.recipe(*command)
+    player.join()
+    assert without == 1 and site.api.fault.seen <= 3, "it was asked again and again"
+    golden_message(capsys.readouterr().err, command[0])
+    assert site.job() is not None
+
+
+def test_a_server_that_restarts_is_waited_for_where_it_refuses_a_login(site):
+    cluster = connect()
+    assert cluster.list("Pod", site.namespace) == []
+    site.api.busy = [401, 401, 403, 404]
+    assert cluster.list("Pod", site.namespace) == [] and site.api.busy == []
+
+
+WATCHING = [("status",), ("submit",), ("submit", "--dry-run"), ("logs",), ("fetch",), ("stop",), ("status", "-n")]
+
+
+@pytest.mark.parametrize("command", WATCHING, ids=" ".join)
+def test_a_namespace_that_is_not_there_is_said_by_every_command(site, capsys, golden_message, command):
+    gone = ["recipe-test-gone"] if command[-1] == "-n" else [str(ROOT / "recipes/survival.yaml")]
+    sets = [] if command[-1] == "-n" else ["--set", "openshift.namespace=recipe-test-gone"]
+    assert cli._code([*command, *gone, *sets]) == 1
+    said = capsys.readouterr().err
+    assert "There is no namespace `recipe-test-gone`" in said
+    if command == ("status",):
+        golden_message(said)
+
+
+def test_a_cluster_without_kueue_is_said(site, capsys, golden_message):
+    site.api.missing |= {"localqueues", "workloads"}
+    assert site.recipe("submit") == 1
+    golden_message(capsys.readouterr().err)
+    assert site.job() is None
+    assert site.recipe("submit", "--set", "openshift.queue=") == 0
+    assert site.recipe("status", "--set", "openshift.queue=") == 0
+
+
+def together(*commands: Callable[[], object]) -> list[str]:
+    """Runs these at the same moment; gives what went wrong in them."""
+    wrong: list[str] = []
+    start = threading.Barrier(len(commands))
+
+    def run(command: Callable[[], object]) -> None:
+        start.wait()
+        try:
+            command()
+        except BaseException as error:
+            wrong.append(getattr(error, "text", repr(error)))
+
+    threads = [threading.Thread(target=run, args=(command,)) for command in commands]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return wrong
+
+
+def test_two_fetches_at_the_same_moment_both_succeed(quick, tmp_path):
+    results(quick)
+    plan, homes = opened(quick, "survival")[1], [tmp_path / "a", tmp_path / "b"]
+    stage = plan.stages[-1]
+    fetches = [partial(transfer.fetch, connect(), plan, stage, home, str) for home in homes]
+    assert together(*fetches) == [] and helpers(quick) == []
+    assert all((home / "training_summary.json").read_text() == "{}" for home in homes)
+
+
+def test_two_submits_at_the_same_moment_send_one_job_and_both_succeed(quick):
+    plan = opened(quick, "survival", NEW)[1]
+    for _ in range(5):
+        quick.api.objects.clear()
+        assert together(*[partial(submit.submit, connect(), plan, None, sending())] * 2) == []
+        assert made_from(quick, "PyTorchJob", "survival", NEW) and len(quick.pods()) == 4
+
+
+def test_two_submits_that_replace_a_job_at_the_same_moment_leave_the_new_one(quick):
+    old, plan = opened(quick, "survival", OLD)[1], opened(quick, "survival", NEW)[1]
+    for _ in range(5):
+        quick.api.objects.clear()
+        submit.submit(quick.cluster, old, None, sending())
+        assert together(*[partial(submit.submit, connect(), plan, None, sending())] * 2) == []
+        assert made_from(quick, "PyTorchJob", "survival", NEW) and len(quick.pods()) == 4
+
+
+def test_two_submits_of_different_recipes_under_one_name_leave_one_and_say_so(quick):
+    """Neither job is a mixture of both."""
+    plans = [opened(quick, "survival", sets)[1] for sets in (OLD, NEW)]
+    for _ in range(5):
+        quick.api.objects.clear()
+        wrong = together(*[partial(submit.submit, connect(), plan, None, sending()) for plan in plans])
+        assert made_from(quick, "PyTorchJob", "survival", OLD) or made_from(quick, "PyTorchJob", "survival", NEW)
+        assert len(wrong) <= 1 and all("was not sent" in one for one in wrong)
+
+
+def test_two_people_who_send_the_same_files_at_the_same_moment_both_succeed(quick, tmp_path, monkeypatch):
+    sets = ("data.hub=", f"data.path={ROOT}/recipes/data/survival-sample.jsonl", "openshift.data_from=claim")
+    recipe, plan = opened(quick, "survival", *sets)
+    monkeypatch.setattr(transfer, "MOST", 2**12)
+    for name in ("trained-models-pvc", "workspace-pvc"):
+        quick.claim(name)
+    for number in range(3):
+        (tmp_path / f"claim{number}").mkdir()
+        quick.api.mounts["/shared/models"] = tmp_path / f"claim{number}"
+        stage, files = plan.stages[0], transfer.files(recipe, plan.place)
+        send = partial(transfer.upload, connect(), plan.only(stage), stage, files, TOLD.append)
+        assert together(send, send) == [] and helpers(quick) == []
+        (came,) = [file for file in (tmp_path / f"claim{number}").rglob("*") if file.is_file()]
+        assert came.read_bytes() == (ROOT / "recipes/data/survival-sample.jsonl").read_bytes()
+
+
+def test_what_a_killed_command_has_left_behind_is_taken_away_and_nothing_else(quick):
+    results(quick)
+    hour, now = datetime.now(UTC) - timedelta(hours=1), datetime.now(UTC)
+    for name, phase, born in (
+        ("ended", "Succeeded", hour),
+        ("waiting", "Pending", hour),
+        ("at-work", "Running", hour),
+        ("a-colleagues", "Pending", now),
+    ):
+        labels = {"app.kubernetes.io/managed-by": "recipe-runner", jobs.PART: jobs.FETCH}
+        pod = {"kind": "Pod", "apiVersion": "v1", "status": {"phase": phase}, "spec": {}}
+        meta = {"name": name, "namespace": quick.namespace, "labels": labels, "uid": name}
+        meta["creationTimestamp"] = born.strftime("%Y-%m-%dT%H:%M:%SZ")
+        quick.api.objects[("pods", quick.namespace, name)] = pod | {"metadata": meta}
+    fetch(quick, connect())
+    assert {pod["metadata"]["name"] for pod in helpers(quick)} == {"at-work", "a-colleagues"}

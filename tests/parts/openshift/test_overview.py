@@ -41,6 +41,10 @@ def four(hours: float = 2, **status) -> list[dict]:
     return [a_pod(*role, phase="Running", startTime=at(hours), **status) for role in roles]
 
 
+def condition(type: str, status: str = "True", hours: float = 0) -> dict:
+    return {"type": type, "status": status, "lastTransitionTime": at(hours)}
+
+
 def priced() -> dict:
     """The job of a recipe that says what a GPU costs."""
     recipe = load(SURVIVAL, from_options(("limits.price_per_gpu_hour=2.5",)))[0]
@@ -79,10 +83,32 @@ def test_without_a_price_gpu_hours_are_said_and_without_tokens_rows():
         ([], {"startTime": at(5), "completionTime": at(3)}, FINISHED, 8.0),
         ([], {"startTime": at(5), "conditions": [{"type": "Failed", "status": "True", "lastTransitionTime": at(4)}]}, FAILED, 4.0),
         ([], {}, QUEUED, 0.0),
+        # A night in the queue, before it has run or after it was preempted.
+        ([], {"startTime": at(10)}, QUEUED, 0.0),
+        ([], {"startTime": at(10), "conditions": [condition("Created"), condition("Running", "False")]}, QUEUED, 0.0),
+        # It was ended without a machine, or while it was suspended.
+        ([], {"startTime": at(10), "conditions": [condition("Created"), condition("Failed")]}, FAILED, 0.0),
+        ([], {"startTime": at(10), "conditions": [condition("Suspended"), condition("Failed")]}, FAILED, 0.0),
+        # One that is taken off its machine leaves no end of its container.
+        ([a_pod(phase="Failed", reason="Preempting", startTime=at(3), conditions=[condition("DisruptionTarget", hours=1)])], {}, TRAINING, 2.0),
     ],
 )  # fmt: skip
 def test_what_was_spent_is_what_was_held(pods, status, phase, hours):
     assert watch.gpu_hours(JobState(phase, job(**status), pods), NOW) == pytest.approx(hours)
+
+
+def test_a_pod_that_is_being_deleted_holds_nothing_from_then_on():
+    """Its machine may be lost, and it stays for hours."""
+    pod = a_pod(phase="Running", startTime=at(5))
+    pod["metadata"] |= {"deletionTimestamp": at(4)}
+    assert watch.gpu_hours(JobState(TRAINING, job(), [pod]), NOW) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("name", ["accumulatedPastExecutionTimeSeconds", "accumulatedPastExexcutionTimeSeconds"])
+def test_what_ran_before_a_preemption_was_spent(name):
+    """Kueue keeps it, in both of its versions' spellings; the pods are gone."""
+    state = JobState(QUEUED, job(startTime=at(30)), [], workload={"status": {name: 7200}})
+    assert watch.gpu_hours(state, NOW) == pytest.approx(8.0)
 
 
 def test_machines_that_are_missing_are_counted_and_a_stage_without_a_gpu_costs_nothing():
@@ -198,7 +224,7 @@ def stamped(ago: float) -> str:
 
 def steps(site, latest: float) -> None:
     """Training with 10 s a step, whose latest step was so many seconds ago by the cluster's clock."""
-    train_to(site, 1)
+    train_to(site, 1, seconds=latest + 100 - site.api.clock)
     times = [(latest + 60, "begin", 0), *((latest + 10 * (5 - step), "step", step) for step in range(1, 6))]
     site.api.logs["survival-master-0", "now"] = [
         (stamped(ago - site.api.clock), f'[recipe] {{"event": "{event}", "step": {step}, "steps": 100}}')

@@ -258,7 +258,7 @@ def of_four(logs: dict[str, str], **entry) -> list[str]:
     roles = (("master", 0), *(("worker", index) for index in range(3)))
     end = {"name": "pytorch", "restartCount": 0, "state": {"terminated": {"exitCode": 1}}}
     pods = [a_pod(role, index, containerStatuses=[end]) for role, index in roles]
-    return reasons(JobState(TRAINING, job(), pods, [], None), lambda pod: logs[pod])
+    return reasons(JobState(TRAINING, job(), pods, [], None), lambda pod: logs[pod["metadata"]["name"]])
 
 
 def test_the_rank_that_came_late_is_found_on_the_logs_of_all_machines(golden_message):

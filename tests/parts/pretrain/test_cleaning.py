@@ -164,7 +164,7 @@ def test_tasks_that_fail_are_named_and_tried_again_by_the_same_command(slurm, tm
     (slurm / "broken").touch()
     with pytest.raises(Stop) as stop:
         cleaning.clean(text, tmp_path / "data", SLURM)
-    assert "The cleaning step `1-filtered` has ended with 2 of 2 tasks undone" in stop.value.text
+    assert "The cleaning step `1-filtered` has ended with 2 of 2 tasks not done" in stop.value.text
     (slurm / "broken").unlink()
     assert cleaning.clean(text, tmp_path / "data", SLURM).kept > 400
 
@@ -214,7 +214,7 @@ def test_without_slurm_or_ray_it_is_said_what_to_do(tmp_path, monkeypatch):
     [
         (("data.cleaning.executor=slurm",), "`executor: slurm` also needs `tasks`, `partition` and `time`."),
         (("data.cleaning.executor=ray",), "`executor: ray` also needs `tasks`."),
-        (("data.cleaning.partition=cpu",), "`partition` means nothing to `executor: local`."),
+        (("data.cleaning.partition=cpu",), "`partition` has no effect with `executor: local`."),
         (("data.cleaning.executor=pods",), "`executor: pods` also needs `pods`."),
         (
             ("data.cleaning.executor=pods", "data.cleaning.pods=4", "data.cleaning.tasks=3"),

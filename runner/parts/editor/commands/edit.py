@@ -14,7 +14,8 @@ from runner.commands.options import port_option, say
 @click.argument("path", metavar="RECIPE", default=".")
 @port_option(7861, "the page")
 def edit(path: str, port: int) -> None:
-    """Edit a recipe in the browser: its text with proposals and problems as you type, a form, the plan, a rehearsal.
+    """Edit a recipe in the browser: its text with completion and problems as you type, a form, the plan, a
+    rehearsal.
 
     RECIPE is a file, or a folder with some, which is the current one where nothing is named. The page is for this machine alone.
     Nothing is written until you save.

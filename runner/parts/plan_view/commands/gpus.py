@@ -49,7 +49,8 @@ def _on_cards(recipe: Recipe) -> Iterator[_OnCard]:
 @set_option
 @listing_option
 def gpus(path: str | None, sets: tuple[str, ...], style: str) -> None:
-    """Show the GPUs that a recipe can name, by their label on a cluster. With RECIPE: what it takes on each of them."""
+    """List the GPUs that a recipe can name, by their label on a cluster. With RECIPE: what it needs on each of
+    them."""
     if path:
         recipe, _ = open_recipe(path, sets, aside=style == "json")
         found = list(_on_cards(recipe))

@@ -66,7 +66,7 @@ def plan(
     serves: bool,
     runs: tuple[str, ...],
 ) -> int:
-    """Say whether a recipe fits, how long it takes, what it costs, and what to change.
+    """Estimate whether a recipe fits, how long it takes and what it costs, and suggest changes.
 
     Pace and allocator slack of a card come from your own runs on it, where there were any: a run keeps them on the
     machine that it ran on, and `--learn` those of a run that was fetched."""

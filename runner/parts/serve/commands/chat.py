@@ -23,7 +23,7 @@ from runner.tools.problem import Stop
 if TYPE_CHECKING:
     from runner.parts.serve.chat import Sides, Turn
 
-HELP = "/1, /2, … asks a question of the list, /new begins a new conversation, /quit or ^D ends it."
+HELP = "/1, /2, … asks a question from the list, /new begins a new conversation, /quit or ^D ends it."
 
 
 @click.command()
@@ -31,10 +31,11 @@ HELP = "/1, /2, … asks a question of the list, /new begins a new conversation,
 @set_option
 @run_option
 @stage_option
-@click.option("--page", is_flag=True, help="A page in the browser in place of the terminal, for a demo.")
+@click.option("--page", is_flag=True, help="Open a page in the browser instead of the terminal, for a demo.")
 @port_option(7860, "the page")
 def chat(path: str, sets: tuple[str, ...], run_dir: str | None, stage: str | None, page: bool, port: int) -> None:
-    """Talk to the original and the trained model at once: both stay loaded, and answers stand side by side."""
+    """Chat with the original and the trained model at once. Both stay loaded, and their answers appear side by
+    side."""
     from runner.tools.process import hush
 
     hush()
@@ -54,7 +55,7 @@ def chat(path: str, sets: tuple[str, ...], run_dir: str | None, stage: str | Non
         say(f"/{number}  {question}")
     say(f"Type {sides.asked_with}. {HELP}")
     _talk(sides, questions)
-    end("The conversation is kept nowhere.", "compare", path)
+    end("The conversation was not saved.", "compare", path)
 
 
 def _talk(sides: Sides, questions: list[str]) -> None:
@@ -88,7 +89,7 @@ def _talk(sides: Sides, questions: list[str]) -> None:
         except Stop as stop:
             say(stop.text)
         except KeyboardInterrupt:
-            say("(the rest was not wanted)")
+            say("(interrupted)")
         else:
             turns.append((question, said))
             if not terminal:

@@ -37,11 +37,13 @@ if TYPE_CHECKING:
 @click.option(
     "--engine",
     type=click.Choice(("vllm", "transformers")),
-    help="Who serves. Default: vLLM where it is installed and an adapter was trained, else transformers.",
+    help="The server program. Default: vLLM if it is installed and an adapter was trained, else transformers.",
 )
-@click.option("--cluster", "on_cluster", is_flag=True, help="Serve on the cluster, and bring the port here.")
+@click.option(
+    "--cluster", "on_cluster", is_flag=True, help="Serve on the cluster, and connect its port to this machine."
+)
 @click.option("--stop", "stops", is_flag=True, help="Remove the server from the cluster.")
-@click.option("--dry-run", is_flag=True, help="With --cluster: let it judge everything, and send nothing.")
+@click.option("--dry-run", is_flag=True, help="With --cluster: let the cluster check everything, and send nothing.")
 def serve(
     path: str,
     sets: tuple[str, ...],
@@ -53,11 +55,12 @@ def serve(
     stops: bool,
     dry_run: bool,
 ) -> None:
-    """Serve the original and the trained model by OpenAI's API until ^C, asked in the words of their training."""
+    """Serve the original and the trained model with OpenAI's API until ^C. Questions are formatted as in
+    training."""
     if on_cluster or stops:
         return _on_cluster(path, sets, stops, dry_run, port)
     if dry_run:
-        raise Stop("`--dry-run` goes with `--cluster`.", "Leave it out.", code=2)
+        raise Stop("`--dry-run` needs `--cluster`.", "Leave it out.", code=2)
     from runner.tools.process import hush
 
     hush()
@@ -74,7 +77,7 @@ def serve(
         say(f"Ready after {time.monotonic() - began:.0f} s: {server.url}/v1  (^C ends it)")
         say(f"models: {', '.join(server.models)}")
         if len(server.models) == 1:
-            say("vLLM serves one whole model; with `--engine transformers` the original one is there too.")
+            say("vLLM serves one complete model; `--engine transformers` also serves the original one.")
         say(f"log: {server.log}")
         server.wait()
 
@@ -103,8 +106,8 @@ def plan_server(recipe: Recipe, json_wanted: bool) -> int:
     _, server, needs = kserve.served(recipe)
     if needs is None:
         raise Stop(
-            f"Nobody can count the weights of `{recipe.model.base}` here, so nothing can be said of a server's memory.",
-            "`recipe models` shows the models that are known, and writes down others.",
+            f"The size of `{recipe.model.base}` is unknown here, so the memory of a server is unknown too.",
+            "`recipe models` lists the known models, and adds others.",
         )
     if json_wanted:
         say(_as_json(server, needs))
@@ -129,7 +132,7 @@ def _show(server: Serving, needs: ServingForecast) -> None:
     say(f"Serving {server.name} {verdict}: it needs {need} {every} ({card}){room}.")
     if needs.requests is not None:
         say(
-            f"Room for {needs.requests:,} requests of {needs.context:,} tokens at a time; {needs.concurrency} were asked for."
+            f"Room for {needs.requests:,} requests of {needs.context:,} tokens at a time; the recipe asks for {needs.concurrency}."
         )
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
     each = f"{needs.concurrency} requests × {units.gib(needs.cache_a_request)}"
@@ -153,8 +156,8 @@ def _show(server: Serving, needs: ServingForecast) -> None:
     say(f"Its pod: {server.memory_gib:g} GiB of main memory, {server.cpus} CPUs, {server.gpus} × {server.gpu}.")
     say(f"Model: {server.source.uri}")
     if server.base_name:
-        say(f"Beside it the adapter, as `{server.name}`; the model before training answers as `{server.base_name}`.")
-    say("By arithmetic over the model's sizes and vLLM's own rules; no GPU has confirmed it here.")
+        say(f"The adapter is served beside it, as `{server.name}`; the original model answers as `{server.base_name}`.")
+    say("Computed from the model's sizes and vLLM's own rules; not measured on a GPU.")
 
 
 def _as_json(server: Serving, needs: ServingForecast) -> str:

@@ -187,7 +187,7 @@ def _cell(text: str) -> str:
     "--format", "style", type=click.Choice(["text", "json", "markdown"]), default="text", help="How to print it."
 )
 def diff(before: str, after: str, plans: bool, price: float | None, style: str) -> None:
-    """Say what differs from A to B in settings; one that is left out counts as its default.
+    """Compare the settings of recipes A and B. A setting that is left out counts as its default.
 
     Each is a recipe, a starter's name, or the folder of a run, whose recipe is read as it was when it ran.
     """

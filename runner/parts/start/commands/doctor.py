@@ -494,7 +494,7 @@ def models_of(recipe: Recipe) -> tuple[str, ...]:
 @set_option
 @click.option("--out", metavar="DIR", help="Where results would go. Default: the current folder.")
 def doctor(path: str | None, sets: tuple[str, ...], out: str | None) -> int:
-    """Look at GPUs, packages, disk, memory, ports and the hub, and say what will not work, and what mends it."""
+    """Check GPUs, packages, disk, memory, ports and the hub. Print what would not work, and how to fix it."""
     hush()
     recipe = plan = None
     if path:

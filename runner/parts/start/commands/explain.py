@@ -229,7 +229,8 @@ MOST_LINES, WIDTH = 6, 110
 @set_option
 @listing_option
 def explain(setting: str, path: str | None, sets: tuple[str, ...], style: str) -> None:
-    """Say what a setting does, what it may be, what more and less of it cost, and which emitted lines it changes.
+    """Explain a setting: what it does, its bounds, what more and less of it cost, and which generated lines it
+    changes.
 
     With RECIPE: what it is there, and why; without, it is tried on a starter. A section shows its settings.
     """

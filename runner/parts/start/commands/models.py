@@ -83,7 +83,7 @@ def licence(model: catalog.Model) -> str:
 @listing_option
 @click.pass_context
 def models(context: click.Context, recipe: str | None, card: str | None, style: str) -> None:
-    """Show the models of the catalog, and those that the lock file beside a recipe knows, with the smallest GPU for each.
+    """List the models of the catalog and of the lock file beside a recipe, with the smallest GPU for each.
 
     The memory is that of `recipe plan`, by every default and with one row at a time: of an adapter beside the model in 4 bits
     (qlora) or as it is (lora), of its last layers, or of all its weights.

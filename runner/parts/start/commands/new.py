@@ -351,7 +351,7 @@ def as_command(name: str, answers: Answers, sets: tuple[str, ...]) -> str:
 @set_option
 @options
 def new(name: str, source: str | None, short: bool, sets: tuple[str, ...], **answers: str | None) -> None:
-    """Copy a recipe under a new NAME, comments and all, with its schema and its sample beside it.
+    """Create a recipe called NAME: a copy of a starter, with its comments, schema and sample.
 
     Without `--from` it asks what you have, which model, and where it runs, and makes the recipe from that. Every answer is an
     option too.

@@ -44,13 +44,13 @@ export CUDA_VISIBLE_DEVICES="$GPUS"
 export CUDA_DEVICE_ORDER=PCI_BUS_ID
 # Find the programs that were installed beside that Python.
 PATH="$(cd "$(dirname "$(command -v "$PYTHON")")" && pwd):$PATH"
-# How much NVIDIA's communication library writes to the log.
+# How much NVIDIA's communication library logs.
 export NCCL_DEBUG=WARN
 # Where the curves go.
 export TENSORBOARD_LOGGING_DIR=/shared/models/gemma/tensorboard
 # No progress bars in the log.
 export TQDM_DISABLE=1
-# Send no usage figures to Axolotl's makers.
+# Do not send usage figures to Axolotl's makers.
 export AXOLOTL_DO_NOT_TRACK=1
 # How many processes tokenise the rows.
 export AXOLOTL_DATASET_NUM_PROC=16

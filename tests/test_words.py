@@ -1,0 +1,182 @@
+"""What people read is plain English: no phrase of a translation, short sentences, one word for one thing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+import textstat
+import yaml
+
+from tests.conftest import ROOT
+from tests.docs.pages import PAGES, README
+
+# Words and constructions that may not come back, each with what to write instead.
+INSTEAD = {
+    r"(?:is|are|be|was|were) (?:told|said)(?! to\b)": "is printed, reported or shown",
+    r"said (?:above|below)": "the problems above",
+    r"by hand": "manually",
+    r"anew": "again",
+    r"nobody (?:has|knows|reads|asks)": "say what is unknown or unused",
+    r"stands? in its way": "this machine is ready",
+    r"mend(?:s|ed)?": "fix",
+    r"goes along": "is copied with it",
+    r"(?:goes|go|went) on(?! (?:a|the|hub)\b)": "continue",
+    r"in its place": "instead",
+    r"in place of": "instead of",
+    r"for ever": "without end",
+    r"held against": "compared with",
+    r"told in money": "as a cost",
+    r"lies? (?:beside|below|on|in|there|here|at)": "is",
+    r"lie": "is",
+    r"stands? (?:beside|below|above|behind|there|here)": "is",
+    r"has left (?:no|nothing)": "has no",
+    r"what was asked for": "name it",
+    r"by all that is known": "as far as this machine can tell",
+    r"whose it is": "who owns it",
+    r"of whom": "whose",
+    r"is no (?:name|number|file|folder|run|recipe|model|list|text|data|price|count|claim)": "is not a …",
+    r"(?:as|than) it stands": "as it is",
+    r"of (?:its|their) own accord": "by itself",
+    r"without a word": "without a message",
+    r"so many(?! (?:rows|steps|times)\b)": "this many, or N",
+    r"has got": "has",
+    r"is to be": "must be",
+    r"to be had": "available",
+}
+PHRASES = {re.compile(rf"\b{pattern}\b", re.IGNORECASE): better for pattern, better in INSTEAD.items()}
+# A message's sentence has at most so many words, a page's so many.
+MOST_WORDS, MOST_WORDS_OF_A_PAGE = 20, 25
+# Flesch's reading ease; 60 to 70 is plain English. Names of settings and commands are not counted.
+EASE = 60
+MESSAGES = sorted((ROOT / "tests" / "golden" / "messages").rglob("*.txt"))
+SCHEMAS = sorted([*(ROOT / "runner").rglob("schema.yaml"), *(ROOT / "runner").rglob("sections.yaml")])
+RECIPES = sorted((ROOT / "recipes").rglob("*.yaml"))
+# Made of the code and of other people's words; its sentences are tested where they come from.
+MADE = {"settings.md", "troubles.md", "hardware.md"}
+WRITTEN = [page for page in PAGES if page.name not in MADE]
+# What `recipe --help` and the help of a command begin with.
+VERBS = re.compile(
+    "Add|Ask|Chat|Check|Compare|Copy|Create|Download|Edit|Enter|Estimate|Evaluate|Explain|Export|Find|Generate|List|Measure|Merge|"
+    "Open|Overrule|Prepare|Print|Prove|Rehearse|Render|Run|Send|Serve|Show|Stop|Talk|Train|Turn|Upload|Write"
+)
+
+
+def prose(page: str) -> str:
+    """A page's paragraphs and lists, without code, tables, headings and pictures; names in code are one word."""
+    page = re.sub(r"```.*?```|<!--.*?-->", "", page, flags=re.DOTALL)
+    page = re.sub(r"^(?:\||#|    |!\[).*", "", page, flags=re.MULTILINE)
+    page = re.sub(r"^\s*(?:[-*]|\d+\.) ", ". ", page, flags=re.MULTILINE)
+    page = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", page)
+    return quoted(page).replace("*", "")
+
+
+def quoted(text: str) -> str:
+    """A text with names in code, quotations and brackets as one word or none."""
+    text = re.sub(r"`[^`\n]*`|«[^»\n]*»|“[^”\n]*”|\"[^\"\n]*\"", "NAME", text)
+    return re.sub(r"\([^()\n]*\)", "", text)
+
+
+def sentences(text: str) -> Iterator[str]:
+    for part in re.split(r"(?<=[.!?])\s+|[:;]\s+|\n\s*\n", text):
+        yield " ".join(part.split())
+
+
+def words(sentence: str) -> int:
+    return sum(bool(re.search(r"[A-Za-z]", word)) for word in sentence.split())
+
+
+def messages(text: str) -> Iterator[str]:
+    """The lines of golden messages that are sentences: no tables, rows of data or emitted files."""
+    for line in text.splitlines():
+        if line.startswith("    ") and not re.search(r" {3,}\S|[│┃━|{}<>]|^\s*(?:#|\d+ \|)", line.strip()):
+            yield line.strip()
+
+
+def found(text: str) -> list[str]:
+    return [f"{hit[0]!r}: write {better}" for pattern, better in PHRASES.items() for hit in pattern.finditer(text)]
+
+
+def described(node: object) -> Iterator[str]:
+    """Titles and descriptions of a schema."""
+    if isinstance(node, dict):
+        yield from (node[key] for key in ("title", "description", "x-pattern-means") if isinstance(node.get(key), str))
+        for value in node.values():
+            yield from described(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from described(value)
+
+
+def name(path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=name)
+def test_a_page_has_no_phrase_of_a_translation(page):
+    assert found(prose(page.read_text("utf-8"))) == []
+
+
+@pytest.mark.parametrize("file", SCHEMAS, ids=name)
+def test_descriptions_of_settings_have_none(file):
+    texts = list(described(yaml.safe_load(file.read_text("utf-8"))))
+    assert texts and [hit for text in texts for hit in found(quoted(text))] == []
+
+
+@pytest.mark.parametrize("file", RECIPES, ids=name)
+def test_comments_of_recipes_have_none(file):
+    comments = re.findall(r"(?:^|\s)#(.*)", file.read_text("utf-8"))
+    assert [hit for text in comments for hit in found(quoted(text))] == []
+
+
+@pytest.mark.parametrize("file", MESSAGES, ids=name)
+def test_messages_have_none(file):
+    lines = list(messages(file.read_text("utf-8")))
+    assert lines and [f"{hit}: {line}" for line in lines for hit in found(quoted(line))] == []
+
+
+@pytest.mark.parametrize("file", MESSAGES, ids=name)
+def test_a_sentence_of_a_message_has_at_most_20_words(file):
+    said = [one for line in messages(file.read_text("utf-8")) for one in sentences(quoted(line)) if one.endswith(".")]
+    assert said and [one for one in dict.fromkeys(said) if words(one) > MOST_WORDS] == []
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=name)
+def test_a_page_is_easy_to_read(page):
+    text = prose(page.read_text("utf-8"))
+    assert [one for one in sentences(text) if words(one) > MOST_WORDS_OF_A_PAGE] == []
+    assert textstat.flesch_reading_ease(text) >= EASE
+
+
+def test_all_messages_together_are_easy_to_read():
+    said = " ".join(line for file in MESSAGES for line in messages(file.read_text("utf-8")) if line.endswith("."))
+    assert len(said) > 10_000 and textstat.flesch_reading_ease(quoted(said)) >= EASE
+
+
+@pytest.mark.parametrize("page", [page for page in WRITTEN if page != README and page.parent.name == "docs"], ids=name)
+def test_the_first_paragraph_of_a_page_says_who_it_is_for(page):
+    first = next(part for part in page.read_text("utf-8").split("\n\n")[1:] if not part.startswith(("<!--", "#")))
+    assert re.match(r"For (?:people|anyone|everybody) ", first), first
+
+
+def test_help_begins_with_a_verb():
+    from runner.commands.cli import cli, commands
+
+    for command, (told, _) in commands().items():
+        text = cli.get_command(None, command).help or ""
+        assert VERBS.fullmatch(told.split()[0]), told
+        assert VERBS.fullmatch(text.split()[0]), text
+
+
+def test_one_word_stands_for_one_thing():
+    """The glossary's last table has the words that are used, and those that are not."""
+    rows = re.findall(
+        r"^\| ([^|]+) \| ([^|]+) \|$", (ROOT / "docs/glossary.md").read_text("utf-8").split("## One word")[1], re.M
+    )
+    unused = [word.strip() for use, other in rows if use not in ("use", "---") for word in other.split(",")]
+    assert len(unused) >= 8
+    texts = {name(page): prose(page.read_text("utf-8")) for page in WRITTEN if page.name != "glossary.md"}
+    texts |= {name(file): "\n".join(map(quoted, messages(file.read_text("utf-8")))) for file in MESSAGES}
+    pattern = re.compile(rf"\b(?:{'|'.join(map(re.escape, unused))})\b", re.IGNORECASE)
+    assert {place: hits for place, text in texts.items() if (hits := pattern.findall(text))} == {}
