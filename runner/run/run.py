@@ -44,8 +44,8 @@ def run(
     chosen: Selection,
     tell: Tell,
     watch: Watch,
-    confirm: Callable[[str], bool],
     changes: Iterable[Override] = (),
+    confirm: Callable[[str], bool] = lambda takes: False,
 ) -> None:
     """Runs the chosen stages on this machine's GPUs, or on its processor where it has none, and reports the results.
 
