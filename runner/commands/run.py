@@ -184,7 +184,7 @@ def run(path: str, sets: tuple[str, ...], yes: bool, out: str | None, fresh: boo
     recipe, made = open_recipe(path, sets, environment=True)
     home = folder(recipe.name, "run", run_folder_from(out))
     with session(home, recipe.name, fresh, data_folder_from()), at_the_end(home):
-        running.run(recipe, home, Selection(**stages), say, watch, confirm(yes), made)
+        running.run(recipe, home, Selection(**stages), say, watch, made, confirm(yes))
     end("Training finished. The model is in the run folder.", "compare", path)
 
 

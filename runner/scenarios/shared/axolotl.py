@@ -303,13 +303,15 @@ def with_advanced(
     that Axolotl refuses here. sections: the recipe's sections that this config follows from."""
     extra = recipe.advanced.plain().get(home) or {}
     problems: list[Problem] = []
+    if not extra:
+        return config
     if extra.get("plugins"):
         # Others stand beside the recipe's own.
         extra["plugins"] = list(dict.fromkeys([*config["plugins"], *extra["plugins"]]))
         config = {**config, "plugins": extra["plugins"]}
     for plugin, settings in catalog.axolotl_settings()["plugins"].items():
         loaded = any(one.startswith(plugin.rpartition(".")[0]) for one in config["plugins"])
-        for key in () if loaded else settings.keys() & extra.keys():
+        for key in () if loaded else [name for name in extra if name in settings]:
             message = f"`{key}` is a setting of Axolotl's plug-in `{plugin}`, which this recipe does not load."
             hint = f"Load it: write `plugins: [{plugin}]` beside the line. Or delete the line."
             problems.append(recipe.document.problem(("advanced", home, key), message, hint, key=True))
@@ -318,11 +320,7 @@ def with_advanced(
             # The settings of the recipe that this one of Axolotl's follows from.
             homes = [f"{section}.{name}" for section in sections for name in recipe.settings[section].making(key)]
             message = f"`advanced.{home}.{key}` contradicts the recipe, whose other lines make it `{json.dumps(config[key])}`."
-            hint = (
-                f"Delete it, and change {listed(homes, 'or')} instead."
-                if homes
-                else "Delete it: the scenario decides it."
-            )
+            hint = f"Delete it, and change {listed(homes, 'or')} instead." if homes else "Delete it."
             problems.append(recipe.document.problem(("advanced", home, key), message, hint, key=True))
         others = config | {name: other for name, other in extra.items() if name != key}
         if why := catalog.axolotl_refusal(key, value, others):
