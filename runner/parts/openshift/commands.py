@@ -385,7 +385,7 @@ def logs(path: str, sets: tuple[str, ...], stage: str | None, node: int, follow:
         say(line)
     for reason in why(cluster, look(cluster, job)):
         say(reason, err=True)
-    end("The log ends here for now.", "status", path)
+    end("These are all lines so far.", "status", path)
 
 
 @click.command()

@@ -306,7 +306,7 @@ def with_advanced(
     if not extra:
         return config
     if extra.get("plugins"):
-        # Others stand beside the recipe's own.
+        # Others are beside the recipe's own.
         extra["plugins"] = list(dict.fromkeys([*config["plugins"], *extra["plugins"]]))
         config = {**config, "plugins": extra["plugins"]}
     for plugin, settings in catalog.axolotl_settings()["plugins"].items():
