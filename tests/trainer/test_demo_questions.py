@@ -90,7 +90,7 @@ def test_a_copy_for_other_data_has_no_questions_of_the_starter(recipe_command, t
     done = recipe_command("new", "my", "--from", starter, "--set", "data.path=mine.jsonl", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert read(tmp_path / "my.yaml").data["demo"].keys() == left.keys()
-    assert "(asked about the data of before)" in done.stdout
+    assert "(asked about the old data)" in done.stdout
 
 
 def test_other_rows_for_a_rehearsal_are_asked_about_in_place_of_the_recipes(bread):

@@ -218,9 +218,9 @@ def test_a_job_without_pods_says_why(site, capsys):
         capsys.readouterr()
         assert site.recipe("status") == 0
         said = capsys.readouterr().out
-        if "No pods are made" in said:
+        if "No pods exist" in said:
             break
-    assert "No pods are made: " in said and "volumeMounts" in said
+    assert "No pods exist: " in said and "volumeMounts" in said
 
 
 def test_a_pod_that_failed_is_explained(site, capsys, golden_message):
@@ -421,7 +421,7 @@ STORAGE = {
     "the default can": ([("fs", CEPHFS), ("block", RBD)], "", True, ""),
     "the default cannot": ([("block", RBD), ("fs", CEPHFS)], "", False, "for one at a time"),
     "a named one can": ([("block", RBD), ("fs", CEPHFS)], "fs", True, ""),
-    "a named one is not there": ([("block", RBD), ("fs", CEPHFS)], "nfs", False, "no kind of storage `nfs`"),
+    "a named one is not there": ([("block", RBD), ("fs", CEPHFS)], "nfs", False, "no storage class `nfs`"),
     "nobody knows": ([("new", NEW)], "", True, "is not known here"),
     "none can": ([("block", RBD)], "", False, "Ask its admin for one"),
 }
@@ -514,7 +514,7 @@ def test_the_api_saying_no_becomes_plain_words_and_nothing_is_sent(site, capsys,
 def test_a_trainjob_of_another_version_names_the_setting(site, capsys):
     assert site.recipe("submit", "--set", 'openshift.version="3.6"') == 1
     said = capsys.readouterr().err
-    assert "This cluster writes a TrainJob another way" in said and "`openshift.version`" in said
+    assert "This cluster has another form of TrainJob" in said and "`openshift.version`" in said
 
 
 @in_process

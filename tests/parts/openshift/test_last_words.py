@@ -86,9 +86,9 @@ def test_a_message_of_events_alone_is_no_word():
 def test_a_crash_loop_is_told_in_each_of_its_moments(at_work, capsys):
     """It ends, waits, runs again without a step, and trains again."""
     moments = (
-        (DIED, "starting again after a failure, 3 of 4 machines run"),
-        ({"waiting": {"reason": "CrashLoopBackOff"}}, "starting again after a failure, 3 of 4 machines run"),
-        ({"running": {"startedAt": stamp()}}, "starting again after a failure, 4 of 4 machines run"),
+        (DIED, "restarting after a failure, 3 of 4 machines run"),
+        ({"waiting": {"reason": "CrashLoopBackOff"}}, "restarting after a failure, 3 of 4 machines run"),
+        ({"running": {"startedAt": stamp()}}, "restarting after a failure, 4 of 4 machines run"),
     )
     for state, said in moments:
         ends(at_work, state, {"now": "Loading"}, lastState=DIED, restartCount=3)
@@ -108,7 +108,7 @@ def test_steps_of_before_a_worker_was_replaced_are_no_progress(at_work, capsys):
     started = datetime.fromtimestamp(time.time() + 1, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     running = status_of("running", {"startedAt": started})
     at_work.set_status("Pod", worker["name"], {"phase": "Running", "containerStatuses": [running]})
-    assert shown(at_work, capsys)[0].startswith("train: starting again after a failure, 4 of 4 machines run")
+    assert shown(at_work, capsys)[0].startswith("train: restarting after a failure, 4 of 4 machines run")
 
 
 @in_process

@@ -200,7 +200,7 @@ def test_a_data_stage_of_several_pods_is_one_stage_and_the_one_that_fails_is_nam
     site.set_status("Pod", name, {"phase": "Failed", "containerStatuses": ends(1)})
     assert recipe(site, "status", *pods) == 0
     said = capsys.readouterr().out
-    assert "starting again after a failure" in said and "Machine 2 (`seven-b-data-2-aaaaa`) ended" in said
+    assert "restarting after a failure" in said and "Machine 2 (`seven-b-data-2-aaaaa`) ended" in said
     failed = {"type": "Failed", "status": "True", "reason": "MaxFailedIndexesExceeded"}
     failed["message"] = "Job has exceeded the specified maximal number of failed indexes"
     site.set_status("Job", "seven-b-data", {"conditions": [failed], "failedIndexes": "2"})

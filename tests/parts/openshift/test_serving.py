@@ -328,7 +328,7 @@ TROUBLE = {
     "no image": (
         {"phase": "Pending"}
         | running(state={"waiting": {"reason": "ImagePullBackOff", "message": "denied"}}, image="registry/vllm:1"),
-        "`registry/vllm:1` cannot be fetched",
+        "`registry/vllm:1` cannot be pulled",
     ),
     "no image of a model": (
         {
@@ -462,7 +462,7 @@ def test_what_vllm_says_in_the_end_is_explained(golden_message, case):
     ended = {"terminated": {"exitCode": 1, "reason": "Error"}}
     loop = running(restartCount=3, state={"waiting": {"reason": "CrashLoopBackOff"}}, lastState=ended)
     found = of_one_pod(loop, LOGS[case])
-    assert found.hopeless and found.phase == "started again and again"
+    assert found.hopeless and found.phase == "restarted"
     (said,) = reasons(found)
     golden_message(said)
 
@@ -502,7 +502,7 @@ def test_started_again_while_it_is_being_deleted(platform, monkeypatch, capsys):
     platform.api.ending_seconds = 0.0
     capsys.readouterr()
     again = Serve(platform, monkeypatch)
-    heard(capsys, "is being deleted; waiting for its end", "It is waited for")
+    heard(capsys, "is being deleted; waiting for its end", "Waiting for it")
     assert platform.job(SERVICE)["metadata"]["uid"] != uid
     platform.set_status("Pod", pod_soon(platform)["metadata"]["name"], READY)
     assert again.ended() == 0
@@ -511,7 +511,7 @@ def test_started_again_while_it_is_being_deleted(platform, monkeypatch, capsys):
 def test_taken_away_while_it_is_waited_for(platform, monkeypatch, capsys):
     at_work = Serve(platform, monkeypatch)
     pod_soon(platform)
-    heard(capsys, "It is waited for")
+    heard(capsys, "Waiting for it")
     platform.cluster.delete(SERVICE, platform.namespace, "survival")
     assert at_work.ended() == 1
     assert "someone deleted it" in capsys.readouterr().err
@@ -520,7 +520,7 @@ def test_taken_away_while_it_is_waited_for(platform, monkeypatch, capsys):
 def test_being_deleted_while_it_is_waited_for(platform, monkeypatch, capsys):
     at_work = Serve(platform, monkeypatch)
     pod_soon(platform)
-    heard(capsys, "It is waited for")
+    heard(capsys, "Waiting for it")
     platform.api.ending_seconds = 5.0
     platform.cluster.delete(SERVICE, platform.namespace, "survival")
     assert at_work.ended() == 1
@@ -530,7 +530,7 @@ def test_being_deleted_while_it_is_waited_for(platform, monkeypatch, capsys):
 def test_changed_by_a_colleague_while_it_is_waited_for(platform, monkeypatch, capsys):
     at_work = Serve(platform, monkeypatch)
     pod_soon(platform)
-    heard(capsys, "It is waited for")
+    heard(capsys, "Waiting for it")
     changed = platform.job(SERVICE)
     changed["metadata"]["annotations"]["recipe-runner/content"] = "another"
     with platform.api.lock:
@@ -542,7 +542,7 @@ def test_changed_by_a_colleague_while_it_is_waited_for(platform, monkeypatch, ca
 def test_a_cluster_that_does_not_answer_for_a_while_is_survived(platform, monkeypatch, capsys):
     at_work = Serve(platform, monkeypatch)
     name = pod_soon(platform)["metadata"]["name"]
-    heard(capsys, "It is waited for")
+    heard(capsys, "Waiting for it")
     platform.api.busy_at, platform.api.busy = "inferenceservices", [503, 429]
     heard(capsys, "trying again")
     platform.set_status("Pod", name, READY)

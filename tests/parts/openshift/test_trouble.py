@@ -125,7 +125,7 @@ def served(tls: bool, tmp_path) -> ThreadingHTTPServer:
     ("tls", "words", "remedy"),
     [
         (True, "is not trusted: self", "--certificate-authority=FILE"),
-        (False, "is not a cluster's API, but a page for a browser (“Log in with SSO”)", "a proxy"),
+        (False, "answered with a web page (“Log in with SSO”), not with a cluster's API", "a proxy"),
     ],
     ids=["certificate", "login page"],
 )
@@ -164,7 +164,7 @@ def test_a_machine_that_does_not_answer_ends_nothing(site, capsys, follow):
         player.join()
     said = capsys.readouterr().out
     assert "training, 4 of 4 machines run" in said
-    assert "How far it is cannot be read now: The machine of Pod `survival-master-0` does not answer" in said
+    assert "Its progress cannot be read now: The machine of Pod `survival-master-0` does not answer" in said
     capsys.readouterr()
     if not follow:
         assert site.recipe("logs") == 1
@@ -272,7 +272,7 @@ def test_machines_that_a_quota_leaves_out_are_told(site, capsys):
     assert site.recipe("status") == 0
     said = capsys.readouterr().out
     assert "train: waiting for machines, 1 of 4 machines run" in said
-    assert "Only 1 of 4 pods are made: " in said and "Ask for a larger quota" in said
+    assert "Only 1 of 4 pods exist: " in said and "Ask for a larger quota" in said
 
 
 def status_of(state: str, how: dict, **more) -> dict:
@@ -288,7 +288,7 @@ def test_a_job_that_nobody_takes_up_is_told(site, capsys, monkeypatch):
     old = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 200))
     site.api.objects["pytorchjobs", site.namespace, "survival"]["metadata"]["creationTimestamp"] = old
     assert site.recipe("status") == 0
-    assert "Nobody has taken it up in 3 minutes: the operator of PyTorchJobs may be down." in capsys.readouterr().out
+    assert "No operator has picked up the PyTorchJob for 3 minutes; the training operator may be down." in capsys.readouterr().out
 
 
 @in_process
@@ -303,7 +303,7 @@ def test_a_crash_loop_shows_no_step_of_the_life_before(site, capsys, golden_mess
     capsys.readouterr()
     assert site.recipe("status") == 0
     said = capsys.readouterr().out
-    assert "train: starting again after a failure, 3 of 4 machines run" in said and "step" not in said
+    assert "train: restarting after a failure, 3 of 4 machines run" in said and "step" not in said
     assert "ended, and was started again (3 times so far). It said: ValueError: a bad row" in said
     for pod in site.pods():
         site.cluster.delete("Pod", site.namespace, pod["metadata"]["name"], grace_seconds=0)
@@ -337,7 +337,7 @@ def test_an_evicted_pod_that_was_replaced_leaves_a_word(site, capsys):
     assert site.recipe("status") == 0
     said = capsys.readouterr().out
     assert "train: step 20 of 100" in said
-    assert f"`{first['name']}` was taken off its machine (" in said and why in said and "an earlier job" not in said
+    assert f"`{first['name']}` was removed from its machine (" in said and why in said and "an earlier job" not in said
 
 
 def test_a_log_without_steps_in_its_end_is_no_start():
@@ -618,10 +618,10 @@ def test_a_pytorchjob_is_followed_through_every_moment_of_its_life(site, monkeyp
     site.event("Pod", made[0], "Evicted", why)
     site.set_status("Pod", made[0], {"phase": "Failed", "reason": "Evicted", "message": why, "containerStatuses": []})
     line, said = seen(site)
-    assert line == "starting again after a failure, 3 of 4 machines run" and said.count(why) == 1
+    assert line == "restarting after a failure, 3 of 4 machines run" and said.count(why) == 1
     site.api.delete("pods", site.namespace, made[0], {})
     line, said = seen(site)
-    assert line == "waiting for machines, 3 of 4 machines run" and f"`{made[0]}` was taken off its machine" in said
+    assert line == "waiting for machines, 3 of 4 machines run" and f"`{made[0]}` was removed from its machine" in said
     make(made[0])
     assert seen(site)[0] == "waiting for machines, 3 of 4 machines run"
     site.api.logs.pop((made[0], "now"))
@@ -660,7 +660,7 @@ def test_a_trainjob_is_followed_through_every_moment_of_its_life(site):
     assert seen(site, "TrainJob") == ("waiting for machines, no machine yet", "")
     below = job_below(site)
     site.event("Job", below["metadata"]["name"], "FailedCreate", 'pods "x" is forbidden: exceeded quota: gpus')
-    assert "No pods are made: " in seen(site, "TrainJob")[1]
+    assert "No pods exist: " in seen(site, "TrainJob")[1]
     site.event("Job", below["metadata"]["name"], "SuccessfulCreate", "Created pod", type="Normal", seconds=-1)
     assert seen(site, "TrainJob") == ("waiting for machines, no machine yet", "")
     site.pod("survival-node-0-0-aaaaa", below, labels, phase="Running")
@@ -668,7 +668,7 @@ def test_a_trainjob_is_followed_through_every_moment_of_its_life(site):
     assert seen(site, "TrainJob")[0].startswith("step 3 of 9")
     ended = [{"name": "node", "image": "x", "state": {"terminated": {"exitCode": 1, "message": "a bad row"}}}]
     site.set_status("Pod", "survival-node-0-0-aaaaa", {"phase": "Failed", "containerStatuses": ended})
-    assert seen(site, "TrainJob")[0] == "starting again after a failure, 0 of 1 machines run"
+    assert seen(site, "TrainJob")[0] == "restarting after a failure, 0 of 1 machines run"
     time.sleep(0.01)
     site.pod("survival-node-0-0-bbbbb", below, labels, phase="Pending")
     line, said = seen(site, "TrainJob")

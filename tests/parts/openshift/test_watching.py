@@ -103,7 +103,7 @@ def test_no_pods_made_for_a_trainjob(site):
     made, _ = trainjob(site)
     site.event("Job", "survival-node-0", "FailedCreate", 'pods "survival-node-0-0" is forbidden: exceeded quota: gpus')
     found = status.look(site.cluster, made)
-    assert "No pods are made: " in "\n".join(reasons(found, lambda _pod: ""))
+    assert "No pods exist: " in "\n".join(reasons(found, lambda _pod: ""))
 
 
 @in_process
@@ -180,7 +180,7 @@ def test_a_claim_that_lies_on_another_machine(golden_message):
     said = why(
         [unscheduled("0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had volume node affinity conflict.")]
     )
-    assert "its claims lie where no free machine is" in said and "GPU" not in said
+    assert "no free machine can reach its claims" in said and "GPU" not in said
     golden_message(said)
 
 
@@ -206,7 +206,7 @@ def test_a_claim_that_is_pending_with_the_storages_own_reason(golden_message):
 
 def test_an_image_that_cannot_be_fetched(golden_message):
     said = why([waiting("ImagePullBackOff", "manifest unknown")])
-    assert "`registry/image:1` cannot be fetched" in said and "manifest unknown" in said
+    assert "`registry/image:1` cannot be pulled" in said and "manifest unknown" in said
     assert "oc start-build recipe-runner" in said
     golden_message(said)
 
@@ -295,7 +295,7 @@ def test_a_worker_that_waits_for_the_master(golden_message):
     golden_message(said, "it waits")
     missing = {"name": "init-pytorch", "image": "alpine:3.10", "state": {"waiting": {"reason": "ErrImagePull"}}}
     said = why([a_pod("worker", 1, initContainerStatuses=[missing])])
-    assert "`alpine:3.10`" in said and "cannot be fetched" in said
+    assert "`alpine:3.10`" in said and "cannot be pulled" in said
     golden_message(said, "it cannot wait")
 
 
@@ -321,10 +321,10 @@ def test_a_pod_that_clones_its_code_does_not_wait_for_a_machine():
 @pytest.mark.parametrize(
     ("state", "words"),
     [
-        ({"waiting": {"reason": "ImagePullBackOff"}}, "`stock` cannot be fetched: ImagePullBackOff"),
+        ({"waiting": {"reason": "ImagePullBackOff"}}, "`stock` cannot be pulled: ImagePullBackOff"),
         (
             {"terminated": {"exitCode": 128, "message": "Cloning\nfatal: unable to access\n"}},
-            "fatal: unable to access. Look at",
+            "fatal: unable to access. Check",
         ),
     ],
     ids=["no image", "no code"],
@@ -402,7 +402,7 @@ def test_why_says_what_stands_in_the_way_of_a_recipes_job(site, capsys):
     site.set_status("Pod", "survival-master-0", waiting("ImagePullBackOff", "manifest unknown")["status"])
     assert site.recipe("why") == 0
     said = capsys.readouterr().out
-    assert "PyTorchJob `survival` in" in said and "cannot be fetched: manifest unknown" in said
+    assert "PyTorchJob `survival` in" in said and "cannot be pulled: manifest unknown" in said
     train_to(site, 50)
     assert site.recipe("why") == 0
     assert "Nothing stands in its way." in capsys.readouterr().out
@@ -902,7 +902,7 @@ def test_hashing_a_large_file_shows_signs_of_life(tmp_path):
 @in_process
 def test_a_run_without_results_is_said_so(site, tmp_path, capsys):
     assert site.recipe("fetch") == 1
-    assert "There is no claim `trained-models-pvc`" in capsys.readouterr().err, "no pod waits for it ten minutes"
+    assert "has no claim `trained-models-pvc`" in capsys.readouterr().err, "no pod waits for it ten minutes"
     assert site.recipe("submit") == 0
     site.api.mounts["/shared/models"] = tmp_path / "empty"
     assert site.recipe("fetch") == 1

@@ -131,4 +131,4 @@ def test_plan_serve_ends_with_1_where_it_does_not_fit(capsys):
 
 def test_a_recipe_without_the_section_is_reckoned_with_its_defaults(capsys):
     assert cli._code(["plan", str(ROOT / "recipes" / "seven-b.yaml"), "--serve"]) == 0
-    assert "8 were asked for" in capsys.readouterr().out
+    assert "the recipe asks for 8" in capsys.readouterr().out
