@@ -5,8 +5,12 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import sys
 from collections.abc import Iterator
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
 from typing import Any, get_args
 
 from runner.catalog import AXOLOTL_SETTINGS_FILE
@@ -34,17 +38,44 @@ def compact() -> dict[str, Any]:
         def emit_warning(self, kind: Any, detail: str) -> None:
             """Defaults that JSON cannot say are left out anyway."""
 
-    whole = AxolotlInputConfig.model_json_schema(schema_generator=Generate)
-    models = {model.__name__: model for model in _models(AxolotlInputConfig)}
-    sections = {name: _without_words(part) for name, part in whole["$defs"].items()}
-    settings = _by_every_name(AxolotlInputConfig, _without_words(whole)["properties"])
+    def settings_of(model: Any) -> dict[str, Any]:
+        whole = model.model_json_schema(schema_generator=Generate)
+        models.update({one.__name__: one for one in _models(model)})
+        sections.update({name: _without_words(part) for name, part in whole.get("$defs", {}).items()})
+        return _by_every_name(model, _without_words(whole)["properties"])
+
+    models: dict[str, Any] = {}
+    sections: dict[str, Any] = {}
+    settings = settings_of(AxolotlInputConfig)
+    plugins = {name: settings_of(model) for name, model in _plugins()}
     alternatives = set(_alternatives([settings, sections]))
     for name, section in sections.items():
         if name in models and "properties" in section:
             section["properties"] = _by_every_name(models[name], section["properties"])
             if name not in alternatives:
                 section.setdefault("additionalProperties", False)
-    return {"properties": settings, "$defs": sections}
+    return {"properties": settings, "$defs": dict(sorted(sections.items())), "plugins": plugins}
+
+
+def _plugins() -> Iterator[tuple[str, Any]]:
+    """Axolotl's own plug-ins by the names that recipes write, each with the model of its settings. The files are read without
+    their packages, some of which need what is not installed."""
+    spec = find_spec("axolotl.integrations")
+    for file in sorted(Path(spec.submodule_search_locations[0]).glob("*/args.py")):
+        folder = file.parent
+        classes = [one for path in sorted(folder.glob("*.py")) for one in _classes(path)]
+        plugin = next(one for one in classes if "BasePlugin" in [ast.unparse(base) for base in one.bases])
+        reader = next(one for one in plugin.body if getattr(one, "name", "") == "get_input_args")
+        returned = next(one for one in ast.walk(reader) if isinstance(one, ast.Return))
+        model = ast.literal_eval(returned.value).rpartition(".")[2]
+        found = spec_from_file_location(f"{folder.name}_args", file)
+        module = sys.modules[found.name] = module_from_spec(found)  # pydantic looks there for sections
+        found.loader.exec_module(module)
+        yield f"axolotl.integrations.{folder.name}.{plugin.name}", getattr(module, model)
+
+
+def _classes(file: Path) -> list[ast.ClassDef]:
+    return [one for one in ast.parse(file.read_text(encoding="utf-8")).body if isinstance(one, ast.ClassDef)]
 
 
 def _models(model: Any) -> Iterator[Any]:

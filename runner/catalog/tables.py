@@ -64,8 +64,8 @@ def shared_storage(provisioner: str) -> bool | None:
 
 @cache
 def axolotl_settings() -> Schema:
-    """What the pinned Axolotl takes, as a JSON Schema: `properties`, a part for each setting, and `$defs`, the sections
-    that these hold. Written by `schemas/axolotl_settings.py`; tests compare it with Axolotl itself."""
+    """What the pinned Axolotl takes, as a JSON Schema: `properties`, a part for each setting, `$defs`, the sections that
+    these hold, and `plugins`, the settings of each of its plug-ins. Written by `schemas/axolotl_settings.py`; tests compare it with Axolotl itself."""
     schema: Schema = json.loads(AXOLOTL_SETTINGS_FILE.read_text(encoding="utf-8"))
     return schema
 

@@ -212,17 +212,14 @@ def precision_fits(recipe: Recipe) -> Iterator[Problem]:
 def master_weights_fit(recipe: Recipe) -> Iterator[Problem]:
     if (recipe.settings.get("model") or {}).get("master_weights") != "bf16" or sharding.by_zero(recipe):
         return
-    model = recipe.model
-    if model.precision in ("fp16", "fp32"):
-        message = (
-            f"With `precision: {model.precision}` trained weights are stored in fp32, and `master_weights` is bf16."
-        )
-        hint = "Delete the line, or write `precision: bf16`."
-        yield recipe.problem("model.master_weights", message, hint)
-        return
+    precision, say = recipe.model.precision, recipe.note
     message = "A weight in bf16 moves only if a step changes it by 0.2 % or more. At usual rates most weights would never move."
     hint = "Write `master_weights: fp32`. To save memory, use a suggestion of `recipe plan` instead."
-    yield recipe.note("model.master_weights", message, hint)
+    if precision in ("fp16", "fp32"):
+        say = recipe.problem
+        message = f"With `precision: {precision}` trained weights are stored in fp32, and `master_weights` is bf16."
+        hint = "Delete the line, or write `precision: bf16`."
+    yield say("model.master_weights", message, hint)
 
 
 def loss_fits_model(recipe: Recipe) -> Iterator[Problem]:

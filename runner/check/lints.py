@@ -61,9 +61,7 @@ def adapters(recipe: Recipe) -> Iterator[Problem]:
             message = f"Divided by a rank of {rank}, an alpha of {alpha:g} makes the adapter almost ineffective."
             hint = f"Write `{of}alpha: {2 * rank}` for a rank of {rank}, or delete the line. Usual values are {rank} to {2 * rank}."
             if alpha > rank:
-                message = (
-                    f"The adapter counts alpha / rank = {alpha / rank:g} times, and far more than 2 breaks training."
-                )
+                message = f"The adapter counts alpha / rank = {alpha / rank:g} times. Far more than 2 breaks training."
             yield recipe.note((name, f"{of}alpha"), message, hint)
 
 

@@ -201,7 +201,7 @@ WARMUPS = {"warmup_steps": "warmup_ratio", "warmup_ratio": "warmup_steps"}
 def advanced_settings(recipe: Recipe) -> Iterator[Problem]:
     """Axolotl drops settings that it does not know without a word, and refuses values only when training starts."""
     schema = catalog.axolotl_settings()
-    known = schema["properties"]
+    known = dict(part for plugin in schema["plugins"].values() for part in plugin.items()) | schema["properties"]
     for home, extra in (recipe.settings.get("advanced") or {}).items():
         owner = "train" if home == "axolotl" else home
         section = recipe.settings.get(owner) or {}
@@ -209,9 +209,7 @@ def advanced_settings(recipe: Recipe) -> Iterator[Problem]:
             path, name = ("advanced", home, key), f"advanced.{home}.{key}"
             if (other := WARMUPS.get(key)) and section.get(other) is not None:
                 message = f"`{owner}.{other}` says how long the rate rises, and Axolotl refuses `{key}` beside it."
-                hint = (
-                    f"Delete it, and change `{owner}.{other}`, a share of all steps. `recipe plan` shows their number."
-                )
+                hint = f"Delete it, and change `{owner}.{other}`. `recipe plan` shows the number of steps."
                 if by_schema.has(recipe.scenario, f"{owner}.{key}"):
                     hint = f"Delete it, and write `{key}` under `{owner}` in place of `{other}`."
                 yield recipe.problem(path, message, hint)

@@ -125,7 +125,9 @@ def _code(arguments: list[str] | None) -> int:
         result = cli.main(arguments, prog_name="recipe", standalone_mode=False)
         return result if isinstance(result, int) else 0
     except Stop as stop:
-        click.echo(stop.text, err=True)
+        from runner.tools.text import printable
+
+        click.echo(printable(stop.text), err=True)
         return stop.code
     except click.ClickException as error:
         error.show()

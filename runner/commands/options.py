@@ -21,6 +21,7 @@ from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.tools.names import listed
 from runner.tools.problem import Problem, Stop
+from runner.tools.text import printable
 
 # What a shell may put in place of a word that is begun: files, settings and the catalog's names, by click's own completion.
 Completing = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
@@ -162,8 +163,9 @@ def short(label: str) -> str:
     return label.removeprefix("NVIDIA-")
 
 
-def say(text: str = "") -> None:
-    click.echo(text)
+def say(text: str = "", err: bool = False, styled: bool = False) -> None:
+    """Prints a text. styled: it has colours of our own; from all others control characters are taken out."""
+    click.echo(text if styled else printable(text), err=err)
 
 
 def table(rows: Sequence[Sequence[str]]) -> None:
@@ -204,14 +206,14 @@ def open_recipe(
     recipe, made, notes = load(path, [*changing.from_options(sets), *(more or [])], wished, look)
     print_notes(notes)
     for change in made:
-        click.echo(f"{change}", err=aside)
+        say(f"{change}", err=aside)
     return recipe, made
 
 
 def print_notes(problems: Iterable[Problem]) -> None:
     for problem in problems:
         if problem.severity == "note":
-            click.echo(f"{problem}\n", err=True)
+            say(f"{problem}\n", err=True)
 
 
 def with_section(recipe: Recipe, section: str, by: str) -> Recipe:

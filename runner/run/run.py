@@ -44,8 +44,8 @@ def run(
     chosen: Selection,
     tell: Tell,
     watch: Watch,
-    confirm: Callable[[str], bool],
     changes: Iterable[Override] = (),
+    confirm: Callable[[str], bool] = lambda takes: False,
 ) -> None:
     """Runs the chosen stages on this machine's GPUs, or on its processor where it has none, and reports the results.
 
@@ -81,11 +81,11 @@ def run(
 def _require_patience(
     recipe: Recipe, plan: Plan, stages: list[Stage], tell: Tell, confirm: Callable[[str], bool]
 ) -> None:
-    """Prints how long the chosen stages take on this machine's processor, and asks before one begins that takes above an
+    """Prints how long each chosen stage takes on this machine's processor, and asks where those that begin take above an
     hour. Raises Stop after a no, and where this machine's memory is too small."""
     planner = forecasting()
     foreseen = {each.stage: each for each in (planner.on_processor(recipe, plan) if planner else ())}
-    path = recipe.document.file
+    path, total = recipe.document.file, 0.0
     instead = f"`recipe rehearse {path}` runs all of it here with a tiny model"
     if "openshift" in recipe.settings:
         instead += f"; `recipe submit {path}` sends it to the cluster's GPUs"
@@ -95,17 +95,16 @@ def _require_patience(
             need, have = units.gib(each.memory or 0), units.gib(each.usable)
             raise Stop(
                 f"This machine has no GPU, and `{name}` needs about {need} of main memory on its processor, of {have}.",
-                f"{instead}.",
+                f"A lower `micro_batch_size` needs less, if the model itself fits. {instead}.",
             )
-        takes = f"How long `{name}` takes on this machine's processor is unknown."
         if each.seconds is not None:
             likely = units.between(each.seconds_least or 0, each.seconds_most or 0, "–")
-            takes = f"`{name}` takes about {units.duration(each.seconds)} ({likely}) on the {each.gpu}."
-        if decision.action not in ("keep", "go on") and (each.seconds or math.inf) > UNASKED:
-            if not confirm(takes):
-                raise Stop("Nothing was started.", f"{instead}.")
-        else:
-            tell(takes)
+            tell(f"`{name}` takes about {units.duration(each.seconds)} ({likely}) on the {each.gpu}.")
+        if decision.action not in ("keep", "go on"):
+            total += math.inf if each.seconds is None else each.seconds
+    takes = f"takes about {units.duration(total)} here" if total < math.inf else "takes an unknown time here"
+    if total > UNASKED and not confirm(f"This machine has no GPU, and training {takes}."):
+        raise Stop("Nothing was started.", f"{instead}.")
 
 
 def _compare_precision(plan: Plan, gpus: list[str], tell: Tell) -> None:

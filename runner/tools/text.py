@@ -1,4 +1,5 @@
-"""Writing YAML that people can read, and that readers of YAML 1.1 and 1.2 (PyYAML; kubectl, Helm) take the same way."""
+"""Text that a terminal may show, and YAML that people can read and that readers of YAML 1.1 and 1.2 (PyYAML; kubectl,
+Helm) take the same way."""
 
 import re
 from typing import Any
@@ -10,6 +11,19 @@ import yaml
 _OTHERWISE_NO_TEXT = re.compile(
     r"[-+]?(\.[0-9][0-9_]*|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9_]+)?|[-+]?0[oO][0-7_]+|[-+]?0[xX][0-9a-fA-F_]+|[-+]?0[bB][01_]+|[yYnN]"
 )
+
+
+# What a terminal obeys and does not show: escape sequences, control characters but for ends of lines and tabs, and marks that
+# turn the direction of writing.
+_CONTROL = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)"
+    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
+)
+
+
+def printable(text: str) -> str:
+    """A text without what a terminal would obey, whoever wrote it: a pod, a cluster or somebody else's recipe."""
+    return _CONTROL.sub("", text)
 
 
 class _Dumper(yaml.SafeDumper):

@@ -52,8 +52,10 @@ class RecipePlugin(BasePlugin):
                 PartialState(cpu=True)
         settings = run_settings(cfg)
         # Axolotl 0.19.0 stores weights in the precision of the computation, and bf16 loses small steps. It reads this
-        # setting before `pre_model_load`. DeepSpeed stores fp32 weights itself.
-        if settings.master_weights == "fp32" and not cfg.deepspeed and not _trained_in_part(cfg):
+        # setting before `pre_model_load`. DeepSpeed stores fp32 weights itself. Frozen weights need no fp32; only FSDP
+        # shards weights of one precision.
+        in_full = cfg.fsdp_config or not cfg.unfrozen_parameters
+        if settings.master_weights == "fp32" and not cfg.deepspeed and in_full:
             cfg.torch_dtype = torch.float32
         # Without FlashAttention Axolotl 0.19.0 refuses this, because a mask costs memory. It is correct nevertheless:
         # transformers makes the mask from the positions, which restart with each row.
@@ -98,8 +100,8 @@ class RecipePlugin(BasePlugin):
 
     def post_trainer_create(self, cfg: DictDefault, trainer: Any) -> None:
         settings = run_settings(cfg)
-        if settings.master_weights == "fp32" and _trained_in_part(cfg):
-            # Axolotl 0.19.0 freezes weights after every other hook, and the optimizer is created after this one.
+        if settings.master_weights == "fp32" and not cfg.deepspeed:
+            # Axolotl 0.19.0 freezes weights after every earlier hook, and the optimizer is created after this one.
             for weights in trainer.model.parameters():
                 if weights.requires_grad:
                     weights.data = weights.data.float()
@@ -133,12 +135,6 @@ class RecipePlugin(BasePlugin):
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         results.finish(run_settings(cfg), self.history, cfg.to_dict())
-
-
-def _trained_in_part(cfg: DictDefault) -> bool:
-    """Whether some weights are frozen and keep the precision of the computation: the larger part of the model. FSDP
-    shards weights of one precision only."""
-    return bool(cfg.unfrozen_parameters) and not cfg.fsdp_config
 
 
 def _averages_over_tokens(trainer: Any) -> bool:

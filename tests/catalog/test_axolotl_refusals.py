@@ -10,10 +10,11 @@ import pytest
 
 from runner import catalog
 from runner.catalog.tables import table
-from runner.check.validate import ALLOWED, examine
+from runner.check.validate import ALLOWED, examine, load
 from runner.recipe.overrides import Override, from_options
 from runner.recipe.recipe import Recipe
 from runner.scenarios import translate
+from runner.scenarios.shared.axolotl import LIGER
 from runner.scenarios.targets import place
 from tests.catalog.axolotls_own import validated
 from tests.conftest import RECIPES, ROOT, setting_of
@@ -40,8 +41,6 @@ def with_setting(kind: str, key: str, value: Any) -> Override:
 
 @cache
 def recipe_of(kind: str) -> Recipe:
-    from runner.check.validate import load
-
     name, lines = parts(kind)
     return load(ROOT / "recipes" / f"{name}.yaml", lines)[0]
 
@@ -200,3 +199,42 @@ def test_what_axolotl_refuses_of_all_its_settings_check_refuses(kind):
             if not any(one.severity == "error" for one in found):
                 missed.append(f"{key}: {value}")
     assert asked > 600 and missed == []
+
+
+GROKFAST = "axolotl.integrations.grokfast.GrokfastPlugin"
+
+
+def test_a_plugins_settings_go_with_the_plugin(golden_message):
+    """Beside the plug-ins that the recipe loads, in their order."""
+    survival = ROOT / "recipes" / "survival.yaml"
+    both = Override(
+        "advanced.axolotl", None, {"plugins": [GROKFAST], "grokfast_alpha": 0.9}, by="--set advanced.axolotl"
+    )
+    assert [one for one in examine(survival, [both]) if one.severity == "error"] == []
+    recipe = load(survival, [both])[0]
+    config = translate(recipe, place(recipe)).stage("train").config
+    assert config["plugins"] == [*config_of("survival")["plugins"], GROKFAST] and config["grokfast_alpha"] == 0.9
+    # The recipe loads Liger's itself.
+    assert examine(survival, [with_setting("survival", "liger_layer_norm", True)]) == []
+    (problem,) = examine(survival, [with_setting("survival", "grokfast_alpha", 0.9)])
+    assert setting_of(problem) == "advanced.axolotl.grokfast_alpha"
+    golden_message(problem, "without its plug-in")
+    (problem,) = examine(survival, [with_setting("survival", "swanlab_projct", "mine")])
+    golden_message(problem, "misspelt")
+    for key, value in (
+        ("cut_cross_entropy", True),
+        ("use_scattermoe", True),
+        ("expert_parallel_size", 2),
+        ("recipe", "x"),
+    ):
+        (problem,) = examine(survival, [with_setting("survival", key, value)])
+        assert problem.severity == "error" and ("plug-in" in problem.message) == (key != "recipe"), problem
+
+
+def test_every_value_of_a_plugin_is_judged_like_its_own():
+    survival = ROOT / "recipes" / "survival.yaml"
+    changes = Override("advanced.axolotl", None, {"plugins": [GROKFAST], "grokfast_alpha": "much"}, by="--set x")
+    (problem,) = examine(survival, [changes])
+    assert problem.message == "`advanced.axolotl.grokfast_alpha` cannot be `much`."
+    plugins = catalog.axolotl_settings()["plugins"]
+    assert len(plugins) == 15 and sum(map(len, plugins.values())) > 80 and "liger_rope" in plugins[LIGER]

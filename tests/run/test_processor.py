@@ -12,6 +12,7 @@ from runner.catalog.hardware import MEASURED, PROCESSOR, Gpu, gpu
 from runner.check.validate import changed, load
 from runner.commands import cli
 from runner.parts.planner import processor
+from runner.plan import Prediction
 from runner.run import pipeline
 from runner.run import run as running
 from runner.run.run_folder import folder
@@ -148,3 +149,16 @@ def test_a_container_has_as_many_processors_as_it_may_use(monkeypatch):
         assert process.cores() == process.threads() == count
     monkeypatch.setenv("OMP_NUM_THREADS", "3,1")
     assert process.threads() == 3
+
+
+def test_stages_that_take_an_hour_together_are_asked_about_once(here, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+    monkeypatch.setattr(
+        running.forecasting(),
+        "on_processor",
+        lambda recipe, plan: [Prediction(stage.name, seconds=1000.0) for stage in plan.stages],
+    )
+    assert recipe(name="minimal/pipeline") == 1 and here == []
+    assert "training takes about 83.3 min here" in capsys.readouterr().err
+    assert recipe("--until", "pretrain-2048", name="minimal/pipeline") == 130, "50 minutes"
+    assert here[-1] == "pretrain-2048"

@@ -192,3 +192,10 @@ def test_a_pipeline_that_starts_from_nothing_has_fewer_words_than_a_twin_that_is
     made = {change.setting: change.after for change in rehearsal("pipeline").before_data(recipe_of("seven-b"), None)}
     assert made["tokenizer.vocabulary"] == 1024 < twin.VOCABULARY
     assert made["model.vocabulary"] == 1088
+
+
+def test_settings_of_kernels_that_need_a_gpu_are_left_out():
+    own = Override("advanced.axolotl", None, {"liger_layer_norm": True, "gc_steps": 5}, "a test")
+    recipe, made = rehearsed(recipe_of("survival", own))
+    assert recipe.advanced.plain()["axolotl"] == {"gc_steps": 5}
+    assert [one.why for one in made if one.setting.startswith("advanced")] == ["Liger's kernels need a GPU"]

@@ -106,7 +106,7 @@ def test_training_takes_all_processors_unless_the_person_says_otherwise(wanted, 
     monkeypatch.setattr(running, "carry_out", carry_out)
     known = load(ROOT / "recipes/resnet.yaml")[0]
     with pytest.raises(KeyboardInterrupt):
-        running.run(known, folder("resnet", "run"), Selection(), lambda line: None, None, lambda question: True)
+        running.run(known, folder("resnet", "run"), Selection(), lambda line: None, None, (), lambda takes: True)
     assert seen[0]["OMP_NUM_THREADS"] == (wanted or str(cores()))
     assert seen[0]["CUDA_VISIBLE_DEVICES"] == "" and seen[0]["ACCELERATE_USE_CPU"] == "true"
     assert os.environ["OMP_NUM_THREADS"] == wanted

@@ -47,6 +47,7 @@ from runner.scenarios.targets import place
 from runner.tools.files import write_all
 from runner.tools.problem import Stop, errors_of
 from runner.tools.process import HOST
+from runner.tools.text import printable
 
 stage_option = click.option("--stage", metavar="NAME", help="The stage that is meant.")
 take_over_option = click.option(
@@ -240,7 +241,7 @@ def screen() -> Iterator[Callable[[str], None]]:
     from rich.text import Text
 
     with Live(Text("…"), refresh_per_second=4) as view:
-        yield lambda now: view.update(Text(now, overflow="fold"))
+        yield lambda now: view.update(Text(printable(now), overflow="fold"))
 
 
 @click.command()
@@ -373,7 +374,7 @@ def logs(path: str, sets: tuple[str, ...], stage: str | None, node: int, follow:
     job = job_at_work(cluster, plan, stage)
     # Beside the log, so that it can be piped on as it is.
     for text in elsewhere(job, path):
-        click.echo(text, err=True)
+        say(text, err=True)
     if follow:
         cluster, meta = cluster.once(), job["metadata"]
         watch.follow_log(cluster, lambda: cluster.get(job["kind"], meta["namespace"], meta["name"]), node, say)
@@ -381,7 +382,7 @@ def logs(path: str, sets: tuple[str, ...], stage: str | None, node: int, follow:
     for line in watch.whole_log(cluster, job, node):
         say(line)
     for reason in why(cluster, look(cluster, job)):
-        click.echo(reason, err=True)
+        say(reason, err=True)
     end("The log ends here for now.", "status", path)
 
 

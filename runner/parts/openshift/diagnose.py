@@ -1,6 +1,7 @@
 """Why a job or a server does not start, or ended: read from events, pod status and logs, said in words."""
 
 from collections.abc import Callable, Iterator
+from functools import cache
 
 from runner.catalog import troubles
 from runner.parts.jobs import code, kubernetes
@@ -31,12 +32,16 @@ GONE = "Its pods are gone, and their logs with them; `recipe fetch RECIPE` bring
 def log_reader(cluster: Cluster, space: str, container: str) -> LogOf:
     """Reads the log of a container of that name. The one that runs now knows nothing of the one that ended before it."""
 
-    def read(pod: Manifest) -> str:
-        before = any(_restarted(entry) for entry in jobs.containers_of(pod) if entry["name"] == container)
+    @cache
+    def end(pod: str, previous: bool) -> str:
         try:
-            return cluster.log(space, pod["metadata"]["name"], container, previous=before, tail=TAIL) or ""
+            return cluster.log(space, pod, container, previous=previous, tail=TAIL) or ""
         except TryAgain:
             return ""  # of a machine that does not answer
+
+    def read(pod: Manifest) -> str:
+        before = any(_restarted(entry) for entry in jobs.containers_of(pod) if entry["name"] == container)
+        return end(pod["metadata"]["name"], before)
 
     return read
 
@@ -151,15 +156,8 @@ def reasons(state: JobState, log_of: LogOf) -> list[str]:
     if state.phase == FINISHED:
         return []
     said = [*queued(jobs.queue_of(state.job), state.workload), *_missing_pods(state), *_taken(state), *_ended(state)]
-    logs: dict[str, str] = {}
-
-    def read(pod: Manifest) -> str:
-        name = pod["metadata"]["name"]
-        logs[name] = logs[name] if name in logs else log_of(pod)
-        return logs[name]
-
-    for pod in sorted((*state.replaced, *state.pods), key=lambda pod: _follows(pod, read)):
-        said += _pod(state, pod, read)
+    for pod in sorted((*state.replaced, *state.pods), key=lambda pod: _follows(pod, log_of)):
+        said += _pod(state, pod, log_of)
     if state.phase == FAILED and not state.pods:
         said.append(GONE)
     if state.phase == SUSPENDED:

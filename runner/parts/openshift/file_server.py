@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from hmac import compare_digest
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
@@ -138,7 +139,7 @@ def handler(root: Path, word: str, writes: bool = False) -> type[BaseHTTPRequest
         def do_GET(self) -> None:
             given, _, rest = unquote(urlsplit(self.path).path).lstrip("/").partition("/")
             verb, _, name = rest.partition("/")
-            if given != word:
+            if not compare_digest(given.encode(), word.encode()):
                 self.send_error(403)
             elif verb == "list":
                 self._answer(json.dumps(listing(root)).encode())
@@ -150,7 +151,7 @@ def handler(root: Path, word: str, writes: bool = False) -> type[BaseHTTPRequest
         def do_POST(self) -> None:
             given, _, verb = unquote(urlsplit(self.path).path).lstrip("/").partition("/")
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            if given != word or not writes:
+            if not compare_digest(given.encode(), word.encode()) or not writes:
                 self.send_error(403)
                 return
             try:

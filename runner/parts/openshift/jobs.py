@@ -60,10 +60,6 @@ class Owner:
         """Whoever gives a command now, with the recipe file in `path`."""
         return cls(person, socket.gethostname(), str(Path(path).resolve()))
 
-    def another(self, owner: "Owner") -> str:
-        """The person who owns something, where that is somebody else; empty where either is unknown."""
-        return owner.person if self.person and owner.person != self.person else ""
-
     def __str__(self) -> str:
         if not self.person:
             return "Who sent it is not recorded: an older version, `oc apply` or Kubeflow Pipelines sent it."
@@ -231,11 +227,6 @@ def require_of(there: Manifest, recipe: str) -> Manifest:
             "Give this one another with `openshift.job_name`.",
         )
     return there
-
-
-def key(job: Manifest) -> str:
-    """The key of what a job was made from, where it is of one stage of several; else empty."""
-    return annotation(job, kubernetes.KEY)
 
 
 def makers(cluster: Cluster, job: Manifest) -> Manifests:

@@ -122,7 +122,7 @@ def _state(cluster: Cluster, job: Manifest | None, key_now: str, files_key: str)
         return MISSING
     if going(job):
         return GOING
-    if jobs.key(job) != key_now or (files_key and jobs.annotation(job, jobs.FILES) != files_key):
+    if jobs.annotation(job, kubernetes.KEY) != key_now or (files_key and jobs.annotation(job, jobs.FILES) != files_key):
         return CHANGED
     end = ended(job)
     if end is None and any(jobs.config_of(pod) != jobs.config_of(job) for pod in jobs.pods_of(cluster, job)):

@@ -26,13 +26,6 @@ from runner.tools.problem import Problem
 if TYPE_CHECKING:
     from runner.recipe.sections import Openshift
 
-# Kubernetes' names of most objects (RFC 1123).
-_NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\Z")
-# An image as registries take it (github.com/distribution/reference): host, path in lower case, tag, digest.
-_IMAGE = re.compile(
-    r"(?:[A-Za-z0-9.-]+(?::\d+)?/)?[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*)*"
-    r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?\Z"
-)
 # Folders of a pod that are something else already.
 _TAKEN = {
     "/dev/shm": "shared memory",
@@ -223,24 +216,6 @@ def storage(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 
 
 @_of_site
-def names(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
-    """What the cluster refuses when it gets it."""
-    if site.image and not _IMAGE.match(site.image):
-        hint = "Write it as REGISTRY/PATH:TAG or REGISTRY/PATH@sha256:DIGEST: the path in lower case, no blanks."
-        yield recipe.problem(("openshift", "image"), f"`{site.image}` cannot name an image.", hint)
-    stated: dict[Path_, tuple[str | None, str]] = {("openshift", "queue"): (site.queue, "a queue")}
-    for index, claim in enumerate(site.claims or ()):
-        stated["openshift", "claims", index, "storage_class"] = (claim.storage_class, "a storage class")
-    for path, (name, what) in stated.items():
-        if name and not _NAME.match(name):
-            hint = "Use lower-case letters, digits, `-` and `.`, as the cluster itself lists them."
-            yield recipe.problem(path, f"`{name}` cannot name {what} on the cluster.", hint)
-    if site.queue and len(site.queue) > 63 and _NAME.match(site.queue):
-        message = f"A job names its queue in a label, which holds 63 characters, and this one has {len(site.queue)}."
-        yield recipe.problem(("openshift", "queue"), message, "Name a queue with a shorter name.")
-
-
-@_of_site
 def anothers_image(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     """An image of the cluster's own registry belongs to a namespace, and pods of another one need a right from there."""
     owner = re.match(rf"{re.escape(kubernetes.IMAGE_REGISTRY)}/([^/]+)/", site.image or "")
@@ -361,7 +336,7 @@ def mlflow_is_there(recipe: Recipe) -> Iterator[Problem]:
 
 
 RULES = (
-    *(storage, pods_fit, links_are_used, data_place, deadline, names, anothers_image, folders, ports),
+    *(storage, pods_fit, links_are_used, data_place, deadline, anothers_image, folders, ports),
     *(trackers, mlflow_is_there, stated_twice, secrets_beside_code, placeholder_commit),
 )
 # What whoever renders or sends a recipe is to know of its files, and `check` need not say.

@@ -318,7 +318,10 @@ def post(cluster: Cluster, sent: Sent, owner: Owner, tell: Tell) -> None:
         tell(f"{jobs.named(sent.job)} in `{sent.namespace}`")
     else:
         there = cluster.get(sent.kind, sent.namespace, sent.name)
-        made_from = [job and (jobs.key(job) or jobs.annotation(job, pipeline.CONTENT)) for job in (there, sent.job)]
+        made_from = [
+            job and (jobs.annotation(job, kubernetes.KEY) or jobs.annotation(job, pipeline.CONTENT))
+            for job in (there, sent.job)
+        ]
         if made_from[0] != made_from[1]:
             raise Stop(
                 f"Someone else sent another {jobs.named(sent.job)} a moment ago.",
@@ -350,7 +353,9 @@ def ask(job: Manifest, mine: Owner, confirm: Confirm, replaces: bool = False) ->
     """Asks whether a job that is there may go: one under way, unless it is one's own and nothing `replaces` it, and
     every one of another person. Raises Stop after a no."""
     owner, end = Owner.of(job), ended(job)
-    person, name = mine.another(owner), f"{job['kind']} `{job['metadata']['name']}`"
+    name = f"{job['kind']} `{job['metadata']['name']}`"
+    # Empty where either is unknown, or both are one.
+    person = owner.person if mine.person and owner.person != mine.person else ""
     if going(job) or (end and not person) or (owner == mine and not replaces):
         return
     said = f"{name} {f'has {end}' if end else 'is under way'}"

@@ -87,7 +87,7 @@ def beside(run: RunFolder, plan: Plan, planned: Iterable[Prediction]) -> list[Be
         if not summary or foreseen is None or summary.fingerprint != plan.fingerprint:
             continue
         card = catalog.label_of(summary.gpu) if summary.gpu else PROCESSOR
-        if card == foreseen.label and (summary.gpu or foreseen.step_seconds):
+        if card == foreseen.label and (summary.gpu or (foreseen.step_seconds and summary.step_seconds)):
             found.append(Beside(run, foreseen, summary))
     return found
 

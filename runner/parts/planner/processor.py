@@ -3,44 +3,52 @@ GPU of the catalog where there is none."""
 
 from __future__ import annotations
 
+import os
 import platform
+import subprocess
+import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
 from runner import catalog
 from runner.catalog.hardware import MEASURED, PROCESSOR, Gpu
+from runner.run.launch import WITHOUT_GPU
 from runner.tools.files import cache_folder, write_json
 from runner.tools.process import memory_gib, threads
 
 # Times that each is measured; the fastest counts, because other programs only slow it down.
-TIMES = 5
-# The width of a product, and the count of numbers that are added: both far larger than a processor's own memory.
-WIDE, NUMBERS = 1024, 2**25
+TIMES = 20
+# The width of a product, and the count of numbers that are added: 16 MiB, as activations of small models have. From 32 MiB on
+# the C library gives memory back each time, and adding takes five times as long.
+WIDE, NUMBERS = 1024, 2**22
 
 
 def measure() -> None:
-    """Measures the processor and stores it, with the best pace that it has shown with as many threads and this
-    PyTorch."""
+    """Measures the processor in a process like that of training, and stores its best pace so far."""
+    env = os.environ | WITHOUT_GPU | {"OMP_NUM_THREADS": str(threads())}
+    # Where it fails, how long training takes is unknown.
+    subprocess.run([sys.executable, "-m", __name__], env=env, stderr=subprocess.DEVNULL, check=False)
+
+
+def _measured() -> None:
+    """What the process does: with as many threads and this PyTorch, the best pace counts."""
     import torch
 
-    count, before, known = threads(), torch.get_num_threads(), catalog.gpu(PROCESSOR)
+    count, known = threads(), catalog.gpu(PROCESSOR)
     torch.set_num_threads(count)
     left, right, numbers = torch.randn(WIDE, WIDE), torch.randn(WIDE, WIDE), torch.randn(NUMBERS)
     # Two operations a weight; adding reads two numbers of four bytes and writes one.
     tflops = 2 * WIDE**3 / _seconds(lambda: left @ right) / 1e12
     moved = 3 * 4 * NUMBERS / _seconds(lambda: numbers + numbers) / 1e9
-    torch.set_num_threads(before)
     title, source = f"{_name()} with {count} thread{'s' if count > 1 else ''}", f"torch {torch.__version__}"
     if known and (known.title, known.source) == (title, source):
         tflops, moved = max(tflops, known.fp32_tflops), max(moved, known.memory_gb_s)
     here = memory_gib()
-    with suppress(OSError):  # then how long it takes is unknown
-        cache_folder().mkdir(parents=True, exist_ok=True)
-        card = Gpu(PROCESSOR, title, round(here), here, "0.0", moved, "host", 1.0, source, fp32_tflops=tflops)
-        write_json(cache_folder() / MEASURED, asdict(card))
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    card = Gpu(PROCESSOR, title, round(here), here, "0.0", moved, "host", 1.0, source, fp32_tflops=tflops)
+    write_json(cache_folder() / MEASURED, asdict(card))
 
 
 def _seconds(work: Callable[[], object]) -> float:
@@ -58,3 +66,7 @@ def _name() -> str:
     lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else []
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(named, "") or platform.machine()
+
+
+if __name__ == "__main__":
+    _measured()

@@ -152,13 +152,10 @@ def weights_of(workload: Workload) -> int:
         linear = sum(prod(shape) for shape in parameters.linear(workload.model).values())
         packed = linear * workload.model.num_hidden_layers
         numbers = replace(numbers, inside=numbers.inside - packed)
-    raised = 0
-    if not workload.adapter:
-        raised = trained_bytes(workload) - _bytes(
-            workload, parameters.numbers(workload.model, workload.unfrozen), trained=False
-        )
-    whole = _bytes(workload, numbers, trained=False) + raised
-    return packed // 2 + whole + _scales(workload) + adapter_bytes(workload)
+    trained = parameters.Numbers(0, 0) if workload.adapter else parameters.numbers(workload.model, workload.unfrozen)
+    raised = _bytes(workload, trained) - _bytes(workload, trained, trained=False)
+    frozen = packed // 2 + _bytes(workload, numbers, trained=False) + _scales(workload)
+    return frozen + raised + adapter_bytes(workload)
 
 
 def _scales(workload: Workload) -> int:

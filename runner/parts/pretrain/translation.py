@@ -144,7 +144,10 @@ def alike(recipe: Recipe, place: Place, kind: str, name: str, before: str, secti
         **packed,
         "recipe_runner": plugin(recipe, place, name, section)
         | packed.get("recipe_runner", {})
-        | {"master_weights": master_weights(recipe, kind), "demo": demo(recipe, place, name, before)},
+        | {
+            "master_weights": axolotl.master_weights(recipe, precision_of(recipe, kind), kind == "lora"),
+            "demo": demo(recipe, place, name, before),
+        },
     }
     if recipe.model.gradient_checkpointing:
         config["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
@@ -294,9 +297,3 @@ def faster(recipe: Recipe, kind: str) -> EngineConfig:
             "liger_fused_linear_cross_entropy": speed.fused_cross_entropy and kind != "dpo",
         }
     return config
-
-
-def master_weights(recipe: Recipe, kind: str) -> str:
-    """The format that trained weights are kept in; what is frozen stays as small as it can be."""
-    precision = precision_of(recipe, kind)
-    return "bf16" if kind == "lora" and precision != "fp32" else axolotl.master_weights(recipe, precision)

@@ -122,6 +122,7 @@ def _short_blocks(recipe: Recipe, one_file: bool) -> Iterator[Override]:
     yield rehearsal.substitute(
         "model.sequence_len", min(64, recipe.model.sequence_len), "short blocks make quick steps"
     )
+    yield from rehearsal.kernels(recipe)
     yield rehearsal.substitute("train.cross_entropy", "plain", "the fused and chunked ones are compiled for a GPU")
     if one_file and not recipe.data.validation_share:
         why = "the text is one file, and learning is judged on documents that it did not see"

@@ -4,7 +4,7 @@ questions and answers. qlora keeps the frozen model in 4 bits (Dettmers et al. 2
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from runner import catalog
@@ -47,16 +47,13 @@ def measurable(recipe: Recipe) -> dict[str, Measurable]:
 def adapter(recipe: Recipe, place: Place) -> EngineConfig:
     """The adapter: its size, and the linear layers that get one, by the names that this model has for them."""
     train, facts = recipe.train, recipe.facts
+    # What fits none of a known model's layers is a name of another one's.
+    named = (name for one in train.lora_layers or facts.linear for name in list(fitting(facts, one)) or [one])
     return {
         **({"load_in_4bit": True} if train.adapter == "qlora" else {}),
-        "lora_target_modules": targets(facts, train.lora_layers) if train.lora_layers else list(facts.linear),
+        "lora_target_modules": list(dict.fromkeys(named)),
         **axolotl.lora_kernels(recipe, place),
     }
-
-
-def targets(facts: Model, asked: Iterable[str]) -> list[str]:
-    """The linear layers that names and patterns mean, by their names; what means none stays as it is."""
-    return list(dict.fromkeys(name for one in asked for name in list(fitting(facts, one)) or [one]))
 
 
 def fitting(facts: Model, asked: str) -> dict[str, int]:
@@ -93,18 +90,20 @@ def layers(recipe: Recipe) -> Iterator[Problem]:
         except re.error as error:
             message = f"`{name}` is not a regular expression: {error.msg}."
             hint = "Write names of layers, or fix the pattern."
-            yield recipe.problem(("train", "lora_layers", index), message, hint)
-            continue
-        if some := min(found.values(), default=0) % facts.num_hidden_layers:
-            message = f"`{name}` fits {some} of the model's {facts.num_hidden_layers} layers, and all of them get the adapter."
-            hint = f"Write {listed(found)}, and the numbers of the layers as `peft_layers_to_transform` under `advanced.axolotl`."
-            yield recipe.problem(("train", "lora_layers", index), message, hint)
-        if not found:
+        else:
+            some = min(found.values(), default=0) % facts.num_hidden_layers
+            if found and not some:
+                continue
             message = f"`{recipe.model.base}` has no linear layer `{name}`."
             hint = (
                 f"Its linear layers are {listed(facts.linear)}. Delete `lora_layers` to give each of them an adapter."
             )
-            yield recipe.problem(("train", "lora_layers", index), message, hint)
+            if some:
+                message = (
+                    f"`{name}` fits {some} of the model's {facts.num_hidden_layers} layers, and an adapter is in all."
+                )
+                hint = f"Write {listed(found)}, and the layers' numbers as `advanced.axolotl.peft_layers_to_transform`."
+        yield recipe.problem(("train", "lora_layers", index), message, hint)
 
 
 def one_kind(recipe: Recipe) -> Iterator[Problem]:

@@ -248,12 +248,15 @@ def train(recipe: Recipe, place: Place, config: EngineConfig, data: DataSets) ->
         "turn_end": tokens.end if tokens else None,
         "trust_remote_code": recipe.model.trust_remote_code,
     }
+    # DeepSpeed stores fp32 weights itself, and in fp32 there is nothing to raise.
+    raises = recipe.model.precision != "fp32" and not sharding.by_zero(recipe) and "adapter" not in recipe.train
+    fp32 = raises and master_weights(recipe, recipe.model.precision, adapter=False) == "fp32"
     plugin = {
         "plugins": [*config.get("plugins", ()), PLUGIN],
         "recipe_runner": {
             **common.run_facts(recipe, place),
             **config.get("recipe_runner", {}),
-            **_master_weights(recipe),
+            **({"master_weights": "fp32"} if fp32 else {}),
             "demo": demo,
             **({"proof": {"prepared": common.proof_dir(place)}} if place.prepared else {}),
         },
@@ -273,18 +276,10 @@ def train(recipe: Recipe, place: Place, config: EngineConfig, data: DataSets) ->
     )
 
 
-def _master_weights(recipe: Recipe) -> dict[str, str]:
-    """Where the plug-in stores trained weights in fp32: not under DeepSpeed, which does so itself, nor with an adapter,
-    which is always fp32."""
-    if "adapter" in recipe.train or recipe.model.precision == "fp32" or sharding.by_zero(recipe):
-        return {}
-    return {"master_weights": "fp32"} if master_weights(recipe, recipe.model.precision) == "fp32" else {}
-
-
-def master_weights(recipe: Recipe, precision: str) -> Literal["fp32", "bf16"]:
-    """The format that trained weights are stored in. precision: of the computation; torch unscales fp16's gradients only
-    in fp32."""
-    return "bf16" if recipe.model.master_weights == "bf16" and precision not in ("fp16", "fp32") else "fp32"
+def master_weights(recipe: Recipe, precision: str, adapter: bool) -> Literal["fp32", "bf16"]:
+    """The format that a stage's weights are stored in: of the whole model what is trained, beside an adapter what is
+    frozen. precision: of the computation; torch unscales fp16's gradients only in fp32."""
+    return "bf16" if precision in ("bf16", "fp8") and (adapter or recipe.model.master_weights == "bf16") else "fp32"
 
 
 def environment(recipe: Recipe, place: Place) -> dict[str, str]:
@@ -308,16 +303,24 @@ def with_advanced(
     that Axolotl refuses here. sections: the recipe's sections that this config follows from."""
     extra = recipe.advanced.plain().get(home) or {}
     problems: list[Problem] = []
+    if not extra:
+        return config
+    if extra.get("plugins"):
+        # Others stand beside the recipe's own.
+        extra["plugins"] = list(dict.fromkeys([*config["plugins"], *extra["plugins"]]))
+        config = {**config, "plugins": extra["plugins"]}
+    for plugin, settings in catalog.axolotl_settings()["plugins"].items():
+        loaded = any(one.startswith(plugin.rpartition(".")[0]) for one in config["plugins"])
+        for key in () if loaded else [name for name in extra if name in settings]:
+            message = f"`{key}` is a setting of Axolotl's plug-in `{plugin}`, which this recipe does not load."
+            hint = f"Load it: write `plugins: [{plugin}]` beside the line. Or delete the line."
+            problems.append(recipe.document.problem(("advanced", home, key), message, hint, key=True))
     for key, value in extra.items():
         if key in config and config[key] != value:
             # The settings of the recipe that this one of Axolotl's follows from.
             homes = [f"{section}.{name}" for section in sections for name in recipe.settings[section].making(key)]
             message = f"`advanced.{home}.{key}` contradicts the recipe, whose other lines make it `{json.dumps(config[key])}`."
-            hint = (
-                f"Delete it, and change {listed(homes, 'or')} instead."
-                if homes
-                else "Delete it: the scenario decides it."
-            )
+            hint = f"Delete it, and change {listed(homes, 'or')} instead." if homes else "Delete it."
             problems.append(recipe.document.problem(("advanced", home, key), message, hint, key=True))
         others = config | {name: other for name, other in extra.items() if name != key}
         if why := catalog.axolotl_refusal(key, value, others):

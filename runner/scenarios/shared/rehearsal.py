@@ -56,7 +56,13 @@ def _value(recipe: Recipe, path: Path_) -> Any:
 def before_data(recipe: Recipe, file: str | None) -> list[Override]:
     """What replaces the recipe's data. file: rows to use instead of the recipe's sample. Raises Stop where this machine
     has nothing to rehearse with."""
-    return [*data(recipe, file), *split(recipe), *gates(recipe)]
+    return [*data(recipe, file), *split(recipe), *gates(recipe), *kernels(recipe)]
+
+
+def kernels(recipe: Recipe) -> list[Override]:
+    """What needs the kernels that only a GPU runs."""
+    liger = catalog.axolotl_settings()["plugins"][axolotl.LIGER]
+    return substitutes(recipe, [(f"advanced.axolotl.{key}", None, "Liger's kernels need a GPU") for key in liger])
 
 
 def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Override]:

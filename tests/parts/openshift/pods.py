@@ -20,7 +20,6 @@ from typing import Any
 
 import psutil
 
-from runner.parts.evaluate import seal
 from runner.parts.jobs import training_metrics
 from runner.run.launch import WITHOUT_GPU
 from runner.tools.run_files import SEAL_KEY
@@ -127,9 +126,8 @@ def environment(container: dict[str, Any], mounts: dict[str, Path], folder: Path
     (folder / PROCESSES).mkdir()
     gpus = ",".join(f"GPU-pretended-{number}" for number in range(booked(container)))
     own = {entry["name"]: mapped(entry["value"], mounts) for entry in container["env"] if "value" in entry}
-    # As the Secret has it that `recipe submit` makes for the namespace.
-    sealing = seal.key(make=False, namespace="lyric-professor")
-    own |= {entry["name"]: sealing for entry in container["env"] if entry["name"] == SEAL_KEY}
+    # As a Secret of an earlier release has it, whose namespace goes on with the own key of whoever sent first.
+    own |= {entry["name"]: os.environ[SEAL_KEY] for entry in container["env"] if entry["name"] == SEAL_KEY}
     return (
         {SEES: gpus}
         | own

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import hmac
+import threading
 import time
+import urllib.error
+import urllib.request
 from datetime import UTC, datetime
 
 import pytest
 
 from runner.commands import cli
+from runner.parts.openshift import file_server
 from runner.parts.openshift.diagnose import reasons
 from runner.parts.openshift.status import FAILED, JobState
+from runner.tools.text import printable
 from tests.conftest import ROOT
 from tests.parts.openshift.api import stamp
 from tests.parts.openshift.conftest import in_process
@@ -125,3 +131,67 @@ def test_why_says_that_it_answers_of_this_machine_where_the_cluster_has_no_job(s
     command = ["why", str(ROOT / "recipes" / "survival.yaml"), "--set", f"openshift.namespace={site.namespace}"]
     assert cli._code(command) == 0
     golden_message(capsys.readouterr().out)
+
+
+# They would clear the screen, write a title, go back over what was read, hide it, and turn it round.
+OBEYED = "\x1b[2J\x1b]0;title\x07\x1b[8mhid\x1b[0mden\x07\x08\x9b31m \u202eback\x1b"
+
+
+def harmless(said: str) -> bool:
+    return "hidden" in said and not [sign for sign in said if sign not in "\n\t" and not sign.isprintable()]
+
+
+@in_process
+def test_control_characters_of_pods_and_clusters_do_not_reach_the_terminal(at_work, capsys):
+    site = at_work
+    ends(site, {"running": {}}, {"previous": f"ValueError: {OBEYED}", "now": f"{OBEYED}\n{STEP}"}, lastState=DIED)
+    assert harmless("\n".join(shown(site, capsys)))
+    assert site.recipe("logs") == 0
+    said = capsys.readouterr()
+    assert harmless(said.out) and harmless(said.err)
+    site.event("PyTorchJob", "survival", "FailedCreatePod", f"Error creating: {OBEYED}")
+    site.cluster.delete("Pod", site.namespace, MASTER, grace_seconds=0)
+    assert harmless("\n".join(shown(site, capsys)))
+    assert cli._code(["status", "-n", site.namespace]) == 0
+    assert harmless(capsys.readouterr().out)
+    site.api.forbidden = OBEYED
+    assert site.recipe("submit", "--set", "train.epochs=2", "--yes") == 1
+    assert harmless(capsys.readouterr().err)
+
+
+def test_control_characters_of_a_log_do_not_reach_the_terminal(tmp_path, capsys):
+    (tmp_path / "pod.log").write_text(f"ValueError: {OBEYED}\n")
+    assert cli._code(["why", str(tmp_path / "pod.log")]) == 0
+    assert harmless(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("text", ["plain", "a\tb\nc", "日本語 é ✓ 🙂", "זה עברית", "[31m"])
+def test_what_is_no_control_character_stays(text):
+    assert printable(text) == text
+
+
+def test_the_file_server_compares_its_word_in_constant_time(tmp_path, monkeypatch):
+    """However much of a guess is right, the answer takes as long; whatever is written for it, it is a no."""
+    compared = []
+    monkeypatch.setattr(
+        file_server, "compare_digest", lambda one, other: compared.append(one) or hmac.compare_digest(one, other)
+    )
+    server = file_server.FileServer(("127.0.0.1", 0), file_server.handler(tmp_path, "secret", writes=True))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        for word, data, status in (
+            *((word, None, 403) for word in ("secre", "x", "s%C3%A9cret", "")),
+            *(("secret", None, 200), ("secreT", b"{}", 403), ("secret", b"{}", 200)),
+        ):
+            address = f"http://127.0.0.1:{server.server_address[1]}/{word}/{'state' if data else 'list'}"
+            try:
+                with urllib.request.urlopen(urllib.request.Request(address, data)) as answer:
+                    assert answer.status == status
+            except urllib.error.HTTPError as error:
+                assert error.code == status
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+    assert len(compared) == 7

@@ -19,8 +19,8 @@ from runner.parts.openshift.jobs import KIND, POD_LABEL, pods_of, sent
 from runner.parts.openshift.status import ended
 from runner.plan import PLAN_FILE, Plan
 from runner.recipe.overrides import from_options
+from runner.render import planned
 from runner.run import inference, run_folder
-from runner.scenarios import translate
 from tests.conftest import ROOT
 from tests.entrypoints.test_stage import PASSING, Claim
 from tests.parts.openshift.api import stamp
@@ -42,7 +42,7 @@ def recipe(site, verb: str, *arguments: str) -> int:
 
 def plan_of(site, *options: str) -> Plan:
     found, _, _ = load(ROOT / SEVEN_B, from_options((f"openshift.namespace={site.namespace}", *options)))
-    return translate(found, kubernetes.place(found))
+    return planned(found, "pytorchjob")
 
 
 def end(site, name: str, well: bool = True, kind: str = "PyTorchJob", message: str = "") -> None:

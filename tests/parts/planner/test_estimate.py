@@ -371,7 +371,7 @@ def test_the_largest_micro_batch_fits_and_the_next_one_does_not():
 
 def test_advice_makes_it_fit_and_keeps_the_effective_batch():
     recipe, plan = planned(
-        ROOT / "recipes" / "survival.yaml", "train.micro_batch_size=64", "train.effective_batch_size=512"
+        ROOT / "recipes" / "survival.yaml", "train.micro_batch_size=96", "train.effective_batch_size=768"
     )
     (found,) = forecast.of(recipe, plan)
     assert found.fits is False

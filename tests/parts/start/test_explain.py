@@ -62,9 +62,9 @@ def test_what_more_and_less_cost_is_what_the_plan_says_of_them(told):
     assert [each["value"] for each in found["beside"]] == [512, 2048]
     for each in (found["here"], *found["beside"]):
         planned = Planned.of(changed(recipe, [Override("model.sequence_len", None, each["value"])])[0])
-        assert each["memory_bytes"] == planned.forecasts[0].memory.total
+        assert each["memory_bytes"] == planned.forecasts[0].full.memory.total
         assert each["seconds"] == planned.seconds
-    assert found["origin"] == "line 23" and found["source"].startswith("sequence_len: 1024")
+    assert found["origin"] == "line 24" and found["source"].startswith("sequence_len: 1024")
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,8 @@ def plan(
     if planned.problems:
         then = ("plan", path, "--apply", "1") if found and not sets else ("plan", path, "--details")
         end("The recipe does not fit." if wrong else "The recipe can run, but the notes above apply.", *then)
+    elif any(stage.full.fits is False for stage in planned.forecasts):
+        end("The recipe fits if no row is longer than expected.", "prepare", path)
     else:
         end("It holds by all that is known here.", "rehearse", path)
     return 1 if wrong else 0

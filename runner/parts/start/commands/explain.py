@@ -180,7 +180,9 @@ def _tried(recipe: Recipe, setting: str, value: Any, before: Mapping[str, str] |
         return Tried(value, refused=next((one.message for one in stop.problems), stop.text.partition("\n")[0]))
     except UnknownArchitecture:
         return Tried(value, changed=_differing(before, other))
-    need = max((stage.memory.total for stage in planned.forecasts), default=None)
+    # What `sequence_len` costs is seen in rows that fill it.
+    stages = [stage.full if setting.endswith("sequence_len") else stage for stage in planned.forecasts]
+    need = max((stage.memory.total for stage in stages), default=None)
     said = next((one.message for one in planned.problems), "") if before is not None else ""
     return Tried(value, need, planned.seconds, said, _differing(before, other))
 
