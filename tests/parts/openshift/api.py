@@ -128,8 +128,10 @@ class Api:
     `VERB path`; people: who each token is of; of all others it is Ann; clock: how many seconds it is ahead of this machine's.
     """
 
-    def __init__(self, namespace: str, version: str = "3.5") -> None:
+    def __init__(self, namespace: str, version: str = "3.5", nodes: bool = True) -> None:
         self.namespaces = {namespace}
+        # Whether kubelets run pods, and Jobs end by themselves.
+        self.nodes = nodes
         self.version = version
         self.objects: dict[tuple[str, str, str], dict[str, Any]] = {}
         self.logs: dict[tuple[str, str], list[tuple[str, str]]] = {}
@@ -257,6 +259,8 @@ class Api:
             watch(plural, space, manifest)
         if plural == "pytorchjobs":
             operate(self, space, manifest)
+        if not self.nodes:
+            return
         if plural == "jobs" and manifest["metadata"]["name"].endswith("-model"):
             # The hub is near.
             manifest["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
@@ -310,6 +314,23 @@ class Api:
             for value in found
             if all((value["metadata"].get("labels") or {}).get(key) == item for key, item in wanted.items())
         ]
+
+
+def without_nodes(api: Api, verb: str, path: str, body: bytes) -> dict[str, Any] | None:
+    """What else the tests ask of a cluster that they do not make themselves."""
+    if path == "/version":
+        return {"major": "1", "minor": "32"}
+    if path.endswith("/validatingwebhookconfigurations"):
+        return {"items": [{"webhooks": [{"rules": [{"resources": ["pytorchjobs"]}]}]}]}
+    if path.endswith("/serviceaccounts"):
+        return {"items": [{"metadata": {"name": "default"}}]}
+    if path == "/api/v1/namespaces" and verb == "POST":
+        api.namespaces.add(json.loads(body)["metadata"]["name"])
+        return {"kind": "Namespace"}
+    if verb == "DELETE" and (space := re.fullmatch("/api/v1/namespaces/([^/]+)", path)):
+        api.namespaces.discard(space[1])
+        return {"kind": "Status"}
+    return None
 
 
 def stamp() -> str:
@@ -513,6 +534,9 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
                     raise No(401, "Unauthorized")
                 if parts.path == "/apis/storage.k8s.io/v1/storageclasses" and "storageclasses" not in api.missing:
                     self.send(200, json.dumps({"kind": "StorageClassList", "items": api.storage}).encode())
+                    return
+                if not api.nodes and (found := without_nodes(api, self.command, parts.path, body)):
+                    self.send(200, json.dumps(found).encode())
                     return
                 if (space := re.fullmatch("/api/v1/namespaces/([^/]+)", parts.path)) and self.command == "GET":
                     if space[1] not in api.namespaces:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import threading
 import time
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 from runner.commands import cli
 from runner.parts.openshift import errors, helper_pod
 from runner.parts.openshift.client import Cluster, address, connect
+from runner.parts.openshift.errors import Refused
 from tests.conftest import ROOT, words
 from tests.parts.openshift.api import TESTS, Api
 
@@ -154,6 +157,19 @@ def site(tmp_path, monkeypatch, request):
         api.close()
 
 
+def _models_come(cluster: Cluster, namespace: str, over: threading.Event) -> None:
+    """Ends the Jobs that fetch a model, for which `recipe submit` waits: without nodes nobody else does."""
+    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    kinds = [{"type": kind, "status": "True", "lastTransitionTime": at} for kind in ("SuccessCriteriaMet", "Complete")]
+    done = {"status": {"startTime": at, "completionTime": at, "succeeded": 1, "conditions": kinds}}
+    while not over.wait(0.2):
+        for job in cluster.list("Job", namespace):
+            if job["metadata"]["name"].endswith("-model") and not job.get("status", {}).get("conditions"):
+                path = f"{address('Job', namespace, job['metadata']['name'])}/status"
+                with suppress(Refused):
+                    cluster.request("PATCH", path, body=done, content="application/merge-patch+json")
+
+
 def _real(namespace: str, monkeypatch):
     monkeypatch.setenv("KUBECONFIG", str(Path(REAL).resolve()))
     cluster = connect()
@@ -165,7 +181,12 @@ def _real(namespace: str, monkeypatch):
         if items:
             break
         time.sleep(0.2)
+    over = threading.Event()
+    player = threading.Thread(target=_models_come, args=(cluster, namespace, over), daemon=True)
+    player.start()
     try:
         yield Site(namespace, cluster, None)
     finally:
+        over.set()
+        player.join()
         cluster.request("DELETE", f"/api/v1/namespaces/{namespace}")
