@@ -159,7 +159,9 @@ def _fits(planned: Planned) -> str:
         return f"{name} needs {need} on each GPU; `{most.stage.machines.gpu}` is not in the catalog."
     verdict = "fits" if most.fits else "does not fit"
     if most.fits and (full := most.full.memory.total) > most.memory.total:
-        return f"{name} {verdict}: {stage} needs {need} of {most.usable / 2**30:.1f}; full rows need {full / 2**30:.1f}."
+        return (
+            f"{name} {verdict}: {stage} needs {need} of {most.usable / 2**30:.1f}; full rows need {full / 2**30:.1f}."
+        )
     return f"{name} {verdict}: {stage} needs {need} of {most.usable / 2**30:.1f}."
 
 

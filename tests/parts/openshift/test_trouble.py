@@ -288,7 +288,10 @@ def test_a_job_that_nobody_takes_up_is_told(site, capsys, monkeypatch):
     old = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 200))
     site.api.objects["pytorchjobs", site.namespace, "survival"]["metadata"]["creationTimestamp"] = old
     assert site.recipe("status") == 0
-    assert "No operator has picked up the PyTorchJob for 3 minutes; the training operator may be down." in capsys.readouterr().out
+    assert (
+        "No operator has picked up the PyTorchJob for 3 minutes; the training operator may be down."
+        in capsys.readouterr().out
+    )
 
 
 @in_process
