@@ -56,8 +56,7 @@ def hardware() -> str:
         *basis,
         "```",
         "",
-        "The error is the planned value divided by the measured one, minus 1. The range in brackets after a figure comes from such errors. The
-plan's page lists [what is",
+        "The error is the planned value divided by the measured one, minus 1. The range in brackets after a figure comes from such errors. The plan's page lists [what is",
         "least certain](plan.md#what-is-least-certain).",
         "",
         "## Which card for which model",
@@ -78,8 +77,7 @@ plan's page lists [what is",
         "",
         "## How long the starters take",
         "",
-        "Each cell shows the likely time, and its range, on the recipe's own machines (machines × GPUs in brackets), as if each had that card. `-`
-means that the recipe's rows do not fit on that card unless you change the recipe.",
+        "Each cell shows the likely time, and its range, on the recipe's own machines (machines × GPUs in brackets), as if each had that card. `-` means that the recipe's rows do not fit on that card unless you change the recipe.",
         "",
     ]
     names = [name for name, path in packaged.named().items() if path in packaged.starters()]

@@ -226,7 +226,7 @@ def test_a_text_needs_documents(text, words, share, tmp_path):
     found = [
         one.message
         for one in examine(RECIPES / f"{GEMMA}.yaml", from_options(options))
-        if "to measure on" in one.message
+        if "to validate on" in one.message
     ]
     if words and not (share == "" and "one" in words):
         assert len(found) == 1 and words in found[0]

@@ -21,6 +21,8 @@ FIRST = {
     "runner.parts.nodes.node",
     "runner.parts.ci.pull_request",
     "runner.entrypoints.stage",
+    # It measures for some seconds, and ends by itself.
+    "runner.parts.planner.processor",
     # Aliases of 0.1.
     "runner.cluster.kfp_task",
     "runner.cluster.walk",

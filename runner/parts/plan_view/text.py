@@ -159,9 +159,7 @@ def _fits(planned: Planned) -> str:
         return f"{name} needs {need} on each GPU; `{most.stage.machines.gpu}` is not in the catalog."
     verdict = "fits" if most.fits else "does not fit"
     if most.fits and (full := most.full.memory.total) > most.memory.total:
-        return (
-            f"{name} {verdict}: {stage} needs {need} of {most.usable / 2**30:.1f}; full rows need {full / 2**30:.1f}."
-        )
+        return f"{name} {verdict}: {stage} needs {need} of {most.usable / 2**30:.1f}, at most {full / 2**30:.1f}."
     return f"{name} {verdict}: {stage} needs {need} of {most.usable / 2**30:.1f}."
 
 
@@ -207,12 +205,12 @@ def _change(planned: Planned, offers: list[Offer]) -> str:
     if any(offer.enough_steps for offer in offers):
         return "Nothing has to change. The suggestions below make more steps; each shows its cost."
     if any(offer.loss or offer.saves_less for offer in offers):
-        return "Nothing has to change. Each suggestion below names what it costs."
+        return "Nothing has to change. Each suggestion below names its cost."
     if offers:
         if planned.recipe.document.origins:
             return "Nothing has to change. The suggestions below cost no quality."
-        return "Nothing has to change. `--apply N` applies one of the suggestions below; none of them costs quality."
-    return "Nothing has to change, and no change would make it much faster at the same quality."
+        return "Nothing has to change. `--apply N` applies a suggestion; none costs quality."
+    return "Nothing has to change, and nothing is much faster at the same quality."
 
 
 def _row(forecast: Forecast, priced: bool) -> Iterator[str]:

@@ -100,7 +100,7 @@ def test_submitting_twice_changes_nothing(site, capsys):
     maps = site.cluster.list("ConfigMap", site.namespace, {"app.kubernetes.io/managed-by": "recipe-runner"})
     capsys.readouterr()
     assert site.recipe("submit") == 0
-    assert "nothing changes" in capsys.readouterr().out
+    assert "Nothing changes" in capsys.readouterr().out
     assert site.job()["metadata"]["uid"] == first["metadata"]["uid"]
     assert site.job()["metadata"]["generation"] == first["metadata"]["generation"]
     again = site.cluster.list("ConfigMap", site.namespace, {"app.kubernetes.io/managed-by": "recipe-runner"})
@@ -147,7 +147,7 @@ def test_a_changed_recipe_asks_before_it_ends_its_running_job(site, capsys, gold
     changed = ("--set", "train.epochs=2")
     assert site.recipe("submit", *changed) == 1
     said = capsys.readouterr().err
-    assert "`survival` is under way" in said and "`--yes`" in said
+    assert "`survival` is running" in said and "`--yes`" in said
     golden_message(said)
     assert site.job()["metadata"]["uid"] == uid
     assert site.recipe("submit", *changed, "--yes") == 0
@@ -275,11 +275,11 @@ def test_stop_ends_the_job_and_leaves_the_claims(site, capsys):
     assert site.recipe("submit") == 0
     site.pods()
     assert site.recipe("stop") == 0
-    assert "PyTorchJob `survival` ended." in capsys.readouterr().out
+    assert "Stopped PyTorchJob `survival`." in capsys.readouterr().out
     assert site.job() is None
     assert len(site.cluster.list("PersistentVolumeClaim", site.namespace)) == 2
     assert site.recipe("stop") == 0
-    assert "No job of `survival` is under way." in capsys.readouterr().out
+    assert "No job of `survival` is running or waiting." in capsys.readouterr().out
 
 
 @in_process
@@ -302,7 +302,7 @@ def test_a_job_that_is_being_deleted_is_waited_for_and_sent_anew(site, capsys):
     assert site.recipe("status") == 0
     assert "  Being deleted." in capsys.readouterr().out
     assert site.recipe("submit") == 0
-    assert "nothing changes" not in capsys.readouterr().out
+    assert "Nothing changes" not in capsys.readouterr().out
     assert site.job()["metadata"]["uid"] != first
     assert {pod["metadata"]["ownerReferences"][0]["uid"] for pod in site.pods()} == {site.job()["metadata"]["uid"]}
 
@@ -391,7 +391,7 @@ def test_a_claim_of_a_stated_size_that_is_too_small_is_not_made(site, capsys, go
 
 def test_a_queue_that_is_not_there_is_named(site, capsys):
     assert site.recipe("submit", "--set", "openshift.queue=fast") == 1
-    assert f"There is no queue `fast` in the namespace `{site.namespace}`." in capsys.readouterr().err
+    assert f"The namespace `{site.namespace}` has no queue `fast`." in capsys.readouterr().err
     assert site.job() is None
 
 
@@ -529,7 +529,7 @@ def test_a_plain_kubeconfig_without_rights_reads_as_a_login(site, capsys, monkey
 def test_no_kubeconfig_at_all_is_said_so(site, capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "nothing-here"))
     assert site.recipe("submit") == 1
-    assert "No cluster is known on this machine" in capsys.readouterr().err
+    assert "This machine is not logged in to a cluster" in capsys.readouterr().err
 
 
 def test_the_test_api_is_no_rubber_stamp(site):

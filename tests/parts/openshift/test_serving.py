@@ -121,12 +121,12 @@ def test_it_is_sent_waited_for_and_forwarded(platform, monkeypatch, capsys, gold
     assert mount["subPath"] == "survival/best_model" and mount["readOnly"]
     assert service["metadata"]["annotations"]["recipe-runner/trained-by"] == platform.job()["metadata"]["uid"]
     said = capsys.readouterr().out
-    assert "It answers at" in said
+    assert "The server answers at" in said
     golden_message("\n".join(line for line in said.splitlines() if "waiting" not in line and "getting" not in line))
 
 
 def test_sent_twice_it_stays_as_it_is(platform, monkeypatch, capsys):
-    for words in ("InferenceService `survival` in", "nothing changes"):
+    for words in ("InferenceService `survival` in", "Nothing changes"):
         at_work = Serve(platform, monkeypatch)
         platform.set_status("Pod", pod_soon(platform)["metadata"]["name"], READY)
         assert at_work.ended() == 0
@@ -166,7 +166,7 @@ def test_an_older_pod_that_still_answers_is_not_taken_for_the_new_one(platform, 
 @pytest.mark.parametrize(
     ("conditions", "words"),
     [
-        ([{"type": "Running", "status": "True"}], "is at work"),
+        ([{"type": "Running", "status": "True"}], "is running"),
         ([{"type": "Failed", "status": "True"}], "has failed"),
     ],
     ids=["under way", "failed"],
@@ -205,7 +205,7 @@ def test_a_model_on_a_claim_that_is_gone_is_not_served(platform, capsys):
         platform.cluster.delete("PersistentVolumeClaim", platform.namespace, name)
         platform.claim(name)
     assert platform.recipe("serve", "--cluster", "--port", "0") == 1
-    assert "is another one now" in capsys.readouterr().err
+    assert "its claim has been replaced" in capsys.readouterr().err
     assert platform.job(SERVICE) is None
 
 
@@ -236,7 +236,7 @@ def test_stop_removes_the_server_and_its_own_runtime(platform, monkeypatch, caps
     assert platform.job(SERVICE) is None and platform.job("ServingRuntime", "survival-vllm") is None
     assert platform.job("ServingRuntime", "vllm-cuda-runtime") is not None and platform.job() is not None
     assert platform.recipe("serve", "--stop") == 0
-    assert "No server of `survival`" in capsys.readouterr().out
+    assert "has no server of `survival`" in capsys.readouterr().out
 
 
 def test_a_server_of_somebody_else_is_neither_changed_nor_removed(platform, capsys):
@@ -293,8 +293,8 @@ def test_no_pod_for_want_of_quota(platform, monkeypatch, capsys, golden_message)
     )
     platform.api.put = _only_pods(platform.api)
     Serve(platform, monkeypatch)
-    said = heard(capsys, "No pod is made")
-    line = next(line for line in said.splitlines() if "No pod is made" in line)
+    said = heard(capsys, "No pod exists")
+    line = next(line for line in said.splitlines() if "No pod exists" in line)
     golden_message(re.sub(r"survival-predictor-\w+-1", "<pod>", line))
 
 
@@ -441,7 +441,7 @@ def test_a_machine_that_does_not_answer_has_no_log_and_ends_nothing(platform, mo
     platform.set_status("Pod", name, running(restartCount=1, state={"running": {}}, lastState=ended))
     found = cluster.look(platform.cluster, platform.job(SERVICE))
     platform.api.busy_at, platform.api.busy = "/log", [500]
-    assert reasons(found) == [f"`{name}` ended with exit code 1, and was started again (once so far)."]
+    assert reasons(found) == [f"`{name}` ended with exit code 1, and was restarted (once so far)."]
 
 
 LOGS = {
@@ -476,7 +476,7 @@ def test_a_server_that_ends_again_and_again_is_given_up(platform, monkeypatch, c
     platform.set_status("Pod", name, loop)
     assert at_work.ended() == 1
     said = capsys.readouterr().err
-    assert "does not start" in said and "Has training finished" in said and "--stop` removes it" in said
+    assert "does not start" in said and "training has finished" in said and "--stop` removes it" in said
 
 
 def test_one_end_is_waited_out(platform, monkeypatch, capsys):
@@ -485,7 +485,7 @@ def test_one_end_is_waited_out(platform, monkeypatch, capsys):
     name = pod_soon(platform)["metadata"]["name"]
     ended = {"terminated": {"exitCode": 1, "reason": "Error"}}
     platform.set_status("Pod", name, running(restartCount=1, state={"running": {}}, lastState=ended))
-    heard(capsys, "ended with exit code 1, and was started again (once so far)")
+    heard(capsys, "ended with exit code 1, and was restarted (once so far)")
     platform.set_status("Pod", name, READY)
     assert at_work.ended() == 0
 
@@ -502,7 +502,7 @@ def test_started_again_while_it_is_being_deleted(platform, monkeypatch, capsys):
     platform.api.ending_seconds = 0.0
     capsys.readouterr()
     again = Serve(platform, monkeypatch)
-    heard(capsys, "is being deleted; waiting for its end", "Waiting for it")
+    heard(capsys, "is being deleted. Waiting for its end", "^C leaves it there")
     assert platform.job(SERVICE)["metadata"]["uid"] != uid
     platform.set_status("Pod", pod_soon(platform)["metadata"]["name"], READY)
     assert again.ended() == 0
@@ -570,7 +570,7 @@ def test_its_port_is_brought_to_this_machine(platform, capsys):
     name = pod_soon(platform)["metadata"]["name"]
     platform.api.ports[(name, 8080)] = server.server_address[1]
     platform.set_status("Pod", name, READY)
-    said = heard(capsys, "It answers at")
+    said = heard(capsys, "The server answers at")
     address = next(word for word in said.split() if word.startswith("http://127.0.0.1:") and "/v1" in word).rstrip(",")
     with urllib.request.urlopen(f"{address}/models", timeout=20) as answer:
         assert json.load(answer)["data"][0]["id"] == "survival"

@@ -236,7 +236,7 @@ def test_a_right_that_is_taken_away_ends_the_watching(site, monkeypatch):
     cluster = connect().once()
     assert cluster.list("Pod", site.namespace) == []
     site.api.busy = [403] * 100
-    with pytest.raises(TryAgain, match="it starts anew"):
+    with pytest.raises(TryAgain, match="it is restarting"):
         cluster.list("Pod", site.namespace)
     time.sleep(2.1)
     with pytest.raises(Stop, match="You may not do this"):
@@ -307,7 +307,7 @@ def test_a_crash_loop_shows_no_step_of_the_life_before(site, capsys, golden_mess
     assert site.recipe("status") == 0
     said = capsys.readouterr().out
     assert "train: restarting after a failure, 3 of 4 machines run" in said and "step" not in said
-    assert "ended, and was started again (3 times so far). It said: ValueError: a bad row" in said
+    assert "ended, and was restarted (3 times so far). It said: ValueError: a bad row" in said
     for pod in site.pods():
         site.cluster.delete("Pod", site.namespace, pod["metadata"]["name"], grace_seconds=0)
     over = "PyTorchJob survival has failed because it has reached the specified backoff limit"
@@ -428,7 +428,7 @@ def test_a_config_map_that_is_gone_is_made_anew(site, capsys):
     site.cluster.delete("ConfigMap", site.namespace, name)
     capsys.readouterr()
     assert site.recipe("submit") == 0
-    assert f"ConfigMap `{name}`, which its pods read, was gone" in capsys.readouterr().out
+    assert f"ConfigMap `{name}`, which its pods read, was missing" in capsys.readouterr().out
     assert config_maps(site) == [name] and site.job()["metadata"]["uid"] == uid
 
 
@@ -461,14 +461,14 @@ def test_a_changed_recipe_that_was_applied_by_hand_is_not_what_its_pods_are(site
     by_hand(site)
     site.pods()
     assert site.recipe("submit") == 0
-    assert "nothing changes" in capsys.readouterr().out
+    assert "Nothing changes" in capsys.readouterr().out
     by_hand(site, "train.epochs=2")
     changed = ("--set", "train.epochs=2")
     assert site.recipe("status", *changed) == 0
     assert "  Made from another version of the recipe or its data." in capsys.readouterr().out
     assert site.recipe("submit", *changed) == 1
     said = capsys.readouterr()
-    assert "is under way, made from another version of this recipe." in said.err and "nothing changes" not in said.out
+    assert "is under way, made from another version of this recipe." in said.err and "Nothing changes" not in said.out
     uid = site.job()["metadata"]["uid"]
     assert site.recipe("submit", *changed, "--yes") == 0
     assert site.job()["metadata"]["uid"] != uid
@@ -604,10 +604,10 @@ def test_a_pytorchjob_is_followed_through_every_moment_of_its_life(site, monkeyp
         assert seen(site) == (f"waiting for machines, 0 of {len(made)} machines run", ""), count
     for name in made:
         set_pod(site, name, "Pending", state={"waiting": {"reason": "ContainerCreating"}})
-    assert seen(site)[0] == "getting image and code, 0 of 4 machines run"
+    assert seen(site)[0] == "pulling image and code, 0 of 4 machines run"
     for count, name in enumerate(made, 1):
         set_pod(site, name, "Running", **running)
-        began = "starting" if count == 4 else "getting image and code"
+        began = "starting" if count == 4 else "pulling image and code"
         assert seen(site)[0] == f"{began}, {count} of 4 machines run"
     write(
         site,

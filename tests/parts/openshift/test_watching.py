@@ -239,14 +239,14 @@ def test_main_memory_used_up_before_the_last_restart(golden_message):
         state={"running": {}}, lastState={"terminated": {"exitCode": 137, "reason": "OOMKilled"}}, restartCount=2
     )
     said = why([entry], phase=TRAINING)
-    assert "started again (2 times" in said
+    assert "restarted (2 times" in said
     golden_message(said)
 
 
 def test_machines_that_wait_for_each_other_in_vain(golden_message):
     log = "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)"
     said = why([container(state={"terminated": {"exitCode": 1}})], log=log)
-    assert "(NCCL)" in said and "`openshift.network`" in said
+    assert "until NCCL gave up" in said and "`openshift.network`" in said
     golden_message(said)
 
 
@@ -279,7 +279,7 @@ def test_the_machine_that_failed_first_is_told_first():
 def test_gpu_memory_used_up_reads_as_on_this_machine(golden_message):
     said = why([container(state={"terminated": {"exitCode": 1}})], log="torch.OutOfMemoryError: CUDA out of memory.")
     assert "exit code 1" in said and "GPU's memory is too small" in said
-    assert said.endswith(" 29.7 GiB on each GPU. (gpu-memory)")
+    assert said.endswith(" 29.7 GiB for each GPU. (gpu-memory)")
     golden_message(said)
 
 
@@ -291,7 +291,7 @@ def test_another_error_says_nothing_of_the_plan():
 def test_a_worker_that_waits_for_the_master(golden_message):
     pod = a_pod("worker", 1, initContainerStatuses=[{"name": "init-pytorch", "state": {"running": {}}}])
     said = why([pod])
-    assert "(`survival-worker-1`) waits for the master" in said
+    assert "(`survival-worker-1`) is waiting for the master" in said
     golden_message(said, "it waits")
     missing = {"name": "init-pytorch", "image": "alpine:3.10", "state": {"waiting": {"reason": "ErrImagePull"}}}
     said = why([a_pod("worker", 1, initContainerStatuses=[missing])])
@@ -313,7 +313,7 @@ def test_a_pod_that_clones_its_code_does_not_wait_for_a_machine():
     creating = [{"name": "pytorch", "state": {"waiting": {"reason": "PodInitializing"}}}]
     pods = [a_pod(initContainerStatuses=init, containerStatuses=creating)]
     assert status._phase(job(), pods, None) == status.PULLING
-    # A worker that waits for the master's pod does.
+    # A worker that is waiting for the master's pod does.
     init[0]["name"] = "init-pytorch"
     assert status._phase(job(), pods, None) == status.WAITING
 
@@ -342,7 +342,7 @@ def test_the_deadline():
         "reason": "DeadlineExceeded",
         "message": "was active longer than specified deadline",
     }
-    assert "It was ended at its deadline" in why(phase=FAILED, conditions=[condition])
+    assert "It was stopped at its deadline" in why(phase=FAILED, conditions=[condition])
 
 
 def test_nothing_is_said_while_all_is_well():
@@ -387,7 +387,7 @@ def test_a_step_that_is_overdue_is_said_with_what_to_do(golden_message):
         known = status.progress(log, BEGUN, BEGUN + timedelta(seconds=110 + after))
         said = reasons(JobState(TRAINING, job(), [a_pod(phase="Running")], progress=known), lambda _pod: "")
         assert bool(said) is hangs
-    assert "Its last step was 33.3 min ago, and one takes 2 s" in said[0]
+    assert "Its last step was 33.3 min ago, and a step takes 2 s" in said[0]
     golden_message(said[0])
 
 
@@ -405,7 +405,7 @@ def test_why_says_what_stands_in_the_way_of_a_recipes_job(site, capsys):
     assert "PyTorchJob `survival` in" in said and "cannot be pulled: manifest unknown" in said
     train_to(site, 50)
     assert site.recipe("why") == 0
-    assert "Nothing stands in its way." in capsys.readouterr().out
+    assert "No problem was found." in capsys.readouterr().out
 
 
 def train_to(site, step: int, seconds: float = 60) -> None:
@@ -453,7 +453,7 @@ def test_following_shows_every_phase_and_survives_a_lost_connection(site, capsys
     order = [
         "survival: waiting for machines, 0 of 4 machines run",
         "survival: step 50 of 100, loss 1.500, about 1 min left",
-        "cannot be reached: nobody answers. The job goes on; trying again.",
+        "cannot be reached: nobody answers. The job continues; trying again.",
         "survival: finished",
     ]
     places = [said.find(part) for part in order]
@@ -471,7 +471,7 @@ def test_a_job_that_ended_early_says_so_and_which_model_is_kept(site, capsys):
     capsys.readouterr()
     assert site.recipe("status", *patient) == 0
     told = capsys.readouterr().out
-    assert "train: finished; ended early, after step 60 of 100" in told and "of step 40, is kept" in told
+    assert "train: finished; ended early, after step 60 of 100" in told and "from step 40, is saved" in told
     del site.api.logs[("survival-master-0", "now")][-1]
     assert site.recipe("status", *patient) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "train: finished (sent by ann)"
@@ -502,7 +502,7 @@ def test_following_survives_a_busy_cluster(site, capsys):
     said = capsys.readouterr().out
     for code_of_http in (429, 500, 502, 503, 504):
         assert f"The cluster answered {code_of_http} to " in said
-    assert "The job goes on; trying again." in said and said.rstrip().endswith("survival: finished")
+    assert "The job continues; trying again." in said and said.rstrip().endswith("survival: finished")
 
 
 @pytest.mark.parametrize(
@@ -736,7 +736,7 @@ def test_results_of_the_recipe_as_it_was_are_not_taken_for_those_of_now(
 ):
     changed = ("--set", "train.epochs=2")
     assert site.recipe("fetch", *changed) == 0
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if "as it was before it changed" in line]
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "before it changed" in line]
     golden_message(line)
     run = tmp_path / "runs" / "survival" / "run.json"
     assert json.loads(run.read_text())["status"] == "running"
@@ -786,7 +786,7 @@ def test_a_fetch_does_not_pour_into_the_run_of_another_recipe(site, results, tmp
     (home / "run.json").write_text('{"status": "finished", "kind": "run", "origin": "cluster", "recipe": "lyrics"}')
     assert site.recipe("fetch", "--to", str(home)) == 1
     said = capsys.readouterr().err
-    assert "holds a run of the recipe `lyrics`." in said and "`--to`" in said
+    assert "contains a run of the recipe `lyrics`." in said and "`--to`" in said
     assert [path.name for path in home.iterdir()] == ["run.json"]
 
 
@@ -885,7 +885,7 @@ def test_what_has_come_of_a_file_stays_where_the_cluster_stays_busy(site, result
 
     monkeypatch.setattr(transfer, "_continue", then_busy)
     assert site.recipe("fetch", "--to", str(tmp_path / "home")) == 1
-    assert "has come in part only." in capsys.readouterr().err
+    assert "was downloaded only in part." in capsys.readouterr().err
     (partial,) = (tmp_path / "home/best_model").iterdir()
     assert partial.stat().st_size > 0
 
@@ -970,7 +970,7 @@ def test_a_run_of_this_machine_is_not_overwritten(site, results, tmp_path, capsy
     home.mkdir(parents=True)
     (home / "run.json").write_text('{"status": "running", "kind": "run"}')
     assert site.recipe("fetch") == 1
-    assert "holds a run of this machine." in capsys.readouterr().err
+    assert "contains a run of this machine." in capsys.readouterr().err
 
 
 @in_process
@@ -1152,12 +1152,12 @@ def test_a_data_stage_that_no_longer_holds_is_sent_again(site, capsys):
     finish(site)
     changed = ("--set", "model.sequence_len=512")
     assert site.recipe("submit", *PREPARED, *changed, "--stage", "data") == 0
-    assert "Job `survival-data` of before: deleted" in capsys.readouterr().out
+    assert "the old Job `survival-data`: deleted" in capsys.readouterr().out
     assert site.job("Job", "survival-data")["metadata"]["uid"] != uid
     # One that is at work is ended only after a yes, and `stop` ends it.
     other = ("--set", "model.sequence_len=256")
     assert site.recipe("submit", *PREPARED, *other) == 1
-    assert "Job `survival-data` is under way" in capsys.readouterr().err
+    assert "Job `survival-data` is running" in capsys.readouterr().err
     assert site.recipe("stop", *PREPARED, *other) == 0
     assert site.job("Job", "survival-data") is None and site.job() is not None
 

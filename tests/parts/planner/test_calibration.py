@@ -144,7 +144,7 @@ def test_a_file_that_is_none_and_a_folder_that_nobody_may_write_stop_no_run(reci
     monkeypatch.setenv("XDG_CONFIG_HOME", "/proc/none")
     run = ran(1.5)
     assert len(list(calibration.after(recipe, run))) == 1
-    with pytest.raises(Stop, match="cannot be kept"):
+    with pytest.raises(Stop, match="cannot be saved"):
         calibration.learn(recipe, [str(run.path)])
 
 

@@ -67,10 +67,10 @@ def test_a_plan_shows_what_people_ask_for(recipe_command):
         "161, ",
         "4 steps (2.5%)",
         "claim trained-models-pvc, 50 GiB",
-        "trained-models-pvc: 41.1 GiB will be written; asked for: 50 GiB",
+        "trained-models-pvc: 41.1 GiB will be written; claim size: 50 GiB",
         "at 2 a GPU hour",
         "speed-up  of ideal",
-        "GPU runs that others have",
+        "published GPU runs",
     ):
         assert wanted in done.stdout
     assert "note:" not in done.stderr

@@ -73,7 +73,7 @@ def test_the_sealed_recipe_of_a_run_is_the_recipe(path, tmp_path):
 
 
 def test_a_folder_that_is_no_run_and_a_recipe_with_errors_are_said(tmp_path):
-    with pytest.raises(Stop, match="This folder is no run"):
+    with pytest.raises(Stop, match="This folder is not a run"):
         diff.opened(str(tmp_path))
     with pytest.raises(Stop, match="This file does not exist"):
         diff.opened("survial")

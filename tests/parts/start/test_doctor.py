@@ -162,7 +162,7 @@ def test_the_port_of_the_recipe_is_looked_at():
         port = taken.getsockname()[1]
         machine = probe(ROOT, ports=doctor.ports_of(gemma(f"nodes.port={port}")[0]))
     (finding,) = doctor.ports(machine, recipe, plan)
-    assert (finding.state, f"{port} is taken" in finding.text) == (doctor.WARNING, True)
+    assert (finding.state, f"{port} is used by another program" in finding.text) == (doctor.WARNING, True)
     assert "nodes.port" in finding.mend
     assert doctor.ports_of(recipe) == (29677,)
     assert doctor.ports_of(seven_b()[0]) == (29500, 23456)
