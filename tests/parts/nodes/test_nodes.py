@@ -336,7 +336,7 @@ def test_a_port_of_another_program_is_no_main_machine():
     port = free_port()
     talks = "import socket, sys; s = socket.create_server(('', int(sys.argv[1])))\nwhile 1: s.accept()[0].sendall(b'SSH-2.0-x' * 9)"
     with subprocess.Popen([sys.executable, "-c", talks, str(port)]) as other:
-        with pytest.raises(Stop, match="Something else than the main machine answers"):
+        with pytest.raises(Stop, match="answers, but it is not the main machine"):
             rendezvous.join(hello(1), "127.0.0.1", port, 30, lambda text: None)
         other.kill()
 
