@@ -260,7 +260,7 @@ def offload_places(recipe: Recipe) -> Iterator[Problem]:
         hint = "Write `distribution: zero3`, or `offload_optimizer: cpu`."
         yield recipe.problem("sharding.offload_optimizer", message, hint)
     elif placed["weights"] == "nvme" and placed["optimizer"] == "":
-        message = "The weights are on the disk, but the optimizer's fp32 copy of them, six times as large, would stay on the GPUs."
+        message = "The weights are on the disk. The optimizer's fp32 copy of them, six times as large, would stay on the GPUs."
         hint = "Also write `offload_optimizer: nvme` or `cpu`."
         yield recipe.problem("sharding.offload_weights", message, hint)
 

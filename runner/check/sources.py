@@ -175,7 +175,7 @@ def _data_files(recipe: Recipe, home: Path_, data: Settings, files: tuple[str, .
             continue
         if data.get("image_column") and file.suffix != ".parquet":
             message = f"`{file}` is not a file of images."
-            hint = "Name a Parquet file, or a folder with CIFAR-10's binary files, Parquet files, or one folder of images for each class."
+            hint = "Name a Parquet file or a folder. A folder has CIFAR-10's binary files, Parquet files, or one folder of images for each class."
             yield recipe.problem((*home, setting), message, hint)
             continue
         if file.suffix == ".txt":

@@ -219,7 +219,7 @@ class TextFolder(RowFile):
         if not files:
             raise Stop(
                 f"`{folder}` is a folder without readable data.",
-                "Name a file in it, or save it with the `save_to_disk` of `datasets`"
+                "Name a file in it. Or save it with the `save_to_disk` of `datasets`"
                 + (f", or put files ending in {' or '.join(TEXTS)} in it." if self.column else "."),
             )
         for number, file in enumerate(files, 1):

@@ -38,7 +38,7 @@ WRONG = {
     "a subset": (("subset: two", "subset: three"), 9),
     "no subset": ((", subset: two", ""), 9),
     "a name": (("someone/parts", "someone/nothing"), 9),
-    "columns of no form": (
+    "match no form. They": (
         ('{hub: someone/rows, question: "[question]", answer: "[answer]"}', "{hub: someone/rows}"),
         7,
     ),
@@ -141,7 +141,7 @@ def test_what_the_hub_does_not_have_is_said_with_what_it_has(case, wrong, golden
 def test_a_hub_that_does_not_answer_is_a_note(online):
     done = online({"recipe.yaml": changed(("[question]", "[query]"))}, endpoint="http://127.0.0.1:9")
     assert done.returncode == 0, done.stdout
-    assert "not asked for the columns of `someone/rows`, `someone/chats` and `someone/parts`" in done.stdout
+    assert "could not be asked about the columns of `someone/rows`, `someone/chats` and `someone/parts`" in done.stdout
     assert "before a GPU is held" in done.stdout
 
 
@@ -192,7 +192,7 @@ def test_the_licence_of_a_dataset_is_what_its_page_says(hub, monkeypatch, golden
     assert of(None, str(tmp_path / "rows.csv")) == ""
 
 
-@pytest.mark.parametrize("case", ["a column", "a form", "a split", "columns of no form"])
+@pytest.mark.parametrize("case", ["a column", "a form", "a split", "match no form. They"])
 def test_the_prepare_job_says_what_is_wrong_before_it_fetches_anything(case, tmp_path, hub, golden_message):
     hub.asked.clear()
     done = prepared(tmp_path, hub, WRONG[case][0])

@@ -285,7 +285,7 @@ def test_set_edits_the_copy_in_place(recipe_command, tmp_path):
 def test_a_copy_that_would_not_check_clean_leaves_nothing(recipe_command, tmp_path):
     wrong = "--set", "machines.nodes=2", "--set", "train.effective_batch_size=48"
     done = recipe_command("new", "my-demo", "--from", "survival", *wrong, cwd=tmp_path)
-    assert (done.returncode, done.stderr.partition(" ")[0]) == (1, "my-demo.yaml:31:25:")
+    assert (done.returncode, done.stderr.partition(" ")[0]) == (1, "my-demo.yaml:32:25:")
     assert not list(tmp_path.iterdir())
 
 
@@ -364,7 +364,15 @@ def test_render_writes_into_build_or_straight_into_a_folder(recipe_command, tmp_
     survival = str(ROOT / "recipes" / "survival.yaml")
     done = recipe_command("render", survival, cwd=tmp_path)
     assert done.returncode == 0
-    names = ["axolotl.yaml", "claims.yaml", "configmap.yaml", "kustomization.yaml", "model", "plan.json"]
+    names = [
+        "axolotl.yaml",
+        "claims.yaml",
+        "configmap.yaml",
+        "kustomization.yaml",
+        "model",
+        "networkpolicy.yaml",
+        "plan.json",
+    ]
     names += ["pytorchjob.yaml", "recipe.json", "serve"]
     assert sorted(file.name for file in (tmp_path / "build" / "survival").iterdir()) == names
     recipe_command("render", survival, "--out", "here", cwd=tmp_path)

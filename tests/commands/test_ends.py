@@ -17,10 +17,10 @@ COMMANDS = list(commands())
 SURVIVAL = str(ROOT / "recipes" / "survival.yaml")
 # What runs until ^C and says how to end it, and what names the next command itself.
 OTHERWISE = {
-    "edit": "^C ends it",
-    "open": "^C ends it",
-    "serve": "^C ends it",
-    "new": "then: recipe check",
+    "edit": "(^C stops it)",
+    "open": "(^C stops it)",
+    "serve": "(^C stops it)",
+    "new": "then run: recipe check",
     "gpus": "`recipe gpus RECIPE`",
 }
 
@@ -42,15 +42,15 @@ def parsed(line: str) -> None:
 @pytest.mark.parametrize(
     ("given", "verdict", "then"),
     [
-        (["check", SURVIVAL], "What can be known before it runs holds.", ["plan", SURVIVAL]),
+        (["check", SURVIVAL], "No problems that can be found before it runs.", ["plan", SURVIVAL]),
         (
             ["check", SURVIVAL, "--set", "train.epochs=-1"],
-            "Mend what is said above, from the top.",
+            "Fix the problems above, starting with the first.",
             ["check", SURVIVAL],
         ),
-        (["plan", SURVIVAL], "It holds by all that is known here.", ["rehearse", SURVIVAL]),
-        (["list"], "starters; each trains something else.", ["new", "my-demo", "--from", "survival"]),
-        (["show", SURVIVAL], "That is all of it, and a recipe itself.", ["check", SURVIVAL]),
+        (["plan", SURVIVAL], "The recipe fits, as far as this machine can tell.", ["rehearse", SURVIVAL]),
+        (["list"], "starter recipes are available.", ["new", "my-demo", "--from", "survival"]),
+        (["show", SURVIVAL], "These are all settings. The output is itself a recipe.", ["check", SURVIVAL]),
     ],
 )
 def test_a_command_ends_with_a_verdict_and_the_next_command(recipe_command, given, verdict, then):

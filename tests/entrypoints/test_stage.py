@@ -176,7 +176,7 @@ def test_a_promotion_opens_the_gate_that_it_overruled_and_is_told(claim):
     assert entry.promote(claim.stage("pretrain-2048"), "Ada", "the demo is tomorrow", said.append) == 0
     started, told = claim.start("sft")
     assert started and said == told[:2] and "PROMOTED against its gate by Ada" in told[0]
-    assert told[1] == "  it had missed: perplexity 99 (wanted < 15)"
+    assert told[1] == "  missed: perplexity 99 (required < 15)"
     with pytest.raises(Stop, match="is closed"):
         claim.start("sft", "pretrain.gates.0=perplexity < 14")
 
@@ -236,7 +236,7 @@ def test_an_unfinished_stage_before_is_not_built_on(tmp_path, golden_message):
 def test_weights_that_somebody_exchanged_are_not_built_on(claim, golden_message):
     claim.measure("pretrain-2048")
     (claim.folder / "seven-b" / "pretrain-2048" / "best_model" / "model.safetensors").write_text("others")
-    with pytest.raises(Stop, match="`pretrain-2048` is not as it was left") as stop:
+    with pytest.raises(Stop, match="`pretrain-2048` has changed since it was made") as stop:
         claim.start("sft")
     assert "`best_model/model.safetensors`" in stop.value.text
     golden_message(stop.value)
@@ -260,7 +260,7 @@ def test_what_would_come_out_the_same_is_taken_for_what_it_would_be(claim):
 
 def test_the_folder_of_another_recipe_is_left_alone(claim):
     claim.run.mark("finished", recipe="another")
-    with pytest.raises(Stop, match="holds a run of the recipe `another`"):
+    with pytest.raises(Stop, match="contains a run of the recipe `another`"):
         claim.start("init", "model.seed=7")
     assert (claim.folder / "seven-b" / "init" / "best_model").is_dir()
 

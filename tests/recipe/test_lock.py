@@ -208,7 +208,7 @@ def test_a_gated_model_a_dataset_an_unknown_name_and_no_network_are_told_apart(a
     cases = {
         "gated": (Hub(FILES, token="secret"), {}),
         "unknown": (Missing(FILES), {}),
-        "a dataset": (Missing(FILES, dataset=True), {}),
+        "a data set.": (Missing(FILES, dataset=True), {}),
         "no hub": (Missing(FILES), {"HF_ENDPOINT": "http://127.0.0.1:9"}),
         "offline": (Missing(FILES), {"HF_HUB_OFFLINE": "1"}),
     }
@@ -220,7 +220,7 @@ def test_a_gated_model_a_dataset_an_unknown_name_and_no_network_are_told_apart(a
 
 
 class Missing(Hub):
-    """A hub without models; `dataset`: it has a dataset of every name."""
+    """A hub without models; `dataset`: it has a data set. of every name."""
 
     def __init__(self, files, dataset=False):
         super().__init__(files)
@@ -290,7 +290,7 @@ def test_a_copy_of_a_recipe_takes_its_models_entry_along(add, tmp_path, recipe_c
     (tmp_path / "elsewhere").mkdir()
     done = recipe_command("new", "copy", "--from", tmp_path / "my.yaml", cwd=tmp_path / "elsewhere")
     assert done.returncode == 0, done.stderr
-    assert f"{lock.LOCK}: goes with it" in done.stdout
+    assert f"{lock.LOCK}: copied with" in done.stdout
     assert set(lock.entries(tmp_path / "elsewhere" / lock.LOCK)) == {NAME}
     env = {"HF_HOME": str(tmp_path / "nothing"), "HF_HUB_OFFLINE": "1"}
     assert recipe_command("check", tmp_path / "elsewhere" / "copy.yaml", env=os.environ | env).returncode == 0

@@ -126,7 +126,7 @@ def test_interrupting_ends_the_engine_and_its_children(tmp_path):
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
         said = process.stderr.read().strip()
-    assert said == "Interrupted while `train` was at work; the same command goes on with it."
+    assert said.splitlines()[-1] == "Interrupted during `train`. The same command continues it."
     assert not running(marker)
 
 

@@ -66,7 +66,7 @@ def life(tmp_path, monkeypatch) -> Life:
 def test_a_finished_run_is_not_repeated_and_its_stages_are_on_record(life):
     assert life.go() == ["data", "train"]
     assert life.go() == []
-    assert any("done already" in line for line in life.told)
+    assert any("already done." in line for line in life.told)
     records = {name: StageFolder(life.plan(), life.plan().stage(name)) for name in ("data", "train")}
     assert all(record.finished for record in records.values())
     assert records["train"].state.inputs["results of data"]
@@ -102,11 +102,11 @@ def test_what_took_training_is_left_alone_when_the_recipe_changes(life, how):
     else:
         changed, why = ("train.seed=7",), "seed: 42 → 7"
     if how == "the data":
-        with pytest.raises(Stop, match="as it was before it changed"):
+        with pytest.raises(Stop, match="before it changed"):
             life.go(stage="data")
     with pytest.raises(Stop) as stop:
         life.go(*changed)
-    assert "as it was before it changed" in stop.value.text and why in stop.value.text
+    assert "before it changed" in stop.value.text and why in stop.value.text
     assert "`--fresh` deletes that run" in stop.value.text
     assert {file: file.read_bytes() for file in before} == before, "nothing was touched, the prepared data neither"
 
@@ -119,11 +119,11 @@ def test_an_interrupted_run_goes_on_and_only_with_the_data_that_it_began_with(li
     rows = life.rows.read_bytes()
     life.rows.write_bytes(rows + b"{}\n")
     life.fails.clear()
-    with pytest.raises(Stop, match="as it was before it changed"):
+    with pytest.raises(Stop, match="before it changed"):
         life.go()
     life.rows.write_bytes(rows)
     assert life.go() == ["train"]
-    assert "train: going on; log in" in "\n".join(life.told)
+    assert "train: continuing; log in" in "\n".join(life.told)
 
 
 def test_a_mistake_before_anything_was_trained_keeps_no_later_run_out(life):
@@ -137,7 +137,7 @@ def test_a_mistake_before_anything_was_trained_keeps_no_later_run_out(life):
 def test_a_model_of_which_nothing_is_on_record_is_not_trained_over(life):
     life.go()
     (life.run.path / "stage.json").unlink()
-    with pytest.raises(Stop, match="what it was made from is not on record"):
+    with pytest.raises(Stop, match="its inputs are not on record"):
         life.go()
 
 
@@ -153,14 +153,14 @@ def test_what_was_interrupted_is_not_said_to_run_for_ever(life):
 @pytest.mark.parametrize(
     ("events", "saved", "said"),
     [
-        ((), (), "Interrupted while `train` was at work; the same command goes on with it."),
-        ((24,), (12, 24), "Interrupted at step 24 of 45; the same command goes on from there."),
-        ((24,), (25,), "Interrupted at step 25 of 45; the same command goes on from there."),
-        ((24,), (12,), "Interrupted at step 24 of 45; the same command goes on from step 12, the last that is saved."),
+        ((), (), "Interrupted during `train`. The same command continues it."),
+        ((24,), (12, 24), "Interrupted at step 24 of 45. The same command continues from there."),
+        ((24,), (25,), "Interrupted at step 25 of 45. The same command continues from there."),
+        ((24,), (12,), "Interrupted at step 24 of 45. The same command continues from step 12, the last saved one."),
         (
             (24,),
             (),
-            "Interrupted at step 24 of 45; the same command goes on from the last that is saved, or begins `train` again.",
+            "Interrupted at step 24 of 45. The same command continues from the last saved step, or starts `train` again.",
         ),
     ],
 )
@@ -186,7 +186,7 @@ def test_a_refused_command_leaves_no_trace_in_the_record_of_what_was_made(life):
     life.go(made=(Override("train.logging_steps", 10, 5, "me"),))
     known = (life.run.state.changes, life.run.state.substitutions, life.run.overrides)
     refused = Override("train.logging_steps", 10, 7, "me")
-    with pytest.raises(Stop, match="as it was before it changed"):
+    with pytest.raises(Stop, match="before it changed"):
         life.go("train.seed=7", made=(refused,))
     assert (life.run.state.changes, life.run.state.substitutions, life.run.overrides) == known
     life.go(made=(refused,))
@@ -202,12 +202,12 @@ def test_a_stage_by_its_name(life):
 
 def test_a_folder_of_another_recipe_or_of_other_things_is_refused(life, tmp_path):
     life.go()
-    with pytest.raises(Stop, match="holds a run of the recipe `survival`"), session(life.run, "other", False):
+    with pytest.raises(Stop, match="contains a run of the recipe `survival`"), session(life.run, "other", False):
         raise AssertionError("not reached")
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "to-mum.txt").write_text("Dear")
     letters = RunFolder(tmp_path / "letters")
-    with pytest.raises(Stop, match="holds files that are no run"), session(letters, "x", True):
+    with pytest.raises(Stop, match="contains files that do not belong to a run"), session(letters, "x", True):
         raise AssertionError("not reached")
     assert (tmp_path / "letters" / "to-mum.txt").is_file()
 

@@ -137,7 +137,7 @@ def test_nothing_but_the_runner_writes_to_the_terminal(rehearsed):
     _, printed, errors = rehearsed
     verdict, then = errors.split("\n")[1:3]
     assert (verdict, then) == (
-        "Rehearsed: what was asked for works here, in small.",
+        "Rehearsal passed: the whole recipe works here, with a tiny model.",
         f"Next: recipe submit {shlex.quote(str(SURVIVAL))}",
     )
     assert errors == f"\n{verdict}\n{then}\n"
@@ -172,7 +172,7 @@ def test_the_twin_speaks_of_what_it_was_taught_and_it_is_told_how(rehearsed):
     run, printed, _ = rehearsed
     how = (
         "a tiny twin: 4 of 36 layers, width 64 of 2,048, a tokenizer of these rows; warmed up on the runner's own English, also "
-        "behind what training rows ask, and on no answer; it says no word again as gladly (a repetition penalty of 1.3)"
+        "behind what training rows ask, and on no answer; it avoids repeating words (a repetition penalty of 1.3)"
     )
     assert f"model.base: HuggingFaceTB/SmolLM3-3B → {how}\n" in printed
     substitutions = load(run, "training_summary.json")["substitutions"]
@@ -281,7 +281,7 @@ def test_demo_questions_are_answered_before_and_after(rehearsed):
 
 def test_the_page_to_show_has_the_figures_of_the_files(rehearsed):
     run, printed, _ = rehearsed
-    assert printed.endswith("A page to show is runs/survival-rehearsal/report.html\n")
+    assert printed.endswith("The result page is runs/survival-rehearsal/report.html\n")
     page = pages.read(run / "report.html")
     pages.holds_the_figures_of(page, run)
     for answer in load(run, "demo_outputs/answers.json"):
@@ -302,7 +302,7 @@ def test_a_finished_rehearsal_is_not_repeated(rehearsed, recipe_command):
     before = (run / "train.log").stat().st_mtime_ns
     done = recipe_command("rehearse", SURVIVAL, cwd=run.parent.parent, env={"NCCL_DEBUG": "WARN"})
     assert done.returncode == 0
-    assert "done already" in done.stdout and "`--fresh`" in done.stdout
+    assert "already done." in done.stdout and "`--fresh`" in done.stdout
     assert (run / "train.log").stat().st_mtime_ns == before
 
 
@@ -314,12 +314,12 @@ def test_ask_and_compare_say_which_model_answers(rehearsed, recipe_command):
     assert done.returncode == 0, done.stderr
     assert (
         done.stdout
-        == f"the model that `train` left, {run}/best_model, of the rehearsal in {run}\n\n{answers[0]['after']}\n"
+        == f"the model that `train` trained, {run}/best_model, of the rehearsal in {run}\n\n{answers[0]['after']}\n"
     )
     done = recipe_command("ask", SURVIVAL, question, "--base", "--run", run, cwd="/")
     assert (
         done.stdout
-        == f"the model that `train` began with, {run}/base_model, of the rehearsal in {run}\n\n{answers[0]['before']}\n"
+        == f"the model that `train` started from, {run}/base_model, of the rehearsal in {run}\n\n{answers[0]['before']}\n"
     )
     done = recipe_command("compare", SURVIVAL, "--run", run)
     assert done.returncode == 0

@@ -90,7 +90,7 @@ def test_what_took_training_is_moved_aside_before_a_stage_runs_again(finished, t
 
     trained = (tmp_path / "sft" / WEIGHTS).read_bytes()
     assert again("sft", "1e-5")[1:] == [
-        f"sft: what was trained before is moved to {tmp_path}/sft.before; delete it when nobody needs it",
+        f"sft: the old result has moved to {tmp_path}/sft.before; delete it when you no longer need it",
         f"sft: starting; log in {tmp_path}/sft/train.log",
     ]
     assert (tmp_path / "sft.before" / WEIGHTS).read_bytes() == trained and not (tmp_path / "sft" / WEIGHTS).exists()
@@ -218,7 +218,7 @@ def test_a_stage_that_leaves_no_results_of_this_recipe_is_not_finished(tmp_path,
         leave(plan, stage, fingerprint="of another recipe")
 
     monkeypatch.setattr(pipeline, "launch", launch)
-    with pytest.raises(Stop, match="without its results"):
+    with pytest.raises(Stop, match="without results"):
         start(plan, Selection(), said)
     assert not StageFolder(plan, plan.stage("train")).finished
     monkeypatch.setattr(pipeline, "launch", lambda stage, place, progress: leave(plan, stage))
@@ -226,7 +226,7 @@ def test_a_stage_that_leaves_no_results_of_this_recipe_is_not_finished(tmp_path,
     assert StageFolder(plan, plan.stage("train")).finished and RunFolder(tmp_path).state.status == "finished"
     said.clear()
     start(plan, Selection(), said)
-    assert said[0].startswith("This run is done already")
+    assert said[0].startswith("This run is already done.")
 
 
 def test_a_changed_length_of_blocks_repeats_only_what_reads_it(finished, tmp_path):

@@ -158,11 +158,11 @@ def summary(first: float | None, best: float | None, steps: int = MIN_STEPS) -> 
 @pytest.mark.parametrize(
     ("left", "words"),
     [
-        (summary(2.0, 1.0, steps=MIN_STEPS - 1), "29 steps, and 30 are needed"),
+        (summary(2.0, 1.0, steps=MIN_STEPS - 1), "29 steps, but needs 30"),
         (summary(2.0, 1.9), "did not learn: the validation loss went from 2.000 to 1.900, 5.0% better"),
         (summary(0.0, 0.0), "did not learn: the validation loss went from 0.000 to 0.000, 0.0% better"),
-        (summary(None, 1.0), "cannot be judged: it left no validation loss"),
-        (summary(2.0, None), "cannot be judged: it left no validation loss"),
+        (summary(None, 1.0), "has no verdict, because it has no validation loss."),
+        (summary(2.0, None), "has no verdict, because it has no validation loss."),
     ],
     ids=["too few steps", "too little", "nothing to learn", "no first loss", "no best loss"],
 )

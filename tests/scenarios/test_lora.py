@@ -206,20 +206,20 @@ def test_a_rank_in_the_environment_is_said_to_change_nothing_where_there_is_no_a
 
 
 def test_questions_and_answers_are_data_too():
-    options = ["data.songs=", 'data.question="[instruction]"', 'data.answer="[lyrics]"']
+    options = ["data.songs=", 'data.question="[Instruction]"', 'data.answer="[Label]"']
     recipe, _, _ = load(LYRICS, from_options(options))
     data = translate(recipe, kubernetes.place(recipe)).stages[-1].data
     (one,) = data["sets"]
-    assert (data["kind"], one["question"], one["answer"]) == ("chat", "[instruction]", "[lyrics]")
+    assert (data["kind"], one["question"], one["answer"]) == ("chat", "[Instruction]", "[Label]")
 
 
 def test_songs_and_questions_together_are_refused(golden_message):
-    with pytest.raises(Stop, match="not both") as both:
-        load(LYRICS, from_options(['data.question="[instruction]"', 'data.answer="[lyrics]"']))
+    with pytest.raises(Stop, match="either a song or a conversation") as both:
+        load(LYRICS, from_options(['data.question="[Instruction]"', 'data.answer="[Label]"']))
     with pytest.raises(Stop, match="`data` lacks") as half:
-        load(LYRICS, from_options(["data.songs=", 'data.answer="[lyrics]"']))
+        load(LYRICS, from_options(["data.songs=", 'data.answer="[Label]"']))
     golden_message(f"{both.value}\n\n{half.value}")
-    with pytest.raises(Stop, match="not both"):
+    with pytest.raises(Stop, match="either a song or a conversation"):
         load(LYRICS, from_options(["data.form=messages"]))
 
 
@@ -452,7 +452,7 @@ def test_a_merge_into_the_run_is_put_on_record_and_waits_for_nobody_at_work_ther
         return out
 
     monkeypatch.setattr(merging, "merge", merged)
-    with run.lock(), pytest.raises(Stop, match="Another command is at work"):
+    with run.lock(), pytest.raises(Stop, match="Another command is using"):
         commands.merge_run(recipe, str(tmp_path), None)
     train = StageFolder(plan, plan.stage("train"))
     (tmp_path / "best_model" / "config.json").write_text("{}")

@@ -98,8 +98,9 @@ def test_joined_rows_take_less_time_than_padded_ones_and_packed_ones_fewer_steps
     assert joined.time.tokens_a_step == pytest.approx(64 * joined.workload.lengths.mean)
     assert joined.time.tokens_a_step < padded.time.tokens_a_step < packed.time.tokens_a_step
     assert joined.time.training_seconds < padded.time.training_seconds
-    # However rows are joined, all of a micro batch may be long.
-    assert joined.memory.total == padded.memory.total == packed.memory.total
+    # However rows are joined, all of a micro batch may be as long as the longest; packed ones always are full.
+    assert joined.memory.total == padded.memory.total < packed.memory.total
+    assert joined.full.memory.total == padded.full.memory.total == packed.memory.total
 
 
 # Options of the survival recipe, and where its problem is. The last ones are notes.

@@ -96,7 +96,7 @@ def test_the_best_model_is_named_where_training_ended_early():
     seen = [{"step": step, "loss": loss} for step, loss in ((0, 1.0), (10, 2.0), (20, 1.8), (30, 1.9))]
     ended = early_stop(seen, 3, 0.0, "loss", 30, 100)
     assert ended == EarlyStop(patience=3, step=30, steps=100, kept=20), "what was there before training is not kept"
-    assert "after step 30 of 100" in ended.told and "of step 20, is kept" in ended.told
+    assert "after step 30 of 100" in ended.told and "from step 20, is saved" in ended.told
     assert early_stop(seen, 3, 0.0, "loss", 30, 30) is None and early_stop(seen, 4, 0.0, "loss", 30, 100) is None
     again = json.loads(json.dumps({"patience": 3, "step": 30, "steps": 100, "kept": 20}))
     assert EarlyStop.of(again) == ended

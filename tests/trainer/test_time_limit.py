@@ -53,7 +53,7 @@ def emitted(*sets):
 
 
 def test_the_recipe_s_limit_reaches_the_training_process():
-    assert emitted()["time_limit_seconds"] == 2700
+    assert emitted()["time_limit_seconds"] == 4500
     assert emitted("limits.time=1.5 h")["time_limit_seconds"] == 5400
     assert "time_limit_seconds" not in emitted("limits.time=")
 
@@ -248,7 +248,7 @@ def test_a_stage_that_the_limit_ends_keeps_its_model_and_nothing_after_it_starts
 def test_a_raised_limit_goes_on_where_the_lower_one_ended(run_with):
     run_with("seven-b", "60 s", LENGTHS, "data", "init")
     _, told = run_with("seven-b", "200 s", LENGTHS, "data", "init")
-    assert "  pretrain-512: goes on where it stopped" in told
+    assert "  pretrain-512: continues where it stopped" in told
     assert started(told) == ["pretrain-512", "pretrain-1024"]
 
 
@@ -276,7 +276,7 @@ def test_the_last_stage_that_the_limit_ends_is_no_error_and_a_higher_limit_goes_
     assert started(told) == [last] and not [line for line in told if line.startswith("stopped")]
     said = "\n".join(told)
     assert f"has ended `{last}` after step 7" in said and "Raise `limits.time`" in said
-    assert "othing after it" not in said, "nothing comes after it"
+    assert "so later stages do not start." not in said, "nothing comes after it"
     folder = StageFolder(plan, plan.stage(last))
     assert folder.state.status == "out of time" and folder.weights_files
     assert [summary.stage for summary in pipeline.summaries(plan)][-1] == last

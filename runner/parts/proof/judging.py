@@ -48,7 +48,7 @@ KINDS = {
     ),
     "prompt_differs": (
         "The text before an answer differs from what the model gets when it is asked",
-        "The chat template must write the beginning of an answer when asked for one (`add_generation_prompt`), and the same text before it as in training. Use another `data.chat_template`.",
+        "When asked for an answer (`add_generation_prompt`), the chat template must write its beginning. The text before it must be that of training. Use another `data.chat_template`.",
     ),
     "template_fails": (
         "The chat template cannot write some rows",

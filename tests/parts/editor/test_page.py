@@ -29,7 +29,7 @@ def test_a_mistake_is_shown_at_its_line_mended_by_the_form_and_saved(copy, tmp_p
         assert tab.value("document.querySelector('.recipe-error').textContent") == "8"
         tab.until_says(".recipe-summary", "1 error")
         assert "must be at least 32" in tab.says(".recipe-problem")
-        assert tab.says(".recipe-waiting").startswith("The plan is made when nothing is wrong")
+        assert tab.says(".recipe-waiting").startswith("Fix the errors to see the plan.")
         assert copy.read_text("utf-8") == before
         # The form says it at its field, and mends it.
         tab.push(".recipe-section", "Model")
@@ -151,7 +151,7 @@ def test_what_cannot_be_read_is_said_and_leaves_the_text(copy, tmp_path):
         tab.until_says(".recipe-state", "saved")
         _choose(tab, "latin.yaml")
         tab.until("document.querySelector('.q-notification')")
-        assert "not text in UTF-8" in tab.says(".q-notification")
+        assert "not UTF-8 text" in tab.says(".q-notification")
         assert tab.text == copy.read_text("utf-8")
         _choose(tab, "windows.yaml")
         # What is typed before its text is there comes first, and the other file stays.
@@ -225,4 +225,4 @@ def test_nobody_gets_in_without_the_token_or_from_another_page(copy, tmp_path):
         assert "&lt;b&gt;mine" in said("report?name=%3Cb%3Emine")
         assert "is not the name of a recipe" in said("report?name=../../elsewhere")
         copy.unlink()
-        assert "There is no such file." in said("")
+        assert "This file does not exist." in said("")

@@ -145,7 +145,7 @@ def test_a_number_that_is_missing_or_edited_is_refused(ruled):
     kept = (folder.path / "held_out.parquet").read_bytes()
     records.keep_held_out([{"input_ids": [1, 2, 3], "labels": [1, 2, 3]}], folder.path)
     assert {verdict.why for verdict in gates.verdicts(folder)} == {
-        "measured on other rows than those that are held out now"
+        "measured on other rows than the current held-out rows"
     }
     (folder.path / "held_out.parquet").write_bytes(kept)
     assert gates.opened(folder, look=True)[0]

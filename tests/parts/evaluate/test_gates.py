@@ -132,9 +132,9 @@ def test_no_gate_at_all_never_promotes():
     assert not passed([])
 
 
-NOTHING, ODD = "nothing was measured, or the record is unreadable", "the record is not one of an evaluation"
-UNSEALED = "the record is not sealed, so nobody knows who wrote it"
-CHANGED = "the record was changed by hand, or sealed with another key than the one here"
+NOTHING, ODD = "nothing was measured, or the record is unreadable", "the record is not that of an evaluation"
+UNSEALED = "the record is not sealed, so its author is unknown"
+CHANGED = "the record was edited, or sealed with another key than yours"
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def gate_line(old: str, new: str, tmp_path) -> str:
 
 def test_check_finds_a_metric_that_the_stage_cannot_produce_at_its_line(tmp_path, golden_message):
     said = gate_line("preference_accuracy >= 0.6", "perplexity < 15", tmp_path)
-    assert "`dpo` cannot produce" in said and "preference_accuracy" in said
+    assert "`dpo` does not produce" in said and "preference_accuracy" in said
     golden_message(said)
 
 
@@ -252,7 +252,7 @@ def test_check_knows_that_the_first_gate_has_nothing_to_compare_with(golden_mess
 
 def test_check_knows_that_losses_on_other_rows_cannot_be_compared():
     (problem,) = problems("sft.gates=[regression.validation_loss <= 0.05]")
-    assert "`sft` cannot produce" in problem.message
+    assert "`sft` does not produce" in problem.message
 
 
 @pytest.mark.parametrize("stage", ["pretrain", "sft", "dpo"])
@@ -280,7 +280,7 @@ def test_a_gate_that_cannot_be_read_is_an_error(text):
 
 def test_a_threshold_beyond_all_bounds_is_an_error():
     (problem,) = problems('sft.gates=["perplexity < 1e999"]')
-    assert "beyond all bounds" in problem.message
+    assert "an infinite number," in problem.message
 
 
 @pytest.mark.parametrize("window", ["loss_rise.1", "loss_rise.0", "loss_rise.x", "loss_rise."])
@@ -321,7 +321,7 @@ def test_check_knows_what_each_recipe_can_measure(recipe, gate, known, golden_me
 
 def test_without_held_out_rows_nothing_is_known_of_them():
     without = ["data.validation_split=", 'gates=["perplexity < 30"]']
-    with pytest.raises(Stop, match="cannot produce the metric `perplexity`"):
+    with pytest.raises(Stop, match="does not produce the metric `perplexity`"):
         load(ROOT / "recipes" / "gemma.yaml", from_options(without))
 
 
@@ -447,7 +447,7 @@ def test_a_regression_knows_whether_more_is_better():
 
     assert worse("lm_eval.wikitext.word_perplexity", 10.0) == pytest.approx(0.2)
     assert worse("lm_eval.gsm8k.exact_match,strict-match", 0.2) == pytest.approx(0.5)
-    with pytest.raises(evaluate.Cannot, match="does not say whether more"):
+    with pytest.raises(evaluate.Cannot, match="does not say whether higher values"):
         worse("lm_eval.gsm8k.odd", 2.0)
 
 
@@ -534,7 +534,7 @@ def test_the_key_is_made_once_and_lies_in_the_persons_own_folder(sft, tmp_path_f
         path.read_text(errors="replace") for path in sft.run.path.rglob("*") if path.is_file()
     )
     file.write_text("short\n")
-    assert seal.broken(record) == "The key that measured numbers are sealed with has 5 characters, and 32 are needed."
+    assert seal.broken(record) == "The key that seals measurements has 5 characters, but needs 32."
     file.write_bytes(b"\xff\xfe")
     assert "cannot be used" in seal.broken(record)
 
@@ -667,6 +667,6 @@ def test_a_score_that_lm_eval_does_not_give_is_not_put_down_to_training(tmp_path
     found = json.loads((tmp_path / "out.json").read_text())
     assert found["metrics"] == {"generated_tokens": 16, "lm_eval.sample.acc": 0.5}
     missing = found["missing"]
-    assert missing["perplexity"] == missing["improvement.perplexity"] == "training has left no held-out rows"
+    assert missing["perplexity"] == missing["improvement.perplexity"] == "training saved no held-out rows"
     assert "no history" in missing["loss_rise.2"] and missing["lm_eval.sample.akk"] == "it was not measured"
     assert missing["accuracy.genre"] == missing["accuracy"] == "no held-out row has an answer of at most 6 words"

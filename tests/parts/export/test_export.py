@@ -85,7 +85,9 @@ def test_a_model_that_is_the_base_model_is_refused(whole, tmp_path):
     stage = copy(whole, tmp_path / "run")
     shutil.copy(stage.run.path / "base_model/model.safetensors", stage.model / "model.safetensors")
     on_record(stage)
-    assert "each of its tensors is the base model's own" in refused(tmp_path / "run", "safetensors", tmp_path / "out")
+    assert "each of its tensors is the base model's: the training" in refused(
+        tmp_path / "run", "safetensors", tmp_path / "out"
+    )
 
 
 def test_servers_that_go_by_the_generation_config_end_an_answer_as_in_training(adapted, told):
@@ -101,10 +103,10 @@ def test_servers_that_go_by_the_generation_config_end_an_answer_as_in_training(a
 @pytest.mark.parametrize(
     "lost, said",
     [
-        ("all", "is the base model's own: the adapter was lost"),
-        ("one", "is the base model's own: the adapter was lost"),
-        ("half", "is not the base model's with the adapter's change added"),
-        ("norm", "and the adapter does not change it"),
+        ("all", "is the same as in the base model: the adapter was lost,"),
+        ("one", "is the same as in the base model: the adapter was lost,"),
+        ("half", "is not the base model's plus the adapter's change; they differ"),
+        ("norm", "but the adapter does not change it"),
     ],
 )
 def test_a_merged_model_that_is_not_base_and_adapter_is_refused(adapted, tmp_path, lost, said):
@@ -143,7 +145,7 @@ def test_a_merge_in_half_precision_is_proven_within_its_rounding(adapted, tmp_pa
         tensors[one] = ((plain[one] + tensors[one].float()) / 2).to(tensors[one].dtype)
 
     rewritten(out / "model.safetensors", change)
-    with pytest.raises(Stop, match="with the adapter's change added"):
+    with pytest.raises(Stop, match="plus the adapter's change; they differ"):
         trained_model.merged(out, adapter, base)
 
 
@@ -184,7 +186,7 @@ def test_an_adapter_that_does_nothing_is_refused(adapted, tmp_path):
         ({"r": 513}, "its rank is 513, and vLLM serves 512 at most"),
         ({"rank_pattern": {"o_proj": 1024}}, "its rank is 1024"),
         ({"modules_to_save": ["lm_head"]}, "it holds whole layers (`lm_head`, `modules_to_save`)"),
-        ({"bias": "all"}, "it holds biases"),
+        ({"bias": "all"}, "it contains biases"),
         ({"use_dora": True}, "it is a DoRA"),
     ],
     ids=lambda value: str(value)[:20],
@@ -210,7 +212,7 @@ def test_names_that_match_no_layer_are_refused(adapted, tmp_path):
         },
     )
     text = refused(tmp_path / "run", "adapter", tmp_path / "out")
-    assert "`language_model.layers.0.mlp.down_proj`, and 7 others" in text and "as the base model does" in text
+    assert "`language_model.layers.0.mlp.down_proj`, and 7 others" in text and "like the base model," in text
 
 
 def test_a_run_without_an_adapter_has_none_to_export(whole, tmp_path):
@@ -238,14 +240,14 @@ def test_a_folder_that_holds_another_model_stays(whole, adapted, tmp_path, told)
 def test_a_model_that_is_not_as_training_left_it_is_refused(whole, tmp_path):
     stage = copy(whole, tmp_path / "run")
     (stage.model / "config.json").write_text("{}")
-    with pytest.raises(Stop, match=r"config\.json` is not as training has left it"):
+    with pytest.raises(Stop, match=r"config\.json` has changed since training"):
         trained_model.of(RunFolder(tmp_path / "run"))
 
 
 def test_a_model_that_tells_images_apart_is_no_model_of_language(whole, tmp_path):
     stage = copy(whole, tmp_path / "run")
     (stage.path / BEST_IMAGES).write_bytes(b"weights")
-    with pytest.raises(Stop, match="tells images apart"):
+    with pytest.raises(Stop, match="classifies images,"):
         trained_model.of(RunFolder(tmp_path / "run"))
 
 
@@ -412,8 +414,8 @@ def test_wrong_use_is_said(whole, capsys):
     from runner.commands.cli import _code
 
     for arguments, said in (
-        (["--quantize", "q8_0"], "`--quantize` goes with `--format gguf`"),
-        (["--format", "gguf", "--quantize", "q9"], "There is no kind `q9`"),
+        (["--quantize", "q8_0"], "`--quantize` needs `--format gguf`."),
+        (["--format", "gguf", "--quantize", "q9"], "There is no format `q9`"),
     ):
         assert _code(["export", str(whole.path), *arguments]) == 2 and said in capsys.readouterr().err
 

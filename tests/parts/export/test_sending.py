@@ -91,7 +91,7 @@ def test_public_is_what_somebody_says(run, hub, pushing):
 def test_another_model_on_the_hub_stays(run, hub, pushing):
     files = {"model.safetensors": b"theirs"}
     hub.repositories["somebody/survival"] = {"private": True, "files": dict(files), "commit": "1" * 40}
-    with pytest.raises(Stop, match="holds another model"):
+    with pytest.raises(Stop, match="contains another model"):
         pushing(run)
     assert hub.repositories["somebody/survival"]["files"] == files and not hub.stored
 
@@ -176,7 +176,7 @@ def test_a_model_is_registered_with_where_it_comes_from(run, models):
 
 def test_where_a_model_lies_is_known_after_a_push_and_on_a_claim(run, models, hub, pushing):
     known = trained_model.of(run)
-    with pytest.raises(Stop, match="lies on this machine alone"):
+    with pytest.raises(Stop, match="is only on this machine"):
         sending.register(known, models.address, "survival", "1", None)
     assert not models.kept["registered_models"]
     run.mark("finished", origin="cluster")

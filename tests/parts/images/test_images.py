@@ -295,12 +295,12 @@ def test_an_image_of_the_test_that_stands_in_training_is_taken_out_there_and_nam
     assert (seen.rows, seen.judged) == (report.train_rows, report.validation_rows + 101) and not seen.faults
     assert prepare(wanted(tmp_path), tmp_path / "out").shared == 1
     told = list(hooks.plain(seen))
-    assert f"  of {seen.judged:,} images that are measured none is one of the {seen.rows:,} training images" in told
+    assert f"  none of {seen.judged:,} measured images is one of the {seen.rows:,} training images" in told
 
 
 def test_a_test_that_is_a_part_of_training_ends_the_preparation(tmp_path, golden_message):
     in_both(tmp_path, 12)
-    with pytest.raises(Stop, match="12 of 112 test images stand in training too") as stop:
+    with pytest.raises(Stop, match="12 of 112 test images are also training images") as stop:
         prepare(wanted(tmp_path), tmp_path / "out")
     golden_message(stop.value)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["report.json"]
@@ -518,7 +518,7 @@ def test_a_model_of_images_is_asked_with_a_picture_alone_and_in_a_chat(tmp_path,
     assert command(["chat", str(RECIPE), *run]) == 0
     said = capsys.readouterr().out
     assert "night" in said and seen["night"]["day"] in said
-    assert "There is no file `no such file`" in said and "not an image" in said
+    assert "The file `no such file` does not exist" in said and "not a readable image" in said
 
 
 def test_what_is_no_picture_and_what_images_have_not_is_said(tmp_path, capsys, monkeypatch):
@@ -527,11 +527,11 @@ def test_what_is_no_picture_and_what_images_have_not_is_said(tmp_path, capsys, m
     run = ("--run", str(tmp_path))
     Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
     for arguments, told in (
-        (["ask", str(RECIPE), "What is this?", *run], "This model tells images apart: name the file of a picture."),
+        (["ask", str(RECIPE), "What is this?", *run], "This model classifies images. Name a picture file."),
         (["ask", str(RECIPE), str(tmp_path / "a.png"), *run], "The weights in `"),
-        (["ask", str(RECIPE), str(tmp_path / "a.png"), "--base", *run], "began with random weights"),
-        (["serve", str(RECIPE), *run], "tells images apart"),
-        (["ask", str(RECIPE), "a.png", "--url", "http://127.0.0.1:9"], "OpenAI's API has no question for this model"),
+        (["ask", str(RECIPE), str(tmp_path / "a.png"), "--base", *run], "model started from random weights."),
+        (["serve", str(RECIPE), *run], "classifies images"),
+        (["ask", str(RECIPE), "a.png", "--url", "http://127.0.0.1:9"], "OpenAI's API has no question for it."),
     ):
         assert command(arguments) == 1
         assert told in capsys.readouterr().err

@@ -163,7 +163,7 @@ def test_a_broken_loss_stops_the_run_with_its_reason(tmp_path):
     stage, place = tiny(tmp_path, "broken", "train.epochs=1", "data.mean=[0,0,0]", tiny_std)
     process = start(stage, place, tmp_path / "log")
     assert process.wait(300) != 0
-    assert "training has broken" in read(place, "stopped.json")["message"]
+    assert "training has diverged." in read(place, "stopped.json")["message"]
 
 
 @pytest.fixture(scope="module")
@@ -181,10 +181,10 @@ def rehearsed(tmp_path_factory):
 
 def test_the_page_to_show_has_the_figures_of_the_files(rehearsed):
     run, said, _ = rehearsed
-    assert said.endswith("A page to show is run/report.html\n")
+    assert said.endswith("The result page is run/report.html\n")
     page = pages.read(run / "report.html")
     pages.holds_the_figures_of(page, run)
-    assert "classes of images apart was trained on" in page.said
+    assert "classes of images was trained on" in page.said
 
 
 def test_the_rehearsal_reaches_60_percent_and_leaves_every_result(rehearsed):
@@ -245,7 +245,7 @@ def test_a_finished_rehearsal_is_not_repeated(rehearsed, recipe_command):
     run, _, _ = rehearsed
     before = (run / "best_model.pth").stat().st_mtime_ns
     done = recipe_command("rehearse", RECIPE, "--out", run)
-    assert done.returncode == 0 and "This rehearsal is done already" in done.stdout
+    assert done.returncode == 0 and "This rehearsal is already done" in done.stdout
     assert (run / "best_model.pth").stat().st_mtime_ns == before
 
 

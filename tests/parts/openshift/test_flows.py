@@ -178,7 +178,7 @@ def test_status_without_a_recipe_lists_all_jobs(site, capsys):
     [
         (("status", SURVIVAL, "-n", "elsewhere"), "--set openshift.namespace=elsewhere"),
         (("status", "--stage", "sft"), "Name one."),
-        (("status", SURVIVAL, "--watch"), "`recipe submit RECIPE --follow` follows one."),
+        (("status", SURVIVAL, "--watch"), "`recipe submit RECIPE --follow` for one recipe."),
         (("status", "--set", "train.epochs=2"), "Name one."),
         (("submit", SURVIVAL, "--dry-run", "--follow"), "Leave out one of the two."),
         (
@@ -421,7 +421,7 @@ STORAGE = {
     "the default cannot": ([("block", RBD), ("fs", CEPHFS)], "", False, "for one at a time"),
     "a named one can": ([("block", RBD), ("fs", CEPHFS)], "fs", True, ""),
     "a named one is not there": ([("block", RBD), ("fs", CEPHFS)], "nfs", False, "no storage class `nfs`"),
-    "nobody knows": ([("new", NEW)], "", True, "is not known here"),
+    "nobody knows": ([("new", NEW)], "", True, ". If"),
     "none can": ([("block", RBD)], "", False, "Ask its admin for one"),
 }
 
@@ -438,7 +438,7 @@ def test_storage_that_several_machines_cannot_write_to_is_said_before_anything_i
     assert site.recipe("submit", *sets) == (0 if sent else 1)
     said = capsys.readouterr()
     assert (site.job() is not None) is sent
-    heard = said.err.partition("\nIt is on the cluster.")[0] + "".join(
+    heard = said.err.partition("\nThe job is on the cluster.")[0] + "".join(
         line for line in said.out.splitlines(True) if line.startswith("Several")
     )
     assert words in heard and (words or not heard)

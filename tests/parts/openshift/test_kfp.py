@@ -222,11 +222,11 @@ def test_stop_ends_the_runs_of_the_recipe_and_nobody_elses(site, capsys):
     capsys.readouterr()
     assert site.recipe("status") == 0
     shown = capsys.readouterr().out
-    assert all(f"run `{name}` of Kubeflow Pipelines: goes on by itself" in shown for name in (own, before))
+    assert all(f"run `{name}` of Kubeflow Pipelines: continues by itself" in shown for name in (own, before))
     assert site.recipe("stop") == 0
     controller.join(30)
     said = capsys.readouterr().out
-    assert f"the run `{own}` of Kubeflow Pipelines, " in said and "PyTorchJob `survival` ended." in said
+    assert f"the run `{own}` of Kubeflow Pipelines, " in said and "PyTorchJob `survival`." in said
     ends = {
         name: site.job("Workflow", name)["spec"].get("activeDeadlineSeconds") for name in (own, before, done, other)
     }
@@ -246,7 +246,7 @@ def test_what_is_sent_of_a_changed_recipe_ends_a_run_that_would_undo_it(site, ca
     assert not site.api.busy
     controller.join(30)
     said = capsys.readouterr().out
-    assert f"The run `{before}` of Kubeflow Pipelines, of the recipe as it was: ended" in said and now not in said
+    assert f"The run `{before}` of Kubeflow Pipelines, of the old recipe: stopped" in said and now not in said
     assert "activeDeadlineSeconds" not in site.job("Workflow", now)["spec"]
 
 

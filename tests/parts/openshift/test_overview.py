@@ -246,7 +246,7 @@ def test_time_is_the_clusters_whatever_the_clock_of_this_machine_says(site, caps
     assert site.recipe("status") == 0
     said = capsys.readouterr().out
     assert "train: step 5 of 100, no step for 25 min" in said and "min left" not in said
-    assert "it hangs" in said and "Its last step was 25.0 min ago" in said
+    assert "It is hanging" in said and "Its last step was 25.0 min ago" in said
     assert cli._code(["status", "-n", site.namespace]) == 0
     titles = capsys.readouterr().out.splitlines()[0].split()
     assert titles == ["job", "state", "step", "sent", "by"], "nothing is left to go"

@@ -434,7 +434,7 @@ def test_sending_that_was_given_up_goes_on_later(site, desk, sending, monkeypatc
     site.api.busy, site.api.busy_at = [503] * 400, "/pieces"
     with pytest.raises(Stop) as stop:
         sending()
-    assert "it goes on where it stopped" in stop.value.text and helpers(site) == []
+    assert "again. The upload continues where it stopped." in stop.value.text and helpers(site) == []
     site.api.busy = []
     sending()
     assert there(desk) == here(desk)
@@ -583,7 +583,7 @@ def test_a_job_whose_image_lacks_its_rows_is_not_sent(looks_into_the_image, site
     golden_message(capfd.readouterr().err, "of another recipe")
     PreparedRows(90, 10, asked=asked(plan.stage("train").data)).write(there)
     assert site.recipe("submit") == 0 and site.job() is not None
-    assert "The image holds 90 rows for training and 10 for validation." in capfd.readouterr().out
+    assert "The image contains 90 rows for training and 10 for validation." in capfd.readouterr().out
     assert site.cluster.list("Pod", site.namespace, {"recipe-runner/part": "look"}) == []
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from runner.check.validate import load
 from runner.commands import cli
+from runner.parts.evaluate import seal
 from runner.parts.evaluate.evaluation_report import compare
 from runner.parts.jobs import batch, kubernetes
 from runner.parts.openshift import pipeline
@@ -21,6 +22,7 @@ from runner.plan import PLAN_FILE, Plan
 from runner.recipe.overrides import from_options
 from runner.render import planned
 from runner.run import inference, run_folder
+from runner.tools.run_files import SEAL_KEY
 from tests.conftest import ROOT
 from tests.entrypoints.test_stage import PASSING, Claim
 from tests.parts.openshift.api import stamp
@@ -125,7 +127,7 @@ def test_submit_goes_from_stage_to_gate_to_the_next_stage(site, capsys):
     capsys.readouterr()
     assert recipe(site, "submit") == 0
     said = capsys.readouterr().out
-    assert "PyTorchJob `seven-b-sft`" in said and "nothing changes" in said
+    assert "PyTorchJob `seven-b-sft`" in said and "Nothing changes" in said
     assert site.job(name="seven-b-dpo") is None
 
 
@@ -133,9 +135,9 @@ def test_when_all_is_done_nothing_is_sent(site, capsys):
     finish(site, *ALL)
     assert recipe(site, "submit", "--stage", "sft") == 0
     said = capsys.readouterr().out
-    assert "`seven-b-sft`" in said and "It has finished; its stage runs again when" in said
+    assert "`seven-b-sft`" in said and "It has finished. Its stage runs again when" in said
     assert recipe(site, "submit") == 0
-    assert "Every stage of `seven-b` is finished;" in capsys.readouterr().out
+    assert "Every stage of `seven-b` is finished." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -161,7 +163,7 @@ def test_no_stage_is_sent_while_the_gate_before_it_has_not_been_measured(site, c
     finish(site, *ALL[:5], gated=False)
     refused_because_it_is("not sent yet")
     assert recipe(site, "submit") == 0
-    refused_because_it_is("under way")
+    refused_because_it_is("is running")
     assert site.job(name="seven-b-sft") is None
 
 
@@ -234,7 +236,7 @@ def test_a_closed_gate_lets_nothing_through_and_shows_its_table(site, capsys, op
 def test_a_closed_gate_that_is_stopped_is_measured_again(site, capsys):
     closed_sft(site)
     assert recipe(site, "stop") == 0
-    assert "Job `seven-b-sft-gate` ended." in capsys.readouterr().out
+    assert "Stopped Job `seven-b-sft-gate`." in capsys.readouterr().out
     assert site.job(name="seven-b-sft") is not None, "what is done stays"
     assert recipe(site, "submit") == 0
     assert "Job `seven-b-sft-gate`" in capsys.readouterr().out
@@ -265,7 +267,7 @@ def test_a_changed_sft_begins_sft_anew_and_leaves_pretraining_alone(site, capsys
     end(site, "seven-b-sft")
     capsys.readouterr()
     assert recipe(site, "submit", "--set", "sft.learning_rate=1e-5") == 0
-    assert "Job `seven-b-sft-gate` of before: deleted" in capsys.readouterr().out
+    assert "the old Job `seven-b-sft-gate`: deleted" in capsys.readouterr().out
 
 
 def test_a_changed_later_stage_lets_the_running_one_go_on(site, capsys, golden_message):
@@ -273,12 +275,12 @@ def test_a_changed_later_stage_lets_the_running_one_go_on(site, capsys, golden_m
     assert recipe(site, "submit") == 0
     before = uid(site, "pretrain-512")
     assert recipe(site, "submit", "--set", "lora.rank=32") == 0
-    assert "nothing changes" in capsys.readouterr().out
+    assert "Nothing changes" in capsys.readouterr().out
     assert uid(site, "pretrain-512") == before
     # New rows for LoRA are made by the data stage, which must not work below the feet of a running one unasked.
     assert recipe(site, "submit", "--set", "lora.data.seed=7") == 1
     error = capsys.readouterr().err
-    assert "`data`" in error and "`pretrain-512` is at work" in error
+    assert "`data`" in error and "`pretrain-512` is still running" in error
     golden_message(error)
     assert recipe(site, "submit", "--set", "lora.data.seed=7", "--stage", "data") == 0
 
@@ -291,7 +293,10 @@ def test_a_failed_stage_is_sent_again_with_other_machines(site, capsys):
     capsys.readouterr()
     assert recipe(site, "submit") == 1
     said = capsys.readouterr()
-    assert "`seven-b-pretrain-512`, made from this very recipe, has failed." in said.err and "`recipe stop" in said.err
+    assert (
+        "`seven-b-pretrain-512`, made from this recipe as it is now, has failed." in said.err
+        and "`recipe stop" in said.err
+    )
     assert "Watch it" not in said.out
     assert uid(site, "pretrain-512") == before
     assert recipe(site, "submit", "--set", "openshift.requests.memory=640 GiB") == 0
@@ -351,7 +356,7 @@ def test_a_running_stage_of_the_recipe_as_it_was_is_ended_after_a_yes(site, caps
         and "  Made from another version of the recipe or its data." in shown
     )
     assert recipe(site, "submit", *changed) == 1
-    assert "`seven-b-pretrain-512` is under way" in capsys.readouterr().err
+    assert "`seven-b-pretrain-512` is running" in capsys.readouterr().err
     assert site.job(name="seven-b-pretrain-512") is not None
     old = site.job("Job", "seven-b-data")["metadata"]["uid"]
 
@@ -383,7 +388,7 @@ def test_what_lay_on_a_claim_that_is_gone_is_made_again(site, capsys):
     assert uid(site, "data") != before
     assert recipe(site, "status", "--stage", "init") == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("init: ")]
-    assert "done once" in line and "claim" in line and "another one now" in line
+    assert "done once" in line and "claim" in line and "has been replaced" in line
 
 
 def test_status_shows_each_stage_and_its_gate(site, capsys):
@@ -461,7 +466,7 @@ def test_trainjobs_are_sent_one_after_the_other_too(site, capsys):
     assert site.job("TrainJob", "seven-b-pretrain-1024") is not None
     assert recipe(site, "submit", *version, "--stage", "sft") == 1
     error = capsys.readouterr().err
-    assert "`pretrain-1024` comes first" in error and "under way" in error
+    assert "`pretrain-1024` comes first" in error and "is running" in error
 
 
 def test_a_gate_asks_for_one_gpu_and_its_share_of_the_machine(site):
@@ -490,11 +495,14 @@ def test_what_prepares_the_data_may_reach_the_hub(site):
 
 
 @pytest.fixture
-def claim(site, tmp_path):
+def claim(site, tmp_path, monkeypatch):
     made = Claim(tmp_path / "claim")
     made.finish(*ALL[:6])
-    made.measure("pretrain-2048")
-    made.measure("sft", metrics=PASSING | {"perplexity": 99.2})
+    with monkeypatch.context() as pods:
+        # What pods measure is sealed with the key of their namespace.
+        pods.setenv(SEAL_KEY, seal.key(make=True, namespace=site.namespace))
+        made.measure("pretrain-2048")
+        made.measure("sft", metrics=PASSING | {"perplexity": 99.2})
     site.api.mounts["/shared/models"] = tmp_path / "claim"
     site.claim("seven-b-pvc")
     return made
@@ -509,7 +517,7 @@ def test_a_person_may_overrule_a_gate_on_the_cluster_and_is_on_record(site, caps
     assert recipe(site, "promote", "sft", *WHO) == 0
     said = capsys.readouterr().out
     assert "PROMOTED against its gate by Ada Lovelace" in said and ": the demo is tomorrow" in said
-    assert "perplexity 99.2 (wanted < 15)" in said
+    assert "perplexity 99.2 (required < 15)" in said
     assert site.cluster.list("Pod", site.namespace, {"recipe-runner/part": "promote"}) == [], "the pod is gone again"
     assert (claim.folder / "seven-b" / "sft" / "promotion.json").is_file()
     capsys.readouterr()
@@ -526,7 +534,7 @@ def test_a_person_may_overrule_a_gate_on_the_cluster_and_is_on_record(site, caps
 def test_nobody_overrules_an_open_gate_or_one_that_is_at_work(site, capsys, claim):
     finish(site, *ALL[:5])
     assert recipe(site, "promote", "pretrain-2048", *WHO) == 1
-    assert "is open; there is nothing to overrule" in capsys.readouterr().err
+    assert "is open, so there is nothing to overrule." in capsys.readouterr().err
     assert recipe(site, "promote", "init", *WHO) == 1
     assert "The stage `init` has no gate to overrule." in capsys.readouterr().err
     assert recipe(site, "promote", "dpo", *WHO) == 1
@@ -577,7 +585,7 @@ def test_a_fetched_stage_can_be_asked(site, capsys, claim, tmp_path, monkeypatch
     assert (record["status"], record["origin"], record["kind"]) == ("finished", "cluster", "run")
     said = capsys.readouterr().out
     shown = "elsewhere/lora" if to else run / "lora"
-    assert f"3 files fetched; everything is in {shown}\nA page to show is " in said and "as it was" not in said
+    assert f"3 files fetched to {shown}\nThe result page is " in said and "as it was" not in said
     where = ("--run", str(run)) if to else ()
     assert asked(site, monkeypatch, *where) == run / "lora" / "best_model"
     assert asked(site, monkeypatch, "--stage", "dpo", *where) == run / "dpo" / "best_model"
@@ -616,7 +624,7 @@ def test_the_gate_of_a_fetched_stage_is_judged_by_what_lies_here(site, capsys, c
     # What is exchanged here, or comes of another run, proves nothing.
     (tmp_path / "runs/seven-b/dpo/best_model/model.safetensors").write_text("others")
     assert judged("dpo") == 1
-    assert "measured on another model" in capsys.readouterr().out
+    assert "measured on something else" in capsys.readouterr().out
     claim.run.mark("running", id="another")
     assert recipe(site, "fetch", "--stage", "sft") == 0
     assert judged("pretrain-2048") == 1
@@ -632,7 +640,7 @@ def test_a_fetched_stage_that_was_made_before_the_recipe_changed_is_said_so(site
 
     status, said = fetched("sft.epochs=7")
     assert status == "running"
-    assert "as it was before it changed" in said
+    assert "before it changed" in said
     # What comes after a stage is no concern of it.
     status, said = fetched("lora.epochs=7")
     assert status == "finished" and "as it was" not in said
@@ -644,5 +652,5 @@ def test_a_stage_does_not_come_into_a_run_of_this_machine(site, capsys, claim, t
     home.mkdir(parents=True)
     (home / "run.json").write_text('{"status": "running", "kind": "run"}')
     assert recipe(site, "fetch", "--stage", "sft") == 1
-    assert f"`{home}` holds a run of this machine." in capsys.readouterr().err
+    assert f"`{home}` contains a run of this machine." in capsys.readouterr().err
     assert [path.name for path in home.iterdir()] == ["run.json"]

@@ -85,7 +85,7 @@ def test_it_walks_dies_goes_on_ends_at_a_closed_gate_and_goes_on_after_a_promoti
     when(lambda: machines.lives.get(DRIVER), "its death")
     machines.pod_of(DRIVER)
     assert recipe(site, "submit", "--all") == 0
-    assert f"Job `{DRIVER}` is there already, and goes on by itself; nothing changes." in capsys.readouterr().out
+    assert f"Job `{DRIVER}` already exists and continues by itself. Nothing changes." in capsys.readouterr().out
     assert recipe(site, "status") == 0
     shown = capsys.readouterr().out
     assert "pretrain-2048: waiting for machines" in shown and "driver: goes on by itself" in shown
@@ -143,7 +143,7 @@ def test_a_changed_recipe_replaces_it_and_stop_ends_it_too(site, capsys, machine
     capsys.readouterr()
     assert recipe(site, "stop") == 0
     said = capsys.readouterr().out
-    assert f"Job `{DRIVER}`, PyTorchJob `seven-b-pretrain-2048` ended." in said
+    assert f"Stopped Job `{DRIVER}`, PyTorchJob `seven-b-pretrain-2048`." in said
     process.wait(30)
     assert site.job("Job", DRIVER) is None and site.job(name="seven-b-pretrain-2048") is None
 
@@ -156,10 +156,10 @@ def test_what_is_sent_of_a_changed_recipe_ends_a_driver_that_would_undo_it(site,
     capsys.readouterr()
     changed = ("--set", "pretrain.learning_rate=1e-4")
     assert recipe(site, "submit", *changed) == 1
-    assert "`seven-b-pretrain-2048` is under way" in capsys.readouterr().err
+    assert "`seven-b-pretrain-2048` is running" in capsys.readouterr().err
     assert process.poll() is None, "nothing is done before a yes"
     assert recipe(site, "submit", *changed, "--yes") == 0
-    assert f"Job `{DRIVER}` of before: deleted" in capsys.readouterr().out
+    assert f"Job `{DRIVER}`: deleted" in capsys.readouterr().out
     process.wait(30)
     assert site.job("Job", DRIVER) is None
 
@@ -186,7 +186,7 @@ def test_what_fails_while_it_looks_is_not_tried_again_either(site):
     assert step(site.cluster, plan_of(site), None, alone).name == "seven-b-init"
     first = uid(site, "init")
     end(site, "seven-b-init", well=False, kind="Job", message="No room on the disk.")
-    with pytest.raises(Stop, match=r"`init` has failed, and nothing after it starts\..*No room on the disk"):
+    with pytest.raises(Stop, match=r"`init` has failed, so later stages do not start\..*No room on the disk"):
         step(site.cluster, plan_of(site), None, alone)
     assert uid(site, "init") == first
 
@@ -276,7 +276,7 @@ def test_a_pod_trusts_the_clusters_own_authority_alone_and_reads_its_key_each_ti
     with pytest.raises(Stop, match="is not trusted"):
         ask(tmp_path / "elsewhere")
     (tmp_path / "here" / "token").unlink()
-    with pytest.raises(Stop, match="has no key to the cluster"):
+    with pytest.raises(Stop, match="has no credentials for the cluster:"):
         ask(tmp_path / "here")
     server.shutdown()
     server.server_close()

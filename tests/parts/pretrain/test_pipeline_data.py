@@ -109,7 +109,9 @@ def test_the_data_stage_proves_what_is_trained_after_pretraining_and_ends_with_w
     assert Proof.read(tmp_path / "data" / "proof" / "sft").logits_moved == 0
     planted = (sys.executable, "-m", "tests.parts.proof.planting", "no_generation_prompt", "train")
     monkeypatch.setattr(hooks, "TRAIN", planted)
-    with pytest.raises(Stop, match=r"^`sft` cannot be trained like this\. .*not what the model gets when it is asked"):
+    with pytest.raises(
+        Stop, match=r"^`sft` cannot be trained like this\. .*differs from what the model gets when it is asked"
+    ):
         carry_out(stage.config, print)
 
 
@@ -192,10 +194,10 @@ def test_packed_files_are_taken_as_they_are(prepared, tmp_path):
 @pytest.mark.parametrize(
     ("array", "words"),
     [
-        (np.zeros((3, 100), np.uint16), "must hold whole numbers"),
-        (np.zeros((3, 512), np.float32), "must hold whole numbers"),
-        (np.zeros((0, 512), np.uint16), "must hold whole numbers"),
-        (np.full((3, 512), 2000, np.uint16), "holds the token 2,000"),
+        (np.zeros((3, 100), np.uint16), "must contain whole numbers"),
+        (np.zeros((3, 512), np.float32), "must contain whole numbers"),
+        (np.zeros((0, 512), np.uint16), "must contain whole numbers"),
+        (np.full((3, 512), 2000, np.uint16), "contains the token 2,000"),
     ],
     ids=["length", "kind", "empty", "vocabulary"],
 )
@@ -250,7 +252,7 @@ def test_a_recipe_with_packed_files_is_checked_planned_and_its_data_stage_takes_
     assert done.returncode == 1
     assert "data: runs again (text.packed: " in done.stdout
     first = next(line for line in done.stderr.splitlines() if "train-512.npy" in line)
-    assert "train-512.npy` holds the token 2,000" in first and "1,024 entries" in first
+    assert "train-512.npy` contains the token 2,000" in first and "1,024 entries" in first
     assert "stage" not in done.stderr, "what is wrong with the data is told as it is"
 
 
@@ -261,7 +263,7 @@ def test_a_recipe_with_packed_files_is_checked_planned_and_its_data_stage_takes_
         (np.zeros((3, 1024), np.float32), "`<f4`"),
         (np.zeros((0, 1024), np.uint16), "(0, 1024)"),
         (np.zeros(1024, np.int32), "(1024,)"),
-        (None, "no array"),
+        (None, "not a NumPy array"),
     ],
     ids=["length", "kind", "empty", "flat", "text"],
 )

@@ -88,7 +88,7 @@ def test_the_first_screen_says_what_was_trained_on_what_and_whether_it_is_better
         "HuggingFaceTB/SmolLM3-3B was trained on 68 rows of rows.jsonl: all of its 3 parameters, 8 steps in 50 s."
         in said.said
     )
-    assert "Better: the validation loss fell from 3.000 to 1.000, 66.7% lower." in said.said
+    assert "Improved: the validation loss fell from 3.000 to 1.000, 66.7% lower." in said.said
     assert re.search(
         r"It took 50 s \(planned [\d.]+ \w+ to [\d.]+ \w+\) and at most 21\.2 GiB on a GPU \(planned [\d.]+ GiB\)\.",
         said.said,
@@ -159,7 +159,7 @@ def test_a_pipeline_shows_its_gates_and_who_overruled_them(tmp_path):
     gates.promote(guarded[0], "Kim", "the sample is too small")
     said = page_of(run)
     assert f"Gate after {name}: open, overruled" in said.said and "PROMOTED against its gate by Kim at " in said.said
-    assert "the sample is too small it had missed: perplexity 99.5 (wanted < 15)" in said.said
+    assert "the sample is too small missed: perplexity 99.5 (required < 15)" in said.said
     assert "each of 6 stages ended with a better result" in said.said and "48 steps in 5.0 min" in said.said
     assert said.said.count("memory of a GPU that tensors hold") >= 3
 
@@ -178,12 +178,12 @@ def test_a_failed_run_tells_its_story(tmp_path, monkeypatch):
     told: list[str] = []
     with pytest.raises(Stop), page.at_the_end(run, told.append):
         pipeline.carry_out(plan, list(plan.stages), told.append, lambda: nullcontext(lambda event: None))
-    assert told[-1] == f"A page to show is {run.path / PAGE}"
+    assert told[-1] == f"The result page is {run.path / PAGE}"
     said = read(run.path / PAGE)
     for words in (
         "The run of survival has failed in the stage train, after step 8",
         "The stage train has failed. Training failed. The card is too small.",
-        "The same command goes on from the last checkpoint. 1 stage of 2 is finished.",
+        "The same command continues from the last checkpoint. 1 stage of 2 is finished.",
         "The last step on record is 8, with a training loss of 1.0000.",
         "CUDA out of memory",
     ):
@@ -208,7 +208,7 @@ def test_a_run_on_gpus_leaves_what_was_planned_for_those_that_were_there(tmp_pat
             running.run(recipe, folder, pipeline.Selection(), told.append, watch)
         known = RunManifest.read(folder.path)
         assert [(one.stage, one.gpus) for one in known.foreseen] == [("train", 1)] and not known.full_size
-    assert "This run is done already; `--fresh` repeats it." in told
+    assert "This run is already done. `--fresh` repeats it." in told
     said = read(folder.path / PAGE).said
     assert "What this machine changed" in said and "machines.nodes 4 1 this machine" in said
 
@@ -226,7 +226,7 @@ def test_a_plan_that_is_refused_does_not_replace_that_of_what_lies_there(tmp_pat
     other = translate(load(ROOT / "recipes" / "survival.yaml", from_options(["train.seed=7"]))[0], run.place())
     kept: list[str] = []
     for wanted in (plan, other):
-        with nullcontext() if wanted is plan else pytest.raises(Stop, match="as it was before it changed"):
+        with nullcontext() if wanted is plan else pytest.raises(Stop, match="before it changed"):
             watch = lambda: nullcontext(lambda event: None)  # noqa: E731
             pipeline.carry_out(wanted, list(wanted.stages), kept.append, watch, keep=lambda: kept.append("kept"))
     assert kept.count("kept") == 1
@@ -292,7 +292,7 @@ def test_without_its_libraries_a_run_ends_well_and_says_what_to_install(tmp_path
     told: list[str] = []
     with page.at_the_end(run, told.append):
         pass
-    assert told == [f"No page to show is made: {packaged.install('report')}"]
+    assert told == [f"The run has no result page: {packaged.install('report')}"]
 
 
 def test_a_fault_of_the_page_never_ends_a_run(tmp_path, monkeypatch):
@@ -301,7 +301,7 @@ def test_a_fault_of_the_page_never_ends_a_run(tmp_path, monkeypatch):
     told: list[str] = []
     page.leave(run, told.append)
     assert told == [
-        f"No page to show could be made (ZeroDivisionError: division by zero); `recipe report {run.shown}` tries again."
+        f"The result page failed (ZeroDivisionError: division by zero). `recipe report {run.shown}` tries again."
     ]
 
 
