@@ -194,7 +194,7 @@ def test_a_second_model_leaves_the_first_as_it_is(add, tmp_path):
     [
         ("Qwen/Qwen3-8B", "catalog"),
         ("no such name", "neither a folder"),
-        ("google/gemma-3-4b-it", "cannot be trained"),
+        ("google/gemma-3-4b-it", "cannot train"),
     ],
 )
 def test_what_needs_no_lock_or_can_have_none_is_said(add, name, answer, golden_message):

@@ -183,9 +183,9 @@ def test_an_adapter_that_does_nothing_is_refused(adapted, tmp_path):
 @pytest.mark.parametrize(
     "change, said",
     [
-        ({"r": 513}, "its rank is 513, and vLLM serves 512 at most"),
+        ({"r": 513}, "its rank is 513, and vLLM serves ranks up to 512"),
         ({"rank_pattern": {"o_proj": 1024}}, "its rank is 1024"),
-        ({"modules_to_save": ["lm_head"]}, "it holds whole layers (`lm_head`, `modules_to_save`)"),
+        ({"modules_to_save": ["lm_head"]}, "it contains whole layers (`lm_head`, `modules_to_save`)"),
         ({"bias": "all"}, "it contains biases"),
         ({"use_dora": True}, "it is a DoRA"),
     ],

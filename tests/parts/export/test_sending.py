@@ -91,7 +91,7 @@ def test_public_is_what_somebody_says(run, hub, pushing):
 def test_another_model_on_the_hub_stays(run, hub, pushing):
     files = {"model.safetensors": b"theirs"}
     hub.repositories["somebody/survival"] = {"private": True, "files": dict(files), "commit": "1" * 40}
-    with pytest.raises(Stop, match="contains another model"):
+    with pytest.raises(Stop, match="holds another model"):
         pushing(run)
     assert hub.repositories["somebody/survival"]["files"] == files and not hub.stored
 

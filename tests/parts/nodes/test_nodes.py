@@ -534,7 +534,7 @@ def begun(folder: Path, checkpoint: bool):
 
 def test_a_results_folder_of_another_run_is_left_alone(tmp_path):
     recipe = begun(tmp_path, checkpoint=True)
-    with pytest.raises(Stop, match="as it was before it changed") as stop:
+    with pytest.raises(Stop, match="before it changed") as stop:
         node.lead(recipe, [2, 2], 4, accelerator=False, tell=lambda text: None)
     assert stop.value.text.splitlines()[-1] == node.ELSEWHERE
     assert sorted(file.name for file in tmp_path.iterdir()) == ["checkpoints", "run.json", "stage.json"]

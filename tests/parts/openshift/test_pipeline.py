@@ -163,7 +163,7 @@ def test_no_stage_is_sent_while_the_gate_before_it_has_not_been_measured(site, c
     finish(site, *ALL[:5], gated=False)
     refused_because_it_is("not sent yet")
     assert recipe(site, "submit") == 0
-    refused_because_it_is("is running")
+    refused_because_it_is("under way")
     assert site.job(name="seven-b-sft") is None
 
 
@@ -466,7 +466,7 @@ def test_trainjobs_are_sent_one_after_the_other_too(site, capsys):
     assert site.job("TrainJob", "seven-b-pretrain-1024") is not None
     assert recipe(site, "submit", *version, "--stage", "sft") == 1
     error = capsys.readouterr().err
-    assert "`pretrain-1024` comes first" in error and "is running" in error
+    assert "`pretrain-1024` comes first" in error and "is under way" in error
 
 
 def test_a_gate_asks_for_one_gpu_and_its_share_of_the_machine(site):
@@ -624,7 +624,7 @@ def test_the_gate_of_a_fetched_stage_is_judged_by_what_lies_here(site, capsys, c
     # What is exchanged here, or comes of another run, proves nothing.
     (tmp_path / "runs/seven-b/dpo/best_model/model.safetensors").write_text("others")
     assert judged("dpo") == 1
-    assert "measured on something else" in capsys.readouterr().out
+    assert "measured on another model" in capsys.readouterr().out
     claim.run.mark("running", id="another")
     assert recipe(site, "fetch", "--stage", "sft") == 0
     assert judged("pretrain-2048") == 1

@@ -468,7 +468,7 @@ def test_a_changed_recipe_that_was_applied_by_hand_is_not_what_its_pods_are(site
     assert "  Made from another version of the recipe or its data." in capsys.readouterr().out
     assert site.recipe("submit", *changed) == 1
     said = capsys.readouterr()
-    assert "is under way, made from another version of this recipe." in said.err and "Nothing changes" not in said.out
+    assert "is running, made from another version of this recipe." in said.err and "Nothing changes" not in said.out
     uid = site.job()["metadata"]["uid"]
     assert site.recipe("submit", *changed, "--yes") == 0
     assert site.job()["metadata"]["uid"] != uid

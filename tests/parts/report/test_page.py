@@ -103,7 +103,7 @@ def test_the_first_screen_says_what_was_trained_on_what_and_whether_it_is_better
     ):
         assert words in said.said, words
     leave(plan, plan.stages[-1], (1.0, 1.5))
-    assert "Not better: the validation loss was 1.000 at the start and 1.500 at best." in page_of(run).said
+    assert "Not improved: the validation loss was 1.000 at the start and 1.500 at best." in page_of(run).said
 
 
 def test_what_differs_from_the_starter_is_shown_with_where_it_comes_from(tmp_path):

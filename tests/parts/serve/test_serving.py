@@ -166,7 +166,7 @@ def test_the_models_of_a_recipe_are_found_by_the_names_that_serve_gives_them():
     ("code", "body", "told"),
     [
         (401, "who are you", "Set OPENAI_API_KEY"),
-        (503, "still loading", "says 503"),
+        (503, "still loading", "answered 503"),
         (200, "<html>", "does not speak OpenAI's API"),
         (200, [1], "does not speak OpenAI's API"),
     ],
@@ -239,7 +239,7 @@ def test_a_server_that_reads_other_tokens_than_training_saw_is_not_measured():
 
     with speaking(lambda *_: (200, {"choices": [{"text": "a"}], "usage": {"prompt_tokens": 4}})) as url:
         server = openai_api.Served("survival", f"{url}/v1", ("m",), chat, chat)
-        with pytest.raises(language.Cannot, match="reads 4 tokens where training saw 3"):
+        with pytest.raises(language.Cannot, match="reads 4 tokens but training read 3"):
             openai_api.accuracy(server, chat, Words(), [question])
 
 
