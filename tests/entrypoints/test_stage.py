@@ -129,7 +129,7 @@ def test_a_stage_starts_behind_a_verdict_that_holds(claim):
         (None, "nothing was measured"),
         ({"metrics": PASSING | {"perplexity": 99.0}}, "it misses the threshold"),
         ({"metrics": PASSING | {"perplexity": math.nan}}, "it is not a finite number"),
-        ({"metrics": PASSING | {"perplexity": -5.0}}, "this value is impossible, only at least 1"),
+        ({"metrics": PASSING | {"perplexity": -5.0}}, "this value is impossible; the metric is at least 1"),
         ({"metrics": {}}, "it was not measured"),
         ({"metrics": PASSING | {"perplexity": "3"}}, "it is not a number"),
         ({"inputs": "another"}, "measured before the stage's inputs changed"),

@@ -172,7 +172,7 @@ def test_rows_tokenised_before_an_interruption_are_not_trained_on_once_the_data_
     tokenised = Path(plan.stage(name).config["dataset_prepared_path"])
     (tokenised / "abc").mkdir(parents=True)
     # Killed here, the same command goes on with what is tokenised.
-    assert begin(plan, name)[-1].startswith(f"{name}: going on")
+    assert begin(plan, name)[-1].startswith(f"{name}: continuing")
     assert (tokenised / "abc").is_dir()
     # Killed again, and the data is made anew under the same path.
     (tmp_path / "data" / rows / "train.parquet").write_text("other rows, from other documents")
@@ -193,7 +193,7 @@ def start(plan: Plan, chosen: Selection, said: list[str]) -> None:
         (("sft.learning_rate=1e-5",), None, "dpo", "other inputs than now: learning_rate: 2e-05"),
         (("sft.learning_rate=1e-5",), None, "lora", "`sft` was made from other inputs than now"),
         ((), f"sft/{WEIGHTS}", "dpo", f"`sft` has left `{WEIGHTS}`"),
-        ((), "data/dpo/train.parquet", "dpo", "`data` has left `dpo/train.parquet`"),
+        ((), "data/dpo/train.parquet", "dpo", "`data` has the file `dpo/train.parquet`"),
         (("lora.data.seed=7",), "data/lora/train.parquet", "dpo", "gate after `pretrain-2048` is closed"),
     ],
     ids=["settings", "settings further up", "weights", "rows", "what it does not read"],

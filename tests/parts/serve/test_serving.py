@@ -239,7 +239,7 @@ def test_a_server_that_reads_other_tokens_than_training_saw_is_not_measured():
 
     with speaking(lambda *_: (200, {"choices": [{"text": "a"}], "usage": {"prompt_tokens": 4}})) as url:
         server = openai_api.Served("survival", f"{url}/v1", ("m",), chat, chat)
-        with pytest.raises(language.Cannot, match="reads 4 tokens but training read 3"):
+        with pytest.raises(language.Cannot, match="reads 4 tokens, but training read 3"):
             openai_api.accuracy(server, chat, Words(), [question])
 
 
