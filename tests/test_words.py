@@ -92,7 +92,8 @@ def words(sentence: str) -> int:
 def messages(text: str) -> Iterator[str]:
     """The lines of golden messages that are sentences: no tables, rows of data or emitted files."""
     for line in text.splitlines():
-        if line.startswith("    ") and not re.search(r" {3,}\S|[│┃━|{}<>]|^\s*(?:#|\d+ \|)", line.strip()):
+        said = quoted(line.strip().replace("<tmp>", "").replace("<root>", ""))
+        if line.startswith("    ") and not re.search(r" {3,}\S|[│┃━|{}<>]|^\s*(?:#|\d+ \|)", said):
             yield line.strip()
 
 
@@ -135,13 +136,13 @@ def test_comments_of_recipes_have_none(file):
 @pytest.mark.parametrize("file", MESSAGES, ids=name)
 def test_messages_have_none(file):
     lines = list(messages(file.read_text("utf-8")))
-    assert [f"{hit}: {line}" for line in lines for hit in found(quoted(line))] == []
+    assert lines and [f"{hit}: {line}" for line in lines for hit in found(quoted(line))] == []
 
 
 @pytest.mark.parametrize("file", MESSAGES, ids=name)
 def test_a_sentence_of_a_message_has_at_most_20_words(file):
     said = [one for line in messages(file.read_text("utf-8")) for one in sentences(quoted(line)) if one.endswith(".")]
-    assert [one for one in dict.fromkeys(said) if words(one) > MOST_WORDS] == []
+    assert said and [one for one in dict.fromkeys(said) if words(one) > MOST_WORDS] == []
 
 
 @pytest.mark.parametrize("page", WRITTEN, ids=name)

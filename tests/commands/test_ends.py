@@ -17,9 +17,9 @@ COMMANDS = list(commands())
 SURVIVAL = str(ROOT / "recipes" / "survival.yaml")
 # What runs until ^C and says how to end it, and what names the next command itself.
 OTHERWISE = {
-    "edit": "(^C ",
-    "open": "(^C ",
-    "serve": "(^C ",
+    "edit": "^C ends it",
+    "open": "(^C stops it)",
+    "serve": "^C ends it",
     "new": "then run: recipe check",
     "gpus": "`recipe gpus RECIPE`",
 }

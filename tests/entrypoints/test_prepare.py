@@ -270,7 +270,7 @@ def test_a_claim_without_room_is_said_before_anything_is_written(tmp_path, monke
         prepare.require_space(tmp_path / "not" / "there", 7 * 2**30, "the model a/b")
     golden_message(stop.value, "model")
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(Stop, match="Files that are already there stay") as stop:
+    with pytest.raises(Stop, match=r"Files that are already there stay\.") as stop:
         # Said after the model has been fetched, too.
         prepare.require_space(tmp_path, 7 * 2**30, "the prepared data")
     golden_message(stop.value, "data")

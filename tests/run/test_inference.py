@@ -74,7 +74,7 @@ def test_a_run_that_has_trained_nothing_yet_says_how_to_go_on(path, tmp_path):
     RunFolder(tmp_path).mark("running")
     with pytest.raises(Stop) as stop:
         inference.newest(plan_in(tmp_path, path.stem))
-    assert "no trained model yet" in stop.value.text and "it stopped." in stop.value.text
+    assert "no trained model yet" in stop.value.text and "It continues where it stopped." in stop.value.text
 
 
 def test_the_settings_of_training_are_no_model(tmp_path):

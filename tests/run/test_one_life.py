@@ -102,11 +102,11 @@ def test_what_took_training_is_left_alone_when_the_recipe_changes(life, how):
     else:
         changed, why = ("train.seed=7",), "seed: 42 → 7"
     if how == "the data":
-        with pytest.raises(Stop, match="before it changed"):
+        with pytest.raises(Stop, match="of this recipe from before it changed"):
             life.go(stage="data")
     with pytest.raises(Stop) as stop:
         life.go(*changed)
-    assert "before it changed" in stop.value.text and why in stop.value.text
+    assert "of this recipe from before it changed" in stop.value.text and why in stop.value.text
     assert "`--fresh` deletes that run" in stop.value.text
     assert {file: file.read_bytes() for file in before} == before, "nothing was touched, the prepared data neither"
 
@@ -119,7 +119,7 @@ def test_an_interrupted_run_goes_on_and_only_with_the_data_that_it_began_with(li
     rows = life.rows.read_bytes()
     life.rows.write_bytes(rows + b"{}\n")
     life.fails.clear()
-    with pytest.raises(Stop, match="before it changed"):
+    with pytest.raises(Stop, match="of this recipe from before it changed"):
         life.go()
     life.rows.write_bytes(rows)
     assert life.go() == ["train"]
@@ -186,7 +186,7 @@ def test_a_refused_command_leaves_no_trace_in_the_record_of_what_was_made(life):
     life.go(made=(Override("train.logging_steps", 10, 5, "me"),))
     known = (life.run.state.changes, life.run.state.substitutions, life.run.overrides)
     refused = Override("train.logging_steps", 10, 7, "me")
-    with pytest.raises(Stop, match="before it changed"):
+    with pytest.raises(Stop, match="of this recipe from before it changed"):
         life.go("train.seed=7", made=(refused,))
     assert (life.run.state.changes, life.run.state.substitutions, life.run.overrides) == known
     life.go(made=(refused,))

@@ -88,7 +88,7 @@ def test_another_model_in_the_file_is_found_out(whole, exported):
     known = trained_model.of(whole)
     other = replace(known.chat, model=str(whole.path / "base_model"))
     for kind in ("f32", "q8_0"):
-        with pytest.raises(Stop, match="The export is not what was trained"):
+        with pytest.raises(Stop, match="The export differs from the trained model"):
             gguf.prove(file_in(exported), kind, other, known.questions, GENERAL)
     assert gguf.prove(file_in(exported), "f32", known.chat, known.questions, GENERAL)["same_tokens"]
 
@@ -100,7 +100,7 @@ def test_one_layer_that_is_wrong_is_found_out(whole, exported, tmp_path):
     raw[end - 32768 : end - 16384], raw[end - 16384 : end] = raw[end - 16384 : end], raw[end - 32768 : end - 16384]
     (tmp_path / "model.gguf").write_bytes(raw)
     known = trained_model.of(whole)
-    with pytest.raises(Stop, match="The export is not what was trained"):
+    with pytest.raises(Stop, match="The export differs from the trained model"):
         gguf.prove(tmp_path / "model.gguf", "f32", known.chat, known.questions, GENERAL)
 
 

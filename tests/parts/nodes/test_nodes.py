@@ -534,7 +534,7 @@ def begun(folder: Path, checkpoint: bool):
 
 def test_a_results_folder_of_another_run_is_left_alone(tmp_path):
     recipe = begun(tmp_path, checkpoint=True)
-    with pytest.raises(Stop, match="before it changed") as stop:
+    with pytest.raises(Stop, match="of this recipe from before it changed") as stop:
         node.lead(recipe, [2, 2], 4, accelerator=False, tell=lambda text: None)
     assert stop.value.text.splitlines()[-1] == node.ELSEWHERE
     assert sorted(file.name for file in tmp_path.iterdir()) == ["checkpoints", "run.json", "stage.json"]
@@ -627,7 +627,7 @@ def trained(folder: Path, small: dict[str, Path], machines: list[int], accumulat
     assert [process.returncode for process in processes] == [0] * len(machines), "\n\n".join(said)[-6000:]
     out = folder / "out"
     assert json.loads((out / "run.json").read_text())["status"] == "finished"
-    assert "Everything is in" in said[-1], said[-1]
+    assert "All results are in" in said[-1], said[-1]
     return json.loads((out / "training_summary.json").read_text()) | {
         "said": said,
         "losses": [entry["loss"] for entry in json.loads((out / "training_history.json").read_text())["steps"]],

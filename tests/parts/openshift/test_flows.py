@@ -421,7 +421,7 @@ STORAGE = {
     "the default cannot": ([("block", RBD), ("fs", CEPHFS)], "", False, "for one at a time"),
     "a named one can": ([("block", RBD), ("fs", CEPHFS)], "fs", True, ""),
     "a named one is not there": ([("block", RBD), ("fs", CEPHFS)], "nfs", False, "no storage class `nfs`"),
-    "nobody knows": ([("new", NEW)], "", True, ". If"),
+    "nobody knows": ([("new", NEW)], "", True, "It is unknown whether"),
     "none can": ([("block", RBD)], "", False, "Ask its admin for one"),
 }
 

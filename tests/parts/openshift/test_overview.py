@@ -241,7 +241,7 @@ def test_time_is_the_clusters_whatever_the_clock_of_this_machine_says(site, caps
     capsys.readouterr()
     assert site.recipe("status") == 0
     said = capsys.readouterr().out
-    assert "train: step 5 of 100, about 16 min left" in said and "hangs" not in said
+    assert "train: step 5 of 100, about 16 min left" in said and "hanging" not in said
     steps(site, 1500)
     assert site.recipe("status") == 0
     said = capsys.readouterr().out

@@ -434,7 +434,7 @@ def test_sending_that_was_given_up_goes_on_later(site, desk, sending, monkeypatc
     site.api.busy, site.api.busy_at = [503] * 400, "/pieces"
     with pytest.raises(Stop) as stop:
         sending()
-    assert "again. The upload continues where it stopped." in stop.value.text and helpers(site) == []
+    assert "The upload continues where it stopped." in stop.value.text and helpers(site) == []
     site.api.busy = []
     sending()
     assert there(desk) == here(desk)

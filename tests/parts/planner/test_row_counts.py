@@ -119,7 +119,7 @@ def test_what_cannot_be_read_is_said_and_no_traceback(tmp_path, kind):
     assert str(file) in found.source
     assert "--rows N" in found.source or kind == "csv"
     gone = row_counts.known({"sets": [TALK | {"path": str(tmp_path / "nowhere.jsonl")}]}, tmp_path)
-    assert gone.training is None and "the data file" in gone.source
+    assert gone.training is None and "the data file" in gone.source and "does not exist" in gone.source
 
 
 def test_rows_of_odd_values_end_in_no_traceback(tmp_path):

@@ -33,8 +33,8 @@ NAMED = {
     "end_untrained": "end of an answer is not trained",
     "padding_trained": "Padding is trained",
     "rows_mixed": "Rows of one batch see each other",
-    "no_generation_prompt": "not what the model gets when it is asked",
-    "leak": "Validation rows stand in the training rows",
+    "no_generation_prompt": "differs from what the model gets when it is asked",
+    "leak": "Validation rows are also in the training rows",
 }
 
 

@@ -226,7 +226,7 @@ def test_a_plan_that_is_refused_does_not_replace_that_of_what_lies_there(tmp_pat
     other = translate(load(ROOT / "recipes" / "survival.yaml", from_options(["train.seed=7"]))[0], run.place())
     kept: list[str] = []
     for wanted in (plan, other):
-        with nullcontext() if wanted is plan else pytest.raises(Stop, match="before it changed"):
+        with nullcontext() if wanted is plan else pytest.raises(Stop, match="of this recipe from before it changed"):
             watch = lambda: nullcontext(lambda event: None)  # noqa: E731
             pipeline.carry_out(wanted, list(wanted.stages), kept.append, watch, keep=lambda: kept.append("kept"))
     assert kept.count("kept") == 1
