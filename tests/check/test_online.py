@@ -38,7 +38,7 @@ WRONG = {
     "a subset": (("subset: two", "subset: three"), 9),
     "no subset": ((", subset: two", ""), 9),
     "a name": (("someone/parts", "someone/nothing"), 9),
-    "columns that match no form": (
+    "columns of no form": (
         ('{hub: someone/rows, question: "[question]", answer: "[answer]"}', "{hub: someone/rows}"),
         7,
     ),
@@ -192,7 +192,7 @@ def test_the_licence_of_a_dataset_is_what_its_page_says(hub, monkeypatch, golden
     assert of(None, str(tmp_path / "rows.csv")) == ""
 
 
-@pytest.mark.parametrize("case", ["a column", "a form", "a split", "columns that match no form"])
+@pytest.mark.parametrize("case", ["a column", "a form", "a split", "columns of no form"])
 def test_the_prepare_job_says_what_is_wrong_before_it_fetches_anything(case, tmp_path, hub, golden_message):
     hub.asked.clear()
     done = prepared(tmp_path, hub, WRONG[case][0])

@@ -192,7 +192,7 @@ def start(plan: Plan, chosen: Selection, said: list[str]) -> None:
     [
         (("sft.learning_rate=1e-5",), None, "dpo", "other inputs than now: learning_rate: 2e-05"),
         (("sft.learning_rate=1e-5",), None, "lora", "`sft` was made from other inputs than now"),
-        ((), f"sft/{WEIGHTS}", "dpo", f"`sft` has left `{WEIGHTS}`"),
+        ((), f"sft/{WEIGHTS}", "dpo", f"`sft` has the file `{WEIGHTS}`"),
         ((), "data/dpo/train.parquet", "dpo", "`data` has the file `dpo/train.parquet`"),
         (("lora.data.seed=7",), "data/lora/train.parquet", "dpo", "gate after `pretrain-2048` is closed"),
     ],
