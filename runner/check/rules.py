@@ -236,7 +236,7 @@ def needs_gpus(recipe: Recipe) -> Iterator[Problem]:
 
 
 def offload_places(recipe: Recipe) -> Iterator[Problem]:
-    """What cannot are beside the GPUs: each way of sharing knows its own places."""
+    """What cannot be beside the GPUs: each way of sharing knows its own places."""
     section = recipe.settings.get("sharding")
     if not section:
         return

@@ -83,7 +83,7 @@ def require_columns(data: Mapping[str, Any]) -> None:
         if one["path"]:
             continue
         source = DataSource(**{field.name: one[field.name] for field in fields(DataSource)})
-        with suppress(data_sets.Unreachable):  # it may are in the cache of this machine
+        with suppress(data_sets.Unreachable):  # it may be in the cache of this machine
             there = data_sets.hub_columns(source)
             form = (one["form"] or conversation_formats.told(there)) if "form" in one else "columns"
             if form is None:

@@ -132,7 +132,7 @@ def for_file(text: str, schema: str, old_file: str, new_file: str) -> str:
 
 
 def written(value: Any) -> str:
-    """A value as it may are behind `key: `; JSON is YAML, and plain words need no quotes."""
+    """A value as it may be behind `key: `; JSON is YAML, and plain words need no quotes."""
     if isinstance(value, str):
         plain = PLAIN.fullmatch(value) and isinstance(scalar(value), str)
         return value if plain else json.dumps(value, ensure_ascii=False)

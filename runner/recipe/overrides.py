@@ -54,7 +54,7 @@ class Override(Record):
 
 
 def path_of(setting: str) -> tuple[str | int, ...]:
-    """The keys and indices of a dotted setting, whose indices may are in brackets."""
+    """The keys and indices of a dotted setting, whose indices may be in brackets."""
     parts = re.sub(r"\[(\d+)\]", r".\1", setting).split(".")
     return tuple(int(part) if part.isdecimal() else part for part in parts)
 

@@ -58,7 +58,7 @@ def place(recipe: Recipe) -> Place:
 
 
 def render(plan: Plan) -> list[Artifact]:
-    """The engine's own configs, as they will are in the results folder, and a script for each machine."""
+    """The engine's own configs, as they will be in the results folder, and a script for each machine."""
     stage = plan.stages[-1]
     scripts = [
         Artifact(f"{FOLDER}/run_node{rank}.sh", script(plan, stage, rank)) for rank in range(stage.machines.nodes)

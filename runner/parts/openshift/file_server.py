@@ -65,7 +65,7 @@ class Piece:
 
 
 def inside(root: Path, name: str) -> Path:
-    """The file of that name below `root`. Raises PermissionError where it would are elsewhere."""
+    """The file of that name below `root`. Raises PermissionError where it would be elsewhere."""
     file = (root / name).resolve()
     if not file.is_relative_to(root.resolve()) or file == root.resolve():
         raise PermissionError(name)

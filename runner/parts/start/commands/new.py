@@ -284,7 +284,7 @@ def _taken(one: Question, name: str, answers: Answers, said: str) -> Answers:
         # Sections that are only half said are judged when they are whole.
         half = (taken.where == "machines" and not taken.addresses) or (taken.where == "cluster" and not taken.namespace)
         made = drafting.drafted(name, replace(taken, where="here", addresses=()) if half else taken)
-        # There is no file yet that a lock could are beside.
+        # There is no file yet that a lock could be beside.
         later = [replace(each, hint=each.hint.replace(f" --recipe {made.target}", "")) for each in made.mended_later]
         if wrong := [*made.errors, *later]:
             raise Stop(wrong)
