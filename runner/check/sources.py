@@ -291,9 +291,9 @@ def left_over(recipe: Recipe) -> Iterator[Problem]:
         if saved_by_datasets(recipe.folder / path) or recipe.on_claim(path):
             names = [name for name in names if name in ("revision", "subset")]
         if names:
-            is_, lines = ("is", "the line, which has") if len(names) == 1 else ("are", "the lines, which have")
+            is_, lines, have = ("is", "the line", "has") if len(names) == 1 else ("are", "the lines", "have")
             message = f"{listed(names)} {is_} about a data set on the hub, but the rows come from `{path}`."
-            hint = f"Delete {lines} no effect."
+            hint = f"Delete {lines}, which {have} no effect."
             yield recipe.note((*home, names[0]), message, hint)
 
 
