@@ -162,9 +162,10 @@ def _of_set(one: Mapping[str, Any], data: Mapping[str, Any], folder: Path | None
         longest = (math.ceil(lengths.high), f"the 99th percentile in {source}") if lengths else (0, "")
         rows = Rows(facts["rows"], None, lengths, source, *longest)
     else:
-        shown = _local(sample, one, data) if sample and folder else Rows()
+        rows = Rows()
         # A sample says how long rows are, and not how many there are.
-        rows = Rows(longest=shown.longest, longest_source=f"the longest row of {sample}" if shown.longest else "")
+        if sample and folder and (shown := _local(sample, one, data)).longest:
+            rows = Rows(longest=shown.longest, longest_source=f"the longest row of {sample.name}")
     return replace(rows, training=None if rows.training is None else round(rows.training * one.get("share", 1)))
 
 
