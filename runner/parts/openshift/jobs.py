@@ -250,7 +250,8 @@ def makers(cluster: Cluster, job: Manifest) -> Manifests:
         return [job]
     meta = job["metadata"]
     below = cluster.list("Job", meta["namespace"], {POD_LABEL["TrainJob"]: meta["name"]})
-    return [job, *(one for one in below if one["metadata"]["creationTimestamp"] >= meta["creationTimestamp"])]
+    since = meta["creationTimestamp"]
+    return [job, *({"kind": "Job", **one} for one in below if one["metadata"]["creationTimestamp"] >= since)]
 
 
 def attempts_of(cluster: Cluster, job: Manifest, made_by: Manifests) -> Manifests:
