@@ -350,8 +350,8 @@ def _stages(cluster: Cluster, plan: Plan, only: str | None, path: str) -> None:
         say(f"driver: {pipeline.driver_state(job)}{jobs.by(job)}")
         for text in pipeline.driver_why(cluster, job):
             say(f"  {text}")
-    for run in () if only else pipeline.runs_of(cluster, plan):
-        say(f"run `{run}` of Kubeflow Pipelines: continues by itself")
+    for run in () if only else pipeline.runs_of(cluster, plan).values():
+        say(f"run `{run['metadata']['name']}` of Kubeflow Pipelines: continues by itself{jobs.by(run)}")
     for job in pipeline.beside(there, plan, way):
         kind, name = job["kind"], job["metadata"]["name"]
         _show(cluster, f"{kind} `{name}`", job, path)
@@ -456,14 +456,17 @@ def _end(cluster: Cluster, plan: Plan, stage: str | None, ask: Callable[[Manifes
         ask(job)
         jobs.delete(cluster, job, ended)
 
+    runs = pipeline.runs_of(cluster, plan)
     # After a no everything is as it was.
     for one in pipeline.milestones(cluster, plan):
         if one.job and one.at_work and stage in (None, one.stage.name):
             ask(one.job)
+    for job in runs.values():
+        ask(job)
     # Before what it would send again.
     if driver := pipeline.driver_of(cluster, plan):
         end_job(driver)
-    for run in pipeline.runs_of(cluster, plan):
+    for run in runs:
         try:
             pipeline.end_run(cluster, plan, run)
             ended.append(f"the run `{run}` of Kubeflow Pipelines")
