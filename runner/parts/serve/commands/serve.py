@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     "--cluster", "on_cluster", is_flag=True, help="Serve on the cluster, and connect its port to this machine."
 )
 @click.option("--stop", "stops", is_flag=True, help="Remove the server from the cluster.")
-@click.option("--dry-run", is_flag=True, help="With --cluster: let the cluster check everything, and send nothing.")
+@click.option("--dry-run", is_flag=True, help="With --cluster: let the cluster check everything, but start nothing.")
 @click.option(
     "--yes", is_flag=True, help="Replace or remove a server from another recipe file or machine, without asking."
 )
