@@ -117,7 +117,7 @@ allow_option = click.option(
     "allowed",
     multiple=True,
     type=click.Choice(ALLOWED),
-    help="Continue even if a stage cannot fit its GPU, or its results their claim. For people who know better than the estimate.",
+    help="Continue even if a stage does not fit its GPU, or its results do not fit the storage. For people who do not trust the estimate.",
 )
 run_option = click.option(
     "--run", "run_dir", metavar="DIR", help="The run folder to read. Default: the latest run of the recipe."

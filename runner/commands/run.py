@@ -169,7 +169,7 @@ def confirm(yes: bool) -> Callable[[str], bool]:
 
 @click.command()
 @training_options(
-    "runs/NAME", click.option("--yes", is_flag=True, help="Start what takes above an hour without a GPU, unasked.")
+    "runs/NAME", click.option("--yes", is_flag=True, help="Do not ask before a run of over an hour without a GPU.")
 )
 def run(path: str, sets: tuple[str, ...], yes: bool, out: str | None, fresh: bool, **stages: str | None) -> None:
     """Train on this machine's GPUs, or on its processor if it has none, and prepare the data first. An interrupted run
@@ -221,8 +221,8 @@ def rehearse(
     "--show", metavar="N", type=click.IntRange(min=1), help="Show N rows token by token, and prove what is trained."
 )
 def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None, show: int | None) -> None:
-    """Prepare a recipe's data: read, fill, deduplicate and split it. Writes Parquet, and reports what became of
-    every row."""
+    """Prepare a recipe's data: read, fill, deduplicate and split it. Writes Parquet, and reports how every row was
+    used."""
     from runner.tools.process import hush
 
     hush()

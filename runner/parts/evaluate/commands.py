@@ -39,8 +39,8 @@ def evaluate(
 ) -> int:
     """Measure the trained model of a run and the original one. The exit code is 1 if a gate is closed.
 
-    STAGE is one of a pipeline's; left out, the last one that has left a model. With `--url` what a server says is measured, on the
-    same rows; that is shown and recorded nowhere.
+    STAGE is a stage of a pipeline. Default: the last stage that has a model. With `--url`, the model of a server is measured
+    on the same rows. That result is printed, but not recorded.
     """
     hush()
     recipe, _ = open_recipe(path, sets, aside=form != "text")
@@ -67,8 +67,8 @@ def evaluate(
     holds = bool(checkpoint) or not folder.stage.gates or gates.opened(folder)[0]
     if form == "text":
         if holds:
-            asks = "the recipe has no gates" if folder.stage.gates else "all gates passed"
-            end(f"Evaluated: {asks}.", "compare", path)
+            gated = "a checkpoint opens no gate" if checkpoint else "all gates passed"
+            end(f"Evaluated: {gated if folder.stage.gates else 'the recipe has no gates'}.", "compare", path)
         else:
             end("Evaluated: a gate is closed.", "gate", path, folder.stage.name)
     return 0 if holds else 1
@@ -83,7 +83,7 @@ def gate(path: str, stage: str | None, sets: tuple[str, ...], run_dir: str | Non
     """Show whether the gate after a stage is open (exit code 0) or closed (exit code 1), from the recorded
     evaluation.
 
-    STAGE is one of a pipeline's; left out, the last one that has left a model.
+    STAGE is a stage of a pipeline. Default: the last stage that has a model.
     """
     recipe, _ = open_recipe(path, sets)
     folder = inference.folder_of(recipe, run_dir, stage)
@@ -92,6 +92,8 @@ def gate(path: str, stage: str | None, sets: tuple[str, ...], run_dir: str | Non
         say(line)
     if is_open:
         end("The gate is open. The next stage may start.", "compare", path)
+    elif not folder.stage.gates:
+        end("The recipe has no gate, so none can open. Write one under `gates`.", "explain", "gates")
     else:
         said = "The gate is closed. Train the stage further, or overrule the gate with your name."
         end(said, "promote", path, folder.stage.name, "--by", "NAME", "--reason", "TEXT")
@@ -109,7 +111,7 @@ def gate(path: str, stage: str | None, sets: tuple[str, ...], run_dir: str | Non
 def promote(
     path: str, stage: str, sets: tuple[str, ...], run_dir: str | None, by: str, reason: str, on_cluster: bool
 ) -> None:
-    """Overrule the closed gate after a stage. Who, when, why and what it missed are recorded."""
+    """Overrule the closed gate after a stage. Your name, the time, your reason and the missed values are recorded."""
     if not by.strip() or not reason.strip():
         raise Stop("A promotion needs a name and a reason.", "--by NAME --reason TEXT", code=2)
     if on_cluster and run_dir:
@@ -154,7 +156,7 @@ def compare(
 ) -> None:
     """Compare the answers of the model before and after training, side by side.
 
-    First of all, for each stage: losses, metrics, gates and promotions, side by side with those of other runs.
+    A table before them shows losses, metrics, gates and promotions of each stage, also beside those of other runs.
     """
     hush()
     recipe, _ = open_recipe(path, sets)

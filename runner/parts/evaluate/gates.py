@@ -225,9 +225,9 @@ def shown(value: Any) -> str:
 
 
 def table(verdicts: Iterable[GateVerdict]) -> list[str]:
-    """The verdicts as lines of text: metric, wanted, got, verdict."""
+    """The verdicts as lines of text: metric, required value, measured value, verdict."""
     cells = [(one.metric, one.threshold, one.got, "holds" if one.holds else f"MISSED: {one.why}") for one in verdicts]
-    rows = [("metric", "wanted", "got", "verdict"), *cells]
+    rows = [("metric", "required", "measured", "verdict"), *cells]
     widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:3]]
     lines = ([*(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True)), row[3]] for row in rows)
     return ["  ".join(line).rstrip() for line in lines]
