@@ -29,7 +29,7 @@ from runner.tools.problem import Stop
 def ask(
     path: str, question: str, sets: tuple[str, ...], run_dir: str | None, base: bool, stage: str | None, url: str | None
 ) -> None:
-    """Ask the trained model a QUESTION, formatted as in training. A model for images gets the file of a
+    """Ask the trained model a QUESTION, formatted as in training. Ask a model for images about the file of a
     PICTURE."""
     from runner.tools.process import hush
 

@@ -44,12 +44,13 @@ def check(
     strict: bool,
     allowed: tuple[str, ...],
 ) -> int:
-    """Find every mistake in recipes: file, line, what to do. A folder means every recipe below it: YAML with
-    `scenario` or two sections of a recipe, but not in `build` and `runs`, which contain generated copies.
+    """Find every mistake in recipes: its file, its line, and how to fix it. A folder means every recipe below it, except
+    in `build` and `runs`, which contain generated copies. A YAML file with `scenario`, or with two sections of a recipe,
+    counts as a recipe.
 
     `-` means the recipe on standard input.
 
-    Without `--online` it needs no network. `recipe submit` asks the hub in any case.
+    `check` needs no network, unless you add `--online`. `recipe submit` always asks the hub.
     """
     found = find(paths, strict)
     verdict = judged(found.recipes, changing.from_options(sets), online, allowed, jobs)

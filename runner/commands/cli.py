@@ -22,7 +22,7 @@ from runner.tools.process import ensure_home
 CORE = {
     "list": ("show", "List the starter recipes."),
     "show": ("show", "Print a recipe with every default and where it comes from."),
-    "check": ("check", "Find every mistake in recipes, with line and remedy."),
+    "check": ("check", "Find every mistake in recipes, with its line and how to fix it."),
     "render": ("show", "Generate the files for the cluster or for your machines."),
     "prepare": ("run", "Prepare a recipe's data."),
     "rehearse": ("run", "Run the whole recipe on this machine with a tiny model."),
@@ -98,8 +98,8 @@ class _Commands(click.Group):
 def cli(context: click.Context) -> int | None:
     """Turn one YAML recipe into a trained model.
 
-    The everyday commands are new, check, plan, rehearse and run. Without a command, `recipe` shows where the recipe in
-    this folder stands.
+    The everyday commands are new, check, plan, rehearse and run. `recipe` alone shows how far you are with the recipe
+    in this folder, and which command comes next.
     """
     if context.invoked_subcommand:
         return None

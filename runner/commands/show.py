@@ -35,7 +35,7 @@ from runner.tools.problem import Stop
 def show(path: str, sets: tuple[str, ...], style: str) -> None:
     """Print a recipe with all its defaults, and where each setting comes from, as `recipe run` would use it.
 
-    What is printed is a recipe itself, the same one.
+    The output is a complete recipe that does the same.
     """
     recipe, _, notes = load(path, changing.from_options(sets), os.environ)
     print_notes(notes)

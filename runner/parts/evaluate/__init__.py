@@ -20,7 +20,7 @@ PART = Part(
     commands={
         "evaluate": "Measure whether training improved the model.",
         "gate": "Show whether a stage has passed its gate.",
-        "promote": "Overrule a closed gate, on record.",
+        "promote": "Overrule a closed gate, and record who did it and why.",
         "compare": "Show the model's answers before and after training.",
     },
 )

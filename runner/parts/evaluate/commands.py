@@ -1,7 +1,8 @@
 """The commands of measuring: `recipe evaluate`, `gate`, `promote` and `compare`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -10,6 +11,7 @@ from runner.commands.options import end, open_recipe, recipe_path, run_option, s
 from runner.parts.evaluate import evaluation_report, gates
 from runner.recipe.recipe import Recipe
 from runner.run import inference
+from runner.run.answers import side_by_side
 from runner.run.run_folder import RunFolder, find
 from runner.run.stage_folder import StageFolder
 from runner.tools.files import read_json
@@ -37,8 +39,8 @@ def evaluate(
 ) -> int:
     """Measure the trained model of a run and the original one. The exit code is 1 if a gate is closed.
 
-    STAGE is one of a pipeline's; left out, the last one that has left a model. With `--url` what a server says is measured, on the
-    same rows; that is shown and recorded nowhere.
+    STAGE is a stage of a pipeline. Default: the last stage that has a model. With `--url`, the model of a server is measured
+    on the same rows. That result is printed, but not recorded.
     """
     hush()
     recipe, _ = open_recipe(path, sets, aside=form != "text")
@@ -65,8 +67,8 @@ def evaluate(
     holds = bool(checkpoint) or not folder.stage.gates or gates.opened(folder)[0]
     if form == "text":
         if holds:
-            asks = "the recipe has no gates" if folder.stage.gates else "all gates passed"
-            end(f"Evaluated: {asks}.", "compare", path)
+            gated = "a checkpoint opens no gate" if checkpoint else "all gates passed"
+            end(f"Evaluated: {gated if folder.stage.gates else 'the recipe has no gates'}.", "compare", path)
         else:
             end("Evaluated: a gate is closed.", "gate", path, folder.stage.name)
     return 0 if holds else 1
@@ -81,7 +83,7 @@ def gate(path: str, stage: str | None, sets: tuple[str, ...], run_dir: str | Non
     """Show whether the gate after a stage is open (exit code 0) or closed (exit code 1), from the recorded
     evaluation.
 
-    STAGE is one of a pipeline's; left out, the last one that has left a model.
+    STAGE is a stage of a pipeline. Default: the last stage that has a model.
     """
     recipe, _ = open_recipe(path, sets)
     folder = inference.folder_of(recipe, run_dir, stage)
@@ -90,6 +92,8 @@ def gate(path: str, stage: str | None, sets: tuple[str, ...], run_dir: str | Non
         say(line)
     if is_open:
         end("The gate is open. The next stage may start.", "compare", path)
+    elif not folder.stage.gates:
+        end("The recipe has no gate, so none can open. Write one under `gates`.", "explain", "gates")
     else:
         said = "The gate is closed. Train the stage further, or overrule the gate with your name."
         end(said, "promote", path, folder.stage.name, "--by", "NAME", "--reason", "TEXT")
@@ -107,7 +111,7 @@ def gate(path: str, stage: str | None, sets: tuple[str, ...], run_dir: str | Non
 def promote(
     path: str, stage: str, sets: tuple[str, ...], run_dir: str | None, by: str, reason: str, on_cluster: bool
 ) -> None:
-    """Overrule the closed gate after a stage. Who, when, why and what it missed are recorded."""
+    """Overrule the closed gate after a stage. Your name, the time, your reason and the missed values are recorded."""
     if not by.strip() or not reason.strip():
         raise Stop("A promotion needs a name and a reason.", "--by NAME --reason TEXT", code=2)
     if on_cluster and run_dir:
@@ -152,7 +156,7 @@ def compare(
 ) -> None:
     """Compare the answers of the model before and after training, side by side.
 
-    First of all, for each stage: losses, metrics, gates and promotions, side by side with those of other runs.
+    A table before them shows losses, metrics, gates and promotions of each stage, also beside those of other runs.
     """
     hush()
     recipe, _ = open_recipe(path, sets)
@@ -173,7 +177,7 @@ def compare(
         (row.stage if not index or rows[index - 1].stage != row.stage else "", row.what, *row.texts)
         for index, row in enumerate(rows)
     ]
-    _show(("stage", "", *names), shown, lines=False)
+    _show(("stage", "", *names), shown)
     if not others:
         _answers(recipe, runs[0], questions)
     end("Those are the differences.", "report", *(run.shown for run in runs))
@@ -193,12 +197,11 @@ def _answers(recipe: Recipe, run: RunFolder, questions: Sequence[str]) -> None:
     say(f"before: {before.model}")
     say(f"after:  {after.model}")
     # What the stage has already answered is not asked again.
-    known = {row["question"]: (row["before"], row["after"]) for row in read_json(folder.path / ANSWERS) or []}
-    new = [question for question in asked if question not in known]
-    if new:
+    known = {row["question"]: row for row in read_json(folder.path / ANSWERS) or []}
+    if new := [question for question in asked if question not in known]:
         both = (inference.answers_of(chat, new) for chat in (before, after))
-        known |= dict(zip(new, zip(*both, strict=True), strict=True))
-    _show_answers((question, *known[question]) for question in asked)
+        known |= {row["question"]: row for row in _rows(new, *both)}
+    _show_answers(known[question] for question in asked)
 
 
 def _served(recipe: Recipe, url: str, questions: Sequence[str]) -> None:
@@ -206,22 +209,27 @@ def _served(recipe: Recipe, url: str, questions: Sequence[str]) -> None:
     sides = [server.chat(base) for base in (True, False)]
     for side, chat in zip(("before", "after"), sides, strict=True):
         say(f"{side + ':':<8}{chat.model} at {server.url}")
-    before, after = (server.answers(chat, questions) for chat in sides)
-    _show_answers(zip(questions, before, after, strict=True))
+    _show_answers(_rows(questions, *(server.answers(chat, questions) for chat in sides)))
 
 
-def _show_answers(rows: Iterable[tuple[str, ...]]) -> None:
-    _show(("question", "before", "after"), (tuple(text or "(nothing)" for text in row) for row in rows), lines=True)
+def _rows(questions: Iterable[str], before: Iterable[str], after: Iterable[str]) -> list[dict[str, str]]:
+    rows = zip(questions, before, after, strict=True)
+    return [{"question": question, "before": old, "after": new} for question, old, new in rows]
 
 
-def _show(titles: Iterable[str], rows: Iterable[tuple[str, ...]], lines: bool) -> None:
+def _show_answers(rows: Iterable[Mapping[str, Any]]) -> None:
+    for line in side_by_side(rows):
+        say(line)
+
+
+def _show(titles: Iterable[str], rows: Iterable[tuple[str, ...]]) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(*titles, show_lines=lines, expand=True)
+    table = Table(*titles, expand=True)
     for row in rows:
-        if not lines and row[0]:
+        if row[0]:
             table.add_section()
         table.add_row(*map(escape, row))
     console = Console()

@@ -142,7 +142,7 @@ def _markdown(
     if verdicts:
         yield from (f"The gate is **{'open' if is_open else 'closed'}**.", "")
         rows = [(f"`{one.metric} {one.threshold}`", one.got, one.said) for one in verdicts]
-        yield from _grid(("gate", "got", "verdict"), rows)
+        yield from _grid(("gate", "measured", "verdict"), rows)
         yield from (*(line.strip() for line in override), *([""] if override else []))
     yield from _grid(("metric", "before", "after"), [(f"`{row[0]}`", *row[1:]) for row in _rows(measured)])
     if measured.missing:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from runner import parts
-from runner.data import GENERAL_TEXT
 from runner.parts.evaluate import seal
 from runner.parts.evaluate.metrics import HOLDS, bounds, in_words
 from runner.plan import Evaluation, Gate, Plan
@@ -21,6 +20,7 @@ from runner.run.launch import environment, follow
 from runner.run.stage_folder import StageFolder, model_hash_of
 from runner.tools.files import Record, read_json, sha256, write_json
 from runner.tools.names import content_hash, shortened
+from runner.tools.own_words import GENERAL_TEXT
 from runner.tools.problem import Stop
 from runner.tools.run_files import BEST_IMAGES, EVALUATION, EVALUATION_TASK, HELD_OUT, LOG, MEASURED, PROMOTION
 from runner.trainer.records import versions
@@ -225,9 +225,9 @@ def shown(value: Any) -> str:
 
 
 def table(verdicts: Iterable[GateVerdict]) -> list[str]:
-    """The verdicts as lines of text: metric, wanted, got, verdict."""
+    """The verdicts as lines of text: metric, required value, measured value, verdict."""
     cells = [(one.metric, one.threshold, one.got, "holds" if one.holds else f"MISSED: {one.why}") for one in verdicts]
-    rows = [("metric", "wanted", "got", "verdict"), *cells]
+    rows = [("metric", "required", "measured", "verdict"), *cells]
     widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:3]]
     lines = ([*(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True)), row[3]] for row in rows)
     return ["  ".join(line).rstrip() for line in lines]

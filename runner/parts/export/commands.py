@@ -59,11 +59,11 @@ def opened(run: str, stage: str | None) -> TrainedModel:
 @form_option
 @quantize_option
 @stage_option
-@click.option("--out", metavar="DIR", help="Where it goes. Default: export/FORMAT in the run.")
+@click.option("--out", metavar="DIR", help="Where to write. Default: export/FORMAT in the run.")
 def export(run: str, form: str, quantize: str | None, stage: str | None, out: str | None) -> None:
-    """Export the model of a RUN for others, with a model card. The export is verified to be the trained model.
+    """Export the model of a RUN for others, with a model card. Verifies that the export is the trained model.
 
-    RUN is a run folder; in its place a recipe means its latest run.
+    RUN is a run folder, or a recipe: that means its latest run.
     """
     from runner.tools.process import hush
 
@@ -83,12 +83,12 @@ def export(run: str, form: str, quantize: str | None, stage: str | None, out: st
 @form_option
 @quantize_option
 @stage_option
-@click.option("--public", is_flag=True, help="Let everybody read it. By default a new repository is private.")
+@click.option("--public", is_flag=True, help="Make the repository public. By default a new one is private.")
 def push(run: str, name: str, form: str, quantize: str | None, stage: str | None, public: bool) -> None:
     """Upload the model of a RUN to the Hugging Face hub as NAME, with its card. If needed, it is exported
     first.
 
-    The token is that of HF_TOKEN or of `hf auth login`. RUN is a run folder; in its place a recipe means its latest run.
+    The token comes from HF_TOKEN or `hf auth login`. RUN is a run folder, or a recipe: that means its latest run.
     """
     from runner.tools.process import hush
 
@@ -110,18 +110,18 @@ def push(run: str, name: str, form: str, quantize: str | None, stage: str | None
     metavar="URL",
     help="The registry's address, such as https://registry.example.com.",
 )
-@click.option("--name", metavar="NAME", help="The model's name there. Default: that of the recipe.")
+@click.option("--name", metavar="NAME", help="The model's name in the registry. Default: the recipe's name.")
 @click.option(
     "--version", "version", metavar="VERSION", help="Default: the recipe's fingerprint and the number of the run."
 )
 @click.option(
-    "--uri", metavar="URI", help="Where the model lies. Default: where it was pushed to, or the cluster's claim."
+    "--uri", metavar="URI", help="The model's address. Default: where it was pushed to, or the cluster's claim."
 )
 @stage_option
 def register(run: str, server: str, name: str | None, version: str | None, uri: str | None, stage: str | None) -> None:
     """Add the model of a RUN to a Model Registry: its address, and the recipe, data and evaluation behind it.
 
-    A token is read from MODEL_REGISTRY_TOKEN. RUN is a run folder; in its place a recipe means its latest run.
+    The token comes from MODEL_REGISTRY_TOKEN. RUN is a run folder, or a recipe: that means its latest run.
     """
     import model_registry  # noqa: F401 - said here, before anything is read
 

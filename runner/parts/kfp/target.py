@@ -9,7 +9,7 @@ The plan is in a config map beside the pipeline. Sources: kfp 2.17's own specifi
 from typing import Any
 
 from runner.parts.jobs import code, kubernetes, podspec
-from runner.parts.openshift import driver_job
+from runner.parts.openshift import driver_job, jobs
 from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.render import planned
@@ -56,11 +56,15 @@ def render(plan: Plan) -> list[Artifact]:
     """The config map with the plan, and the pipeline. plan: whole, as the cluster gets it."""
     own = driver_job.stage(plan, NAME)
     alone = plan.only(own)
+    # By what jobs record it with when they are sent.
+    marks = zip(jobs.OWNER, ('"$(oc whoami)"', '"$(hostname)"', '"$(realpath RECIPE)"'), strict=True)
+    signed = " ".join(f"{name}={value}" for name, value in marks)
     comment = (
         f"# The recipe `{plan.name}` ({plan.fingerprint}) as a pipeline.\n"
         f"# 1. Once: send the site with its rights, which `recipe site` writes. `recipe submit` sends files beside the recipe and the key\n"
         f"#    that its gates are sealed with.\n"
-        f"# 2. Send the plan: oc apply --server-side -f {kubernetes.CONFIG_FILE}\n"
+        f"# 2. Send the plan with your name. For RECIPE write your recipe's file. `already exists` means that this plan has been sent before.\n"
+        f"#    oc annotate --local -f {kubernetes.CONFIG_FILE} -o yaml {signed} | oc create -f -\n"
         f"# 3. Import this file in the dashboard, under Pipelines of `{plan.site['namespace']}`, or with kfp's own client, and start a run.\n"
     )
     pipeline = _pipeline(plan, alone)

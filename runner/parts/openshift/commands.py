@@ -55,7 +55,7 @@ take_over_option = click.option(
     "taken",
     metavar="PERSON",
     multiple=True,
-    help="Do it to a job that PERSON has sent, without asking. `--yes` is not enough for that.",
+    help="Replace or stop a job that PERSON sent, without asking. `--yes` is not enough for that.",
 )
 
 
@@ -128,10 +128,8 @@ def site(paths: tuple[str, ...], sets: tuple[str, ...], out: str | None) -> None
 @recipe_path
 @set_option
 @stage_option
-@click.option("--dry-run", is_flag=True, help="Let the cluster check everything, and send nothing.")
-@click.option(
-    "--yes", is_flag=True, help="End a running job of the recipe as it was before it changed, without asking."
-)
+@click.option("--dry-run", is_flag=True, help="Let the cluster check everything, but start nothing.")
+@click.option("--yes", is_flag=True, help="Replace a running job without asking, if the recipe has changed since.")
 @take_over_option
 @click.option("--all", "every", is_flag=True, help="Continue on the cluster through every later stage and gate.")
 @click.option("--follow", is_flag=True, help="Watch the queue, image, start, step, loss and time left.")
@@ -155,8 +153,8 @@ def submit(
 ) -> None:
     """Send a recipe to the cluster of your kubeconfig. Sending it twice changes nothing.
 
-    That is what comes first that is not done: a stage, or the gate after it. What needs no GPU is waited for. With --all a
-    driver continues from there: a small job that sends what comes next when its time has come, and ends at a closed gate.
+    It sends the first part that is not done: a stage, or the gate after a stage. If that part needs no GPU, it waits for it
+    and sends the next one. With --all, a small job on the cluster, the driver, sends the later parts until a gate is closed.
     """
     from runner.data.report import contents
     from runner.parts.openshift import controller, rules, transfer
@@ -260,8 +258,8 @@ def status(
     """Show the progress of a recipe's job, and why it does not start. Without RECIPE, show a table of all jobs
     of recipe-runner.
 
-    The table holds speed and GPU memory beside what was planned, and says what was spent so far: in the currency of
-    `limits.price_per_gpu_hour` where the recipe names it, else in GPU hours.
+    The table compares speed and GPU memory with the plan, and shows the cost so far: in GPU hours, or in the currency of
+    `limits.price_per_gpu_hour`, if the recipe has it.
     """
     # A recipe names its own namespace, and only a recipe has settings and stages.
     if path and namespace:
@@ -352,8 +350,8 @@ def _stages(cluster: Cluster, plan: Plan, only: str | None, path: str) -> None:
         say(f"driver: {pipeline.driver_state(job)}{jobs.by(job)}")
         for text in pipeline.driver_why(cluster, job):
             say(f"  {text}")
-    for run in () if only else pipeline.runs_of(cluster, plan):
-        say(f"run `{run}` of Kubeflow Pipelines: continues by itself")
+    for run in () if only else pipeline.runs_of(cluster, plan).values():
+        say(f"run `{run['metadata']['name']}` of Kubeflow Pipelines: continues by itself{jobs.by(run)}")
     for job in pipeline.beside(there, plan, way):
         kind, name = job["kind"], job["metadata"]["name"]
         _show(cluster, f"{kind} `{name}`", job, path)
@@ -398,7 +396,7 @@ def fetch(path: str, sets: tuple[str, ...], stage: str | None, to: str | None, e
     """Download a job's results from its claim: model, curves, answers, summary. An interrupted download
     continues.
 
-    A stage of several is in a folder of its own below the run's.
+    If there are several stages, each gets a folder of its own in the run's folder.
     """
     from runner.parts.openshift import transfer
 
@@ -429,9 +427,8 @@ def fetch(path: str, sets: tuple[str, ...], stage: str | None, to: str | None, e
 def stop(path: str, sets: tuple[str, ...], stage: str | None, yes: bool, taken: tuple[str, ...]) -> None:
     """Stop a recipe's job and delete it. Results and checkpoints stay on the claim.
 
-    That is what is at work or not done yet, a stage or the gate after it; with --stage the stage and its gate. The driver of
-    `submit --all` ends with it, and a run of Kubeflow Pipelines. A job from another person, machine or recipe file is ended
-    only after a question.
+    It stops the current stage or gate, or with --stage that stage and its gate. It also stops the driver of `submit --all`,
+    and a run of Kubeflow Pipelines. It asks before it stops a job from another person, machine or recipe file.
     """
     from runner.parts.openshift.submit import ask
 
@@ -459,14 +456,17 @@ def _end(cluster: Cluster, plan: Plan, stage: str | None, ask: Callable[[Manifes
         ask(job)
         jobs.delete(cluster, job, ended)
 
+    runs = pipeline.runs_of(cluster, plan)
     # After a no everything is as it was.
     for one in pipeline.milestones(cluster, plan):
         if one.job and one.at_work and stage in (None, one.stage.name):
             ask(one.job)
+    for job in runs.values():
+        ask(job)
     # Before what it would send again.
     if driver := pipeline.driver_of(cluster, plan):
         end_job(driver)
-    for run in pipeline.runs_of(cluster, plan):
+    for run in runs:
         try:
             pipeline.end_run(cluster, plan, run)
             ended.append(f"the run `{run}` of Kubeflow Pipelines")

@@ -167,9 +167,9 @@ def walk(
     files = Files("", {}, {}, sent=files_key)
     while True:
         try:
-            # The driver sends for whoever has sent it; a run of Kubeflow Pipelines, which names its stage, for itself.
+            # The driver sends for whoever has sent it, and a run of Kubeflow Pipelines, which names its stage, for its plan's.
             driver = None if stage else pipeline.driver_of(cluster, plan)
-            owner = Owner.of(driver) if driver else Owner()
+            owner = Owner.of(driver) if driver else pipeline.owner_of_runs(cluster, plan) if stage else Owner()
             alone = Sending(tell, _nobody, target, files=files, alone=True, owner=owner)
             for milestone in pipeline.milestones(cluster, plan, files_key):
                 if milestone.done and (milestone.stage.name, milestone.of_gate) == (stage, of_gate):

@@ -52,6 +52,8 @@ def written(plan: Plan) -> str:
     null for a stage's own plan, which follows from the rest."""
     form, texts = asdict(plan), dict[str, int]()
     for stage in form["stages"]:
+        # As `read` gives them, so that a pod finds the config map of its plan by its content.
+        stage["needs"] = {name: float(value) for name, value in stage["needs"].items()}
         known = _of_stage(form, stage["name"])
         for file in stage["files"]:
             file["text"] = None if file["text"] == known else texts.setdefault(file["text"], len(texts))

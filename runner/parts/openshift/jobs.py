@@ -2,7 +2,7 @@
 
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,11 @@ class Owner:
     def here(cls, path: str, person: str = "") -> "Owner":
         """Whoever gives a command now, with the recipe file in `path`."""
         return cls(person, socket.gethostname(), str(Path(path).resolve()))
+
+    def signed(self, job: Manifest) -> Manifest:
+        """A job, or a server, as its owner sends it."""
+        marks = dict(zip(OWNER, astuple(self), strict=True)) if self.person else {}
+        return job | {"metadata": job["metadata"] | {"annotations": job["metadata"]["annotations"] | marks}}
 
     def __str__(self) -> str:
         if not self.person:
@@ -165,6 +170,15 @@ def config_of(manifest: Any) -> str:
     return next(filter(None, map(config_of, manifest)), "") if isinstance(manifest, list) else ""
 
 
+def config_maps(cluster: Cluster, plan: Plan, stage: Stage) -> dict[str, Manifest]:
+    """The config maps of a stage as it is and was, which are named by content, by name; none where this person may not read
+    them. plan: of that stage alone."""
+    labels = kubernetes.labels(plan, stage)
+    del labels["recipe-runner/fingerprint"]
+    there = cluster.list("ConfigMap", plan.site["namespace"], labels, forgiving=True)
+    return {name: one for one in there if kubernetes.is_config_map_of(name := one["metadata"]["name"], plan)}
+
+
 def container(job: Manifest) -> str:
     """The name of the container that does a job's work."""
     kind = job["kind"]
@@ -236,7 +250,8 @@ def makers(cluster: Cluster, job: Manifest) -> Manifests:
         return [job]
     meta = job["metadata"]
     below = cluster.list("Job", meta["namespace"], {POD_LABEL["TrainJob"]: meta["name"]})
-    return [job, *(one for one in below if one["metadata"]["creationTimestamp"] >= meta["creationTimestamp"])]
+    since = meta["creationTimestamp"]
+    return [job, *({"kind": "Job", **one} for one in below if one["metadata"]["creationTimestamp"] >= since)]
 
 
 def attempts_of(cluster: Cluster, job: Manifest, made_by: Manifests) -> Manifests:

@@ -15,7 +15,7 @@ from runner.parts.openshift import diagnose, driver_job, jobs
 from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.diagnose import MORE_MEMORY
 from runner.parts.openshift.errors import in_time
-from runner.parts.openshift.jobs import Sent
+from runner.parts.openshift.jobs import Owner, Sent
 from runner.parts.openshift.status import FAILED, FINISHED, ended, going, look
 from runner.plan import Plan, Stage
 from runner.tools.problem import Stop
@@ -279,24 +279,41 @@ def driver_state(job: Manifest) -> str:
     return {FAILED: "has ended", FINISHED: "done"}.get(ended(job) or "", "continues by itself")
 
 
-def runs_of(cluster: Cluster, plan: Plan) -> dict[str, str]:
-    """The active runs of Kubeflow Pipelines of a recipe as it is or was, each with the config map of the plan that its
-    task mounts. A run is a Workflow of Argo, whose name all its pods carry."""
-    own = plan.only(driver_job.stage(plan, driver_job.PIPELINE))
+def runs_of(cluster: Cluster, plan: Plan) -> dict[str, Manifest]:
+    """The active runs of Kubeflow Pipelines of a recipe as it is or was, by name. A run is a Workflow of Argo, whose name all
+    its pods carry. Its content here is the config map with the plan that its task mounts, and so are its owner's marks."""
+    alone, own = _of_runs(plan)
     runs: dict[str, str] = {}
     for pod in cluster.list("Pod", plan.site["namespace"], OF_RUN):
         maps = [volume.get("configMap", {}).get("name", "") for volume in pod["spec"].get("volumes", ())]
-        mounted = [name for name in maps if kubernetes.is_config_map_of(name, own)]
+        mounted = [name for name in maps if kubernetes.is_config_map_of(name, alone)]
         if mounted and jobs.phase_of(pod) in ("Pending", "Running"):
             runs[str(pod["metadata"]["labels"][WORKFLOW])] = mounted[0]
-    return dict(sorted(runs.items()))
+    plans = jobs.config_maps(cluster, alone, own) if runs else {}
+
+    def run(name: str, config: str) -> Manifest:
+        marks = plans.get(config, {"metadata": {}})["metadata"].get("annotations") or {}
+        return {"kind": "Workflow", "metadata": {"name": name, "annotations": marks | {CONTENT: config}}}
+
+    return {name: run(name, config) for name, config in sorted(runs.items())}
 
 
-def outdated_runs(cluster: Cluster, plan: Plan) -> list[str]:
+def outdated_runs(cluster: Cluster, plan: Plan) -> Manifests:
     """The runs that are at work on the recipe as it was before it changed, which would send that again."""
+    now = kubernetes.config_map_name(*_of_runs(plan))
+    return [run for run in runs_of(cluster, plan).values() if jobs.annotation(run, CONTENT) != now]
+
+
+def owner_of_runs(cluster: Cluster, plan: Plan) -> Owner:
+    """Who has sent the plan of the runs of a recipe as it is."""
+    config = jobs.config_maps(cluster, *_of_runs(plan)).get(kubernetes.config_map_name(*_of_runs(plan)))
+    return Owner.of(config) if config else Owner()
+
+
+def _of_runs(plan: Plan) -> tuple[Plan, Stage]:
+    """The plan that the tasks of a run mount, as one more stage."""
     own = driver_job.stage(plan, driver_job.PIPELINE)
-    now = kubernetes.config_map_name(plan.only(own), own)
-    return [name for name, config in runs_of(cluster, plan).items() if config != now]
+    return plan.only(own), own
 
 
 def end_run(cluster: Cluster, plan: Plan, name: str) -> None:

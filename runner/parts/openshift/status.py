@@ -43,8 +43,8 @@ _CONDITION_ENDS = {"Succeeded": FINISHED, "Complete": FINISHED, "Failed": FAILED
 
 @dataclass(frozen=True)
 class JobState:
-    """phase: one of the above; job, pods, events, workload: as the cluster has them; replaced: pods that others have
-    replaced; progress: how far training is; unread: why that is unknown, where the log could not be read; now: by the
+    """phase: one of the above; job, pods, events, workload: as the cluster has them; made_by: what makes its pods; replaced:
+    pods that others have replaced; progress: how far training is; unread: why that is unknown, where the log could not be read; now: by the
     cluster's clock."""
 
     phase: str
@@ -55,6 +55,7 @@ class JobState:
     progress: JobProgress = field(default_factory=lambda: JobProgress())
     replaced: Manifests = field(default_factory=list)
     unread: str = ""
+    made_by: Manifests = field(default_factory=list)
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     @property
@@ -96,7 +97,7 @@ def look(cluster: Cluster, job: Manifest) -> JobState:
             unread = silence.text.splitlines()[0]
     events = [] if phase == FINISHED else events_about(cluster, [*made_by, *attempts], _former(made_by))
     replaced = [pod for pod in attempts if pod not in pods]
-    return JobState(phase, job, pods, events, workload, known, replaced, unread, cluster.now())
+    return JobState(phase, job, pods, events, workload, known, replaced, unread, made_by, cluster.now())
 
 
 def ended(job: Manifest) -> str | None:

@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 
 from runner import parts
 from runner.catalog import tables
@@ -126,15 +126,16 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
         # Those first that somebody is asked about: after a no everything is as it was.
         before = [jobs.sent(plan, other.stage, how.target, other.of_gate) for other in outdated]
         at_work = [job for other in before for job in sender.existing(other)]
-        # First of all what would send the recipe as it was again; it is soon sent again.
+        # First of all what would send the recipe as it was again; the driver is soon sent again.
         walking = [] if alone else pipeline.outdated_driver(cluster, plan, how.target, how.files_key)
-        for job in (*walking, *at_work, *there):
-            ask(job, how.owner, how.confirm, replaces=job not in walking)
+        runs = [] if alone else pipeline.outdated_runs(cluster, plan)
+        for job in (*walking, *runs, *at_work, *there):
+            ask(job, how.owner, how.confirm, replaces=job not in (*walking, *runs))
         with replacing(what, [*walking, *at_work, *there]) as deleted:
             sender.provide(what)
-            for run in () if alone else pipeline.outdated_runs(cluster, plan):
-                pipeline.end_run(cluster, plan, run)
-                tell(f"The run `{run}` of Kubeflow Pipelines, of the old recipe: stopped")
+            for run in runs:
+                pipeline.end_run(cluster, plan, name := run["metadata"]["name"])
+                tell(f"The run `{name}` of Kubeflow Pipelines, of the old recipe: stopped")
             for job in (*walking, *at_work, *there):
                 make_room(cluster, job, tell, deleted)
             if files:
@@ -298,7 +299,7 @@ def _looks(sent: Sent) -> bool:
 
 def _heal(cluster: Cluster, sent: Sent, job: Manifest | None, tell: Tell) -> None:
     """Makes the config map of a job at work again where it is gone: its pods could not start again without."""
-    lost = {jobs.config_of(job)} - set(_config_maps(cluster, sent))
+    lost = {jobs.config_of(job)} - set(jobs.config_maps(cluster, sent.plan, sent.stage))
     for manifest in sent.support:
         if job and manifest["kind"] == "ConfigMap" and manifest["metadata"]["name"] in lost:
             made = cluster.apply(manifest)["metadata"]
@@ -310,9 +311,7 @@ def _heal(cluster: Cluster, sent: Sent, job: Manifest | None, tell: Tell) -> Non
 def post(cluster: Cluster, sent: Sent, owner: Owner, tell: Tell) -> None:
     """Sends the job itself, after its support, with its owner's marks. Then deletes the config maps of earlier jobs of
     this name, where this person may; nothing reads them any more."""
-    job = copy.deepcopy(sent.job)
-    job["metadata"]["annotations"] |= dict(zip(jobs.OWNER, astuple(owner), strict=True)) if owner.person else {}
-    if cluster.create(job):
+    if cluster.create(owner.signed(sent.job)):
         tell(f"{jobs.named(sent.job)} in `{sent.namespace}`")
     else:
         there = cluster.get(sent.kind, sent.namespace, sent.name)
@@ -327,18 +326,9 @@ def post(cluster: Cluster, sent: Sent, owner: Owner, tell: Tell) -> None:
             )
         tell(f"{jobs.named(sent.job)} already exists, made from this recipe as it is now. Nothing changes.")
     with suppress(Stop):
-        for name in _config_maps(cluster, sent):
+        for name in jobs.config_maps(cluster, sent.plan, sent.stage):
             if name != jobs.config_of(sent.job):
                 cluster.delete("ConfigMap", sent.namespace, name)
-
-
-def _config_maps(cluster: Cluster, sent: Sent) -> list[str]:
-    """The config maps of this job and of earlier ones, which are named by content; none where this person may not read
-    them."""
-    labels = kubernetes.labels(sent.plan, sent.stage)
-    del labels["recipe-runner/fingerprint"]
-    there = cluster.list("ConfigMap", sent.namespace, labels, forgiving=True)
-    return [name for one in there if kubernetes.is_config_map_of(name := one["metadata"]["name"], sent.plan)]
 
 
 def seal(cluster: Cluster, sent: Sent, tell: Tell) -> None:
@@ -351,16 +341,16 @@ def ask(job: Manifest, mine: Owner, confirm: Confirm, replaces: bool = False) ->
     """Asks whether a job that is there may go: one under way, unless it is one's own and nothing `replaces` it, and
     every one of another person. Raises Stop after a no."""
     owner, end = Owner.of(job), ended(job)
-    name = f"{job['kind']} `{job['metadata']['name']}`"
+    name = jobs.named(job)
     # Empty where either is unknown, or both are one.
     person = owner.person if mine.person and owner.person != mine.person else ""
     if going(job) or (end and not person) or (owner == mine and not replaces):
         return
     said = f"{name} {(f'has {end}' if end else 'is running')}"
     said += f"{', made from another version of this recipe' if replaces else ''}.{f' {owner}' if owner != mine else ''}"
-    if person and replaces and (folder := jobs.annotation(job, kubernetes.RUN_DIR)):
+    if person and replaces and job["kind"] in jobs.POD_LABEL and (folder := jobs.annotation(job, kubernetes.RUN_DIR)):
         said += f" Its results are in `{folder}`, and yours would replace them, unless you change the `name` of your recipe."
-    what = ("replace it" if end else "stop it and start again") if replaces else "delete it"
+    what = ("replace it" if end else "stop it and start again") if replaces else "stop it"
     if not confirm(said, what, person):
         raise Stop(f"{name} stays as it is.")
 

@@ -86,12 +86,12 @@ def rest(seconds: float) -> str:
 @dataclass(frozen=True)
 class JobRow:
     """A job: its state, what is in its way, its place in its queue (`2nd of 5`, empty where it waits in none), and
-    the GPU hours that it has used so far."""
+    the GPU hours that it has used so far; None where that is unknown."""
 
     state: JobState
     why: list[str] = field(default_factory=list)
     place: str = ""
-    gpu_hours: float = 0.0
+    gpu_hours: float | None = 0.0
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -137,7 +137,7 @@ class JobRow:
     @property
     def _spent(self) -> str:
         if not self.gpu_hours:
-            return ""
+            return "unknown" if self.gpu_hours is None else ""
         price = jobs.foreseen(self.state.job, "price-per-gpu-hour")
         return f"{self.gpu_hours * float(price):,.2f}" if price else f"{self.gpu_hours:.1f} GPU h"
 
@@ -194,18 +194,27 @@ def ordinal(number: int) -> str:
     return f"{number}{'th' if number % 100 in (11, 12, 13) else last}"
 
 
-def gpu_hours(state: JobState, now: datetime | None = None) -> float:
+def gpu_hours(state: JobState, now: datetime | None = None) -> float | None:
     """How long GPUs were held: by each pod from its start to its end; by pods before a preemption as long as Kueue had
-    admitted them; by a job that has ended and lost its pods, all its GPUs from its start to its end. What waits or is
-    suspended holds none. Replaced pods that are gone are not counted."""
-    pods, status = [*state.replaced, *state.pods], state.job.get("status", {})
+    admitted them; by a job that has ended and lost its pods, all its GPUs from its start to its end, None where neither it
+    nor its Jobs record the start. What waits or is suspended holds none. Replaced pods that are gone are not counted."""
+    pods, seen = [*state.replaced, *state.pods], {each["type"]: each for each in jobs.conditions_of(state.job)}
     held = [(jobs.gpus_of(pod["spec"]), pod.get("status", {}).get("startTime"), _end_of(pod)) for pod in pods]
-    seen = {each["type"]: each for each in jobs.conditions_of(state.job)}
-    never_ran = ("Created" in seen and "Running" not in seen) or jobs.holds(state.job, "Suspended")
+    # A TrainJob has no condition `Running`.
+    unborn = state.job["kind"] == "PyTorchJob" and "Created" in seen and "Running" not in seen
+    never_ran = unborn or jobs.holds(state.job, "Suspended")
     if state.ended and not pods and not never_ran:
-        end = status.get("completionTime") or _last_change(state.job)
         # An operator begins again with the start after a suspension.
-        held = [(jobs.gpus(state.job), status.get("startTime"), end)]
+        makers = [one for one in state.made_by or [state.job] if one.get("status", {}).get("startTime")]
+        held = [
+            (jobs.gpus(one), one["status"]["startTime"], one["status"].get("completionTime") or _last_change(one))
+            for one in makers
+        ]
+        # A TrainJob records only when its queue resumed it.
+        resumed = seen.get("Suspended", {}).get("lastTransitionTime")
+        held = held or [(jobs.gpus(state.job), resumed, _last_change(state.job))]
+        if any(count and not start for count, start, _ in held):
+            return None
     admitted = (state.workload or {}).get("status", {})
     # With a slip of the pen before v1beta2.
     names = ("accumulatedPastExecutionTimeSeconds", "accumulatedPastExexcutionTimeSeconds")

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from runner.commands.options import say
 from runner.parts.plan_view import scaling
-from runner.parts.planner import storage
+from runner.parts.planner import constants, published_runs, storage
 from runner.parts.planner.duration import Duration
 from runner.parts.planner.forecast import Forecast, basis
 from runner.parts.planner.formulas import MOST_TRIED, Traced, left_out
@@ -22,8 +22,6 @@ from runner.recipe import units
 from runner.tools.problem import errors_of
 
 WIDTH = 80
-# Seconds; the first checkpoint matters to runs that take longer.
-A_WHILE = 900
 _PARTS = {
     "weights": "weights",
     "gradients": "gradients",
@@ -71,7 +69,7 @@ def verdict(planned: Planned, price: str = "`--price` (per GPU hour)") -> tuple[
 
 
 def stages(planned: Planned) -> None:
-    """Prints a line for each stage, and the sources of the numbers."""
+    """Prints a line for each stage, and how sure the numbers are."""
     if not planned.forecasts:
         return
     forecasts = {each.stage.name: each for each in planned.forecasts}
@@ -79,13 +77,10 @@ def stages(planned: Planned) -> None:
     room, priced = planned.forecasts[0].usable, planned.together.cost is not None
     table = _table()
     table.add_column("stage")
-    for name in (
-        f"GPU memory\n(GiB of {room / 2**30:.1f})" if room else "GPU memory\n(GiB)",
-        "batch (max)",
-        "time (likely)",
-    ):
+    of_all = f"\nof {room / 2**30:.1f} (likely)" if room else "\n(likely)"
+    for name in (f"GPU memory, GiB{of_all}", "rows at once\n(at most)", "time\n(likely)"):
         table.add_column(name, no_wrap=True)
-    table.add_column("cost" if priced else "GPU h", justify="right", no_wrap=True)
+    table.add_column("cost" if priced else "GPU\nhours", justify="right", no_wrap=True)
     for stage in planned.plan.stages:
         if forecast := forecasts.get(stage.name):
             table.add_row(stage.name, *_row(forecast, priced))
@@ -93,8 +88,7 @@ def stages(planned: Planned) -> None:
             time = prepared.get(stage.name, "not estimated")
             table.add_row(stage.name, "no GPU", "", time)
     _say_table(table)
-    for line in (*_basis(planned), *_disk(planned), *_first_checkpoint(planned)):
-        _say(line)
+    _say(f"{_how_sure(planned)} More: `--details`.")
 
 
 def machines(planned: Planned, counts: list[int]) -> None:
@@ -152,15 +146,13 @@ def offered(offers: list[Offer]) -> None:
 
 def _fits(planned: Planned) -> str:
     most, name = max(planned.forecasts, key=lambda each: each.memory.total), planned.plan.name
-    low, high = (size / 2**30 for size in most.memory_range)
     stage = most.stage.name if len(planned.forecasts) > 1 else "it"
-    need = f"{units.gib(most.memory.total)} ({low:.1f}–{high:.1f})"
+    need, full = units.gib(most.memory.total), most.full.memory.total
     if most.usable is None:
         return f"{name} needs {need} on each GPU; `{most.stage.machines.gpu}` is not in the catalog."
     verdict = "fits" if most.fits else "does not fit"
-    if most.fits and (full := most.full.memory.total) > most.memory.total:
-        return f"{name} {verdict}: {stage} needs {need} of {most.usable / 2**30:.1f}, at most {full / 2**30:.1f}."
-    return f"{name} {verdict}: {stage} needs {need} of {most.usable / 2**30:.1f}."
+    longer = f", at most {full / 2**30:.1f}" if most.fits and full > most.memory.total else ""
+    return f"{name} {verdict}: {stage} needs {need} of each GPU's {most.usable / 2**30:.1f}{longer}."
 
 
 def _time(planned: Planned) -> str:
@@ -173,13 +165,6 @@ def _time(planned: Planned) -> str:
     unknown = [*(each.stage for each in planned.preparations if not each.total_seconds), *whole.without]
     without = f", without {', '.join(unknown)}" if unknown else ""
     return f"It takes {units.duration(whole.total_seconds)} ({units.between(*whole.range_seconds)}) on {gpus}{without}."
-
-
-def _first_checkpoint(planned: Planned) -> Iterator[str]:
-    """When the first checkpoint comes, for runs of some length."""
-    time = planned.forecasts[0].time
-    if time and time.checkpoints.count > 1 and planned.together.total_seconds >= A_WHILE:
-        yield f"Checkpoints: the first comes after {units.duration(time.checkpoints.first)}."
 
 
 def _cost(planned: Planned, price: str) -> str:
@@ -236,29 +221,16 @@ def rounded(count: float) -> str:
     return f"{count:,.0f}" if count >= 1000 else f"{count:,.1f}" if count >= 100 else f"{count:,.2f}"
 
 
-def _basis(planned: Planned) -> Iterator[str]:
-    """The sources of the ranges: memory for the stage that needs most, time for the longest."""
-    most = max(planned.forecasts, key=lambda each: each.memory.total)
-    yield f"Memory: {most.memory_spread}."
-    estimated = [
-        f"{stage.stage.name} up to {stage.workload.most_tokens:,} tokens ({stage.rows.longest_source}), "
-        f"{stage.full.memory.total / 2**30:.1f} GiB with {stage.workload.sequence_len:,}"
-        for stage in planned.forecasts
-        if isinstance(stage.workload, Workload) and stage.full.memory.total > stage.memory.total
-    ]
-    if estimated:
-        yield f"Longest rows: {'; '.join(estimated)}. `recipe prepare` counts them."
+def _how_sure(planned: Planned) -> str:
+    """Where the range of the longest stage's time comes from, or that of memory where the time is unknown."""
     if timed := [each for each in planned.forecasts if each.time]:
-        yield f"Time: {max(timed, key=lambda each: each.gpu_hours or 0).time_source}."
-    for stage in planned.preparations:
-        yield f"Time of {stage.stage}: {'' if stage.total_seconds else 'unknown; '}{stage.source}."
-
-
-def _disk(planned: Planned) -> Iterator[str]:
-    plan = planned.sized
-    for name, need in storage.needs(plan, planned.forecasts).items():
-        if need:
-            yield f"Disk: {units.gib(need)} on the claim {name}, of {plan.claim_gib(name)} GiB."
+        longest = max(timed, key=lambda each: each.gpu_hours or 0)
+        own = constants.constants(longest.stage.machines.gpu)
+        if own.source:
+            return f"The speed {'was measured' if own.spread else 'is that of your own runs'} on this card."
+        return f"The time range comes from {published_runs.time(longest.workload).runs}."
+    most = max(planned.forecasts, key=lambda each: each.memory.total)
+    return f"The range comes from {most.memory_spread.runs}."
 
 
 # In all its parts: a table for each stage, then the claims and the sources.
@@ -325,8 +297,9 @@ def _memory(forecast: Forecast) -> Iterator[tuple[str, str]]:
     yield "GPU memory, each", f"{units.both(memory.total)} needed, {_MOMENTS[memory.moment]}"
     low, high = forecast.memory_range
     yield "  likely", f"{units.gib(low)} to {units.gib(high)} ({forecast.memory_spread})"
-    if (full := forecast.full.memory.total) > memory.total:
-        yield "  at full length", f"{units.both(full)}; the longest row is {forecast.rows.longest_source}"
+    if isinstance(work, Workload) and (full := forecast.full.memory.total) > memory.total:
+        longest = f"{work.most_tokens:,} tokens ({forecast.rows.longest_source})"
+        yield "  with longer rows", f"{units.both(full)}, if they fill `sequence_len`; expected are at most {longest}"
     yield "  nvidia-smi shows", f"{units.gib(memory.shown)}, with what the allocator keeps for later"
     if memory.moment == EVALUATION:
         yield "  in training", f"{_column(sum(memory.parts().values()))}, {_MOMENTS[memory.training_moment]}, of which:"

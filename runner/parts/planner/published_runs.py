@@ -67,7 +67,7 @@ class Spread:
     @property
     def runs(self) -> str:
         """The runs that the range comes from, in words."""
-        return f"{self.rows} published runs {self.shared}".rstrip()
+        return f"{self.rows} published runs{self.shared}"
 
 
 def _signed(count: int) -> str:
@@ -94,7 +94,7 @@ def _known(what: str) -> tuple[tuple[Kind, float], ...]:
 _Same = Callable[[Kind, Kind], bool]
 _MEMORY: tuple[tuple[_Same, str], ...] = (
     (lambda a, b: (a.method, a.sharding, a.loss) == (b.method, b.sharding, b.loss), "like this"),
-    (lambda a, b: (a.method, a.sharding) == (b.method, b.sharding), "of this method and sharding"),
+    (lambda a, b: (a.method, a.sharding) == (b.method, b.sharding), "with this method"),
 )
 _TIME: tuple[tuple[_Same, str], ...] = ((lambda a, b: a == b, "like this"),)
 
@@ -127,16 +127,13 @@ def spread(this: Kind, known: Sequence[tuple[Kind, float]], what: str) -> Spread
     for same, shared in levels:
         alike = [error for other, error in known if this.method != "images" and same(this, other)]
         if len(alike) >= ENOUGH:
-            return Spread(*range_of(alike), len(alike), shared)
+            return Spread(*range_of(alike), len(alike), f" {shared}")
         if alike and not nearest:
             nearest = alike, shared
     count = len(everything)
     if not nearest:
         # Then it may be as far off as the farthest of them.
-        return Spread(
-            min([-least, *everything]), max([least, *everything]), count, "of all kinds, and none is like this"
-        )
+        return Spread(min([-least, *everything]), max([least, *everything]), count, ", none like this")
     # Some are like it, and too few to be alone.
     (low, high), (alike, shared) = range_of(everything), nearest
-    few = f"of all kinds, {len(alike)} of them {shared}"
-    return Spread(min(low, *alike), max(high, *alike), count, few)
+    return Spread(min(low, *alike), max(high, *alike), count, f", {len(alike)} {shared}")

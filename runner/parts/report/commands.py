@@ -33,7 +33,7 @@ def report(runs: tuple[str, ...], out: str | None) -> None:
     """Create an HTML page about a run folder, or several side by side. A recipe instead of a folder means its
     latest run.
 
-    The page is one file that needs nothing else, and can be sent.
+    The page is one complete file, so you can send it to others.
     """
     import jinja2  # noqa: F401 - said here, before anything is read
 
@@ -55,9 +55,9 @@ def report(runs: tuple[str, ...], out: str | None) -> None:
 def why(path: str, sets: tuple[str, ...], stage: str | None) -> None:
     """Explain in a sentence why a job does not start, hangs or has ended, and what to do.
 
-    PATH is a recipe (its job on the cluster, else its latest run here), a run folder, a file with a log, with events or with
-    what `oc describe` says, or - for what is piped in. The word in brackets at the end of an answer is a heading of the
-    documentation's page "When something goes wrong" (docs/troubles.md), which has all of them.
+    PATH is a recipe (its job on the cluster, or else its latest run here), a run folder, or a file: a log, events, or the
+    output of `oc describe`. `-` reads standard input. The word in brackets at the end of an answer is a heading of the page
+    "When something goes wrong" (docs/troubles.md).
     """
     given = Path(path)
     lines: Iterable[str]

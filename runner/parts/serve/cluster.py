@@ -16,6 +16,8 @@ from runner.parts.openshift import client, diagnose, pipeline
 from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.errors import TryAgain, accounted, pause
 from runner.parts.openshift.jobs import (
+    Confirm,
+    Owner,
     annotation,
     conditions_of,
     containers_of,
@@ -26,6 +28,7 @@ from runner.parts.openshift.jobs import (
     require_of,
 )
 from runner.parts.openshift.status import FAILED, entry_of, events_about, going
+from runner.parts.openshift.submit import ask
 from runner.parts.serve import kserve
 from runner.parts.serve.kserve import CONTENT
 from runner.parts.serve.serving import Serving
@@ -42,9 +45,19 @@ TRAINED_BY = "recipe-runner/trained-by"
 DEPLOYED = ("Deployment", "ReplicaSet")
 
 
-def start(cluster: Cluster, plan: Plan, server: Serving, tell: Tell, port: int = 8000, dry_run: bool = False) -> None:
+def start(
+    cluster: Cluster,
+    plan: Plan,
+    server: Serving,
+    tell: Tell,
+    mine: Owner,
+    confirm: Confirm,
+    port: int,
+    dry_run: bool,
+) -> None:
     """Sends the server of a plan, waits until it answers, and passes `port` of this machine on to it until it is interrupted; the
-    server continues. One that is there already, as it would be sent, is not sent again. port: 0 for any.
+    server continues. One that is there already, as it would be sent, is not sent again; before another person's is replaced,
+    `confirm` is asked. port: 0 for any; mine: who sends it.
 
     Raises Stop where the model is not trained yet, the cluster refuses anything, or the server cannot start.
     """
@@ -55,7 +68,7 @@ def start(cluster: Cluster, plan: Plan, server: Serving, tell: Tell, port: int =
             tell(f"The cluster would accept {manifest['kind']} `{manifest['metadata']['name']}`.")
         return
     free_port(port)
-    send(cluster, manifests, tell)
+    send(cluster, manifests, tell, mine, confirm)
     pod = wait(cluster, manifests[-1], tell)
     known = f"`{server.name}`" + (f" and `{server.base_name}`" if server.base_name else "")
 
@@ -72,16 +85,19 @@ def start(cluster: Cluster, plan: Plan, server: Serving, tell: Tell, port: int =
     client.forward(cluster, plan.site["namespace"], answering, kserve.PORT, port, connected)
 
 
-def stop(cluster: Cluster, plan: Plan, tell: Tell) -> None:
-    """Removes the server of a plan, and the runtime of its own where it has one. Raises Stop where it is somebody else's."""
-    space, name = plan.site["namespace"], kserve.service_name(plan)
-    removed: list[str] = []
-    for kind, own in ((SERVICE, name), (RUNTIME, kserve.own_runtime(plan))):
-        if there := _ours(cluster, plan, kind, own):
-            delete(cluster, there, removed)
-            tell(f"{kind} `{own}` removed.")
-    if not removed:
-        tell(f"`{space}` has no server of `{plan.name}`.")
+def stop(cluster: Cluster, plan: Plan, tell: Tell, mine: Owner, confirm: Confirm) -> None:
+    """Removes the server of a plan, and the runtime of its own where it has one. Raises Stop where it is somebody else's, and
+    `confirm` does not allow it."""
+    named_so = ((SERVICE, kserve.service_name(plan)), (RUNTIME, kserve.own_runtime(plan)))
+    there = [one for kind, name in named_so if (one := _ours(cluster, plan, kind, name))]
+    # One question is enough for a server and its runtime.
+    for one in there[:1]:
+        ask(one, mine, confirm)
+    for one in there:
+        delete(cluster, one, [])
+        tell(f"{named(one)} removed.")
+    if not there:
+        tell(f"`{plan.site['namespace']}` has no server of `{plan.name}`.")
 
 
 def objects(cluster: Cluster, plan: Plan, server: Serving, tell: Tell) -> list[Manifest]:
@@ -135,8 +151,9 @@ def _ours(cluster: Cluster, plan: Plan, kind: str, name: str) -> Manifest | None
     return there and require_of({"kind": kind, **there}, plan.name)
 
 
-def send(cluster: Cluster, manifests: list[Manifest], tell: Tell) -> None:
-    """Sends what is not there yet as it should be. Raises Stop where the cluster refuses any of it; then nothing has been sent."""
+def send(cluster: Cluster, manifests: list[Manifest], tell: Tell, mine: Owner, confirm: Confirm) -> None:
+    """Sends what is not there yet as it should be, with its owner's marks. Raises Stop where the cluster refuses any of it, or
+    `confirm` does; then nothing has been sent."""
     service = manifests[-1]
     meta = service["metadata"]
     there = cluster.get(SERVICE, meta["namespace"], meta["name"])
@@ -145,13 +162,21 @@ def send(cluster: Cluster, manifests: list[Manifest], tell: Tell) -> None:
         gone(cluster, SERVICE, meta["namespace"], meta["name"], there["metadata"]["uid"])
         there = None
     if there and _same(there, service):
-        tell(f"{SERVICE} `{meta['name']}` already exists, made from this recipe as it is now. Nothing changes.")
+        tell(f"{named(service)} already exists, made from this recipe as it is now. Nothing changes.")
+        if (whose := Owner.of(there)) not in (Owner(), mine):
+            tell(str(whose))
         return
     for manifest in manifests:
         cluster.apply(manifest, dry_run=True)
+    if there and Owner.of(there) != mine:
+        ask({"kind": SERVICE, **there}, mine, confirm, replaces=True)
     with accounted(lambda _: f"{named(service)} was not sent" + ("; the old one continues." if there else ".")):
-        for manifest in manifests:
-            cluster.apply(manifest)
+        for manifest in map(mine.signed, manifests):
+            # One that somebody else has sent since is theirs.
+            if there or manifest["kind"] != SERVICE:
+                cluster.apply(manifest)
+            elif not cluster.create(manifest):
+                raise Stop(f"Someone else sent {named(service)} a moment ago.", "Run the command again.")
             tell(f"{named(manifest)} in `{meta['namespace']}`")
 
 
@@ -181,7 +206,7 @@ def wait(cluster: Cluster, service: Manifest, tell: Tell) -> str:
                     )
                 if not _same(there, service):
                     raise Stop(
-                        f"{SERVICE} `{meta['name']}` was changed meanwhile, perhaps by a colleague who serves another version of the recipe."
+                        f"{SERVICE} `{meta['name']}` was changed meanwhile, and now serves another version of the recipe. {Owner.of(there)}"
                     )
                 state = look(cluster, there)
                 if state.ready:

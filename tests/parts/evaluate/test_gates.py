@@ -7,12 +7,14 @@ import json
 import math
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from click.testing import CliRunner
 from pydantic import TypeAdapter
 
 from runner.check.validate import load
-from runner.parts.evaluate import evaluate, gates, metrics, seal
+from runner.parts.evaluate import commands, evaluate, gates, metrics, seal
 from runner.parts.evaluate.gates import Measurement, Subject, judge, passed
 from runner.plan import Gate
 from runner.recipe.overrides import from_options
@@ -37,9 +39,28 @@ def test_a_metric_that_holds_promotes():
     verdicts = judge([BELOW_15], record(perplexity=14.9), HERE)
     assert passed(verdicts)
     assert gates.table(verdicts) == [
-        "metric      wanted  got   verdict",
-        "perplexity  < 15    14.9  holds",
+        "metric      required  measured  verdict",
+        "perplexity  < 15      14.9      holds",
     ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "options", "said"),
+    [
+        ([], (), "the recipe has no gates"),
+        ([BELOW_15], (), "all gates passed"),
+        ([BELOW_15], ("--checkpoint", "."), "a checkpoint opens no gate"),
+    ],
+)
+def test_an_evaluation_ends_with_what_it_means_for_the_gates(tmp_path, monkeypatch, asked, options, said):
+    run = RunFolder(tmp_path, "run")
+    folder = SimpleNamespace(stage=SimpleNamespace(name="train", gates=asked), run=run)
+    monkeypatch.setattr("runner.run.inference.folder_of", lambda *_: folder)
+    monkeypatch.setattr(gates, "measure", lambda *_: None)
+    monkeypatch.setattr(gates, "opened", lambda *_: (True, []))
+    monkeypatch.setattr("runner.parts.evaluate.evaluation_report.shown", lambda *_: [])
+    done = CliRunner().invoke(commands.evaluate, [str(ROOT / "recipes/survival.yaml"), *options])
+    assert f"\nEvaluated: {said}.\nNext: recipe compare" in done.stderr, done.output
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from runner.parts.jobs import kubernetes
 from runner.parts.kfp import target
 from runner.parts.kfp import task as kfp_task
 from runner.parts.openshift import driver_job, submit
+from runner.parts.openshift.jobs import Owner
 from runner.parts.openshift.pipeline import OF_RUN, WORKFLOW
 from runner.recipe.overrides import from_options
 from runner.render import emit
@@ -113,6 +114,23 @@ def test_the_first_lines_of_the_pipeline_name_steps_that_work(golden_message):
     golden_message("".join(line for line in files["kfp/pipeline.yaml"].splitlines(True) if line.startswith("#")))
 
 
+@pytest.mark.skipif(not shutil.which("kubectl"), reason="no kubectl here")
+def test_the_command_that_sends_the_plan_records_who_sent_it(tmp_path):
+    files = {file.path: file.text for file in emit(load(SURVIVAL)[0], (target.NAME,))}
+    (tmp_path / kubernetes.CONFIG_FILE).write_text(files["kfp/configmap.yaml"], "utf-8")
+    (tmp_path / "oc").write_text('#!/bin/sh\ncase $1 in whoami) echo ann;; create) cat;; *) exec kubectl "$@";; esac\n')
+    (tmp_path / "oc").chmod(0o755)
+    (command,) = [line.strip("# ") for line in files["kfp/pipeline.yaml"].splitlines() if "oc annotate" in line]
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["sh", "-c", command.replace("RECIPE", str(SURVIVAL))],
+        cwd=tmp_path, env=os.environ | {"PATH": path}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    sent = yaml.safe_load(done.stdout)
+    assert Owner.of(sent) == Owner.here(str(SURVIVAL), "ann")
+    assert sent["data"] == yaml.safe_load(files["kfp/configmap.yaml"])["data"]
+
+
 def test_a_changed_stage_changes_its_key_and_no_other_before_it():
     def keys(*options: str) -> dict[str, str]:
         tasks = tasks_of(emitted(SEVEN_B, *options)[0])
@@ -182,9 +200,11 @@ def test_a_task_whose_job_is_taken_away_waits_and_sends_nothing_by_itself(site, 
     assert artifacts["model"]["model_uri"] == "pvc://seven-b-pvc/seven-b/sft/best_model"
 
 
-def run_of(site, *options: str) -> str:
-    """A run at work as a pipeline server makes it: its Workflow, and the pod of a task, which mounts what the emitted pipeline names."""
-    pipeline, platform, _ = emitted(SURVIVAL, f"openshift.namespace={site.namespace}", *options)
+def run_of(site, *options: str, owner: Owner | None = None) -> str:
+    """A run at work as a pipeline server makes it: its Workflow, and the pod of a task, which mounts what the emitted pipeline names
+    and `owner` has sent."""
+    pipeline, platform, config = emitted(SURVIVAL, f"openshift.namespace={site.namespace}", *options)
+    site.cluster.create(signed(config, owner or Owner.here(str(SURVIVAL), "ann")))
     around = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]["exec-train"]
     name = f"{pipeline['pipelineInfo']['name']}-{next(site.api.uids)}"
     space, kinds = site.namespace, {"kind": "Workflow", "apiVersion": "argoproj.io/v1alpha1"}
@@ -198,6 +218,12 @@ def run_of(site, *options: str) -> str:
     ]
     site.api.objects[("pods", space, f"{name}-task")]["spec"]["volumes"] = volumes
     return name
+
+
+def signed(config: str, owner: Owner) -> dict:
+    """A plan as the pipeline's first lines send it."""
+    meta = (manifest := yaml.safe_load(config))["metadata"]
+    return owner.signed(manifest | {"metadata": meta | {"annotations": {}}})
 
 
 def argo(site, *runs: str) -> None:

@@ -25,7 +25,16 @@ from runner.parts.openshift.watch import JobRow
 from runner.recipe.overrides import from_options
 from runner.render import planned
 from tests.parts.openshift.conftest import in_process
-from tests.parts.openshift.test_watching import SURVIVAL, a_pod, finish, job, looked, train_to
+from tests.parts.openshift.test_watching import (
+    SURVIVAL,
+    a_pod,
+    finish,
+    job,
+    job_below,
+    looked,
+    train_to,
+    trainjob_alone,
+)
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 STEP = {"event": "step", "step": 50, "steps": 161, "loss": 1.2345, "tokens_per_second": 11800.0}
@@ -95,6 +104,62 @@ def test_without_a_price_gpu_hours_are_said_and_without_tokens_rows():
 )  # fmt: skip
 def test_what_was_spent_is_what_was_held(pods, status, phase, hours):
     assert watch.gpu_hours(JobState(phase, job(**status), pods), NOW) == pytest.approx(hours)
+
+
+def a_trainjob(end: str, *conditions: dict) -> dict:
+    plan = planned(load(SURVIVAL, from_options(("openshift.queue=default",)))[0], "trainjob")
+    ended = condition(end, hours=1)
+    return sent(plan, plan.stages[-1], "trainjob").job | {"status": {"conditions": [*conditions, ended]}}
+
+
+def job_of_trainjob(name: str, gpus: int, **status) -> dict:
+    """A plain Job of a TrainJob's JobSet, as a list has it."""
+    limits = {"resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}
+    spec = {"completions": 4, "template": {"spec": {"containers": [limits]}}}
+    return {"kind": "Job", "metadata": {"name": name}, "spec": spec, "status": status}
+
+
+RESUMED, SUSPENDED = condition("Suspended", "False", hours=3), condition("Suspended", hours=3)
+
+
+@pytest.mark.parametrize(
+    ("end", "conditions", "below", "hours"),
+    [
+        # Its plain Job remains. Kubernetes sets the start again when a queue lets it go on.
+        ("Complete", [RESUMED], [job_of_trainjob("survival-node-0", 1, startTime=at(2.5), completionTime=at(1.5))], 4.0),
+        ("Failed", [], [job_of_trainjob("survival-node-0", 1, startTime=at(2), conditions=[condition("Failed", hours=1)])], 4.0),
+        # What fetches models and data before holds no GPU.
+        ("Complete", [], [job_of_trainjob("survival-dataset-0", 0, startTime=at(9), completionTime=at(2)),
+                          job_of_trainjob("survival-node-0", 1, startTime=at(2), completionTime=at(1))], 4.0),
+        # Nothing but itself remains: a queue has let it go on at that time, after the night.
+        ("Complete", [RESUMED, condition("Created", hours=12)], [], 8.0),
+        ("Failed", [SUSPENDED], [], 0.0),
+        # How long it waited for machines is nowhere.
+        ("Complete", [], [], None),
+    ],
+)  # fmt: skip
+def test_what_an_ended_trainjob_without_pods_has_spent(end, conditions, below, hours):
+    made = a_trainjob(end, *conditions)
+    state = JobState(FINISHED if end == "Complete" else FAILED, made, [], made_by=[made, *below])
+    assert watch.gpu_hours(state, NOW) == (pytest.approx(hours) if hours is not None else None)
+    assert JobRow(state, gpu_hours=watch.gpu_hours(state, NOW)).cells[-2] == {None: "unknown", 0.0: ""}.get(
+        hours, f"{hours} GPU h"
+    )
+
+
+@in_process
+def test_the_table_has_the_hours_of_a_trainjob_whose_pods_are_gone(site, capsys):
+    trainjob_alone(site)
+    done = {"conditions": [{"type": "Complete", "status": "True", "lastTransitionTime": stamped(0)}]}
+    site.set_status("TrainJob", "survival", done)
+    assert cli._code(["status", "-n", site.namespace]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split() == ["survival", "finished", "unknown"]
+    job_below(site)
+    spec = {"template": {"spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": "2"}}}]}}}
+    site.api.objects["jobs", site.namespace, "survival-node-0"]["spec"] = spec
+    site.set_status("Job", "survival-node-0", {"startTime": stamped(7200), "completionTime": stamped(3600)})
+    assert cli._code(["status", "-n", site.namespace]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split() == ["survival", "finished", "2.0", "GPU", "h"]
 
 
 def test_a_pod_that_is_being_deleted_holds_nothing_from_then_on():

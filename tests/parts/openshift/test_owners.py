@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
 import pytest
+import yaml
 
 from runner.commands import cli
+from runner.parts.kfp import task as kfp_task
+from runner.parts.openshift import driver_job
+from runner.parts.openshift.client import Cluster, connect
+from runner.parts.openshift.errors import Refused
 from runner.parts.openshift.jobs import OWNER, Owner
+from runner.parts.serve.cluster import SERVICE
+from runner.plan import PLAN_FILE
 from tests.conftest import ROOT
+from tests.parts.openshift.api import KEY_OF
 from tests.parts.openshift.conftest import in_process
 from tests.parts.openshift.test_flows import manifests
-from tests.parts.openshift.test_kfp import run_of
+from tests.parts.openshift.test_kfp import argo, emitted, run_of
 from tests.parts.openshift.test_pipeline import ALL, claim, end, recipe
 from tests.parts.openshift.test_pipeline import finish as finish_stages
+from tests.parts.openshift.test_serving import READY, Serve, platform, pod_soon
 from tests.parts.openshift.test_walking import DRIVER, machines, there
 from tests.parts.openshift.test_watching import finish, train_to
 
-__all__ = ["claim", "machines"]
+__all__ = ["claim", "machines", "platform"]
 SURVIVAL = ROOT / "recipes" / "survival.yaml"
 CHANGED = ("--set", "train.epochs=2")
 
@@ -190,3 +204,129 @@ def test_a_run_of_kubeflow_pipelines_ends_nothing_of_another_person(colleagues, 
     run = run_of(colleagues)
     assert "--take-over ann" in refused(colleagues, capsys, "stop")
     assert "activeDeadlineSeconds" not in colleagues.job("Workflow", run)["spec"]
+
+
+@in_process
+def test_a_run_of_kubeflow_pipelines_is_its_owners(site, capsys, monkeypatch, golden_message):
+    site.becomes("ann", monkeypatch)
+    run = run_of(site)
+    site.becomes("bob", monkeypatch)
+    capsys.readouterr()
+    assert site.recipe("status") == 0
+    assert f"run `{run}` of Kubeflow Pipelines: continues by itself (sent by ann)" in capsys.readouterr().out
+    golden_message(refused(site, capsys, "stop").replace(run, "<run>"))
+    for verb in (("stop", "--yes"), ("submit", *CHANGED, "--yes")):
+        assert "--take-over ann" in refused(site, capsys, *verb)
+    assert "activeDeadlineSeconds" not in site.job("Workflow", run)["spec"] and site.job() is None
+    controller = threading.Thread(target=argo, args=(site, run), daemon=True)
+    controller.start()
+    assert site.recipe("stop", "--take-over", "ann") == 0
+    controller.join(30)
+    assert site.job("Workflow", run)["spec"]["activeDeadlineSeconds"] == 0
+
+
+@in_process
+@pytest.mark.parametrize("person", ["ann", ""])
+def test_a_run_sends_for_the_person_who_sent_its_plan(site, monkeypatch, person):
+    """Its tasks are an account of the namespace, which may read no config map but by a list."""
+    site.becomes("ann", monkeypatch)
+    owner = Owner("ann", "anns-desk", str(SURVIVAL)) if person else Owner()
+    run_of(site, owner=owner)
+    _, _, config = emitted(SURVIVAL, f"openshift.namespace={site.namespace}")
+    plan = driver_job.read(yaml.safe_load(config)["data"][PLAN_FILE])
+    site.api.kubeconfig(Path("kubeconfig-driver"), site.namespace, KEY_OF[driver_job.ACCOUNT])
+    monkeypatch.setenv("KUBECONFIG", "kubeconfig-driver")
+    for one in plan.site["claims"]:
+        site.claim(one["name"])
+    kfp_task.stage(connect(), plan, plan.stages[0])
+    assert Owner.of(site.job("Job", "survival-model")) == owner
+
+
+@in_process
+def test_a_run_that_records_nobody_is_ended_after_a_yes(site, capsys):
+    run = run_of(site, owner=Owner())
+    assert "Who sent it is not recorded" in refused(site, capsys, "stop")
+    assert "activeDeadlineSeconds" not in site.job("Workflow", run)["spec"]
+
+
+@pytest.fixture
+def server(platform, monkeypatch, capsys):
+    """Ann serves survival; the commands that come now are Bob's."""
+    platform.becomes("ann", monkeypatch)
+    at_work = Serve(platform, monkeypatch)
+    platform.set_status("Pod", pod_soon(platform)["metadata"]["name"], READY)
+    assert at_work.ended() == 0
+    platform.becomes("bob", monkeypatch)
+    capsys.readouterr()
+    return platform
+
+
+def serve(site, monkeypatch, *options: str) -> None:
+    """Serves, and the server answers at once."""
+    at_work = Serve(site, monkeypatch, *options)
+    while at_work.code is None:
+        with suppress(AssertionError, Refused, KeyError):
+            site.set_status("Pod", pod_soon(site)["metadata"]["name"], READY)
+        time.sleep(0.05)
+    assert at_work.code == 0
+
+
+LONGER = ("--set", "serve.context=512")
+
+
+@in_process
+def test_a_server_records_who_sent_it_and_another_person_is_asked_first(server, capsys, monkeypatch, golden_message):
+    there = server.job(SERVICE)
+    assert Owner.of(there) == Owner("ann", "anns-desk", str(SURVIVAL))
+    serve(server, monkeypatch)
+    assert f"ann sent it from anns-desk, with the recipe file `{SURVIVAL}`." in capsys.readouterr().out
+    golden_message(refused(server, capsys, "serve", "--stop"), "stop")
+    golden_message(refused(server, capsys, "serve", "--cluster", "--port", "0", *LONGER), "another")
+    for verb in (("--stop",), ("--cluster", "--port", "0", *LONGER)):
+        for options in (("--yes",), ("--take-over", "carol"), ("--yes", "--take-over", "bob")):
+            assert "--take-over ann" in refused(server, capsys, "serve", *verb, *options)
+    assert server.job(SERVICE) == there
+    serve(server, monkeypatch, *LONGER, "--take-over", "ann")
+    assert Owner.of(server.job(SERVICE)).person == "bob"
+    assert server.recipe("serve", "--stop") == 0
+    assert server.job(SERVICE) is None
+
+
+@in_process
+def test_ones_own_server_is_replaced_and_removed_without_a_question(platform, monkeypatch):
+    platform.becomes("ann", monkeypatch)
+    image = ("--set", "serve.image=registry/vllm:2")
+    serve(platform, monkeypatch)
+    serve(platform, monkeypatch, *LONGER, *image)
+    assert Owner.of(platform.job("ServingRuntime", "survival-vllm")).person == "ann"
+    assert platform.recipe("serve", "--stop") == 0
+    assert platform.job(SERVICE) is None and platform.job("ServingRuntime", "survival-vllm") is None
+
+
+@in_process
+def test_a_server_that_records_nobody_takes_a_yes(server, capsys):
+    """Sent by an older version, or by `oc apply`."""
+    meta = server.api.objects["inferenceservices", server.namespace, "survival"]["metadata"]
+    meta["annotations"] = {name: text for name, text in meta["annotations"].items() if name not in OWNER}
+    assert "add `--yes`" in refused(server, capsys, "serve", "--stop")
+    assert server.recipe("serve", "--stop", "--yes") == 0
+    assert server.job(SERVICE) is None
+
+
+@in_process
+def test_of_two_people_who_serve_at_the_same_moment_one_is_refused(platform, capsys, monkeypatch):
+    platform.becomes("ann", monkeypatch)
+    serve(platform, monkeypatch)
+    theirs = platform.job(SERVICE)
+    platform.becomes("bob", monkeypatch)
+    read = Cluster.get
+
+    def before_it_was_sent(cluster, kind, *given):
+        return None if kind == SERVICE else read(cluster, kind, *given)
+
+    monkeypatch.setattr(Cluster, "get", before_it_was_sent)
+    assert "Someone else sent InferenceService `survival`" in refused(
+        platform, capsys, "serve", "--cluster", "--port", "0", *LONGER
+    )
+    monkeypatch.undo()
+    assert platform.job(SERVICE) == theirs

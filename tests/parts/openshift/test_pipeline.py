@@ -32,8 +32,8 @@ from tests.rendering import render
 
 SEVEN_B = "recipes/seven-b.yaml"
 TABLE = """\
-metric      wanted  got   verdict
-perplexity  < 15    99.2  MISSED: it misses the threshold
+metric      required  measured  verdict
+perplexity  < 15      99.2      MISSED: it misses the threshold
 The gate after `sft` is closed."""
 ALL = ("data", "init", "pretrain-512", "pretrain-1024", "pretrain-2048", "sft", "dpo", "lora")
 

@@ -231,16 +231,16 @@ def test_a_figure_gets_the_errors_of_the_runs_that_are_most_like_it():
     near = Kind("lora", "none", "none", "NVIDIA-L40S")
     here = [(near, 0.02)] * 19
     there = [(Kind("full", "fsdp", "none", "NVIDIA-A100-SXM4-80GB"), -0.3)] * 40
-    assert published_runs.spread(near, (*here, *there), "time") == Spread(-0.01, 0.02, 19, "like this")
+    assert published_runs.spread(near, (*here, *there), "time") == Spread(-0.01, 0.02, 19, " like this")
     # Too few of them: all count, and they with them. None at all: the farthest of all.
     few = published_runs.spread(near, ((near, 0.5), *there), "time")
-    assert few == Spread(-0.3, 0.5, 41, "of all kinds, 1 of them like this")
-    assert published_runs.spread(near, (), "allocated") == Spread(-0.05, 0.05, 0, "of all kinds, and none is like this")
+    assert few == Spread(-0.3, 0.5, 41, ", 1 like this")
+    assert published_runs.spread(near, (), "allocated") == Spread(-0.05, 0.05, 0, ", none like this")
     none = published_runs.spread(Kind("dpo", "none", "none", "NVIDIA-L40S"), (*here, *there), "allocated")
-    assert none == Spread(-0.3, 0.05, 59, "of all kinds, and none is like this")
+    assert none == Spread(-0.3, 0.05, 59, ", none like this")
 
 
 def test_a_range_is_of_what_may_turn_out_and_not_of_what_was_planned():
-    spread = Spread(-0.5, 0.25, 20, "like this")
+    spread = Spread(-0.5, 0.25, 20, " like this")
     assert spread.of(100.0) == (80.0, 200.0)
     assert str(spread) == "−20 to +100 % on 20 published runs like this"

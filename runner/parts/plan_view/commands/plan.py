@@ -33,11 +33,13 @@ MOST_MACHINES = 1024
 @recipe_path
 @set_option
 @click.option("--format", "style", type=click.Choice(["text", "json"]), default="text", help="How to print the plan.")
-@click.option("--details", "in_parts", is_flag=True, help="Show the parts of every figure, stage by stage.")
-@click.option("--exact", is_flag=True, help="Build the real model and count every byte of two steps on fake tensors.")
-@click.option("--price", type=click.FloatRange(min=0), help="What one GPU costs an hour, in any currency.")
+@click.option("--details", "in_parts", is_flag=True, help="Show what each figure consists of, stage by stage.")
 @click.option(
-    "--machines", "counts", metavar="N,N…", help="Compare these counts of machines, e.g. 1,2,4 or 1,2,…,1024."
+    "--exact", is_flag=True, help="Build the real model, without its weights, and count the memory of two steps."
+)
+@click.option("--price", type=click.FloatRange(min=0), help="The price of one GPU for an hour, in any currency.")
+@click.option(
+    "--machines", "counts", metavar="N,N…", help="Compare these numbers of machines, e.g. 1,2,4 or 1,2,…,1024."
 )
 @click.option("--rows", type=click.IntRange(min=1), help="The number of rows, if it is unknown.")
 @click.option("--apply", "taken", type=click.IntRange(min=1), metavar="N", help="Write suggestion N into the recipe.")
@@ -74,8 +76,8 @@ def plan(
 ) -> int:
     """Estimate whether a recipe fits, how long it takes and what it costs, and suggest changes.
 
-    Pace and allocator slack of a card come from your own runs on it, where there were any: a run keeps them on the
-    machine that it ran on, and `--learn` those of a run that was fetched."""
+    If you have trained on such a card before, the plan uses the speed and memory of those runs. A run saves them on
+    its machine. For a run that you fetched from a cluster, use `--learn`."""
     if price is not None and not math.isfinite(price):
         raise Stop(f"`--price {price}` is not a price.", "For example: --price 2.50", code=2)
     if taken and (sets or style == "json"):

@@ -20,11 +20,13 @@ from runner.commands.options import (
     stage_option,
     with_section,
 )
+from runner.parts.openshift.commands import confirm, take_over_option
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.tools.problem import Stop, errors_of
 
 if TYPE_CHECKING:
+    from runner.parts.openshift.jobs import Confirm
     from runner.parts.serve.serving import Serving, ServingForecast
 
 
@@ -43,7 +45,11 @@ if TYPE_CHECKING:
     "--cluster", "on_cluster", is_flag=True, help="Serve on the cluster, and connect its port to this machine."
 )
 @click.option("--stop", "stops", is_flag=True, help="Remove the server from the cluster.")
-@click.option("--dry-run", is_flag=True, help="With --cluster: let the cluster check everything, and send nothing.")
+@click.option("--dry-run", is_flag=True, help="With --cluster: let the cluster check everything, but start nothing.")
+@click.option(
+    "--yes", is_flag=True, help="Replace or remove a server from another recipe file or machine, without asking."
+)
+@take_over_option
 def serve(
     path: str,
     sets: tuple[str, ...],
@@ -54,13 +60,18 @@ def serve(
     on_cluster: bool,
     stops: bool,
     dry_run: bool,
+    yes: bool,
+    taken: tuple[str, ...],
 ) -> None:
     """Serve the original and the trained model with OpenAI's API until ^C. Questions are formatted as in
-    training."""
+    training.
+
+    On the cluster the server records who sent it. One of another person is replaced or removed only after a question.
+    """
+    if dry_run and (stops or not on_cluster):
+        raise Stop("`--dry-run` needs `--cluster`, without `--stop`.", "Leave it out.", code=2)
     if on_cluster or stops:
-        return _on_cluster(path, sets, stops, dry_run, port)
-    if dry_run:
-        raise Stop("`--dry-run` needs `--cluster`.", "Leave it out.", code=2)
+        return _on_cluster(path, sets, stops, dry_run, port, confirm(yes, taken))
     from runner.tools.process import hush
 
     hush()
@@ -82,21 +93,25 @@ def serve(
         server.wait()
 
 
-def _on_cluster(path: str, sets: tuple[str, ...], stops: bool, dry_run: bool, port: int) -> None:
+def _on_cluster(path: str, sets: tuple[str, ...], stops: bool, dry_run: bool, port: int, allowed: Confirm) -> None:
     from runner.parts.openshift.client import connect
+    from runner.parts.openshift.jobs import Owner
     from runner.parts.serve import cluster as on_cluster
     from runner.parts.serve import kserve, serving
     from runner.render import planned
 
     recipe = with_section(open_recipe(path, sets, look=False)[0], "serve", "--cluster")
+    if not stops:
+        plan, server, needs = kserve.served(recipe)
+        problems = serving.problems(recipe, server, needs)
+        print_notes(problems)
+        if wrong := errors_of(problems):
+            raise Stop(wrong)
+    cluster = connect()
+    mine = Owner.here(path, cluster.person())
     if stops:
-        return on_cluster.stop(connect(), planned(recipe, kserve.NAME), say)
-    plan, server, needs = kserve.served(recipe)
-    problems = serving.problems(recipe, server, needs)
-    print_notes(problems)
-    if wrong := errors_of(problems):
-        raise Stop(wrong)
-    return on_cluster.start(connect(), plan, server, say, port, dry_run)
+        return on_cluster.stop(cluster, planned(recipe, kserve.NAME), say, mine, allowed)
+    return on_cluster.start(cluster, plan, server, say, mine, allowed, port, dry_run)
 
 
 def plan_server(recipe: Recipe, json_wanted: bool) -> int:

@@ -189,7 +189,7 @@ def _cell(text: str) -> str:
 def diff(before: str, after: str, plans: bool, price: float | None, style: str) -> None:
     """Compare the settings of recipes A and B. A setting that is left out counts as its default.
 
-    Each is a recipe, a starter's name, or the folder of a run, whose recipe is read as it was when it ran.
+    A and B are recipes, names of starters, or run folders. For a run folder, the recipe of that run is used.
     """
     old, new = opened(before), opened(after)
     settings = in_settings(old, new)

@@ -498,9 +498,9 @@ def models_of(recipe: Recipe) -> tuple[str, ...]:
 @click.command()
 @click.argument("path", metavar="[RECIPE]", required=False, shell_complete=complete_recipe)
 @set_option
-@click.option("--out", metavar="DIR", help="Where results would go. Default: the current folder.")
+@click.option("--out", metavar="DIR", help="The folder for results. Default: the current folder.")
 def doctor(path: str | None, sets: tuple[str, ...], out: str | None) -> int:
-    """Check GPUs, packages, disk, memory, ports and the hub. Print what would not work, and how to fix it."""
+    """Check GPUs, packages, disk, memory, ports and the hub. Print each problem, and how to fix it."""
     hush()
     recipe = plan = None
     if path:

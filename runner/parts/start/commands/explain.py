@@ -229,10 +229,10 @@ MOST_LINES, WIDTH = 6, 110
 @set_option
 @listing_option
 def explain(setting: str, path: str | None, sets: tuple[str, ...], style: str) -> None:
-    """Explain a setting: what it does, its bounds, what more and less of it cost, and which generated lines it
+    """Explain a setting: what it does, its bounds, the cost of more and less of it, and which generated lines it
     changes.
 
-    With RECIPE: what it is there, and why; without, it is tried on a starter. A section shows its settings.
+    With RECIPE: its value there. Without: its value in a starter. The name of a section lists its settings.
     """
     recipe = load(path, changing.from_options(sets))[0] if path else None
     scenarios = (recipe.scenario,) if recipe else names()
