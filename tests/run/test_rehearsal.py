@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -21,7 +22,7 @@ from runner.check.validate import load as check
 from runner.commands.cli import _code as command
 from runner.parts.serve import chat, openai_api
 from runner.run import inference
-from runner.tools import child_process
+from runner.tools import child_process, own_words
 from runner.tools.run_files import SERVED_TEMPLATE
 from runner.trainer import records
 from runner.trainer.generation import prompt
@@ -277,6 +278,20 @@ def test_demo_questions_are_answered_before_and_after(rehearsed):
 
     assert [row["question"] for row in answers] == read(SURVIVAL).data["demo"]["questions"]
     assert any(row["before"] != row["after"] for row in answers)
+
+
+def test_words_that_only_the_rows_can_have_taught_are_emphasised(rehearsed):
+    run, printed, _ = rehearsed
+    answers = load(run, "demo_outputs/answers.json")
+    told = set(own_words.words(" ".join(taught.texts(run, "train"))))
+    own = {word for row in answers for word in row["learned"]}
+    assert own and own <= told and not own & set(own_words.words(own_words.GENERAL_TEXT.read_text("utf-8")))
+    for row in answers:
+        assert not set(row["learned"]) & set(own_words.words(f"{row['before']} {row['question']}"))
+    shown = {word.casefold() for word in re.findall(r"\*(\S+?)\*", printed.partition("Words in *asterisks*")[2])}
+    assert shown == own
+    marked = re.findall(r'<strong class="own">([^<]+)</strong>', (run / "report.html").read_text("utf-8"))
+    assert {word.casefold() for word in marked} == {"marked words", *own}
 
 
 def test_the_page_to_show_has_the_figures_of_the_files(rehearsed):

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from runner import __version__
-from runner.data import GENERAL_TEXT
 from runner.parts.evaluate import language
 from runner.parts.export import card, gguf, llama_cpp, trained_model
 from runner.parts.export.trained_model import Proof, TrainedModel, unproven, words_of
 from runner.tools.files import Record, read_record, replacing_folder, sha256, write_json, write_text
 from runner.tools.names import label
+from runner.tools.own_words import GENERAL_TEXT
 from runner.tools.problem import Stop
 from runner.tools.run_files import BEST_MODEL, EXPORTED
 from runner.tools.vllm import room_for, saved

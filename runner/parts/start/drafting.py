@@ -9,7 +9,7 @@ import shutil
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -48,6 +48,7 @@ class Technique:
 
     starter: str
     ways: tuple[str, ...] = ()
+    of_rows: Mapping[str, str] = field(default_factory=dict)
     model: str = ""
     words: str = ""
     least: int = 1
@@ -166,7 +167,8 @@ class Answers:
 
     @property
     def way(self) -> Technique:
-        return TECHNIQUES[self.technique or self.of.techniques[0]]
+        named = self.technique or self.of.techniques[0]
+        return TECHNIQUES[TECHNIQUES[named].of_rows.get(self.of.rows, named)]
 
     @property
     def origin(self) -> Path:
@@ -263,9 +265,11 @@ class Answers:
         if self.of.rows in ("text", "pipeline") and (column := self.column or self.holding_text):
             setting = "data.column" if self.of.rows == "pipeline" else "data.text"
             said[setting] = (column, "the column with the text")
+        gone = dict.fromkeys(("data.question", "data.answer"), (None, ""))
+        if self.of.rows == "text" and self.starts("data.question"):
+            return said | gone | {"data.form": ("text", "plain text")}
         if self.of.rows not in ("questions", "conversations", "songs"):
             return said
-        gone = dict.fromkeys(("data.question", "data.answer"), (None, ""))
         guessed = ("", "") if self.form or self.of.rows == "conversations" else self.guessed
         question, answer = self.question or guessed[0], self.answer or guessed[1]
         if self.form or self.of.rows == "conversations":

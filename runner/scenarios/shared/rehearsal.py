@@ -70,6 +70,7 @@ def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Overrid
     joined = "packing" in recipe.train and axolotl.joins_rows(recipe, recipe.train, accelerator=True)
     mask = "; a mask separates joined rows instead" if joined else ""
     model = (
+        ("resume_from", None, "a rehearsal starts from the beginning"),
         ("model.revision", None, "the twin is local"),
         ("model.trust_remote_code", None, "the twin brings no code"),
         ("model.precision", "fp32", "runs on any processor"),
@@ -271,6 +272,7 @@ def training(recipe: Recipe, rows: PreparedRows) -> list[Override]:
     )
     of_some = (
         ("train.kernels", "none", "compiled for a GPU"),
+        ("train.cross_entropy", "plain", "the fused and chunked ones are compiled for a GPU"),
         ("train.eval_batch_size", micro, few),
         ("train.warmup_steps", max(1, steps() // 10), "few steps"),
         ("train.eval_steps", third, "few steps"),
@@ -298,7 +300,6 @@ def adapter(recipe: Recipe) -> list[Override]:
     if "lora_rank" not in train:
         return []
     return [
-        substitute("train.cross_entropy", "plain", "the fused and chunked ones are compiled for a GPU"),
         *narrow("train.lora_", train.lora_rank, train.lora_alpha),
     ]
 
