@@ -80,7 +80,7 @@ QUESTION_ANSWER = ("question", "answer")
 def one_form(recipe: Recipe) -> Iterator[Problem]:
     """Rows in columns have templates for question and answer, and those in other forms have none."""
     for home, data in recipe.data_sets():
-        if data.knows("form") and not data.get("songs"):
+        if data.knows("question"):
             yield from said_of(home, _one_form(recipe, home, data))
 
 
@@ -171,7 +171,8 @@ def _data_files(recipe: Recipe, home: Path_, data: Settings, files: tuple[str, .
             continue
         if not os.path.exists(file):
             message = f"The file `{file}` does not exist."
-            yield recipe.problem((*home, setting), message, "Paths start at the recipe's folder.")
+            hint = "Check the path; it is relative to the recipe's folder."
+            yield recipe.problem((*home, setting), message, hint)
             continue
         if data.get("image_column") and file.suffix != ".parquet":
             message = f"`{file}` is not a file of images."
@@ -197,7 +198,7 @@ def fits(
 ) -> Iterator[Problem]:
     """Whether data with these columns has a form and the columns that the recipe names. setting: the one that names the
     data; said: the data's name for people; other: one more remedy."""
-    if data.knows("form") and not data.get("songs"):
+    if data.knows("question"):
         yield from _form(recipe, home, data, setting, said, there)
     for column, user in templates.needed(data).items():
         place = (*home, *user.split("."))
@@ -343,7 +344,7 @@ def first_rows(recipe: Recipe) -> Iterator[Problem]:
     all."""
     for home, data in recipe.data_sets():
         file = recipe.folder / data["path"] if data.get("path") else None
-        if not file or file.suffix not in ENDINGS or not file.is_file() or not data.knows("form") or data.get("songs"):
+        if not file or file.suffix not in ENDINGS or not file.is_file() or not data.knows("question"):
             continue
         templated = {setting: data.get(setting) for setting in QUESTION_ANSWER}
         form = conversation_formats.stated(data["form"], **templated)

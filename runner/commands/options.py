@@ -21,7 +21,7 @@ from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.tools.names import listed
 from runner.tools.problem import Problem, Stop
-from runner.tools.text import printable
+from runner.tools.text import Styled, printable
 
 # What a shell may put instead of a word that is begun: files, settings and the catalog's names, by click's own completion.
 Completing = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
@@ -163,9 +163,9 @@ def short(label: str) -> str:
     return label.removeprefix("NVIDIA-")
 
 
-def say(text: str = "", err: bool = False, styled: bool = False) -> None:
-    """Prints a text. styled: it has colours of our own; from all others control characters are taken out."""
-    click.echo(text if styled else printable(text), err=err)
+def say(text: str = "", err: bool = False) -> None:
+    """Prints a text; control characters are taken out of all but our own."""
+    click.echo(text if isinstance(text, Styled) else printable(text), err=err)
 
 
 def table(rows: Sequence[Sequence[str]]) -> None:

@@ -16,7 +16,7 @@ from runner import parts
 from runner.commands.options import end, open_recipe, recipe_path, say, set_option
 from runner.recipe import overrides as changing
 from runner.tools.problem import Stop
-from runner.tools.text import printable
+from runner.tools.text import Styled, printable
 
 if TYPE_CHECKING:
     from runner.run.run_folder import RunFolder
@@ -125,7 +125,7 @@ def _lines() -> Callable[[Event], None]:
         nonlocal shown
         if event["event"] == "proof":
             for line in proof_lines(event["folder"]):
-                say(line, styled=True)
+                say(line)
         elif event["event"] == "evaluation":
             say(f"  epoch {event['epoch']:g}: {_evaluation(event)}")
         elif event["event"] == "step" and (tenth := event["step"] * 10 // max(1, event["steps"])) > shown:
@@ -142,11 +142,11 @@ STYLES: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def proof_lines(folder: str, whole: bool = False) -> Iterator[str]:
+def proof_lines(folder: str, whole: bool = False) -> Iterator[Styled]:
     """What is trained, as the proof in a folder has it, in colour; click takes that out where nobody sees it."""
     for line in (line for shown in parts.hooks("shown") for line in shown(folder, whole)):
         words = [(kind, printable(text)) for kind, text in line]
-        yield "  " + "".join(click.style(text, **STYLES[kind]) if kind else text for kind, text in words)
+        yield Styled("  " + "".join(click.style(text, **STYLES[kind]) if kind else text for kind, text in words))
 
 
 def _evaluation(event: Event) -> str:
@@ -161,7 +161,7 @@ def confirm(yes: bool) -> Callable[[str], bool]:
     def ask(takes: str) -> bool:
         if not yes and not sys.stdin.isatty():
             remedy = "Add `--yes` to start it, or train fewer epochs or rows (`--set`). `recipe rehearse RECIPE` takes minutes."
-            raise Stop(f"{takes} Without a terminal, nothing above an hour starts unasked.", remedy)
+            raise Stop(f"{takes} Without a terminal, `recipe run` cannot ask before a run of over an hour.", remedy)
         return yes or click.confirm(f"{takes} Start it?")
 
     return ask
@@ -239,5 +239,5 @@ def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None,
     if show:
         for proven in parts.hook("show_rows")(recipe, place, show, say):
             for line in proof_lines(proven, whole=True):
-                say(line, styled=True)
+                say(line)
     end("The rows are ready. The table above shows how each kind was used.", "rehearse", path)

@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
+from runner.tools.own_words import GENERAL_TEXT
 from runner.tools.problem import Stop
 
 # Who prepares the kinds of data that several scenarios may name; a scenario's own are in its folder.
@@ -25,9 +26,6 @@ PREPARERS = {
 BEGINNING = 8
 # Bytes of files that are not prepared only to see what would be asked; and of their rows so many are read.
 LARGE, AMONG = 100_000_000, 50
-
-# The project's own text, about nothing in particular: every model is measured on it, and a twin warms up on it.
-GENERAL_TEXT = Path(__file__).with_name("general_text.txt")
 
 Made = TypeVar("Made")
 

@@ -110,7 +110,7 @@ class Settings(Mapping[str, Any]):
         """This section with the settings of one of its `sets` on top. together: names; any own one hides all of
         them."""
         hidden = {"sets", *(together if any(name in own for name in together) else ())}
-        defaults = {"form": "auto"} if self.knows("form") else {}
+        defaults = {"form": "auto"} if self.knows("question") else {}
         kept = {name: value for name, value in self._values.items() if name not in hidden}
         merged = Settings.__new__(Settings)
         merged._hold(defaults | kept | own._values, {**self._known, **own._known})
@@ -184,6 +184,30 @@ def with_defaults(value: Any, schema: Mapping[str, Any]) -> Any:
     return filled
 
 
+# What the rows of a recipe of one stage can be. A setting of `data` that says which they are, and those that it means.
+CONVERSATIONS, SONGS, TEXT = "conversations", "songs", "text"
+_SAYS_ROWS = {"text": TEXT, "form": CONVERSATIONS, "question": CONVERSATIONS, "answer": CONVERSATIONS}
+
+
+def rows_of(data: object, schema: Mapping[str, Any]) -> str:
+    """What the rows are that a section `data` names, by what is written there; empty where a scenario has rows of one
+    kind. schema: the scenario's."""
+    known = schema["properties"].get("data", {}).get("properties", {})
+    if "x-by-rows" not in known.get("form", {}):
+        return ""
+    written = data if isinstance(data, Mapping) else {}
+    sets = written.get("sets")
+    every = [one for one in (written, *(sets if isinstance(sets, list) else ())) if isinstance(one, Mapping)]
+    if written.get("songs") is not None:
+        return SONGS
+    if form := written.get("form"):
+        return TEXT if form == TEXT else CONVERSATIONS
+    if said := [rows for one in every for name, rows in _SAYS_ROWS.items() if one.get(name) is not None]:
+        return said[0]
+    plain = any(str(one.get("path")).endswith(".txt") for one in every)
+    return TEXT if plain or known["form"]["default"] == TEXT else CONVERSATIONS
+
+
 # What belongs together: a data set with one of these lines of its own takes none of them from its section.
 _FORM = ("form", "question", "answer")
 
@@ -224,6 +248,12 @@ class Recipe(Sections):
     def note(self, setting: Path_ | str, message: str, hint: str = "", **how: Any) -> Problem:
         """The same, which only informs."""
         return self.problem(setting, message, hint, severity="note", **how)
+
+    @property
+    def rows(self) -> str:
+        """What the rows of `data` are, where recipes of its scenario can have several kinds (see `rows_of`)."""
+        data = self.settings["data"]
+        return SONGS if "songs" in data else TEXT if "text" in data else CONVERSATIONS
 
     @cached_property
     def file(self) -> Path:

@@ -4,10 +4,12 @@ of the model; and the report at the end.
 
 import math
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from runner import catalog, parts, scenarios
 from runner.check.validate import changed
@@ -17,6 +19,7 @@ from runner.recipe import overrides, units
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.run import inference, launch
+from runner.run.answers import side_by_side
 from runner.run.pipeline import Selection, Tell, Watch, carry_out, decide, is_done, summaries
 from runner.run.run_folder import RunFolder
 from runner.run.run_manifest import keep
@@ -34,6 +37,8 @@ from runner.trainer.records import Summary
 BY = "this machine"
 
 
+# Characters of an answer at the end of a run.
+GLANCE = 300
 # Seconds that a stage may take on a processor without a question.
 UNASKED = 3600
 
@@ -206,7 +211,7 @@ def rehearse(
         if not rows:
             raise Stop("The stage `data` is not finished, and training depends on its rows.", "Leave out `--stage`.")
         second, more = changed(first, rehearsal.after_data(first, rows, run.path))
-        tell("More substitutions, from the rows")
+        tell("More substitutions, which depend on the rows")
         for line in rehearsal.shown(recipe, more, rows):
             tell(f"  {line}")
         made += more
@@ -286,12 +291,11 @@ def _tokens(plan: Plan, trained: list[Summary]) -> Iterator[str]:
         yield f"{seen:,} of {plan.facts['tokens_in_all']:,} tokens trained on, up to {last}"
 
 
-def _answers(rows: list[dict[str, str]], rehearsed: bool) -> Iterator[str]:
+def _answers(rows: list[dict[str, Any]], rehearsed: bool) -> Iterator[str]:
     if rows and rehearsed:
         yield ""
-        yield "The twin is tiny, so it writes fragments. Compare whose words it uses before and after training:"
-    for row in rows:
-        yield ""
-        yield f"  {row['question']}"
-        yield f"    before: {shortened(row['before'], 100) or '(nothing)'}"
-        yield f"    after:  {shortened(row['after'], 100) or '(nothing)'}"
+        yield "The twin is tiny, so it writes fragments. Compare its words before and after training."
+        if any(row.get("learned") for row in rows):
+            yield f"Words {'in bold' if sys.stdout.isatty() else 'in *asterisks*'} were learned from the training rows."
+    shown = ({**row, **{side: shortened(row[side], GLANCE) for side in ("before", "after")}} for row in rows)
+    yield from side_by_side(shown if rehearsed else [{**row, "learned": ()} for row in shown])

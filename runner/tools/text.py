@@ -26,6 +26,10 @@ def printable(text: str) -> str:
     return _CONTROL.sub("", text)
 
 
+class Styled(str):
+    """A line with colours of our own; what others wrote in it is `printable`."""
+
+
 class _Dumper(yaml.SafeDumper):
     """Long texts as blocks, lists indented below their key, no aliases."""
 

@@ -1,6 +1,7 @@
 """Answers: a model on disk or on the hub is asked in the words it was trained with.
 
-`python -m runner.trainer.generation RUN_DIR` puts the demo's questions to the original and to the tuned model.
+`python -m runner.trainer.generation RUN_DIR FILE…` puts the demo's questions to the original and to the tuned model.
+The files are of training rows, whose words are found in the answers.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.tools import child_process
+from runner.tools import child_process, own_words
 from runner.tools.files import read_json, write_json, write_text
 from runner.tools.process import hush, without_scikit_learn
 from runner.tools.run_files import ADAPTER, ANSWERS, BEST_MODEL, DEMO, DEMO_OUTPUTS
@@ -197,6 +198,8 @@ def chats(run_dir: Path, demo: Mapping[str, Any]) -> tuple[Chat, Chat]:
 # Characters of a question that is read at a glance; words of a text's beginning, of which so many tokens are enough.
 GLANCE, WORDS, TOKENS = 300, 8, 32
 COLUMN = "full-question"
+# Training rows whose words are looked for in the answers.
+FIRST_ROWS = 1000
 
 
 def with_questions(demo: Demo, config: Mapping[str, Any], run_dir: Path) -> Demo:
@@ -241,7 +244,27 @@ def _beginnings(block: Sequence[int], tokenizer: Any) -> Iterator[str]:
             yield " ".join(words[:WORDS])
 
 
-def main(run_dir: Path) -> None:
+def taught(rows: Iterable[Mapping[str, Any]], tokenizer: Any) -> Iterator[str]:
+    """The texts of prepared rows that are learned: answers, or all of plain text."""
+    for row in rows:
+        if "messages" in row:
+            yield from (turn["content"] or "" for turn in row["messages"] if turn["role"] == "assistant")
+        elif "input_ids" in row:
+            yield tokenizer.decode(row["input_ids"], skip_special_tokens=True)
+
+
+def _taught_words(files: Iterable[Path], run_dir: Path, trust: bool) -> set[str]:
+    """The words of the first rows of these files: many rows have every word, and then none of them tells anything."""
+    from pyarrow import parquet
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(str(run_dir / BEST_MODEL), trust_remote_code=trust)
+    firsts = (next(parquet.ParquetFile(file).iter_batches(FIRST_ROWS), None) for file in files)
+    texts = (taught(batch.to_pylist(), tokenizer) for batch in firsts if batch)
+    return {word for text in chain.from_iterable(texts) for word in own_words.words(text)}
+
+
+def main(run_dir: Path, *files: Path) -> None:
     """Writes `demo_outputs/answers.json` and, for people, `demo_outputs/answers.md`."""
     child_process.watch_parent()
     hush()
@@ -249,9 +272,11 @@ def main(run_dir: Path) -> None:
     demo = read_json(run_dir / DEMO)
     before, after = (list(answers(chat, demo["questions"])) for chat in chats(run_dir, demo))
     categories = demo.get("categories") or {}
+    own = _taught_words(files, run_dir, demo.get("trust_remote_code", False))
     rows = [
         ({"category": categories[question]} if question in categories else {})
         | {"question": question, "before": old, "after": new}
+        | {"learned": own_words.learned(new, old, question, own)}
         for question, old, new in zip(demo["questions"], before, after, strict=True)
     ]
     write_json(run_dir / ANSWERS, rows)
@@ -267,4 +292,4 @@ def main(run_dir: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(*map(Path, sys.argv[1:]))

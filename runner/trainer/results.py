@@ -156,7 +156,8 @@ def answer_demo(settings: RunSettings, config: Mapping[str, Any]) -> None:
     keep_template(demo, run_dir / run_files.BEST_MODEL)
     if demo.questions:
         child_process.tell("phase", phase=child_process.ASKING)
-        _alone("runner.trainer.generation", settings.run_dir)
+        files = (one["path"] for one in config.get("datasets") or () if one["path"].endswith(".parquet"))
+        _alone("runner.trainer.generation", settings.run_dir, *files)
 
 
 def _alone(module: str, *arguments: str) -> None:

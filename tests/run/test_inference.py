@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -238,7 +239,7 @@ def test_the_report_tells_of_one_training_everything_and_of_several_a_line_each(
     (tmp_path / "one" / "demo_outputs" / "answers.json").write_text(json.dumps(rows))
     said = "\n".join(report(one))
     assert "trained 3 of 3 parameters" in said and "validation loss 3.000 → 1.000, 66.7% better" in said
-    assert "before: (nothing)" in said and "after:  Because of the tide." in said
+    assert re.search(r"^Why\?\nbefore: +after:\n\(nothing\) +Because of the tide\.$", said, re.MULTILINE)
     assert said.endswith(f"All results are in {tmp_path}/one/")
     lines = list(report(several))
     trained = [stage.name for stage in several.stages if stage.trains]

@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -21,7 +22,7 @@ from runner.check.validate import load as check
 from runner.commands.cli import _code as command
 from runner.parts.serve import chat, openai_api
 from runner.run import inference
-from runner.tools import child_process
+from runner.tools import child_process, own_words
 from runner.tools.run_files import SERVED_TEMPLATE
 from runner.trainer import records
 from runner.trainer.generation import prompt
@@ -124,7 +125,7 @@ def test_a_run_without_gates_is_measured_by_the_command(rehearsed, recipe_comman
 def test_rows_are_joined_as_on_a_gpu_and_none_is_padded(rehearsed):
     run, printed, _ = rehearsed
     assert (
-        "model.attention: flash_attention_2 → sdpa  (FlashAttention needs a GPU; a mask keeps joined rows apart"
+        "model.attention: flash_attention_2 → sdpa  (FlashAttention needs a GPU; a mask separates joined rows"
         in printed
     )
     summary, report = load(run, "training_summary.json"), load(run, "data/report.json")
@@ -171,8 +172,8 @@ def test_one_process_does_the_work_of_the_machines(rehearsed):
 def test_the_twin_speaks_of_what_it_was_taught_and_it_is_told_how(rehearsed):
     run, printed, _ = rehearsed
     how = (
-        "a tiny twin: 4 of 36 layers, width 64 of 2,048, a tokenizer of these rows; warmed up on the runner's own English, also "
-        "behind what training rows ask, and on no answer; it avoids repeating words (a repetition penalty of 1.3)"
+        "a tiny twin: 4 of 36 layers, width 64 of 2,048, a tokenizer made from these rows; it first learns general English, "
+        "also after your questions, but none of your answers; it avoids repeating words (repetition penalty 1.3)"
     )
     assert f"model.base: HuggingFaceTB/SmolLM3-3B → {how}\n" in printed
     substitutions = load(run, "training_summary.json")["substitutions"]
@@ -277,6 +278,20 @@ def test_demo_questions_are_answered_before_and_after(rehearsed):
 
     assert [row["question"] for row in answers] == read(SURVIVAL).data["demo"]["questions"]
     assert any(row["before"] != row["after"] for row in answers)
+
+
+def test_words_that_only_the_rows_can_have_taught_are_emphasised(rehearsed):
+    run, printed, _ = rehearsed
+    answers = load(run, "demo_outputs/answers.json")
+    told = set(own_words.words(" ".join(taught.texts(run, "train"))))
+    own = {word for row in answers for word in row["learned"]}
+    assert own and own <= told and not own & set(own_words.words(own_words.GENERAL_TEXT.read_text("utf-8")))
+    for row in answers:
+        assert not set(row["learned"]) & set(own_words.words(f"{row['before']} {row['question']}"))
+    shown = {word.casefold() for word in re.findall(r"\*(\S+?)\*", printed.partition("Words in *asterisks*")[2])}
+    assert shown == own
+    marked = re.findall(r'<strong class="own">([^<]+)</strong>', (run / "report.html").read_text("utf-8"))
+    assert {word.casefold() for word in marked} == {"marked words", *own}
 
 
 def test_the_page_to_show_has_the_figures_of_the_files(rehearsed):

@@ -1,7 +1,8 @@
 """The commands of measuring: `recipe evaluate`, `gate`, `promote` and `compare`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -10,6 +11,7 @@ from runner.commands.options import end, open_recipe, recipe_path, run_option, s
 from runner.parts.evaluate import evaluation_report, gates
 from runner.recipe.recipe import Recipe
 from runner.run import inference
+from runner.run.answers import side_by_side
 from runner.run.run_folder import RunFolder, find
 from runner.run.stage_folder import StageFolder
 from runner.tools.files import read_json
@@ -175,7 +177,7 @@ def compare(
         (row.stage if not index or rows[index - 1].stage != row.stage else "", row.what, *row.texts)
         for index, row in enumerate(rows)
     ]
-    _show(("stage", "", *names), shown, lines=False)
+    _show(("stage", "", *names), shown)
     if not others:
         _answers(recipe, runs[0], questions)
     end("Those are the differences.", "report", *(run.shown for run in runs))
@@ -195,12 +197,11 @@ def _answers(recipe: Recipe, run: RunFolder, questions: Sequence[str]) -> None:
     say(f"before: {before.model}")
     say(f"after:  {after.model}")
     # What the stage has already answered is not asked again.
-    known = {row["question"]: (row["before"], row["after"]) for row in read_json(folder.path / ANSWERS) or []}
-    new = [question for question in asked if question not in known]
-    if new:
+    known = {row["question"]: row for row in read_json(folder.path / ANSWERS) or []}
+    if new := [question for question in asked if question not in known]:
         both = (inference.answers_of(chat, new) for chat in (before, after))
-        known |= dict(zip(new, zip(*both, strict=True), strict=True))
-    _show_answers((question, *known[question]) for question in asked)
+        known |= {row["question"]: row for row in _rows(new, *both)}
+    _show_answers(known[question] for question in asked)
 
 
 def _served(recipe: Recipe, url: str, questions: Sequence[str]) -> None:
@@ -208,22 +209,27 @@ def _served(recipe: Recipe, url: str, questions: Sequence[str]) -> None:
     sides = [server.chat(base) for base in (True, False)]
     for side, chat in zip(("before", "after"), sides, strict=True):
         say(f"{side + ':':<8}{chat.model} at {server.url}")
-    before, after = (server.answers(chat, questions) for chat in sides)
-    _show_answers(zip(questions, before, after, strict=True))
+    _show_answers(_rows(questions, *(server.answers(chat, questions) for chat in sides)))
 
 
-def _show_answers(rows: Iterable[tuple[str, ...]]) -> None:
-    _show(("question", "before", "after"), (tuple(text or "(nothing)" for text in row) for row in rows), lines=True)
+def _rows(questions: Iterable[str], before: Iterable[str], after: Iterable[str]) -> list[dict[str, str]]:
+    rows = zip(questions, before, after, strict=True)
+    return [{"question": question, "before": old, "after": new} for question, old, new in rows]
 
 
-def _show(titles: Iterable[str], rows: Iterable[tuple[str, ...]], lines: bool) -> None:
+def _show_answers(rows: Iterable[Mapping[str, Any]]) -> None:
+    for line in side_by_side(rows):
+        say(line)
+
+
+def _show(titles: Iterable[str], rows: Iterable[tuple[str, ...]]) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(*titles, show_lines=lines, expand=True)
+    table = Table(*titles, expand=True)
     for row in rows:
-        if not lines and row[0]:
+        if row[0]:
             table.add_section()
         table.add_row(*map(escape, row))
     console = Console()

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from runner import parts
-from runner.data import GENERAL_TEXT
 from runner.parts.evaluate import seal
 from runner.parts.evaluate.metrics import HOLDS, bounds, in_words
 from runner.plan import Evaluation, Gate, Plan
@@ -21,6 +20,7 @@ from runner.run.launch import environment, follow
 from runner.run.stage_folder import StageFolder, model_hash_of
 from runner.tools.files import Record, read_json, sha256, write_json
 from runner.tools.names import content_hash, shortened
+from runner.tools.own_words import GENERAL_TEXT
 from runner.tools.problem import Stop
 from runner.tools.run_files import BEST_IMAGES, EVALUATION, EVALUATION_TASK, HELD_OUT, LOG, MEASURED, PROMOTION
 from runner.trainer.records import versions

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from runner import __version__
-from runner.data import GENERAL_TEXT
 from runner.parts.evaluate import language
 from runner.parts.export import card, gguf, llama_cpp, trained_model
 from runner.parts.export.trained_model import Proof, TrainedModel, unproven, words_of
 from runner.tools.files import Record, read_record, replacing_folder, sha256, write_json, write_text
 from runner.tools.names import label
+from runner.tools.own_words import GENERAL_TEXT
 from runner.tools.problem import Stop
 from runner.tools.run_files import BEST_MODEL, EXPORTED
 from runner.tools.vllm import room_for, saved
@@ -109,7 +109,7 @@ def _safetensors(source: TrainedModel, folder: Path, tell: Tell) -> Proof:
     _end_answers(source, folder)
     proof = _proven_weights(source, folder, tell)
     _read_back(source, folder)
-    tell("The trained template and the end of an answer are in its files.")
+    tell("Its files contain the chat template and the end token of training.")
     return proof
 
 
@@ -230,7 +230,7 @@ def _gguf(source: TrainedModel, kind: str | None) -> Writer:
             f"llama.cpp reads text in the same tokens, and says {said['same_tokens']} of {said['tokens']} tokens as transformers "
             f"does, to {said['prompts']} prompts (at most {said['largest_difference_nats']:.1e} nats apart)."
         )
-        tell("The trained template and the end of an answer are in the file.")
+        tell("The file contains the chat template and the end token of training.")
         ends = [str(tokenizer.convert_ids_to_tokens(token)) for token in end_tokens(tokenizer, asked.turn_end)]
         context = source.folder.stage.config.get("sequence_len")
         told = card.modelfile(

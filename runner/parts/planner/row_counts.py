@@ -300,7 +300,7 @@ def rows_left_out(recipe: Recipe) -> Iterator[Problem]:
     for home, section in recipe.data_sections:
         where, length = recipe.longest_row(home)
         prompt = section.get("system_prompt") or ""
-        if not length or not section.knows("form") or len(prompt.split()) >= length:
+        if not length or not section.knows("system_prompt") or len(prompt.split()) >= length:
             continue
         for _, one in sets_of(home, section):
             lengths = of_catalog(catalogued(one) or {}, one)

@@ -7,6 +7,7 @@ from runner.parts.evaluate import gates
 from runner.parts.report.facts import ROW_TOKENS, DataFacts, RunFacts, StageFacts
 from runner.recipe import units
 from runner.tools.names import listed
+from runner.tools.own_words import pieces
 from runner.trainer.records import Proof
 
 
@@ -50,6 +51,12 @@ def _trained(run: RunFacts) -> str:
         return f"{model(run)} was trained{on}: {part} of its {amount(summary.total_parameters)} parameters, {count(summary.steps, 'step')} in {seconds}."
     steps = sum(stage.steps_made for stage in whole)
     return f"{model(run)} was trained in {count(len(whole), 'stage')}{on}: {count(steps, 'step')} in {seconds}."
+
+
+def answer(run: RunFacts, row: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
+    """An answer in pieces, and whether each is a word that a rehearsal can have learned only from the training rows."""
+    learned = row.get("learned") if run.rehearsal else ()
+    return pieces(row["after"] or "(nothing)", {str(word) for word in learned} if isinstance(learned, list) else ())
 
 
 def rows(run: RunFacts) -> str:

@@ -9,7 +9,7 @@ import shutil
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -48,6 +48,7 @@ class Technique:
 
     starter: str
     ways: tuple[str, ...] = ()
+    of_rows: Mapping[str, str] = field(default_factory=dict)
     model: str = ""
     words: str = ""
     least: int = 1
@@ -117,7 +118,9 @@ def columns_of(name: str, texts: bool = False) -> list[str]:
             return known if known or not find_spec("datasets") or why_no_hub() else data_sets.hub_columns(asked)
         return []
     if not file.exists():
-        hint = "Paths start at this folder. A data set on the hub is OWNER/NAME, or OWNER/NAME:SUBSET."
+        hint = (
+            "Check the path; it is relative to this folder. A data set on the hub is OWNER/NAME, or OWNER/NAME:SUBSET."
+        )
         raise Stop(f"The file `{file}` does not exist.", hint)
     if file.suffix == ".txt" or (file.is_dir() and texts):
         return []
@@ -164,7 +167,8 @@ class Answers:
 
     @property
     def way(self) -> Technique:
-        return TECHNIQUES[self.technique or self.of.techniques[0]]
+        named = self.technique or self.of.techniques[0]
+        return TECHNIQUES[TECHNIQUES[named].of_rows.get(self.of.rows, named)]
 
     @property
     def origin(self) -> Path:
@@ -261,9 +265,11 @@ class Answers:
         if self.of.rows in ("text", "pipeline") and (column := self.column or self.holding_text):
             setting = "data.column" if self.of.rows == "pipeline" else "data.text"
             said[setting] = (column, "the column with the text")
+        gone = dict.fromkeys(("data.question", "data.answer"), (None, ""))
+        if self.of.rows == "text" and self.starts("data.question"):
+            return said | gone | {"data.form": ("text", "plain text")}
         if self.of.rows not in ("questions", "conversations", "songs"):
             return said
-        gone = dict.fromkeys(("data.question", "data.answer"), (None, ""))
         guessed = ("", "") if self.form or self.of.rows == "conversations" else self.guessed
         question, answer = self.question or guessed[0], self.answer or guessed[1]
         if self.form or self.of.rows == "conversations":
@@ -653,7 +659,7 @@ def starter(source: str) -> Path:
     if source in starters:
         return starters[source]
     hint = f"{did_you_mean(source, starters)}Starter recipes: {listed(starters)}."
-    raise Stop(f"There is no starter recipe and no file `{source}`.", hint)
+    raise Stop(f"`{source}` is neither a starter recipe nor a file.", hint)
 
 
 def minimal_starter(source: str) -> Path:

@@ -116,7 +116,16 @@ def training(recipe: Recipe, place: Place, validates: bool = True) -> EngineConf
         "auto_resume_from_checkpoints": True,
         "output_dir": place.checkpoints_dir,
         **reporting(train.report_to, recipe.name),
+        **_resumed(recipe, place),
     }
+
+
+def _resumed(recipe: Recipe, place: Place) -> EngineConfig:
+    """Where the recipe names a checkpoint to go back to."""
+    if not (named := recipe.settings.get("resume_from")):
+        return {}
+    path = named if named.startswith("/") else f"{place.checkpoints_dir}/{named}"
+    return {"resume_from_checkpoint": path, "auto_resume_from_checkpoints": False}
 
 
 def reporting(tool: str, name: str) -> EngineConfig:

@@ -20,6 +20,8 @@ from runner.data import tokenizers
 from runner.data.row_files import Bad
 from runner.data.rows import Parquet
 from runner.tools.files import read_json, write_json
+from runner.tools.own_words import words
+from runner.trainer.generation import taught
 
 MADE_FROM = "twin.json"
 
@@ -153,11 +155,6 @@ NOT_LEARNED = -100
 Row = tuple[list[int], list[int]]
 
 
-def words(text: str) -> list[str]:
-    """The words of a text in small letters; an apostrophe inside a word is part of it."""
-    return re.findall(r"\w+(?:['’]\w+)*", text.casefold())
-
-
 def in_a_row(text: str, count: int = OWN_WORDS) -> set[tuple[str, ...]]:
     """Every `count` words of a text that follow each other."""
     found = words(text)
@@ -271,8 +268,4 @@ def _asked(rows: Path, tokenizer: Any) -> list[str]:
 def _taught(rows: Path, tokenizer: Any) -> Iterator[str]:
     """All texts of both sides that are learned, or judged by."""
     for side in ("train", "validation"):
-        for row in _rows(rows / f"{side}.parquet"):
-            if "messages" in row:
-                yield from (turn["content"] or "" for turn in row["messages"] if turn["role"] == "assistant")
-            else:
-                yield tokenizer.decode(row["input_ids"], skip_special_tokens=True)
+        yield from taught(_rows(rows / f"{side}.parquet"), tokenizer)

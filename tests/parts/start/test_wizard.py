@@ -148,10 +148,10 @@ def made_lines() -> list[str]:
             "conversations",
             ["", "talks.jsonl", "", "", "machines", "10.0.0.1, 10.0.0.2", "/shared/mine", "NVIDIA-A40", "2, 3"],
         ),
-        ("text", ["text.txt", "", "", "", ""]),
+        ("text", ["", "text.txt", "", "", "", ""]),
         (
             "songs",
-            ["songs.jsonl", "", "", "", "meta-llama/Llama-3.2-1B-Instruct", "cluster", "mine", "", "NVIDIA-L4", ""],
+            ["", "songs.jsonl", "", "", "", "meta-llama/Llama-3.2-1B-Instruct", "cluster", "mine", "", "NVIDIA-L4", ""],
         ),
         ("images", ["pictures", "", "", ""]),
     ],
@@ -196,7 +196,7 @@ def test_a_model_without_room_is_said_and_nothing_is_left(here, capsys, golden_m
         ("--data", "preferences.jsonl", "--question", "question", "--answer", "rejected"),
         ("--what", "songs", "--data", "preferences.jsonl"),
         ("--what", "pipeline", "--preferences", "my.csv"),
-        ("--what", "text", "--data", "text.txt", "--technique", "adapter"),
+        ("--what", "text", "--data", "text.txt", "--technique", "network"),
         ("--what", "songs", "--data", "asked.csv"),
         ("--what", "songs", "--data", "asked.csv", "--instruction-form", "A song like [artist]"),
         ("--data", "someone/rows"),
@@ -277,6 +277,18 @@ SYSTEMS = {
             "machines.nodes": 2,
         },
     ),
+    "an adapter on plain text": (
+        "--what text --data text.txt --technique adapter",
+        {"scenario": "lora", "data.path": "text.txt", "data.form": "text", "data.question": None},
+    ),
+    "all weights on questions": (
+        "--data my.csv --technique all-weights",
+        {"scenario": "full", "data.question": "[Question]", "model.base": "HuggingFaceTB/SmolLM2-360M-Instruct"},
+    ),
+    "last layers on songs": (
+        "--what songs --data songs.jsonl --technique last-layers",
+        {"scenario": "last-layers", "data.songs.lyrics": "Label", "data.question": None},
+    ),
     "images on the hub": (
         "--what images --data uoft-cs/cifar10 --where cluster --namespace mine",
         {"scenario": "image-classification", "data.hub": "uoft-cs/cifar10", "openshift.namespace": "mine"},
@@ -327,8 +339,8 @@ def test_back_leads_out_of_every_question(here, monkeypatch, golden_message):
     """Also out of a file that is of no use for what was said before, and from the machines to the data."""
     monkeypatch.setattr(new, "terminal", lambda: True)
     monkeypatch.setattr("runner.parts.start.drafting.choices", lambda answers: [])
-    said = ["back", "questions", "adapter", "preferences.jsonl", "lonely.csv", "back", "back", "text", "lonely.csv"]
-    said += ["Wards", "Words", *["back"] * 3, "questions", "adapter", "my.csv", "Reply", "back", "Question", "Reply"]
+    said = ["back", "questions", "adapter", "preferences.jsonl", "lonely.csv", "back", "back", "text", "", "lonely.csv"]
+    said += ["Wards", "Words", *["back"] * 4, "questions", "adapter", "my.csv", "Reply", "back", "Question", "Reply"]
     said += ["", "", "cluster", "My Project", *["back"] * 8, "pipeline", "", "questions.jsonl", "my.csv"]
     said += ["preferences.jsonl", "here", "", ""]
     done = CliRunner().invoke(cli, ["new", "made"], input="\n".join([*said, ""]))
@@ -367,7 +379,7 @@ def test_wrong_answers_are_asked_again_with_a_sentence(here, monkeypatch, golden
     said = [
         "musik",
         "questions",
-        "all-weights",
+        "network",
         "adapter",
         "nothing.csv",
         "header.csv",
