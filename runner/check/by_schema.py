@@ -72,7 +72,7 @@ def has(scenario: Any, setting: str) -> bool:
 
 
 def part(scenario: Any, setting: str) -> Schema:
-    """What the scenario's schema says of a setting, dotted; empty where it has none."""
+    """What the scenario's schema says of a setting, dotted; empty if it has none."""
     return _part(scenario, path_of(setting))
 
 
@@ -89,7 +89,7 @@ def settings(scenario: str) -> Iterator[tuple[str, Schema]]:
 
 
 def sentence(scenario: str, path: Path_) -> str:
-    """What the schema says of a setting first, in a sentence without its full stop; empty where it has none."""
+    """What the schema says of a setting first, in a sentence without its full stop; empty if it has none."""
     first: str = _part(scenario, path).get("description", "").strip().partition(". ")[0]
     return first.removesuffix(".")
 
@@ -139,7 +139,7 @@ def read(document: Document) -> Reading:
 
 
 def scenario_problem(document: Document) -> Problem | None:
-    """The Problem with the line that says which schema judges a document; None where there is none."""
+    """The Problem with the line that says which schema judges a document; None if there is none."""
     scenario, known = document.data.get("scenario"), scenarios.names()
     choices = f"Use {listed(known, 'or')}."
     if scenario is None and (near := nearest("scenario", map(str, document.data))) and near != "scenario":
@@ -252,7 +252,7 @@ _SAYS_NOTHING = {
 
 
 def fitting(schema: Mapping[str, Any] | bool) -> Fits:
-    """Tells of a value whether it surely fits the schema; False where it does not, or where this cannot tell."""
+    """Tells of a value whether it surely fits the schema; False if it does not, or where this cannot tell."""
     if isinstance(schema, bool):
         return lambda value: schema and all(_finite(each) for _, each in leaves(value, bool))
     kind = "string" if "enum" in schema or "const" in schema else schema.get("type")

@@ -111,7 +111,7 @@ def standing(path: str) -> int:
 
 
 def _progress(run: RunFolder, recipe: Recipe, command: str) -> tuple[str, str]:
-    """How far a run of the recipe is, and the command that comes next; empty where the run needs none."""
+    """How far a run of the recipe is, and the command that comes next; empty if the run needs none."""
     state = run.state
     if not state or state.recipe != recipe.name:
         return "not yet", command

@@ -150,7 +150,7 @@ def gpu_option(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def card_named(name: str) -> Gpu:
-    """The catalog's card of that label. Raises Stop where it has none."""
+    """The catalog's card of that label. Raises Stop if it has none."""
     if found := catalog.gpu(name):
         return found
     near = catalog.alike(name)

@@ -55,8 +55,8 @@ def prepare(
     `report.json`.
 
     tokenizer_for: where it gives a tokenizer, conversations longer than `sequence_len` tokens are left out.
-    sample_rows: keep at most so many pairs, or songs, drawn by the seed.
-    Raises Stop where too few rows are left to train and validate on.
+    sample_rows: keep at most so many pairs, or songs, drawn by the seed. Raises Stop if too few rows are left to train
+    and validate on.
     """
     kind: Any = SongRows if isinstance(asked, Lyrics) else ChatRows
     report: Report = kind(asked, asked.tokenizer).prepare(out, tokenizer_for, sample_rows)
@@ -134,7 +134,7 @@ class ConversationRows(ItemPreparer[Talk]):
 
     @cached_property
     def besides(self) -> pa.StructType | None:
-        """The type of what turns have besides, of all rows; None where none has anything."""
+        """The type of what turns have besides, of all rows; None if none has anything."""
         types = []
         for batch in self.spool.batches():
             there = set(batch["turns"].flatten().field("besides").to_pylist()) - {""}
@@ -250,7 +250,7 @@ UNKNOWN = {"", "unknown", "none", "null", "nan", "n/a", "na", "-", "?", "various
 
 @dataclass(frozen=True)
 class Song:
-    """A row: its own instruction, who and what it names (None where the row does not say), and the words."""
+    """A row: its own instruction, who and what it names (None if the row does not say), and the words."""
 
     instruction: str
     artist: str | None
@@ -392,7 +392,7 @@ class BottomK:
         self._limit = 2**128
 
     def offer(self, item: Any, key: str, owner: str | None) -> None:
-        """Takes an item, or counts why not. owner: None where it has none; then it counts against nobody."""
+        """Takes an item, or counts why not. owner: None if it has none; then it counts against nobody."""
         rank = int.from_bytes(hashlib.sha256(f"draw\n{self.seed}\n{key}".encode()).digest()[:16], "big")
         if rank in self._held:
             self.duplicates += 1

@@ -35,7 +35,7 @@ class DataSource:
 
     @property
     def content(self) -> str:
-        """The hash of the file or folder; empty where there is none: a dataset is known by its revision."""
+        """The hash of the file or folder; empty if there is none: a dataset is known by its revision."""
         return content_of(self.file) if self.file and self.file.exists() else ""
 
 
@@ -64,7 +64,7 @@ class DataSets:
 
     @property
     def size(self) -> int | None:
-        """Bytes of all files together; None where something is none."""
+        """Bytes of all files together; None if something is none."""
         files = [one.file for one in self.sets]
         return (
             sum(file.stat().st_size for file in files if file)
@@ -147,7 +147,7 @@ class Unreachable(Stop):
 
 
 def hub_rows(source: DataSource, stream: bool) -> Iterator[Numbered]:
-    """Rows as (number from 1, row), as they come where `stream` is set, else kept on disk first. Raises Stop where the
+    """Rows as (number from 1, row), as they come where `stream` is set, else kept on disk first. Raises Stop if the
     dataset cannot be read, Unreachable where that is for the hub's sake."""
     try:
         # A stream asks the hub only when its first row is wanted.

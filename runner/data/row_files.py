@@ -102,12 +102,12 @@ class RowFile:
         raise NotImplementedError
 
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
-        """Every row, or those of a part. Raises Stop where the file is none of its ending."""
+        """Every row, or those of a part. Raises Stop if the file is none of its ending."""
         raise NotImplementedError
 
     def marks(self, file: Path, most: int | None, count: int) -> tuple[list[tuple[int, int]], int] | None:
-        """Where the file can be cut, (place, number of the line or row there), close enough for `count` parts, and where
-        its first `most` rows end; None where it cannot be cut, or read."""
+        """Where the file can be cut, (place, number of the line or row there), close enough for `count` parts, and
+        where its first `most` rows end; None if it cannot be cut, or read."""
         return None
 
 

@@ -105,7 +105,7 @@ def rewrite(document: Document, changes: Iterable[Override], edited: Edit = edit
 
 
 def write(path: Path, text: str) -> None:
-    """Puts another text into a recipe's file, whole or not at all. Raises OSError where that cannot be."""
+    """Puts another text into a recipe's file, whole or not at all. Raises OSError if that cannot be."""
     if not os.access(path, os.W_OK):
         raise PermissionError(13, "it is read-only")
     # What a link points to is changed, and not the link.
@@ -273,7 +273,7 @@ def _with(document: Document, path: Path_, change: Override) -> str:
 _FIGURE = re.compile(r"(?<![\w.`-])\d[\d.,]*(?:e-?\d+)?(?![\w-])(?! (?:bytes|bits)\b)")
 _COMMENT = re.compile(r"[ \t]+#(?:[ \t].*)?$")
 
-# What holds for any value of a setting, in a sentence without its full stop; empty where nobody knows it.
+# What holds for any value of a setting, in a sentence without its full stop; empty if nobody knows it.
 Says = Callable[[Path_], str]
 
 

@@ -35,7 +35,7 @@ def read(file: Path | str, kind: str = "recipe", start: str = START) -> Document
 
 
 def text(file: Path | str, kind: str = "recipe") -> str:
-    """The text of a recipe file, without a byte order mark. Raises Stop where the file is missing or no text."""
+    """The text of a recipe file, without a byte order mark. Raises Stop if the file is missing or no text."""
     name = str(file)
     path = Path(file)
     if path.is_dir():
@@ -70,7 +70,7 @@ def standard_input() -> Document:
 
 
 def _text(name: str, raw: bytes, size: int, kind: str) -> str:
-    """The text of a file's bytes, of which there are `size`. Raises Stop where it is too long or no text."""
+    """The text of a file's bytes, of which there are `size`. Raises Stop if it is too long or no text."""
     if size > MAX_BYTES:
         message = f"This file has {size:,} bytes. A {kind} has at most {MAX_BYTES:,}."
         raise Stop(Problem(name, 0, 0, message, "Check that it is the right file."))
@@ -239,7 +239,7 @@ class Builder:
                     yield self.document.problem_at(place, message, "Keep one of the two lines.")
 
     def _repeated(self, event: Event) -> Any:
-        """What `*name` stands for; None where that is nothing."""
+        """What `*name` stands for; None if that is nothing."""
         name, remedy = event.anchor, "Write the value itself here."
         if name not in self.anchors:
             self._problem(event, f"`*{name}` refers to `&{name}`, which does not exist.", remedy)

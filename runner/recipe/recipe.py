@@ -132,7 +132,7 @@ class Settings(Mapping[str, Any]):
         ]
 
     def plain(self) -> dict[str, Any]:
-        """The section as plain dicts and lists. Raises BrokenSetting where the schema has refused one of its values."""
+        """The section as plain dicts and lists. Raises BrokenSetting if the schema has refused one of its values."""
         return {key: _thaw(value) for key, value in self._values.items()}
 
 
@@ -190,7 +190,7 @@ _SAYS_ROWS = {"text": TEXT, "form": CONVERSATIONS, "question": CONVERSATIONS, "a
 
 
 def rows_of(data: object, schema: Mapping[str, Any]) -> str:
-    """What the rows are that a section `data` names, by what is written there; empty where a scenario has rows of one
+    """What the rows are that a section `data` names, by what is written there; empty if a scenario has rows of one
     kind. schema: the scenario's."""
     known = schema["properties"].get("data", {}).get("properties", {})
     if "x-by-rows" not in known.get("form", {}):
@@ -228,7 +228,7 @@ class Recipe(Sections):
     document: Document
     # With defaults.
     settings: Settings
-    # Facts about its base model; None where there are none.
+    # Facts about its base model; None if there are none.
     model_facts: Model | None
 
     if not TYPE_CHECKING:
@@ -266,7 +266,7 @@ class Recipe(Sections):
 
     @property
     def facts(self) -> Model:
-        """What is known of the base model, for whoever needs it. Raises Stop where nothing is."""
+        """What is known of the base model, for whoever needs it. Raises Stop if nothing is."""
         if self.model_facts is None:
             message = f"The model `{self.model.base}` is unknown."
             raise Stop(self.document.problem(("model", "base"), message, "Name one that `recipe check` accepts."))
@@ -279,13 +279,13 @@ class Recipe(Sections):
 
     @property
     def base_folder(self) -> Path | None:
-        """The base model's folder, which starts from the recipe's own; None where it is a name on the hub."""
+        """The base model's folder, which starts from the recipe's own; None if it is a name on the hub."""
         facts, name = self.model_facts, self.model.base
         return self.folder / name if facts and facts.source == f"{name}/config.json" else None
 
     @property
     def code_from_git(self) -> ImageCodeFromGit | None:
-        """`url` and `commit` of the code that pods clone; None where the recipe names none."""
+        """`url` and `commit` of the code that pods clone; None if the recipe names none."""
         code: ImageCodeFromGit | None = (self.settings.get("image") or {}).get("code_from_git")
         return code
 
@@ -303,8 +303,7 @@ class Recipe(Sections):
         return tuple((home, data) for home, data in homes.items() if isinstance(data, Settings))
 
     def longest_row(self, home: Path_) -> tuple[Path_, int | None]:
-        """The setting that limits rows of the data section or set at `home`, and its tokens; None where it is not
-        set."""
+        """The setting that limits rows of the data section or set at `home`, and its tokens; None if it is not set."""
         owner = str(home[0]) if "data" in home[1:2] else "model"
         section = self.settings.get(owner)
         return (owner, "sequence_len"), section.get("sequence_len") if isinstance(section, Settings) else None
@@ -344,8 +343,8 @@ class Recipe(Sections):
 
     @property
     def demo_questions(self) -> tuple[tuple[str | None, str], ...]:
-        """The questions before and after training: (category, question), the category None where there is none. Empty
-        where recipes of this scenario name no questions."""
+        """The questions before and after training: (category, question), the category None if there is none. Empty if
+        recipes of this scenario name no questions."""
         demo = self.settings.get("demo") or {}
         plain = tuple((None, question) for question in demo.get("questions") or ())
         return plain + tuple(

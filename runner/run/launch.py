@@ -61,7 +61,7 @@ def ahead(stage: Stage, place: Place) -> None:
 
 
 def _require_packages() -> None:
-    """Raises ModuleNotFoundError where the extra `train` is not installed, before a process fails for want of it."""
+    """Raises ModuleNotFoundError if the extra `train` is not installed, before a process fails for want of it."""
     for package in ("torch", "transformers"):
         if find_spec(package) is None:
             raise ModuleNotFoundError(f"No module named {package!r}", name=package)
@@ -122,7 +122,7 @@ def environment(stage: Stage, place: Place) -> dict[str, str]:
 
 
 def device_names(visible: str | None, count: int) -> list[str]:
-    """The names of visible GPUs in CUDA_VISIBLE_DEVICES. visible: its value; None where it is not set, and nvidia-smi's
+    """The names of visible GPUs in CUDA_VISIBLE_DEVICES. visible: its value; None if it is not set, and nvidia-smi's
     numbers count. count: of visible GPUs."""
     return [name.strip() for name in visible.split(",")][:count] if visible is not None else [*map(str, range(count))]
 

@@ -54,8 +54,8 @@ def run(
 ) -> None:
     """Runs the chosen stages on this machine's GPUs, or on its processor where it has none, and reports the results.
 
-    confirm: asks the person whether something long may start; changes: the person's changes of the recipe.
-    Raises Stop where the processor's memory is too small, where anything fails, and where a gate does not open.
+    confirm: asks the person whether something long may start; changes: the person's changes of the recipe. Raises Stop
+    if the processor's memory is too small, where anything fails, and where a gate does not open.
     """
     plan = inference.plan_of(recipe, folder)
     stages = chosen.of(plan)
@@ -179,8 +179,8 @@ def rehearse(
 ) -> None:
     """Rehearses the chosen stages of a recipe in a run folder and reports the results.
 
-    data: a file with rows to use instead of the recipe's sample. changes: the person's changes of the recipe.
-    Raises Stop where anything fails, a gate does not open, or too little is learned (see the scenario's `rehearsal`).
+    data: a file with rows to use instead of the recipe's sample. changes: the person's changes of the recipe. Raises
+    Stop if anything fails, a gate does not open, or too little is learned (see the scenario's `rehearsal`).
     """
     rehearsal, place = scenarios.rehearsal(recipe.scenario), run.place()
     first, made = changed(recipe, rehearsal.before_data(recipe, data))

@@ -48,18 +48,18 @@ def names() -> tuple[str, ...]:
 
 @cache
 def part(scenario: str, name: str) -> ModuleType | None:
-    """The module `name` of a scenario's folder, imported now; None where the folder has none."""
+    """The module `name` of a scenario's folder, imported now; None if the folder has none."""
     module = f"{packages()[scenario]}.{name}"
     return importlib.import_module(module) if find_spec(module) else None
 
 
 def translate(recipe: Recipe, place: Place) -> Plan:
-    """The Plan of a recipe at a place; pure. Raises Stop where `advanced` contradicts the recipe."""
+    """The Plan of a recipe at a place; pure. Raises Stop if `advanced` contradicts the recipe."""
     return cast(Translation, part(recipe.scenario, "translation")).translate(recipe, place)
 
 
 def measurable(recipe: Recipe) -> Mapping[str, Measurable]:
-    """What can be measured of a recipe's stages, by the section with their gates; empty where the scenario does not
+    """What can be measured of a recipe's stages, by the section with their gates; empty if the scenario does not
     say."""
     module = part(recipe.scenario, "translation")
     return cast(Translation, module).measurable(recipe) if hasattr(module, "measurable") else {}
@@ -73,8 +73,8 @@ def rules(scenario: str, look: bool = True) -> tuple[Rule, ...]:
 
 
 def model_facts(scenario: str, settings: Settings) -> Model | None:
-    """The model that a recipe itself describes; None where its scenario names a model. Raises BrokenSetting where the
-    schema refuses what it needs."""
+    """The model that a recipe itself describes; None if its scenario names a model. Raises BrokenSetting if the schema
+    refuses what it needs."""
     module = part(scenario, "architecture")
     return cast(Architecture, module).model_facts(settings) if module else None
 
@@ -98,8 +98,8 @@ def _preparer(data: Mapping[str, Any]) -> ModuleType:
 
 
 def first(stage: Stage) -> dict[str, Iterator[RenderedExample]]:
-    """The rows that a stage trains on or prepares, one by one, as the model will see them, by their purpose; empty
-    where nothing shows them."""
+    """The rows that a stage trains on or prepares, one by one, as the model will see them, by their purpose; empty if
+    nothing shows them."""
     if stage.data:
         shown = getattr(_preparer(stage.data), "first", None)
         return {stage.name: reading(shown)(stage.data)} if shown else {}
@@ -118,7 +118,7 @@ def work(name: str) -> Callable[[Mapping[str, Any], Callable[[str], None]], None
 
 
 def forecasting() -> Forecasting | None:
-    """What tells a recipe's needs before it runs; None where no part does."""
+    """What tells a recipe's needs before it runs; None if no part does."""
     return next((cast("Forecasting", module) for module in parts.modules("forecast")), None)
 
 

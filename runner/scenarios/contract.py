@@ -96,7 +96,7 @@ class Translation(Protocol):
     measurable: Callable[[Recipe], Mapping[str, Measurable]]
 
     def translate(self, recipe: Recipe, place: Place) -> Plan:
-        """The Plan of a recipe at a place; pure. Raises Stop where `advanced` contradicts the recipe."""
+        """The Plan of a recipe at a place; pure. Raises Stop if `advanced` contradicts the recipe."""
         ...
 
 
@@ -109,16 +109,16 @@ class Rules(Protocol):
 
 class Architecture(Protocol):
     def model_facts(self, settings: Settings) -> Model:
-        """The model that a recipe describes. Raises BrokenSetting where the schema refuses what it needs."""
+        """The model that a recipe describes. Raises BrokenSetting if the schema refuses what it needs."""
         ...
 
 
 class Substitutions(Protocol):
-    # What else is in, once the rows are known; the path is the run's. None where nothing follows from the rows.
+    # What else is in, once the rows are known; the path is the run's. None if nothing follows from the rows.
     after_data: Callable[[Recipe, PreparedRows, Path], list[Override]] | None
 
     def before_data(self, recipe: Recipe, file: str | None) -> list[Override]:
-        """What replaces the recipe's data. file: rows to use instead of the recipe's sample. Raises Stop where there is
+        """What replaces the recipe's data. file: rows to use instead of the recipe's sample. Raises Stop if there is
         nothing on this machine to rehearse with."""
         ...
 
@@ -131,7 +131,7 @@ class Substitutions(Protocol):
         ...
 
     def judge(self, plan: Plan, summaries: list[Summary]) -> None:
-        """Raises Stop where too little was learned."""
+        """Raises Stop if too little was learned."""
         ...
 
 
@@ -160,7 +160,7 @@ class Target(Protocol):
         """The files of one stage's job, beside the engine's own. plan: of this stage alone. Pure, as above."""
         ...
 
-    # Where the recipe runs there: the folders of its machines. Raises Stop where the recipe lacks the target's section.
+    # Where the recipe runs there: the folders of its machines. Raises Stop if the recipe lacks the target's section.
     place: Callable[[Recipe], Place]
 
 
@@ -176,7 +176,7 @@ class Forecasting(Protocol):
         ...
 
     def written(self, recipe: Recipe, plan: Plan) -> Mapping[str, int]:
-        """The bytes that a plan writes to each claim, by its name; nothing where there are no formulas for the model."""
+        """The bytes that a plan writes to each claim, by its name; nothing if there are no formulas for the model."""
         ...
 
     def on_processor(self, recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
@@ -184,5 +184,5 @@ class Forecasting(Protocol):
         ...
 
     def predictions(self, recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
-        """What is planned for each stage that trains; nothing where there are no formulas for the model."""
+        """What is planned for each stage that trains; nothing if there are no formulas for the model."""
         ...

@@ -18,7 +18,7 @@ from runner.trainer.records import Summary
 
 @dataclass(frozen=True)
 class ComparedLine:
-    """One line of the table: a stage, what is compared, and the text of each run, empty where it has none."""
+    """One line of the table: a stage, what is compared, and the text of each run, empty if it has none."""
 
     stage: str
     what: str
@@ -132,7 +132,9 @@ def _confused(measured: Measurement) -> Iterator[str]:
 
 def _counted(measured: Measurement) -> Iterator[str]:
     if measured.counts:
-        yield "measured on " + ", ".join(f"{name} {count:,}" for name, count in measured.counts.items())
+        yield "measured on " + ", ".join(
+            f"{count:,} {name.replace('_', ' ')}" for name, count in measured.counts.items()
+        )
 
 
 def _markdown(

@@ -76,7 +76,7 @@ def head(source: TrainedModel, form: str) -> str:
 
 
 def measured(source: TrainedModel) -> Mapping[str, Any]:
-    """What was measured of this very model; nothing where it was of another one."""
+    """What was measured of this very model; nothing if it was of another one."""
     return source.stage.measured if gates.current(source.folder) else {}
 
 
@@ -148,7 +148,7 @@ class Pieces:
 
 
 def pieces(tokenizer: Any) -> Pieces | None:
-    """A tokenizer's template in pieces; None where it cannot be put together again from them."""
+    """A tokenizer's template in pieces; None if it cannot be put together again from them."""
     try:
         return _pieces(tokenizer)
     except (ValueError, TypeError):

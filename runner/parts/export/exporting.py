@@ -78,7 +78,7 @@ def place(source: TrainedModel, form: str, kind: str | None) -> Path:
 
 
 def _require_room(folder: Path, about: Export) -> None:
-    """Raises Stop where a folder holds anything but an earlier export of the same in the same format."""
+    """Raises Stop if a folder holds anything but an earlier export of the same in the same format."""
     if folder.is_dir() and not any(folder.iterdir()):
         return
     known = Export.read(folder)
@@ -92,7 +92,7 @@ Writer = Callable[[Path, Tell], tuple[str, Proof]]
 
 
 def _writer(source: TrainedModel, form: str, kind: str | None) -> Writer:
-    """What writes a format. Raises Stop where it would write what no server can serve."""
+    """What writes a format. Raises Stop if it would write what no server can serve."""
     if form == "adapter":
         return _adapter(source)
     if form == "gguf":
@@ -134,7 +134,7 @@ def _proven_weights(source: TrainedModel, folder: Path, tell: Tell) -> Proof:
 
 @contextmanager
 def _base_at_hand(name: str) -> Iterator[None]:
-    """Raises Stop where a base model cannot be loaded in the block."""
+    """Raises Stop if a base model cannot be loaded in the block."""
     try:
         yield
     except OSError as error:

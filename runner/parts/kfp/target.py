@@ -159,7 +159,7 @@ class _Tasks:
 
     def up_to_a_gate(self, stages: list[Stage], before: Spec | None, base: Spec | None) -> Spec:
         """The tasks up to the first gate, and in a condition all after it. before, base: where the first task finds the
-        previous result, and the model; None where there is none."""
+        previous result, and the model; None if there is none."""
         tasks: Spec = {}
         for number, stage in enumerate(stages):
             part = "train" if stage.trains else "prepare"

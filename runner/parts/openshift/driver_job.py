@@ -61,7 +61,8 @@ def written(plan: Plan) -> str:
 
 
 def read(text: str) -> Plan:
-    """The plan that `written` wrote, or `Plan.as_json` for drivers of earlier releases. Raises ValueError where it is none."""
+    """The plan that `written` wrote, or `Plan.as_json` for drivers of earlier releases. Raises ValueError if it is
+    none."""
     form = json.loads(text)
     texts = form.pop("texts", None)
     for stage in form["stages"] if texts else ():

@@ -25,8 +25,8 @@ class Constants:
 
     slack: what the allocator holds beyond live tensors, as a share of them. context: bytes of the driver, of kernels
     and of cuBLAS. slowness: seconds of a step over those that the formulas say. spread: the fastest and the slowest
-    likely time, as shares of the time, None where too little was measured. source: card, date, versions and count of
-    cells; empty where all of it is assumed.
+    likely time, as shares of the time, None if too little was measured. source: card, date, versions and count of
+    cells; empty if all of it is assumed.
     """
 
     slack: float = 0.04

@@ -276,7 +276,7 @@ def sent(workload: Workload) -> float:
 
 def waiting(workload: Workload, gpu: Gpu, computing: float, gbit_s: float | None = None) -> float:
     """Seconds of a step that GPUs wait for each other: what lasts longer than the computing that hides it. computing:
-    seconds of a step. gbit_s: what the network between machines reaches, None where that is the workload's own."""
+    seconds of a step. gbit_s: what the network between machines reaches, None if that is the workload's own."""
     machines = workload.machines
     messages = sent(workload) / slowest_link(machines, gpu, gbit_s or workload.network.gbit_s) + latency(workload, gpu)
     hidden = LINKS[gpu.link if machines.nodes == 1 else "nvlink"].hidden
@@ -357,7 +357,7 @@ def _step_seconds(workload: Workload, gpu: Gpu, own: float, wait: float) -> floa
 
 
 def estimate(workload: Workload, gpu: Gpu) -> Duration | None:
-    """The time of a run; None where nobody knows how many rows there are."""
+    """The time of a run; None if nobody knows how many rows there are."""
     return _estimate(workload, gpu, constants.constants(gpu.name), spread(workload, gpu))
 
 

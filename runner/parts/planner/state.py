@@ -196,7 +196,7 @@ def gradient(workload: Workload, numbers: parameters.Numbers) -> int:
 
 
 def of_words(workload: Workload, name: str) -> int:
-    """The same of the embedding or the head, by its name; 0 where it is not trained."""
+    """The same of the embedding or the head, by its name; 0 if it is not trained."""
     count = workload.model.vocab_size * workload.model.hidden_size if workload.trains(name) else 0
     return gradient(workload, parameters.Numbers(0, count))
 

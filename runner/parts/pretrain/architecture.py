@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def model_facts(settings: Settings) -> Model:
-    """The model that a recipe describes. Raises BrokenSetting where a size is refused by the schema."""
+    """The model that a recipe describes. Raises BrokenSetting if a size is refused by the schema."""
     shape: sections.Model = settings["model"]
     return Model(
         id=settings.get("name", "model"),

@@ -97,7 +97,7 @@ def clean(corpus: Corpus, folder: Path, where: Cleaning) -> CleaningReport:
     """Writes the kept documents to `folder/text/` (a `text` each) and the dropped ones to `folder/dropped/`, both in
     their order, the same bytes however many tasks have shared them.
 
-    Raises Stop where nothing is left, and where the executor's cluster fails.
+    Raises Stop if nothing is left, and where the executor's cluster fails.
     """
     key = _key(corpus)
     if known := _known(folder, key):

@@ -177,7 +177,7 @@ def packed_files(recipe: Recipe) -> Iterator[Problem]:
 
 
 def _no_blocks(file: Path, length: int) -> str:
-    """What keeps a file from being blocks of this length, by its header alone; empty where nothing does. NumPy itself
+    """What keeps a file from being blocks of this length, by its header alone; empty if nothing does. NumPy itself
     would take longer to load than everything else that a check does."""
     try:
         with file.open("rb") as content:

@@ -44,7 +44,7 @@ def prove(proofs: Mapping[str, Any], tell: Tell) -> None:
 
 
 def before_training(cfg: Any, trainer: Any, settings: Any) -> str:
-    """What is wrong with the rows that are about to be trained; empty where nothing is."""
+    """What is wrong with the rows that are about to be trained; empty if nothing is."""
     from runner.parts.proof import prove as first_step
 
     return first_step.prove(cfg, trainer, settings).complaint

@@ -112,7 +112,7 @@ def _of_text(text: str) -> Iterator[str]:
 def _of_folder(folder: Path) -> Iterator[str]:
     """The same of all logs of a folder together, because one machine's may tell what another's waited for.
 
-    Raises Stop where there is none.
+    Raises Stop if there is none.
     """
     logs = sorted(folder.rglob("*.log"))
     if not logs:

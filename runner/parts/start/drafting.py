@@ -108,7 +108,7 @@ def source(home: str, name: str) -> dict[str, tuple[Any, str]]:
 
 def columns_of(name: str, texts: bool = False) -> list[str]:
     """Of a file, or of a data set on the hub; none of plain text, and of a hub that does not answer. texts: whether a
-    folder is one of texts or images. Raises Stop where they cannot be read."""
+    folder is one of texts or images. Raises Stop if they cannot be read."""
     file = Path(name).expanduser()
     if on_hub(name):
         hub, _, subset = name.partition(":")
@@ -205,8 +205,8 @@ class Answers:
 
     @property
     def guessed(self) -> tuple[str, str]:
-        """Templates for the question and the answer; empty where the columns are not known. Raises Stop where they are
-        none of questions with answers."""
+        """Templates for the question and the answer; empty if the columns are not known. Raises Stop if they are none
+        of questions with answers."""
         if not self.columns and on_hub(self.data):
             return "", ""
         known = {name.lower(): name for name in self.columns}
@@ -241,7 +241,7 @@ class Answers:
         return self.of.rows == "songs" and not re.fullmatch(r"(\[[^\[\]]*\])?", self.question)
 
     def template(self, text: str) -> str:
-        """A template as somebody says it: in brackets, or the name of one column. Raises Stop where a column is not
+        """A template as somebody says it: in brackets, or the name of one column. Raises Stop if a column is not
         there."""
         there = self.columns
         whole = text if "[" in text else f"[{text.strip()}]"
@@ -287,7 +287,7 @@ class Answers:
         return said | gone | {"data.songs": (drawn, "some are drawn" if on_hub(self.data) else "all of them are drawn")}
 
     def _of_stages(self) -> dict[str, tuple[Any, str]]:
-        """The files of a pipeline's later stages. Raises Stop where their columns are others."""
+        """The files of a pipeline's later stages. Raises Stop if their columns are others."""
         said: dict[str, tuple[Any, str]] = {}
         if self.questions:
             own = Answers("questions", data=self.questions)
@@ -462,7 +462,7 @@ def drafted(name: str, answers: Answers, more: Iterable[Override] = ()) -> Draft
 
 
 def first_rows(name: str, answers: Answers, most: int) -> list[RenderedExample]:
-    """The first rows as the model will see them; none of images. Raises Stop where they cannot be read."""
+    """The first rows as the model will see them; none of images. Raises Stop if they cannot be read."""
     return first(_data(name, answers), most)
 
 
@@ -498,7 +498,7 @@ def finished(name: str, answers: Answers, sets: Iterable[Override] = ()) -> Draf
     """The whole recipe: with a batch that fits its GPU and makes enough steps, what else it takes to fit, questions of
     its own data, and what `recipe list` says of it. sets: what somebody sets beside, which wins.
 
-    Raises Stop where it has errors, or has no room on its GPU whatever is changed.
+    Raises Stop if it has errors, or has no room on its GPU whatever is changed.
     """
     sets = list(sets)
     if answers.of.keeps:

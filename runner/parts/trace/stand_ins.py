@@ -383,7 +383,7 @@ def loss(
     """The sigmoid loss over chosen answers, the first half of the rows, and rejected ones (Rafailov et al. 2023, arXiv
     2305.18290). What is only logged is computed too, because it takes memory.
 
-    reference: None where an adapter is switched off instead. output: gives a model's output for `tokens` (rows, length).
+    reference: None if an adapter is switched off instead. output: gives a model's output for `tokens` (rows, length).
     """
     from trl.trainer.utils import entropy_from_logits, selective_log_softmax
 

@@ -135,8 +135,8 @@ def reporting(tool: str, name: str) -> EngineConfig:
 
 
 def special_tokens(recipe: Recipe) -> ChatTemplate | None:
-    """The special tokens around each message: the model's own, unless the recipe names others. None where only the
-    model's tokenizer knows them."""
+    """The special tokens around each message: the model's own, unless the recipe names others. None if only the model's
+    tokenizer knows them."""
     asked = recipe.data.get("chat_template")
     name = asked if asked in ("chatml", None) else recipe.facts.chat_template
     return catalog.chat_template(name) if name else None

@@ -105,7 +105,7 @@ def machines(recipe: Recipe, place: Place) -> Machines:
 
 
 def gib(stated: str | None) -> float | None:
-    """A stated size in GiB; None where none is stated."""
+    """A stated size in GiB; None if none is stated."""
     return units.size(stated) / GIB if stated else None
 
 
@@ -149,7 +149,7 @@ def run_facts(recipe: Recipe, place: Place, section: Section | None = None) -> M
 
 
 def time_limit(recipe: Recipe) -> dict[str, float]:
-    """The recipe's time limit as the training process reads it, in seconds; nothing where there is none."""
+    """The recipe's time limit as the training process reads it, in seconds; nothing if there is none."""
     stated = (recipe.settings.get("limits") or {}).get("time")
     return {"time_limit_seconds": units.seconds(stated)} if stated else {}
 

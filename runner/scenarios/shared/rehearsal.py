@@ -54,7 +54,7 @@ def _value(recipe: Recipe, path: Path_) -> Any:
 
 
 def before_data(recipe: Recipe, file: str | None) -> list[Override]:
-    """What replaces the recipe's data. file: rows to use instead of the recipe's sample. Raises Stop where this machine
+    """What replaces the recipe's data. file: rows to use instead of the recipe's sample. Raises Stop if this machine
     has nothing to rehearse with."""
     return [*data(recipe, file), *split(recipe), *gates(recipe), *kernels(recipe)]
 
@@ -125,7 +125,7 @@ def data(recipe: Recipe, file: str | None) -> list[Override]:
 
 def sample(recipe: Recipe, home: Path_, data: Settings, other: str = "") -> list[Override]:
     """The sample of a data set that is not on this machine, and a share of a large file that is. other: another way to
-    name rows, for the message. Raises Stop where there is neither."""
+    name rows, for the message. Raises Stop if there is neither."""
     name, own = setting(home), data.get("path")
     if own and (not recipe.on_claim(own) or (recipe.folder / own).exists()):
         return _share(recipe, home, data)
@@ -169,7 +169,7 @@ def split(recipe: Recipe) -> list[Override]:
 
 
 def gates(recipe: Recipe) -> Iterator[Override]:
-    """What replaces gates and for what they need. Raises Stop where nothing can."""
+    """What replaces gates and for what they need. Raises Stop if nothing can."""
     for in_rehearsal in parts.hooks("in_rehearsal"):
         yield from in_rehearsal(recipe)
 

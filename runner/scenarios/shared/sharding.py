@@ -107,7 +107,7 @@ NOT_ITS_OWN = ("optimizer", "scheduler")
 
 
 def own_file(recipe: Recipe) -> Document | None:
-    """The person's own file; None where the recipe names none. Raises Stop where it cannot be read."""
+    """The person's own file; None if the recipe names none. Raises Stop if it cannot be read."""
     name = recipe.document.lookup(("sharding", "file"))
     if not name:
         return None

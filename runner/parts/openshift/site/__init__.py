@@ -56,7 +56,7 @@ MANAGED = (
 def render(plans: Sequence[Plan]) -> list[Artifact]:
     """The site of the one namespace that the plans name; of several, a folder each and a kustomization that takes all.
 
-    Raises Stop where two recipes name the same image by two tags.
+    Raises Stop if two recipes name the same image by two tags.
     """
     spaces = _by_namespace(plans)
     if len(spaces) == 1:
@@ -286,7 +286,7 @@ def _aligned(text: str) -> str:
 
 
 def beside_jobs(recipe: Recipe, plan: Plan) -> list[Artifact]:
-    """The instructions for files beside a recipe, and the pod that they need, if any; nothing where there are no such
+    """The instructions for files beside a recipe, and the pod that they need, if any; nothing if there are no such
     files."""
     # Where pods read each file or folder, by its name from the recipe's folder.
     files = {name: data_file(recipe, plan.place, name) or "" for _, name in recipe.local_files()}

@@ -85,10 +85,10 @@ class Card:
 @dataclass(frozen=True)
 class Machine:
     """memory_gib, disk_gib (free at `folder`), shm_gib: GiB. links: how GPUs reach each other, as the driver draws it.
-    cuda: the version that PyTorch was built for, empty without one.
-    cards: those that programs may see; visible: CUDA_VISIBLE_DEVICES, None where it is not set. flash_kernel: where
-    FlashAttention's kernel lies, None where it would come from the hub. ports: looked at; ports_taken: of them.
-    hub: None where it answers, else why not. gated: models asked for, with why they cannot be had.
+    cuda: the version that PyTorch was built for, empty without one. cards: those that programs may see; visible:
+    CUDA_VISIBLE_DEVICES, None if it is not set. flash_kernel: where FlashAttention's kernel lies, None if it would come
+    from the hub. ports: looked at; ports_taken: of them. hub: None if it answers, else why not. gated: models asked
+    for, with why they cannot be had.
     """
 
     python: str
@@ -184,7 +184,7 @@ def _flash_kernel() -> str | None:
 
 
 def _said(*command: str) -> str:
-    """What a command prints; nothing where it is not there or fails."""
+    """What a command prints; nothing if it is not there or fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -193,7 +193,7 @@ def _said(*command: str) -> str:
 
 
 def _free_gib(folder: Path) -> float:
-    """Free space where `folder` is or would be, GiB; 0 where it cannot be told."""
+    """Free space where `folder` is or would be, GiB; 0 if it cannot be told."""
     try:
         return shutil.disk_usage(_existing(folder)).free / 2**30
     except OSError:
@@ -222,7 +222,7 @@ def _token() -> bool:
 
 
 def _refused(name: str) -> str | None:
-    """None where the hub lets this account read the repository; else its reason."""
+    """None if the hub lets this account read the repository; else its reason."""
     try:
         from httpx import HTTPError
         from huggingface_hub import HfApi
@@ -354,7 +354,7 @@ def gpus(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator
 
 
 def _on_processor(recipe: Recipe | None) -> float:
-    """The main memory that `recipe run` needs without a GPU, GiB; 0 where nobody knows the model."""
+    """The main memory that `recipe run` needs without a GPU, GiB; 0 if nobody knows the model."""
     if recipe is None:
         return 0.0
     here = changed(recipe, without_gpu(recipe, "this machine"))[0]

@@ -45,7 +45,7 @@ _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)( ?[A-Za-z]+)\Z")
 
 @dataclass(frozen=True)
 class Tried:
-    """A recipe with another value. memory_bytes: of its largest stage, seconds: of all; None where nobody can tell.
+    """A recipe with another value. memory_bytes: of its largest stage, seconds: of all; None if nobody can tell.
     refused: why it cannot have that value; changed: lines of emitted files that are then others, by file."""
 
     value: Any
@@ -84,7 +84,7 @@ def named(word: str, scenarios: tuple[str, ...]) -> list[str]:
     """The whole names of the settings that a word means: as it is, as the end of a name, or as another tool calls
     it; that of `train` first, which most recipes have.
 
-    Raises Stop where there is none, with those that are near.
+    Raises Stop if there is none, with those that are near.
     """
     known = list(dict.fromkeys(name for one in scenarios for name, _ in by_schema.settings(one)))
     known.sort(key=lambda name: not name.startswith("train"))
@@ -172,7 +172,7 @@ def _within_bounds(value: float, part: Mapping[str, Any]) -> bool:
 
 
 def _tried(recipe: Recipe, setting: str, value: Any, before: Mapping[str, str] | None = None) -> Tried:
-    """before: what is emitted for the recipe as it is; None where that has the value already."""
+    """before: what is emitted for the recipe as it is; None if that has the value already."""
     try:
         wished = Override(setting, None, value, "recipe explain")
         other = recipe if before is None else changed(recipe, [wished])[0]
