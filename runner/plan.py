@@ -21,7 +21,7 @@ PLAN_FILE = "plan.json"
 RUNNER = "runner"
 # Where runs on this machine lie, below the current folder.
 RUNS = "runs"
-# What a claim is asked for with where neither the recipe nor an estimate says how much it must hold.
+# What a claim is asked for with if neither the recipe nor an estimate says how much it must hold.
 USUAL_CLAIM_GIB = 50
 
 # What an engine reads, under its own names for settings.
@@ -42,7 +42,7 @@ class Place:
     scratch_dir: str
     # Whether there are GPUs; without them, processes communicate over gloo, and DDP replaces sharding.
     accelerator: bool = True
-    # Whether stages run in pods, where nothing looks after the run folder between them.
+    # Whether stages run in pods, if nothing looks after the run folder between them.
     on_cluster: bool = False
     # Whether data, and the model if there is one, are ready before training starts, which then needs no network.
     prepared: bool = False
@@ -133,7 +133,7 @@ class Machines:
 
     @property
     def one_gpu(self) -> Machines:
-        """One GPU, where there are any, and the share of its machine that goes with it: what one process needs."""
+        """One GPU, if there are any, and the share of its machine that goes with it: what one process needs."""
         shares = max(1, self.gpus_per_node)
         promised, cpus = self.requested_memory_gib, self.requested_cpus
         return Machines(
@@ -170,7 +170,7 @@ class Evaluation:
     kind: Kind
     # The metrics that its gates need.
     metrics: tuple[str, ...] = ()
-    # Of draws where there are more rows than are measured.
+    # Of draws if there are more rows than are measured.
     seed: int = 0
     # Of lm-eval.
     tasks: tuple[str, ...] = ()
@@ -310,7 +310,7 @@ class Plan:
         return self.place.below(stage.folder)
 
     def stage(self, name: str) -> Stage:
-        """The stage of that name. Raises Stop (exit 2) where there is none."""
+        """The stage of that name. Raises Stop (exit 2) if there is none."""
         stages = {stage.name: stage for stage in self.stages}
         if name in stages:
             return stages[name]

@@ -129,12 +129,12 @@ def cpus(count: int) -> float:
 
 
 def pod_memory_gib(size: float) -> int:
-    """What one pod can have beside the cluster's own, whole GiB; 0 or less where nothing is left."""
+    """What one pod can have beside the cluster's own, whole GiB; 0 or less if nothing is left."""
     return math.floor((memory(size) - PODS_MEMORY) / GIB)
 
 
 def pod_cpus(count: int) -> int:
-    """What one pod can have beside the cluster's own, whole CPUs; 0 or less where nothing is left."""
+    """What one pod can have beside the cluster's own, whole CPUs; 0 or less if nothing is left."""
     return math.floor(cpus(count) - PODS_CPUS)
 
 

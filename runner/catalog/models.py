@@ -300,10 +300,10 @@ class ChatTemplate:
     """The special tokens around each message of a conversation.
 
     axolotl: the name that Axolotl knows it by. turn: one message, with `{role}` and `{content}`, and after `{answer}`
-    that of the answering role, where it is another; end: the token that ends it; assistant: what the answering role is
+    that of the answering role, if it is another; end: the token that ends it; assistant: what the answering role is
     called. tokens: those that the tokenizer must have as one token each. begin: what stands before the first message,
-    where the model's own tokenizer writes that. system: a system prompt, as `{content}`, where it has no turn of its
-    own: it then is in the next question, before its words.
+    where the model's own tokenizer writes that. system: a system prompt, as `{content}`, if it has no turn of its own:
+    it then is in the next question, before its words.
     """
 
     axolotl: str
@@ -431,7 +431,7 @@ def _token(value: Any) -> str:
 
 def _template(kin: str, own: str, words: Mapping[str, Any]) -> str:
     """The catalog's template whose tokens the model's own template writes, its kin's first and else the one with the
-    most; for a model without one its kin's, where its tokenizer has those tokens. Empty if none fits: then its own is
+    most; for a model without one its kin's, if its tokenizer has those tokens. Empty if none fits: then its own is
     used."""
     known = {name: chat_template(name).tokens for name in table("templates")}
     added = {_token(value) for value in (words.get("added_tokens_decoder") or {}).values()}

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @cache
 def schema(scenario: str, rows: str = "") -> Schema:
-    """What a scenario's recipes may say; rows: those whose rows are of this kind alone, where there are several."""
+    """What a scenario's recipes may say; rows: those whose rows are of this kind alone, if there are several."""
     if rows:
         return cast(Schema, scenarios.narrowed(schema(scenario), "rows", rows))
     whole: Schema = json.loads(schema_text(scenario))
@@ -108,7 +108,7 @@ def as_text(document: Document, changes: Iterable[Override]) -> list[Override]:
 
 @dataclass(frozen=True)
 class Reading:
-    """settings: with defaults, and BROKEN where the schema refused a value; problems: what it refused."""
+    """settings: with defaults, and BROKEN if the schema refused a value; problems: what it refused."""
 
     settings: Settings
     problems: list[Problem]

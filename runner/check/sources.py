@@ -85,7 +85,7 @@ def one_form(recipe: Recipe) -> Iterator[Problem]:
 
 
 def said_of(home: Path_, problems: Iterable[Problem]) -> Iterator[Problem]:
-    """Problems with a data set, which they name where it is one of several."""
+    """Problems with a data set, which they name if it is one of several."""
     name = f"`{name_of(home)}`"
     for problem in problems:
         said = isinstance(home[-1], str) or name in problem.message
@@ -112,7 +112,7 @@ def _one_form(recipe: Recipe, home: Path_, data: Settings) -> Iterator[Problem]:
 
 
 def _form(recipe: Recipe, home: Path_, data: Settings, setting: str, said: str, there: list[str]) -> Iterator[Problem]:
-    """The form of data with these columns, told where the recipe leaves it open, and refused where it has none."""
+    """The form of data with these columns, told if the recipe leaves it open, and refused if it has none."""
     stated = conversation_formats.stated(data["form"], data.get("question"), data.get("answer"))
     form = stated or conversation_formats.told(there)
     missing = [column for column in conversation_formats.COLUMNS.get(form, ()) if column not in there] if form else []
@@ -303,7 +303,7 @@ LATER = "The job that prepares the data asks again, before a GPU is held."
 
 def datasets(recipe: Recipe) -> Iterator[Problem]:
     """The hub's data sets exist and have the columns that the recipe names, as the library that will read them says. A
-    note where the hub cannot be asked."""
+    note if the hub cannot be asked."""
     named = [(home, data) for home, data in recipe.data_sets() if data.get("hub")]
     if not named:
         return
@@ -392,7 +392,7 @@ def _shown(file: Path, read: list[tuple[int, Conversation | str]]) -> Iterator[t
 
 
 def _too_long(recipe: Recipe, home: Path_, file: Path, conversations: list[Conversation]) -> Iterator[Problem]:
-    """That rows are longer than `sequence_len`: surely, where they have as many words, and likely, by their letters."""
+    """That rows are longer than `sequence_len`: surely, if they have as many words, and likely, by their letters."""
     where, limit = recipe.longest_row(home)
     if not limit or not conversations:
         return

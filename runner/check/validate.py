@@ -30,7 +30,7 @@ def load(
     """The recipe in a file with the environment's changes and then `changes` on top, the changes that changed
     something, and notes. look: whether the files that it names are looked at.
 
-    Raises Stop with every Problem at once where the file is no valid recipe.
+    Raises Stop with every Problem at once if the file is no valid recipe.
     """
     document = reading.read(file)
     scenario = document.data.get("scenario")
@@ -44,7 +44,7 @@ def load(
 
 
 def valid(document: Document, look: bool = True) -> tuple[Recipe, list[Problem]]:
-    """The Recipe that a document is, and notes. Raises Stop with every Problem at once where it is none."""
+    """The Recipe that a document is, and notes. Raises Stop with every Problem at once if it is none."""
     recipe, problems = judge(document, look)
     errors = errors_of(problems)
     if errors or recipe is None:
@@ -133,7 +133,7 @@ def _said(file: Path | str, stop: Stop) -> list[Problem]:
 
 
 def require_fits(recipe: Recipe, plan: Plan, allowed: Collection[str] = ()) -> list[Problem]:
-    """Notes on stages that may not fit their GPU, before a recipe is sent or rendered; none where that is allowed.
+    """Notes on stages that may not fit their GPU, before a recipe is sent or rendered; none if that is allowed.
 
     Raises Stop if a stage cannot fit, unless that is allowed."""
     problems, gpu = _foreseen(recipe, plan, allowed), recipe.document.problem(("machines", "gpu"), "")

@@ -143,7 +143,7 @@ STYLES: Mapping[str, Mapping[str, Any]] = {
 
 
 def proof_lines(folder: str, whole: bool = False) -> Iterator[Styled]:
-    """What is trained, as the proof in a folder has it, in colour; click takes that out where nobody sees it."""
+    """What is trained, as the proof in a folder has it, in colour; click takes that out if nobody sees it."""
     for line in (line for shown in parts.hooks("shown") for line in shown(folder, whole)):
         words = [(kind, printable(text)) for kind, text in line]
         yield Styled("  " + "".join(click.style(text, **STYLES[kind]) if kind else text for kind, text in words))
@@ -233,7 +233,7 @@ def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None,
     recipe, _ = open_recipe(path, sets, more=changing.from_data_option(data))
     run = folder(recipe.name, "run")
     place = run.place(str(Path(out).resolve()) if out else None)
-    # What is trained is proven where that is asked for, and again before a stage holds a GPU.
+    # What is trained is proven if that is asked for, and again before a stage holds a GPU.
     carry_out({**translate(recipe, place).stages[0].config, "proofs": None}, say)
     say(f"written to {out or place.data_dir}")
     if show:

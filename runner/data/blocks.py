@@ -1,5 +1,5 @@
 """Plain text becomes blocks: documents from a file or the hub become rows of exactly N tokens, streamed to a Parquet
-file, with a validation side where the recipe has one.
+file, with a validation side if the recipe has one.
 
 Every document is tokenised whole, followed by the end-of-text token, and the long line of tokens is cut every N tokens.
 Each token is in at most one block, in its order; only the tokens after the last whole block are dropped. Memory depends
@@ -119,7 +119,7 @@ def prepare(
     tokenizer_for: TokenizerFor | None = None,
     sample_rows: int | None = None,
 ) -> TextReport:
-    """Writes `train.parquet`, `validation.parquet` where there is validation data, and `report.json`.
+    """Writes `train.parquet`, `validation.parquet` if there is validation data, and `report.json`.
 
     tokenizer_for: gives the tokenizer; without one there are no blocks. sample_rows: make at most so many blocks, the
     first ones. Raises Stop if there is no tokenizer, or too little text for one block.

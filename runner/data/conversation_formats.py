@@ -32,7 +32,7 @@ ROLES = {
     "tool": "tool",
 }
 TrainOn = Literal["assistant", "last", "all"]
-# What Axolotl's `message_field_training` names, beside each turn where not all of a role are trained.
+# What Axolotl's `message_field_training` names, beside each turn if not all of a role are trained.
 TRAINING = "training"
 # Stands between the parts of a conversation where it is told from others, and in no text that people write.
 SEPARATOR = "\x1f"
@@ -123,7 +123,7 @@ class Conversations(SplitDataSets):
     tokenizer: Pretrained | None = None
 
     def told(self, conversation: Conversation) -> list[Message]:
-        """A conversation's messages, behind the recipe's system prompt where it has none of its own."""
+        """A conversation's messages, behind the recipe's system prompt if it has none of its own."""
         prompt = self.system_prompt
         own = [Turn("system", prompt.strip())] if prompt and conversation.turns[0].role != "system" else []
         return [turn.message() for turn in (*own, *conversation.turns)]
@@ -135,8 +135,8 @@ class Conversations(SplitDataSets):
 
 @dataclass(frozen=True, kw_only=True)
 class ChatSet(DataSet):
-    """Rows in one form. form: None if the rows tell it. question, answer: where they have that of columns, templates
-    with the columns in brackets."""
+    """Rows in one form. form: None if the rows tell it. question, answer: if they have that of columns, templates with
+    the columns in brackets."""
 
     form: Form | None = "columns"
     question: str | None = None
@@ -231,7 +231,7 @@ def told(columns: Collection[str]) -> Form | None:
 def turns(form: Form, row: Mapping[str, Any]) -> tuple[Turn, ...]:
     """The turns of a row in a form other than columns; the last one answers.
 
-    Raises KeyError with the name of a column that the row lacks, NoText where it is no conversation.
+    Raises KeyError with the name of a column that the row lacks, NoText if it is no conversation.
     """
     said = tuple(_turns(form, row))
     if "user" not in [turn.role for turn in said]:

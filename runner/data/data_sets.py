@@ -116,7 +116,7 @@ class PlainText(DataSets):
         return self if side == "train" else replace(self, sets=self.validation_sets or self.sets)
 
 
-# Where a row stands, behind the word `line`: its number, and of which set where there are several.
+# Where a row stands, behind the word `line`: its number, and of which set if there are several.
 Where = int | str
 
 
@@ -192,7 +192,7 @@ def licence(source: DataSource) -> str:
 
 
 def no_dataset(source: DataSource, error: Exception) -> Stop:
-    """What to say where the hub does not give a dataset."""
+    """What to say if the hub does not give a dataset."""
     reason = reason_of(error)
     kind = Unreachable if reason == UNREACHABLE else Stop
     return kind(

@@ -302,8 +302,8 @@ class PreparedRows(Record):
     """How many rows of whatever kind were prepared, for what follows from that. sampled_from: of how many they are a
     draw, None if all are there. asked: what they were made for, as `asked` has it. lengths: of those to train on, empty
     if nobody has counted; longest: tokens of the longest of all that are kept, 0 if nobody has counted. contents: what
-    they were made from, as `contents` has it. sets: where there are several data sets, the part of the training rows
-    that each has, 0 to 1, by its name."""
+    they were made from, as `contents` has it. sets: if there are several data sets, the part of the training rows that
+    each has, 0 to 1, by its name."""
 
     FILE = "rows.json"
     train_rows: int = 0

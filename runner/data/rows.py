@@ -350,7 +350,7 @@ def columns(file: Path, split: str | None = None) -> list[str]:
 def sample(path: Path, split: str | None = None, columns: Iterable[str] = (), images: bool = False) -> SampledRows:
     """How many rows there are in what the preparers read, and some of them from everywhere in it, in about a second.
     split: of a folder that `datasets` has saved. columns: those that are wanted of a file whose columns can be read
-    alone; all where there are none. images: whether rows are images, which are only counted.
+    alone; all if there are none. images: whether rows are images, which are only counted.
 
     Raises Unreadable if it cannot be read, or where a library for it is not installed.
     """

@@ -58,7 +58,7 @@ def carry_out(work: Mapping[str, Any], tell: Tell) -> None:
 
 
 def rows(work: Mapping[str, Any], tell: Tell) -> None:
-    """Prepares rows of one kind, and before that brings the base model, where that is asked for.
+    """Prepares rows of one kind, and before that brings the base model, if that is asked for.
 
     `out`: where to; `data`: as a preparer reads it; `model`: what to fetch, and where to;
     `twin`: in a rehearsal, what replaces the base model (see `runner.scenarios.shared.twin`).

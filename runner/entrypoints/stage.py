@@ -91,8 +91,8 @@ def require(folder: StageFolder, hashes: bool) -> None:
 
 
 def gate(folder: StageFolder, tell: Tell) -> int:
-    """0 where the gate after the stage is open, 1 where it is closed. Raises Stop if the stage has no result that could
-    be measured."""
+    """0 if the gate after the stage is open, 1 if it is closed. Raises Stop if the stage has no result that could be
+    measured."""
     _require_finished(folder)
     is_open, said = parts.hook("gate_in_pod")(folder, tell)
     leave("\n".join(said))

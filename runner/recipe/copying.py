@@ -161,7 +161,7 @@ def _replace(document: Document, values: dict[Path_, Any]) -> str:
 
 
 def _aligned(rest: str, old_width: int, new_width: int) -> str:
-    """The rest of a line, its comment moved so that it stays in its column where there is room."""
+    """The rest of a line, its comment moved so that it stays in its column if there is room."""
     gap = len(rest) - len(rest.lstrip(" "))
     if rest[gap : gap + 1] != "#":
         return rest

@@ -77,7 +77,7 @@ TYPES = get_type_hints(Model)
 
 
 def find(folder: Path, name: str, revision: str) -> tuple[Model | None, list[Problem]]:
-    """The model `name` from the lock file in `folder`, and what is wrong with its entry; (None, []) where it has none.
+    """The model `name` from the lock file in `folder`, and what is wrong with its entry; (None, []) if it has none.
     revision: the branch, tag or commit that the recipe names."""
     try:
         document = _read(folder / LOCK)

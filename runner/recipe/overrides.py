@@ -191,7 +191,7 @@ def _put(parent: Any, path: tuple[str | int, ...], change: Override) -> None:
 
 
 def without_time_limit(by: str) -> Override:
-    """What lets training take as long as it takes where it is not on the machines that the limit was set for."""
+    """What lets training take as long as it takes if it is not on the machines that the limit was set for."""
     return Override("limits.time", None, None, by, "the limit is for the machines of the full-size run")
 
 

@@ -27,7 +27,7 @@ START = "Start from a copy: `recipe new my-demo --from survival`."
 
 
 def read(file: Path | str, kind: str = "recipe", start: str = START) -> Document:
-    """Reads and parses one recipe file, or another of its kind. start: what to do where nothing of that kind is in it.
+    """Reads and parses one recipe file, or another of its kind. start: what to do if nothing of that kind is in it.
 
     Raises Stop with the Problem for a file that is missing, no text, or no YAML.
     """

@@ -52,7 +52,7 @@ def run(
     changes: Iterable[Override] = (),
     confirm: Callable[[str], bool] = lambda takes: False,
 ) -> None:
-    """Runs the chosen stages on this machine's GPUs, or on its processor where it has none, and reports the results.
+    """Runs the chosen stages on this machine's GPUs, or on its processor if it has none, and reports the results.
 
     confirm: asks the person whether something long may start; changes: the person's changes of the recipe. Raises Stop
     if the processor's memory is too small, where anything fails, and where a gate does not open.
@@ -138,7 +138,7 @@ def gpus_here(recipe: Recipe) -> tuple[list[str], str]:
 
 
 def _on_these(recipe: Recipe, gpus: list[str], tell: Tell) -> list[Override]:
-    """Puts the recipe on the GPUs that are here, or on the processor where none is, and prints what that changes."""
+    """Puts the recipe on the GPUs that are here, or on the processor if none is, and prints what that changes."""
     planned = common.world_size(recipe)
     count = min(planned, len(gpus)) or 1
     numbers = launch.gpus_of(recipe)[:count]

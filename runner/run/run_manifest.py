@@ -57,7 +57,7 @@ class RunManifest(Record):
     revision: str = ""
     # Of the model, as the hub abbreviates it; empty if it is unknown.
     licence: str = ""
-    # Of the repository that the recipe is in, with a `+` where the recipe has changed since; empty if it is in none.
+    # Of the repository that the recipe is in, with a `+` if the recipe has changed since; empty if it is in none.
     commit: str = ""
     # For the run as it goes.
     foreseen: tuple[Prediction, ...] = ()

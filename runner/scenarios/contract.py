@@ -16,11 +16,11 @@ and, where it needs some,
                      of such a function, what shows the rows that it prepares
     architecture.py  Architecture: where the recipe describes its model and names none
 
-Of a part's tables, a module of `preparers` is a Preparer; one of `engines` is run as `python -m MODULE CONFIG`, by torchrun where
-there are several processes; one of `formulas` has `of_stage(recipe, stage, rows, look)`, which gives the planner's Formulas for a
-stage of that engine, or None; one of `measures` has `measure(task, measures)`; one of `asked` has `load(weights)`, which gives a
-function from a file to the share of each answer; one of `targets` is a Target, that of `forecast` a Forecasting, that of `rules`
-Rules for every recipe. `hooks` names functions by their moment:
+Of a part's tables, a module of `preparers` is a Preparer; one of `engines` is run as `python -m MODULE CONFIG`, by
+torchrun if there are several processes; one of `formulas` has `of_stage(recipe, stage, rows, look)`, which gives the
+planner's Formulas for a stage of that engine, or None; one of `measures` has `measure(task, measures)`; one of `asked`
+has `load(weights)`, which gives a function from a file to the share of each answer; one of `targets` is a Target, that
+of `forecast` a Forecasting, that of `rules` Rules for every recipe. `hooks` names functions by their moment:
 
     before_stage(folder, tell, where)      raises Stop where a stage must not start; where: the option that names the cluster
     before_training(cfg, trainer, settings)  in the training process, before the first step: what is wrong, or an empty text
@@ -101,8 +101,8 @@ class Translation(Protocol):
 
 
 class Rules(Protocol):
-    """RULES judge recipes of this scenario alone, after those of `runner/check/` that judge all. Rules that look at files of
-    this machine are in FILE_RULES, where there are any: whoever asks after a job need not have them."""
+    """RULES judge recipes of this scenario alone, after those of `runner/check/` that judge all. Rules that look at
+    files of this machine are in FILE_RULES, if there are any: whoever asks after a job need not have them."""
 
     RULES: tuple[Rule, ...]
 

@@ -230,8 +230,8 @@ class HeldOut:
 
 
 def keep_held_out(dataset: Any, folder: Path) -> None:
-    """Writes rows of a tokenised data set, evenly spaced where it has too many rows or tokens; nothing without such a
-    data set."""
+    """Writes rows of a tokenised data set, evenly spaced if it has too many rows or tokens; nothing without such a data
+    set."""
     file = folder / HELD_OUT
     count = len(dataset) if dataset is not None and hasattr(dataset, "__getitem__") else 0
     if not count or not {"input_ids", "labels"} <= set(dataset[0]):

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 class Demo(BaseModel):
     """Questions before and after training. max_new_tokens: tokens of an answer; categories: by question; turn_end: the
     token that ends an answer, beside end-of-text; chat: whether the model answers, else it continues a text; of_rows:
-    the number of validation rows to take questions from where there are none."""
+    the number of validation rows to take questions from if there are none."""
 
     model_config = ConfigDict(extra="forbid")
 

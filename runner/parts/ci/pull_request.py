@@ -68,7 +68,7 @@ class Request:
         return cls(environment["CI_MERGE_REQUEST_DIFF_BASE_SHA"], notes, notes, "PUT", who)
 
     def comment(self, text: str) -> None:
-        """Writes our comment again, or makes it where there is none; of nothing it makes none. Raises OSError."""
+        """Writes our comment again, or makes it if there is none; of nothing it makes none. Raises OSError."""
         own = next((one["id"] for one in self._all() if (one.get("body") or "").startswith(MARK)), None)
         if own is not None:
             self._ask(self.updating, f"{self.each}/{own}", {"body": text or f"{MARK}\nNo recipe changes any more."})
@@ -98,7 +98,7 @@ class Changed:
 
 
 def changed(base: str, paths: Iterable[str]) -> list[Changed]:
-    """The recipes below these paths that are not what they were at a commit, which is fetched where it is not there.
+    """The recipes below these paths that are not what they were at a commit, which is fetched if it is not there.
 
     Raises Stop if git cannot tell."""
     if _git("cat-file", "-e", f"{base}^{{commit}}", needed=False) is None:

@@ -247,7 +247,7 @@ class Form:
         ).props("options-dense")
 
     async def _typed(self, path: Path_) -> None:
-        """Writes what was typed, as the field's kind of value where it is one; `check` reports where it is not."""
+        """Writes what was typed, as the field's kind of value if it is one; `check` reports if it is not."""
         field, element = self.fields[path]
         text = str(element.value or "")
         if text == _shown(field):

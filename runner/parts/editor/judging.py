@@ -54,7 +54,7 @@ class Opened:
     def save(self, text: str, over: bool = False) -> None:
         """Writes the text. over: also over the changes of another program.
 
-        Raises ChangedElsewhere if another program has changed the file, and Stop where it cannot be written."""
+        Raises ChangedElsewhere if another program has changed the file, and Stop if it cannot be written."""
         now = reading.text(self.path) if self.path.is_file() else None
         if not over and (now is None or _unix(now) != self.known):
             raise ChangedElsewhere(None if now is None else _unix(now))

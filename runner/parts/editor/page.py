@@ -337,7 +337,7 @@ class Page:
     # Typing, and what follows from it.
 
     async def changed(self) -> None:
-        """Judges the text, and again where it has changed meanwhile."""
+        """Judges the text, and again if it has changed meanwhile."""
         self.typed += 1
         if self.judging:
             return

@@ -107,7 +107,7 @@ def shown(folder: StageFolder, measured: Measurement, form: str, judge: bool = T
 
 
 def _rows(measured: Measurement) -> Iterator[tuple[str, str, str]]:
-    """Each metric, before training where that was measured, and after it."""
+    """Each metric, before training if that was measured, and after it."""
     for name in sorted({*measured.metrics, *measured.before}):
         sides = (measured.before, measured.metrics)
         before, after = (gates.shown(side[name]) if name in side else "" for side in sides)

@@ -320,7 +320,7 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
     out = folder.path / MEASURED
     step = checkpoint.name.removeprefix("checkpoint-") if checkpoint else ""
     gated = stage.evaluation.before
-    # What the gated stage before this one has measured, where that still holds.
+    # What the gated stage before this one has measured, if that still holds.
     before = current(folder.other(gated)) if gated is not None else None
     task = Task(
         **asdict(stage.evaluation) | {"rows": str(stage.evaluation.rows or folder.path / HELD_OUT)},
@@ -429,7 +429,7 @@ def closed(folder: StageFolder, consequence: str, where: str = "") -> str:
 
 
 def after_stage(folder: StageFolder, tell: Tell) -> None:
-    """Measures the stage where that is not done for what is there now, and opens or closes its gate.
+    """Measures the stage if that is not done for what is there now, and opens or closes its gate.
 
     Raises Stop if it stays closed.
     """

@@ -120,8 +120,8 @@ def generated(model: Any, tokenizer: Any, prompt: str) -> int:
 
 
 def questions(rows: Sequence[Row], tokenizer: Any, asked: Mapping[str, str], seed: int) -> list[ShortAnswer]:
-    """The rows that end with one short answer; a seeded draw where there are too many. asked: kinds of questions, each
-    by words that are in it."""
+    """The rows that end with one short answer; a seeded draw if there are too many. asked: kinds of questions, each by
+    words that are in it."""
     short = [question for row in rows if (question := _question(row, tokenizer, asked))]
     return short if len(short) <= MOST_ANSWERS else random.Random(seed).sample(short, MOST_ANSWERS)
 

@@ -67,7 +67,7 @@ def parse(text: str) -> Gate:
 
 
 def bounds(metric: str) -> tuple[float, float]:
-    """The lowest and the highest that a metric can be, infinite where nothing bounds it."""
+    """The lowest and the highest that a metric can be, infinite if nothing bounds it."""
     return next((ends for name, ends in _BOUNDS.items() if re.fullmatch(name, metric)), (-math.inf, math.inf))
 
 
@@ -270,7 +270,7 @@ def measured(recipe: Recipe, evaluation: Evaluation, section: str | None) -> tup
 
 
 def in_rehearsal(recipe: Recipe) -> Iterator[Override]:
-    """Every gate with a threshold that a tiny model can meet, on a sample task where the recipe names tasks of the hub.
+    """Every gate with a threshold that a tiny model can meet, on a sample task if the recipe names tasks of the hub.
 
     Raises Stop if it names some and no file that replaces them.
     """

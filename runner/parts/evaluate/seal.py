@@ -31,8 +31,8 @@ def key_file() -> Path:
 
 
 def key(make: bool, namespace: str = "") -> str:
-    """The key, from the environment (a Secret) or this person's file. make: write one where there is none yet; namespace: whose key
-    is asked for, made from this person's.
+    """The key, from the environment (a Secret) or this person's file. make: write one if there is none yet; namespace:
+    whose key is asked for, made from this person's.
 
     Raises Stop if there is none, or the file cannot be read or written."""
     file = key_file()

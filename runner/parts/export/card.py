@@ -205,7 +205,7 @@ def go_template(parts: Pieces) -> str:
     system = f"{_go(parts.system[0])}{{{{ $.System }}}}{_go(parts.system[1])}"
     begin, first = f"{_go(parts.begin)}{{{{ if .System }}}}{system}{{{{ end }}}}", ""
     if parts.within:
-        # The first question is the message after the system prompt, where there is one.
+        # The first question is the message after the system prompt, if there is one.
         first = f"{{{{ if and $.System (eq $i $first) }}}}{system}{{{{ end }}}}"
         begin = (
             '{{ $first := 0 }}{{ range $i, $_ := .Messages }}{{ if and (eq $i 0) (eq .Role "system") }}{{ $first = 1 }}'

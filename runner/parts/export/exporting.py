@@ -49,8 +49,8 @@ def export(source: TrainedModel, form: str, kind: str | None, out: Path | None, 
     """Exports a model and gives the folder with it. form: of FORMATS; kind: of a GGUF file, of `gguf.KINDS`, None for what the weights
     are kept in; out: the folder, by default one in the run.
 
-    Raises Stop before anything is written where it cannot be served or its place is taken, and after it, with nothing left, where
-    it is not proven to be what was trained.
+    Raises Stop before anything is written if it cannot be served or its place is taken, and after it, with nothing
+    left, if it is not proven to be what was trained.
     """
     folder = out or place(source, form, kind)
     about = Export(run=source.run.state.id, stage=source.stage.name, model=source.stage.weights, format=form)
@@ -285,7 +285,8 @@ def _told(tokenizer: Any, chat: bool) -> dict[str, Any]:
 
 
 def _texts(source: TrainedModel) -> tuple[tuple[str, ...], Chat]:
-    """The demo's questions, and how they are asked; where there are none, beginnings of the general text, which is continued."""
+    """The demo's questions, and how they are asked; if there are none, beginnings of the general text, which is
+    continued."""
     if source.questions:
         return source.questions, source.chat
     words = words_of(source.chat)

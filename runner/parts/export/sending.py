@@ -42,8 +42,8 @@ class Pushed(Record):
 
 
 def push(source: TrainedModel, name: str, form: str, kind: str | None, public: bool, tell: Tell) -> str:
-    """Sends an export to the hub, made again where it is not there or not whole, and gives its address. public: whether a new
-    repository can be read by everybody.
+    """Sends an export to the hub, made again if it is not there or not whole, and gives its address. public: whether a
+    new repository can be read by everybody.
 
     The token is that of the environment (`HF_TOKEN`) or of the hub's login, and is kept nowhere. Raises Stop if there
     is none, or the hub refuses.
@@ -93,7 +93,7 @@ def _require_room(api: HfApi, name: str, public: bool) -> None:
 
 
 def _whole(source: TrainedModel, form: str, kind: str | None, tell: Tell) -> Path:
-    """The export of this model, with a card of today; made where there is none, or not all of it is as it was made."""
+    """The export of this model, with a card of today; made if there is none, or not all of it is as it was made."""
     folder = exporting.place(source, form, kind)
     known = Export.read(folder)
     same = known.model and known.model == source.stage.weights and known.run == source.run.state.id

@@ -126,7 +126,7 @@ class TrainedModel:
 
 
 def of(run: RunFolder, stage: str | None = None) -> TrainedModel:
-    """The model of a stage of a run; of the last one that has left a model where none is named.
+    """The model of a stage of a run; of the last one that has left a model if none is named.
 
     Raises Stop if there is none, it is one that tells images apart, or it is no longer what training has left.
     """

@@ -50,7 +50,7 @@ def init_containers(plan: Plan, env: list[Manifest]) -> list[Manifest]:
             # Without a terminal git would otherwise wait for a user's name and password without end.
             "env": [*env, {"name": "GIT_TERMINAL_PROMPT", "value": "0"}],
             "resources": {"requests": resources, "limits": resources},
-            # What git says, where it cannot be done.
+            # What git says, if it cannot be done.
             "terminationMessagePolicy": "FallbackToLogsOnError",
             "securityContext": kubernetes.CLOSED | {"readOnlyRootFilesystem": True},
             "volumeMounts": [{"name": "code", "mountPath": MOUNT}, {"name": "tmp", "mountPath": "/tmp"}],

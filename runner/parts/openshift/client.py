@@ -119,7 +119,7 @@ Query = Sequence[tuple[str, Any]]
 
 
 class Response(Protocol):
-    """An answer of HTTP. data: the whole body, where it was not asked for with `stream`."""
+    """An answer of HTTP. data: the whole body, if it was not asked for with `stream`."""
 
     status: int
     data: bytes
@@ -187,8 +187,8 @@ def connect_in_pod(server: str, keys: Path, namespace: str) -> Cluster:
 
 
 class Cluster:
-    """What the commands ask of a cluster. Every method raises Stop in plain words where the cluster refuses, and
-    TryAgain where it does not answer; `request` alone raises Refused, with the status and the cluster's own words.
+    """What the commands ask of a cluster. Every method raises Stop in plain words if the cluster refuses, and TryAgain
+    if it does not answer; `request` alone raises Refused, with the status and the cluster's own words.
 
     A request is tried again for a while, as kubectl does it: after 429 and 5xx, and after a connection that broke.
 
@@ -221,8 +221,8 @@ class Cluster:
         return datetime.now(UTC) + self.ahead
 
     def person(self) -> str:
-        """Who this user is to the cluster; the kubeconfig's name of the user where it does not answer (before
-        Kubernetes 1.28)."""
+        """Who this user is to the cluster; the kubeconfig's name of the user if it does not answer (before Kubernetes
+        1.28)."""
         api = "authentication.k8s.io/v1"
         review = {"apiVersion": api, "kind": "SelfSubjectReview"}
         try:
@@ -247,7 +247,7 @@ class Cluster:
     def list(
         self, kind: str, namespace: str, labels: Mapping[str, str] | None = None, forgiving: bool = False
     ) -> Manifests:
-        """All objects with these labels; none where the cluster does not know the kind.
+        """All objects with these labels; none if the cluster does not know the kind.
 
         forgiving: none, too, where this user may not see them.
         """
@@ -393,7 +393,7 @@ class Cluster:
                     continue
                 patience = errors.PATIENCE_SECONDS if self.begun else errors.PROMPT_SECONDS
                 passed, wait = time.monotonic() - begun, max(errors.PAUSE_SECONDS, trouble.after)
-                # Where nothing was ever reached, a VPN is off or the address is wrong.
+                # If nothing was ever reached, a VPN is off or the address is wrong.
                 passes = trouble.own or (isinstance(trouble, Lost) and self.answered)
                 if self.hasty or not passes or passed + wait > patience:
                     raise

@@ -85,7 +85,7 @@ def submit_all(cluster: Cluster, plan: Plan, how: Sending) -> Sent | None:
 
 
 def wake(cluster: Cluster, plan: Plan, tell: Tell) -> None:
-    """Starts the driver again after a promotion, with its former options and owner, where it was made from this very
+    """Starts the driver again after a promotion, with its former options and owner, if it was made from this very
     recipe."""
     job = pipeline.driver_of(cluster, plan)
     if job is None or pipeline.walks(job):
@@ -162,7 +162,7 @@ def walk(
     """Sends what comes next and waits for it, until all is done, or the stage of that name, or the gate after it.
     Returns that milestone, None for all. files_key: of the data files on the claim.
 
-    Raises Stop with the reason where it cannot continue: a closed gate, a failed stage, or a refusal of the cluster.
+    Raises Stop with the reason if it cannot continue: a closed gate, a failed stage, or a refusal of the cluster.
     """
     files = Files("", {}, {}, sent=files_key)
     while True:

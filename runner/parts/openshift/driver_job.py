@@ -21,7 +21,7 @@ PIPELINE = "kfp"
 ACCOUNT = "recipe-driver"
 # Where every pod finds the cluster, and the account's key and the cluster's authority.
 SERVER, KEYS = "https://kubernetes.default.svc", "/var/run/secrets/kubernetes.io/serviceaccount"
-# How the driver ends where it has decided to, at a closed gate for example; it is not started again then.
+# How the driver ends if it has decided to, at a closed gate for example; it is not started again then.
 DECIDED = 3
 # New pods after which it is given up; those that a cluster takes off their machines do not count.
 DEATHS = 20

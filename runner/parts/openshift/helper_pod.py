@@ -39,7 +39,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Share:
-    """The files behind a helper. base: where the cluster has them; writes: whether files are sent, and not fetched."""
+    """The files behind a helper. base: if the cluster has them; writes: whether files are sent, and not fetched."""
 
     cluster: Cluster
     base: str
@@ -50,7 +50,7 @@ class Share:
         return "The data files cannot be sent" if self.writes else "The files on the claim cannot be read"
 
     def ask(self, path: str, body: Any = None, **how: Any) -> Response:
-        """One request, a POST where it has a body. Raises TryAgain if the next one may be answered, else Stop."""
+        """One request, a POST if it has a body. Raises TryAgain if the next one may be answered, else Stop."""
         try:
             method = "GET" if body is None else "POST"
             return self.cluster.request(method, f"{self.base}/{quote(path)}", body=body, **how)
@@ -257,7 +257,7 @@ def look_pod(plan: Plan, stage: Stage, contents: str) -> Manifest:
 
 def look(folder: str, expected: str, contents: str, name: str) -> int:
     """Checks whether the image of this process has a recipe's rows, and the GPUs room for them (`python -m
-    runner.entrypoints.embedded`); 1 where not.
+    runner.entrypoints.embedded`); 1 if not.
 
     folder: where the rows should be; expected, contents: the settings and files that they should be made from
     (`runner.data.report`; empty contents: unknown); name: the recipe's.

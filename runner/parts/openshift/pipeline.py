@@ -80,8 +80,8 @@ def milestones(
     claims: Claims | None = None,
     there: Manifests | None = None,
 ) -> list[Milestone]:
-    """Every milestone of a recipe, in order. files_key: of the data files on this machine, where that counts; claims,
-    there: results of `claims_of` and `ours`, where the caller has them."""
+    """Every milestone of a recipe, in order. files_key: of the data files on this machine, if that counts; claims,
+    there: results of `claims_of` and `ours`, if the caller has them."""
     way = []
     there = jobs.ours(cluster, plan) if there is None else there
     for stage in plan.stages:

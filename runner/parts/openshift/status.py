@@ -239,7 +239,7 @@ def _time(line: str) -> datetime | None:
 
 
 def seconds(start: str | None, now: datetime, end: str | None = None) -> float:
-    """Between two times that the cluster names, to now where there is no end; 0 if there is no start."""
+    """Between two times that the cluster names, to now if there is no end; 0 if there is no start."""
     last = datetime.fromisoformat(end) if end else now
     return max(0.0, (last - datetime.fromisoformat(start)).total_seconds()) if start else 0.0
 

@@ -66,7 +66,7 @@ def submit(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sen
     """Sends what comes next of a plan, or the stage of that name. Returns what is then under way, None if nothing is.
     It waits for what needs no GPU, and then sends what comes after it.
 
-    Raises Stop if the cluster refuses anything, and then nothing has been sent, and where it has failed before.
+    Raises Stop if the cluster refuses anything, and then nothing has been sent, and if it has failed before.
     """
     what = step(cluster, plan, stage, how)
     while what and not (how.dry_run or stage is not None or what.of_gate or what.stage.trains):
@@ -382,7 +382,7 @@ def make_room(cluster: Cluster, job: Manifest, tell: Tell, deleted: list[str]) -
 def wait(cluster: Cluster, sent: Sent, tell: Tell) -> None:
     """Waits for a job, so that what comes after it can be sent; tells of its phases, not of its steps.
 
-    Raises Stop if it is taken away, and Failed where it fails.
+    Raises Stop if it is taken away, and Failed if it fails.
     """
     said: list[str] = []
 
@@ -457,7 +457,7 @@ def _default(classes: dict[str, Manifest]) -> str | None:
 
 
 def require_seal_key(cluster: Cluster, namespace: str, dry_run: bool = False) -> bool:
-    """Makes the Secret with the namespace's key where it has none; returns whether it did. An existing one stays, because
+    """Makes the Secret with the namespace's key if it has none; returns whether it did. An existing one stays, because
     measured results are sealed with it: one of an earlier release has the own key of whoever sent first.
 
     Raises Stop if the cluster refuses it.

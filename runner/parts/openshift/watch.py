@@ -34,7 +34,7 @@ class Gone(Stop):
 def follow(cluster: Cluster, sent: Sent, show: Show) -> JobState:
     """Shows a job's state until it ends; returns the last one.
 
-    Raises Gone if the job is taken away, and Failed where it fails.
+    Raises Gone if the job is taken away, and Failed if it fails.
     """
     cluster, missing = cluster.once(), 0
     while True:
@@ -242,7 +242,7 @@ class NotYet(Stop):
 
 
 def pod_of(cluster: Cluster, job: Manifest, node: int) -> Manifest:
-    """The pod of machine `node`, 0 the master. Raises Stop if the job is for fewer, NotYet where it is not there."""
+    """The pod of machine `node`, 0 the master. Raises Stop if the job is for fewer, NotYet if it is not there."""
     meta = job["metadata"]
     if node >= (planned := jobs.machines(job)):
         raise Stop(
@@ -263,7 +263,7 @@ def pod_of(cluster: Cluster, job: Manifest, node: int) -> Manifest:
 
 
 def whole_log(cluster: Cluster, job: Manifest, node: int) -> list[str]:
-    """A machine's log, that of the previous container first where it was restarted."""
+    """A machine's log, that of the previous container first if it was restarted."""
     pod = pod_of(cluster, job, node)
     space, name = job["metadata"]["namespace"], pod["metadata"]["name"]
     lines: list[str] = []
@@ -283,7 +283,7 @@ def _restarts(pod: Manifest) -> int:
 def follow_log(cluster: Cluster, find: Callable[[], Manifest | None], node: int, say: Callable[[str], None]) -> None:
     """Says every new line of a machine's log until its job ends; continues after restarts and lost connections.
 
-    Raises Stop if the cluster refuses, and where there is no such machine: waiting would change neither.
+    Raises Stop if the cluster refuses, and if there is no such machine: waiting would change neither.
     """
     since, silent, restarts = "", False, 0
     while True:

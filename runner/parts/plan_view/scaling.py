@@ -23,7 +23,7 @@ RESTART = 600.0
 BYTES_A_TOKEN = 13
 # Where the time goes. computing: micro batches, optimizer and evaluation; communication: waiting for other GPUs;
 # saving: checkpoints, bytes over the claim's speed; reading: models and rows that all machines read from one claim, and
-# starting; restarts: what failures cost, infinite where none is survived.
+# starting; restarts: what failures cost, infinite if none is survived.
 LIMITS = ("computing", "communication", "saving", "reading", "restarts")
 
 

@@ -107,7 +107,7 @@ def after(recipe: Recipe, run: RunFolder) -> Iterator[str]:
 
 
 def after_plan(plan: Plan, run: RunFolder) -> Iterator[str]:
-    """The same where nobody has the recipe at hand: what was planned is on record."""
+    """The same if nobody has the recipe at hand: what was planned is on record."""
     return _kept(beside(run, plan, RunManifest.read(run.path).foreseen))
 
 
@@ -200,7 +200,7 @@ def _of(runs: list[Observed], gpu: str) -> Constants:
 
 
 def _cell(run: Observed, known: Constants) -> dict[str, Any]:
-    """A run as benchmarks/memory_on_gpu.py would have it. Where nobody looked at memory, slack is what the catalog
+    """A run as benchmarks/memory_on_gpu.py would have it. If nobody looked at memory, slack is what the catalog
     knows."""
     allocated = run.allocated or constants.GIB
     reserved = max(run.reserved, allocated) if run.allocated else round((1 + known.slack) * allocated)

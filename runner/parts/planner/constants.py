@@ -1,4 +1,4 @@
-"""Measured: what benchmarks/memory_on_gpu.py found on a card, instead of what is assumed where nobody has measured.
+"""Measured: what benchmarks/memory_on_gpu.py found on a card, instead of what is assumed if nobody has measured.
 
 Its results files are in the catalog, one a card, and travel in the wheel.
 """

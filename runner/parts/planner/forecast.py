@@ -234,7 +234,7 @@ def _network(plan: Plan) -> Network:
 
 
 def _disk(recipe: Recipe, plan: Plan, stage: Stage) -> dict[str, Any]:
-    """How fast the claim is that a stage writes to, and that machines share it; each has its own where it is none."""
+    """How fast the claim is that a stage writes to, and that machines share it; each has its own if it is none."""
     if (claim := plan.claim_of(plan.place_of(stage).run_dir)) is None:
         return {}
     where = ("openshift", "claims", list(plan.site["claims"]).index(claim), "write_mb_s")

@@ -24,7 +24,7 @@ RANKS = (64, 32, 16, 8)
 
 @dataclass(frozen=True)
 class Lines:
-    """Where a recipe has the settings of a stage. section: the stage's own, `train` where there is one stage."""
+    """Where a recipe has the settings of a stage. section: the stage's own, `train` if there is one stage."""
 
     recipe: Recipe
     section: str

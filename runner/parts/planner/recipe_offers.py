@@ -213,7 +213,7 @@ def _tried(planned: Planned, changes: Changes, look: bool = True) -> Offer | Non
 
 def _settled(planned: Planned, changes: Changes) -> Offer | None:
     """The change with the further changes that it needs, so that all stages fit and the recipe's limits hold. Limits
-    are raised only where nothing else changes, or where a stage does not fit its card; a change that breaks a limit
+    are raised only if nothing else changes, or where a stage does not fit its card; a change that breaks a limit
     otherwise is dropped."""
     roomless = not all(stage.fits for stage in planned.forecasts)
     elsewhere = any(name.startswith("machines.") for name in changes)

@@ -125,7 +125,7 @@ def known(
 
 
 def _prepared(data: Mapping[str, Any], folder: Path | None) -> report.PreparedRows | None:
-    """What lies prepared; None if nothing does, where it was made under other settings, or of what the files held
+    """What lies prepared; None if nothing does, if it was made under other settings, or of what the files held
     before."""
     made = report.PreparedRows.read(folder) if folder else None
     if not made or not made.train_rows or made.asked != report.asked(data):
@@ -238,8 +238,8 @@ def _sampled(there: SampledRows, one: Mapping[str, Any], data: Mapping[str, Any]
             continue  # brackets without end
         taken += bool(read)
         lengths += [tokens + beside for tokens in read]
-    # A row that none can be made of is left out by whoever prepares them; where none is like what was looked for,
-    # nothing is known.
+    # A row that none can be made of is left out by whoever prepares them; if none is like what was looked for, nothing
+    # is known.
     count = round(there.count * taken / len(there.rows)) if taken else there.count
     longest = math.ceil(max(lengths, default=0))
     return Rows(count, None, Lengths.counted(lengths), source, longest, f"the longest of {source}" if longest else "")

@@ -14,8 +14,7 @@ class State:
     """What is held between steps, in bytes on each GPU. gradients: of all trained weights, once they are there.
 
     buffers: communication. gathered: sharded weights that are whole while the model runs: those outside the layers
-    (`root`) and one layer. layer: whole weights of one layer, root: of what is outside; both 0 where nothing is
-    sharded.
+    (`root`) and one layer. layer: whole weights of one layer, root: of what is outside; both 0 if nothing is sharded.
     """
 
     weights: int

@@ -222,7 +222,7 @@ def _more_memory(plan: Plan, gib: int) -> tuple[tuple[str, ...], str]:
 
 # Leaving the loop and the group, and closing what is written.
 LEAVING = 30
-# For a step and an evaluation that are under way, where nobody knows how many rows there are.
+# For a step and an evaluation that are under way, if nobody knows how many rows there are.
 UNKNOWN = 600
 # However much longer than planned either may take.
 TIMES = 2

@@ -18,7 +18,7 @@ from runner.trainer import records
 
 # Axolotl's defaults, read in its schema (0.19.0), for what a config leaves out.
 _OPTIMIZER = "adamw_torch_fused"
-# Where nothing is on a claim: a disk of this machine's own, assumed.
+# If nothing is on a claim: a disk of this machine's own, assumed.
 OWN_DISK_MB_S = 1000.0
 # Imports, tokenising a small set, loading kernels; assumed.
 START_SECONDS = 60.0
@@ -214,7 +214,7 @@ class Workload(Run):
 
     @property
     def batch_tokens(self) -> int | None:
-        """Tokens of a step where it has room for so many, whatever rows they are; None if it counts rows."""
+        """Tokens of a step if it has room for so many, whatever rows they are; None if it counts rows."""
         return self.effective_batch_size * self.sequence_len if self.several else None
 
     @property
@@ -489,8 +489,8 @@ def packed(workload: Workload, rows: int | None) -> float | None:
 
 
 def row_tokens(workload: Workload) -> float:
-    """Tokens that a GPU computes for one row, padding counted where there is some: up to the longest row of its micro
-    batch. The whole length where nobody knows the rows' own."""
+    """Tokens that a GPU computes for one row, padding counted if there is some: up to the longest row of its micro
+    batch. The whole length if nobody knows the rows' own."""
     length = workload.sequence_len
     if workload.packing or not workload.lengths:
         return length

@@ -154,8 +154,8 @@ def prove_config(
 ) -> Proof:
     """Judges what an Axolotl config would train; writes `proof.json` and a log to `folder`.
 
-    model: replaces the config's own for the twin; tokenizer: a folder, where it is not with the base model. show: rows
-    to show. Raises Stop with what is wrong, or where the engine fails.
+    model: replaces the config's own for the twin; tokenizer: a folder, if it is not with the base model. show: rows to
+    show. Raises Stop with what is wrong, or if the engine fails.
     """
     tokenizers.forget_older(config)
     with tempfile.TemporaryDirectory() as scratch:

@@ -79,7 +79,7 @@ def why(path: str, sets: tuple[str, ...], stage: str | None) -> None:
 
 
 def _of_recipe(path: str, sets: tuple[str, ...], stage: str | None) -> Iterable[str]:
-    """What is in the way of a recipe's job on the cluster; of its latest run here where it has none there."""
+    """What is in the way of a recipe's job on the cluster; of its latest run here if it has none there."""
     recipe, _ = open_recipe(path, sets, look=False)
     nowhere: Stop | None = None
     if recipe.settings.get("openshift"):
@@ -124,7 +124,7 @@ def _of_folder(folder: Path) -> Iterator[str]:
 
 
 def _of_run(run: RunFolder) -> Iterator[str]:
-    """What has ended a run of this machine, or of plain ones; how far it came where nothing has."""
+    """What has ended a run of this machine, or of plain ones; how far it came if nothing has."""
     try:
         told = facts.of(run)
     except Stop:

@@ -87,7 +87,7 @@ class StageFacts:
     def curves(self) -> tuple[Curve, ...]:
         made = (Curve(title, unit, tuple(self._series(lines))) for title, unit, lines in CURVES)
         whole = [curve for curve in made if curve.series]
-        # Rows a second say the same as tokens a second where there are tokens.
+        # Rows a second say the same as tokens a second if there are tokens.
         tokens = any(curve.title == "Tokens a second" for curve in whole)
         return tuple(curve for curve in whole if not (tokens and curve.title == "Rows a second"))
 
@@ -297,7 +297,7 @@ def _entries(value: Any, **kinds: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _end(folder: Path) -> str:
-    """The ends of a stage's logs: one here, and one a machine where there are several."""
+    """The ends of a stage's logs: one here, and one a machine if there are several."""
     return "\n".join(end_of(log, MOST_OF_LOG) for log in sorted(folder.glob("train*.log")))
 
 

@@ -99,7 +99,8 @@ def _load_both(before: Chat, after: Chat) -> tuple[LoadedModel, LoadedModel]:
 
 
 def stream(loaded: LoadedModel, question: str, earlier: Earlier = ()) -> Iterator[str]:
-    """A model's answer as it comes: each time all of it so far, the whole of it last. It stops where nobody wants the rest."""
+    """A model's answer as it comes: each time all of it so far, the whole of it last. It stops if nobody wants the
+    rest."""
     from transformers import StoppingCriteriaList
 
     said = _Said(loaded.said)

@@ -86,8 +86,8 @@ def start(
 
 
 def stop(cluster: Cluster, plan: Plan, tell: Tell, mine: Owner, confirm: Confirm) -> None:
-    """Removes the server of a plan, and the runtime of its own where it has one. Raises Stop if it is somebody else's,
-    and `confirm` does not allow it."""
+    """Removes the server of a plan, and the runtime of its own if it has one. Raises Stop if it is somebody else's, and
+    `confirm` does not allow it."""
     named_so = ((SERVICE, kserve.service_name(plan)), (RUNTIME, kserve.own_runtime(plan)))
     there = [one for kind, name in named_so if (one := _ours(cluster, plan, kind, name))]
     # One question is enough for a server and its runtime.
@@ -118,8 +118,8 @@ def objects(cluster: Cluster, plan: Plan, server: Serving, tell: Tell) -> list[M
 
 def _trained_by(cluster: Cluster, plan: Plan, tell: Tell) -> str:
     """The job that has trained the model, by its number on the cluster; empty if that is gone. Raises Stop if it is at
-    work or has failed, and where the gate after it is not open: a server would answer with half a model, or with one
-    that is no good."""
+    work or has failed, and if the gate after it is not open: a server would answer with half a model, or with one that
+    is no good."""
     own = [each for each in pipeline.milestones(cluster, plan) if each.stage.name == plan.stages[-1].name]
     training, *gates = own
     for each in own:
@@ -267,9 +267,9 @@ _NO_RUNTIME = ("RuntimeNotRecognized", "NoSupportingRuntime", "RuntimeDisabled")
 
 @dataclass(frozen=True)
 class ServerState:
-    """A server on the cluster. service: its InferenceService; pods: its own, without those of an earlier one; events: warnings
-    about any of them; workloads: Kueue's of the namespace; log_of: the end of a pod's log, of the time before where it has
-    ended badly and been started again."""
+    """A server on the cluster. service: its InferenceService; pods: its own, without those of an earlier one; events:
+    warnings about any of them; workloads: Kueue's of the namespace; log_of: the end of a pod's log, of the time before
+    if it has ended badly and been started again."""
 
     service: Manifest
     pods: Manifests

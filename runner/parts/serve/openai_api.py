@@ -51,7 +51,7 @@ _KEPT_HERE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_UPDATE_CHECK": "1", "HF_HUB
 
 
 def engine_for(chat: Chat) -> str:
-    """The server that is taken where nobody names one."""
+    """The server that is taken if nobody names one."""
     return "vllm" if find_spec("vllm") and chat.adapter and not refusal(Path(chat.adapter)) else "transformers"
 
 
@@ -375,8 +375,8 @@ def _not_there() -> dict[str, float]:
 
 
 def agreement(served: Served, chat: Chat, folder: StageFolder, before: bool) -> dict[str, float]:
-    """The share of the demo's questions that a model answers, word for word, as it did when the run was trained. Below 1 where
-    another machine, or another precision, rounds otherwise; near 0 where it is another model."""
+    """The share of the demo's questions that a model answers, word for word, as it did when the run was trained. Below
+    1 where another machine, or another precision, rounds otherwise; near 0 if it is another model."""
     known, demo = read_json(folder.path / ANSWERS), read_json(folder.path / DEMO)
     if not known or not demo:
         raise Cannot("the run has no answers to the demo's questions")

@@ -48,7 +48,7 @@ OVERHEAD = int(1.5 * GIB)
 PROCESS, SERVER = 4 * GIB, 6 * GIB
 # Part of a file of weights that is in main memory while it is read; a file of them has 5 GB at the most (transformers).
 READ_AT_ONCE = 5 * 10**9
-# How many GPUs are tried where the recipe names no count.
+# How many GPUs are tried if the recipe names no count.
 COUNTS = (1, 2, 4, 8)
 
 

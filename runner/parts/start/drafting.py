@@ -67,7 +67,7 @@ class DataKind:
 TECHNIQUES = {name: Technique(**facts) for name, facts in TABLES["techniques"].items()}
 KINDS = {name: DataKind(**facts) for name, facts in TABLES["kinds"].items()}
 PLACES = {"here": "", "machines": "nodes", "cluster": "openshift"}
-# Results on plain machines, where nobody names another folder.
+# Results on plain machines, if nobody names another folder.
 SHARED = "/shared/models"
 # Columns that people call so, the likeliest first; those of preferences; what a song is asked for with by default.
 ASKING = ("question", "prompt", "instruction", "input", "query", "ask", "q", "title", "source")
@@ -485,7 +485,7 @@ def choices(answers: Answers) -> list[tuple[catalog.Model, Need]]:
 
 
 def card(answers: Answers, here: str = "") -> str:
-    """The GPU that is proposed: this machine's, else the smallest with room for the model; a middling one where nobody
+    """The GPU that is proposed: this machine's, else the smallest with room for the model; a middling one if nobody
     knows."""
     model = catalog.model(answers.base) if answers.base else None
     told = needs_of(model) if model else {}
@@ -604,7 +604,7 @@ def _power(count: float) -> int:
 
 
 def write(made: Draft, origin: Path) -> list[Path]:
-    """Writes the recipe, and what goes with it, which it gives; nothing at all where it has errors."""
+    """Writes the recipe, and what goes with it, which it gives; nothing at all if it has errors."""
     schema = packaged.schema_file(made.origin.data["scenario"])
     with ExitStack() as undo:
         copied = _copied(made.files.values(), origin.parent, undo) + _lock(made.origin, origin.parent, undo)
@@ -679,8 +679,7 @@ def minimal_starter(source: str) -> Path:
     return Path(best.file)
 
 
-# Lines of a section of data that are about the rows of one source alone, and where nothing else says which rows
-# validate.
+# Lines of a section of data that are about the rows of one source alone, and if nothing else says which rows validate.
 OF_A_SOURCE = ("path", "hub", "sets", "revision", "subset", "split", "test_split", "sample", "mean", "std")
 VALIDATES, SHARE = ("validation_split", "validation_path"), 0.1
 

@@ -15,7 +15,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 def hf_config(workload: Workload) -> Any:
-    """The model's config: a folder's or the hub cache's own where there is one, else built from the catalog."""
+    """The model's config: a folder's or the hub cache's own if there is one, else built from the catalog."""
     from transformers import AutoConfig
 
     model = workload.model

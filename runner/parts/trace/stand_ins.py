@@ -73,8 +73,8 @@ def flash(
 
 
 def _pairs(module: Any, queries: int, keys: int, named: Mapping[str, Any]) -> int:
-    """How many keys all queries of a head read together: half of them all where none reads what comes after it, and of those at
-    most as many as a sliding window holds."""
+    """How many keys all queries of a head read together: half of them all if none reads what comes after it, and of
+    those at most as many as a sliding window holds."""
     causal = named.get("is_causal")
     if not (getattr(module, "is_causal", True) if causal is None else causal) or queries != keys:
         return queries * keys

@@ -28,7 +28,7 @@ PLUGIN = "runner.training.plugin.RecipePlugin"
 LIGER_PARTS = {"rope": "rope", "rms_norm": "rms_norm", "glu": "glu_activation"}
 FLASH = "flash_attention_2"
 CONFIG_FILE = "axolotl.yaml"
-# Questions of validation rows that are asked before and after where the recipe names none.
+# Questions of validation rows that are asked before and after if the recipe names none.
 ASKED_OF_ROWS = 5
 # Axolotl 0.19.0 reports its use to a server by default, and may never end where that cannot be reached.
 UNTRACKED = {"AXOLOTL_DO_NOT_TRACK": "1"}

@@ -143,7 +143,7 @@ def sample(recipe: Recipe, home: Path_, data: Settings, other: str = "") -> list
 
 
 def _share(recipe: Recipe, home: Path_, data: Settings) -> list[Override]:
-    """A draw of a file's rows, where it has far more than a rehearsal needs."""
+    """A draw of a file's rows, if it has far more than a rehearsal needs."""
     file = recipe.folder / data["path"]
     size = file.stat().st_size if file.is_file() else 0
     if size <= LARGE or not (data.knows("sets") or data.knows("share")):

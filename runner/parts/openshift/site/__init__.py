@@ -213,8 +213,8 @@ def _kueue(own: Iterable[Plan]) -> str:
 
 
 def _monitoring(space: str, own: Sequence[Plan]) -> list[str]:
-    """What reads the metrics, and the way through the network policies that OpenShift AI puts around each TrainJob.
-    Where it has none yet, a policy of ours would be the first."""
+    """What reads the metrics, and the way through the network policies that OpenShift AI puts around each TrainJob. If
+    it has none yet, a policy of ours would be the first."""
     ports = dict.fromkeys(sorted(plan.site["metrics_port"] for plan in own))
     lines = "\n".join(f"        - protocol: TCP\n          port: {port}" for port in ports)
     walled = any(kubernetes.version(plan.site) >= trainjob.WALLED_SINCE for plan in own)
@@ -281,7 +281,7 @@ def _word(text: str) -> str:
 
 
 def _aligned(text: str) -> str:
-    """The comments behind what they are about, in one column where there is room."""
+    """The comments behind what they are about, in one column if there is room."""
     return re.sub(r"(?m)^( *[^#\s].*?) +(# .*)$", lambda line: f"{line[1]:<{COMMENT_COLUMN - 1}} {line[2]}", text)
 
 

@@ -59,8 +59,8 @@ PACKAGES = (
 )
 # What torchrun on one machine and the training operator meet on.
 PORTS = (29500, 23456)
-# FlashAttention as transformers takes it where the package is not there: from the hub, or from a folder that
-# LOCAL_KERNELS names for it (the kernels library's own variable).
+# FlashAttention as transformers takes it if the package is not there: from the hub, or from a folder that LOCAL_KERNELS
+# names for it (the kernels library's own variable).
 FLASH_KERNEL = "kernels-community/flash-attn2"
 
 
@@ -138,7 +138,7 @@ def probe(folder: Path, models: tuple[str, ...] = (), ports: tuple[int, ...] = P
 
 
 def labels() -> list[str]:
-    """The labels of this machine's GPUs, as its driver names them; none where it has none."""
+    """The labels of this machine's GPUs, as its driver names them; none if it has none."""
     said = _said("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
     return [catalog.label_of(line.strip()) for line in said.splitlines() if line.strip()]
 
@@ -365,7 +365,7 @@ def _on_processor(recipe: Recipe | None) -> float:
 
 
 def _between(names: list[str], table: str) -> str:
-    """The cells of the driver's table of links between these GPUs; all of the table where it does not name them."""
+    """The cells of the driver's table of links between these GPUs; all of the table if it does not name them."""
     header, *rows = [line.split() for line in table.splitlines() if line.strip().startswith("GPU")] or [[]]
     labels = [f"GPU{name}" for name in names]
     if not set(labels) <= set(header):
@@ -469,7 +469,7 @@ CHECKS = (packages, gpus, memory, disk, ports, hub)
 
 
 def needed_gib(recipe: Recipe | None, plan: Plan | None) -> float:
-    """What the whole run writes, GiB, in the figures of `recipe plan`; 0 where nobody knows the model."""
+    """What the whole run writes, GiB, in the figures of `recipe plan`; 0 if nobody knows the model."""
     if recipe is None or plan is None:
         return 0.0
     try:

@@ -158,7 +158,7 @@ def _others(recipe: Recipe, setting: str, value: Any) -> list[Any]:
     known = [other for other in offered if other != value]
     if isinstance(value, str) and not known:
         known = [f"{value}2"]
-    # Where there is no other to try, there is a name like it, or leaving it out.
+    # If there is no other to try, there is a name like it, or leaving it out.
     return known[:: max(1, len(known) // MOST_TRIED)][:MOST_TRIED] or [None]
 
 
@@ -190,7 +190,7 @@ def _tried(recipe: Recipe, setting: str, value: Any, before: Mapping[str, str] |
 
 def _differing(before: Mapping[str, str] | None, other: Recipe) -> dict[str, tuple[str, ...]] | None:
     """The lines of emitted files that the other recipe has and were not there before, hashes apart. Copies of the
-    recipe count where nothing else differs."""
+    recipe count if nothing else differs."""
     if before is None:
         return None
     after = _emitted(other)

@@ -181,7 +181,7 @@ def add(
 
 def written(file: Path, name: str, revision: str, known_as: str | None = None) -> catalog.Model:
     """Writes a model into a lock file: `name` is a folder (below the lock file's or this one) or a name on the hub.
-    known_as: what recipes call a folder, where that is not its path. Raises Stop if it cannot be."""
+    known_as: what recipes call a folder, if that is not its path. Raises Stop if it cannot be."""
     if (known_as or name) in catalog.model_ids():
         raise Stop(
             f"`{known_as or name}` is in the catalog, which comes first.",
