@@ -34,7 +34,7 @@ MISTAKES = [
     ),
     (
         SURVIVAL,
-        "\ntrain:                                # what is trained, and how",
+        "\ntrain:                                # what to train, and how",
         "",
         "last_layers:",
         "Write `train:` above",
