@@ -385,7 +385,7 @@ def _no_songs(
     read = [row for _, row in numbered if not isinstance(row, row_files.Bad)]
     if read and all(song_of(row, Songs(**asked.plain())) == NO_INSTRUCTION for row in read):
         among = "None of the rows" if len(read) <= FIRST_ROWS else f"None of the first {FIRST_ROWS:,} rows"
-        said = str(read[0][asked.instruction])[:60]
+        said = str(read[0][asked["instruction"]])[:60]
         message = f"{among} of `{file}` asks for a song in the words of `instruction_form`. The first says `{said}`."
         hint = (
             "Change `instruction_form`, or name the column that has these words. Or delete `songs`, and write `question` and "
