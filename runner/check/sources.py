@@ -14,7 +14,7 @@ from typing import Any
 from runner import catalog
 from runner.catalog.models import why_no_hub
 from runner.data import conversation_formats, row_files, rows
-from runner.data.conversation_formats import OWN, ChatSet, Conversation
+from runner.data.conversation_formats import OWN, ChatSet, Conversation, Songs
 from runner.data.lengths import BYTES_A_TOKEN
 from runner.recipe import templates
 from runner.recipe.document import Path_
@@ -344,15 +344,20 @@ def first_rows(recipe: Recipe) -> Iterator[Problem]:
     all."""
     for home, data in recipe.data_sets():
         file = recipe.folder / data["path"] if data.get("path") else None
-        if not file or file.suffix not in ENDINGS or not file.is_file() or not data.knows("question"):
+        songs = data.get("songs")
+        if not file or file.suffix not in ENDINGS or not file.is_file() or not (songs or data.knows("question")):
             continue
         templated = {setting: data.get(setting) for setting in QUESTION_ANSWER}
-        form = conversation_formats.stated(data["form"], **templated)
+        form = conversation_formats.stated(data.get("form") or "auto", **templated)
         source = ChatSet(hub=None, revision=None, subset=None, split=None, path=str(file), form=form, **templated)
         try:
             rows.columns(file)
             # The one more tells whether there are others.
-            read = list(_conversations(source, islice(rows.read(source), FIRST_ROWS + 1)))
+            numbered = islice(rows.read(source), FIRST_ROWS + 1)
+            if songs:
+                yield from _no_songs(recipe, home, songs, file, numbered)
+                continue
+            read = list(_conversations(source, numbered))
         except (row_files.Unreadable, Stop, KeyError):
             # The file cannot be read, or has other columns than are named: other rules say so, with a remedy.
             continue
@@ -369,6 +374,24 @@ def _conversations(source: ChatSet, numbered: Iterable[row_files.Numbered]) -> I
             yield number, row.reason if isinstance(row, row_files.Bad) else told.conversation(OWN, row)
         except NoText as error:
             yield number, str(error)
+
+
+def _no_songs(
+    recipe: Recipe, home: Path_, asked: Settings, file: Path, numbered: Iterable[row_files.Numbered]
+) -> Iterator[Problem]:
+    """That no row is a song whose instruction can be read."""
+    from runner.data.chat import NO_INSTRUCTION, song_of
+
+    read = [row for _, row in numbered if not isinstance(row, row_files.Bad)]
+    if read and all(song_of(row, Songs(**asked.plain())) == NO_INSTRUCTION for row in read):
+        among = "None of the rows" if len(read) <= FIRST_ROWS else f"None of the first {FIRST_ROWS:,} rows"
+        said = str(read[0][asked["instruction"]])[:60]
+        message = f"{among} of `{file}` asks for a song in the words of `instruction_form`. The first says `{said}`."
+        hint = (
+            "Change `instruction_form`, or name the column that has these words. Or delete `songs`, and write `question` and "
+            '`answer` with your columns in brackets, for example `question: "Write a [genre] song like [artist]."`.'
+        )
+        yield recipe.note((*home, "songs", "instruction"), message, hint)
 
 
 def _shown(file: Path, read: list[tuple[int, Conversation | str]]) -> Iterator[tuple[str, str]]:

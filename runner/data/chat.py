@@ -68,7 +68,7 @@ def first(asked: ChatData | Lyrics) -> Iterator[RenderedExample]:
     if isinstance(asked, Lyrics):
         for one in asked.sets:
             for row in rows.good(one, stream=asked.stream):
-                song = _song(row, asked.songs)
+                song = song_of(row, asked.songs)
                 if isinstance(song, Song):
                     yield asked.rendered(_task(song, asked))
         return
@@ -296,7 +296,7 @@ class SongRows(ConversationRows[Lyrics]):
         draw = BottomK(count, lyrics.songs.per_artist, lyrics.seed)
         for index, one in enumerate(lyrics.sets):
             for line, row in report.whole(lyrics, index, rows.read(one, stream=lyrics.stream)):
-                song = _song(row, lyrics.songs)
+                song = song_of(row, lyrics.songs)
                 if isinstance(song, str):
                     report.dropped[song] += 1
                 else:
@@ -319,7 +319,10 @@ def _pattern(form: str) -> re.Pattern[str]:
     return re.compile(rf"\s*{''.join(parts)}\s*\.?\s*\Z", re.IGNORECASE)
 
 
-def _song(row: Mapping[str, Any], songs: Songs) -> Song | str:
+NO_INSTRUCTION = "the instruction does not have the recipe's form"
+
+
+def song_of(row: Mapping[str, Any], songs: Songs) -> Song | str:
     """The row's song, where it can be asked about, or why there is none."""
     for column, said in ((songs.instruction, "instruction"), (songs.lyrics, "words of the song")):
         if column not in row:
@@ -329,7 +332,7 @@ def _song(row: Mapping[str, Any], songs: Songs) -> Song | str:
     instruction, lyrics = row[songs.instruction].strip(), row[songs.lyrics].strip()
     match = _pattern(songs.instruction_form).match(instruction)
     if not match:
-        return "the instruction does not have the recipe's form"
+        return NO_INSTRUCTION
     artist, genre = (_named(match[part]) for part in ("artist", "genre"))
     words = len(lyrics.split())
     if words < songs.min_words:

@@ -157,7 +157,9 @@ def open_for(run: RunFolder, recipe_name: str, fresh: bool, remedy: str = "") ->
     """
     run.path.mkdir(parents=True, exist_ok=True)
     entries = [entry for entry in run.path.iterdir() if entry.name != LOCK]
-    if not run.state and any(entry.name != "data" for entry in entries):
+    # `recipe prepare` leaves the first, and with `--show` the second.
+    prepared = {Path(folder).name for folder in (run.place().data_dir, run.place().scratch_dir)}
+    if not run.state and any(entry.name not in prepared for entry in entries):
         raise Stop(
             f"`{run.path}` contains files that do not belong to a run.",
             remedy or "Name an empty or a new folder with `--out`.",

@@ -729,14 +729,20 @@ def _columns(document: Document, section: Mapping[str, Any], change: Override) -
 
 
 def _song_columns(document: Document, section: Mapping[str, Any], change: Override) -> list[Override]:
-    """The columns of songs, where the new file has two and calls them otherwise."""
+    """The columns of songs, where the new file has two and calls them otherwise. Where it names artist and genre in two
+    columns and asks for nothing, the question is made of them."""
     songs, found = section.get("songs"), _columns(document, section, change)
     named = [songs.get(name, name) for name in ("instruction", "lyrics")] if isinstance(songs, dict) else []
     if len(found) < 2 or set(named) <= set(found):
         return []
-    home = change.setting.rpartition(".")[0] + ".songs"
-    pairs = zip(("instruction", "lyrics"), guess(found), strict=True)
-    return [Override(f"{home}.{name}", None, column, change.by, "its name in the new file") for name, column in pairs]
+    home, known = change.setting.rpartition(".")[0], {name.lower(): name for name in found}
+    asking, answer = guess(found)
+    if {"artist", "genre"} <= set(known) and "instruction" not in known:
+        asked = {"songs": None, "question": SONG.format(**known), "answer": f"[{answer}]"}
+        return [Override(f"{home}.{name}", None, text, change.by, "of the new columns") for name, text in asked.items()]
+    pairs = {"songs.instruction": asking, "songs.lyrics": answer}
+    why = "its name in the new file"
+    return [Override(f"{home}.{name}", None, column, change.by, why) for name, column in pairs.items()]
 
 
 def _stale_templates(document: Document, section: Mapping[str, Any], change: Override) -> tuple[str, ...]:
