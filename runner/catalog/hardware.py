@@ -68,7 +68,7 @@ def gpu_names() -> list[str]:
 
 
 def alike(name: str) -> list[str]:
-    """The labels that somebody may mean who writes `name`; empty if none is near."""
+    """The labels that `name` may mean; empty if none is near."""
     known = gpu_names()
     bare = name.replace(" ", "-").lower()
     near = nearest(name, known)

@@ -39,7 +39,7 @@ _ERRORS = tuple(
         r"^.*\b(?:\w*Error|\w*Exception|TrainingStopped)\b.*$",
     )
 )
-# What a launcher says of a child's end, which is nobody's reason.
+# A launcher's words about the end of a child, which never contain the reason.
 _OF_A_CHILD = "ChildFailedError"
 
 
@@ -118,7 +118,7 @@ class FoundTrouble:
 
 
 class _WordsOrDots(dict[str, str]):
-    """Words for a sentence, for one of which nobody may know."""
+    """Words for a sentence; a missing one is shown as `…`."""
 
     def __missing__(self, key: str) -> str:
         return "" if key in _SPARE else "…"
@@ -152,7 +152,7 @@ def planned(memory: str) -> str:
 
 
 def remedy(name: str) -> str:
-    """What to do about a trouble that somebody knows by its name."""
+    """The remedy of a trouble, by its name."""
     return str(table("troubles")[name]["remedy"])
 
 
@@ -208,8 +208,8 @@ def _of_one_machine(speaking: set[int]) -> range:
 
 
 def late(text: str, world_size: int = 0) -> str:
-    """Who came late to a collective that nobody ended, as a sentence; empty if the logs do not say who waited. text:
-    the log of one machine or, with `world_size` (ranks), of all of them together."""
+    """Which rank came late to a collective that never ended, as a sentence; empty if the logs do not show who waited.
+    text: the log of one machine or, with `world_size` (ranks), of all of them together."""
     found = _WAITED.findall(text)
     if not found:
         return ""

@@ -366,7 +366,7 @@ def _taken(part: Schema, definitions: Schema) -> Iterator[str]:
 
 
 def unknown_to(document: Document, path: Path_, known: Schema, owner: str) -> Problem:
-    """That whoever takes a setting does not know it."""
+    """The problem that the engine does not know a setting."""
     near, reader = nearest(str(path[-1]), known), "Axolotl's own documentation"
     if not owner.startswith("Axolotl"):
         reader = "the documentation of the tool that reads it"

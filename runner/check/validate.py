@@ -183,7 +183,8 @@ def _counted(before: Recipe, after: Recipe) -> Iterator[tuple[str, Any]]:
 
 
 def _named(before: Recipe, after: Recipe) -> Iterator[tuple[str, Any]]:
-    """Of the plain machines and their GPUs the first remain where fewer are wanted; more, only a person can name."""
+    """If fewer plain machines or GPUs are needed, the first ones remain. If more are needed, only a person can name
+    them."""
     if "nodes" not in after.settings or not _counts_agree(before):
         return
     machines: list[Mapping[str, Any]] = after.document.lookup(("nodes", "machines"))

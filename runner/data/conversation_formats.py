@@ -43,7 +43,7 @@ OWN = "tokenizer_default"
 CALLS, REASONING = "tool_calls", "reasoning_content"
 BESIDES = (REASONING, CALLS, "tool_call_id", "name")
 
-# The tasks whose answer is a name or a class, and what they ask; by what whoever measures the answers calls them.
+# The tasks whose answer is a name or a class, and their questions, by the names of their metrics.
 STYLE = ("recognise_style", "In whose style is this song verse?")
 GENRE = ("classify_genre", "Which genre is this song verse?")
 CLASSES = {"style": STYLE, "genre": GENRE}
@@ -110,7 +110,7 @@ def pair(question: str, answer: str) -> tuple[Turn, Turn]:
 
 @dataclass(frozen=True, kw_only=True)
 class Conversations(SplitDataSets):
-    """What becomes of conversations, whatever is in them.
+    """How conversations are prepared, whatever their content.
 
     system_prompt: for those without a system turn of their own. train_on: the turns that are learned. special_tokens:
     those around each message. sequence_len: tokens that a conversation may have; tokenizer: whose tokens those are.
@@ -176,7 +176,7 @@ class ChatSet(DataSet):
                 f"The columns of {self.name} match no form. They are {listed(columns)}.",
                 NO_FORM,
             )
-        # Whatever the form: there is no row, which whoever reads them counts.
+        # In every form: there is no row, and the reader counts that.
         return replace(self, form="messages")
 
 

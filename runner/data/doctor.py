@@ -69,8 +69,8 @@ def sampled(keys: np.ndarray, characters: np.ndarray) -> np.ndarray:
 
 @dataclass
 class Drawn:
-    """The rows of a stream that are looked at, whose length nobody knows before: by their hashes as above, and no more
-    of them in memory than MOST_CHARACTERS have. Equal texts are drawn together. of: rows that have come by."""
+    """The rows of a stream that are looked at, whose length is unknown beforehand: by their hashes as above, and no
+    more of them in memory than MOST_CHARACTERS have. Equal texts are drawn together. of: rows that have come by."""
 
     of: int = 0
     limit: int = 2**64

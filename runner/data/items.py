@@ -47,10 +47,10 @@ Asked = TypeVar("Asked", bound=SplitDataSets)
 
 
 class ItemPreparer(ABC, Generic[Asked]):
-    """How rows of one kind become a training and a validation side; each kind says here what is its own.
+    """How rows of one kind become a training and a validation side. Each kind overrides what differs.
 
-    asked: the data sets. tokenizer: whose tokens are counted. spool: the items, once they are read. report: what became
-    of them.
+    asked: the data sets. tokenizer: whose tokens are counted. spool: the items, once they are read. report: how they
+    were used.
     """
 
     spool: Spool
@@ -97,9 +97,9 @@ class ItemPreparer(ABC, Generic[Asked]):
     def prepare(self, out: Path, tokenizer_for: TokenizerFor | None = None, sample_rows: int | None = None) -> Report:
         """Writes `train.parquet`, `validation.parquet` and `report.json`, unless they are in `out` already.
 
-        tokenizer_for: gives the tokenizer. sample_rows: how many rows a rehearsal draws; then nobody looks through
-        them. Raises Stop if too few rows are left to train and validate on, or `out` holds Parquet files that are
-        somebody's own.
+        tokenizer_for: gives the tokenizer. sample_rows: how many rows a rehearsal draws; then the data doctor does not
+        run. Raises Stop if too few rows are left to train and validate on, or `out` contains Parquet files of another
+        origin.
         """
         asked, report = self.asked, self.report
         # Everything that the result depends on.
@@ -112,7 +112,7 @@ class ItemPreparer(ABC, Generic[Asked]):
                 "Name another folder for prepared data.",
             )
         there = all((out / f"{side}.parquet").is_file() for side in SIDES)
-        # What could not be counted for want of a tokenizer is tried again.
+        # What could not be counted without a tokenizer is tried again.
         if known and known.key == report.key and there and (known.token_lengths or tokenizer_for is None):
             return known
         with folder(out) as place:

@@ -143,5 +143,5 @@ def _packed(lengths: Lengths, limit: float) -> float:
     return _POINTS / (len(left) - left[-1] / limit)
 
 
-# Of rows that nobody has counted.
+# Of rows that were not counted.
 UNKNOWN = Lengths()

@@ -74,7 +74,7 @@ class SampledRows:
 
 
 class Unreadable(Exception):
-    """Why columns cannot be read, or nobody can count the rows, in plain words; hint: what to do about it. severity:
+    """Why columns cannot be read, or rows cannot be counted, in plain words; hint: what to do about it. severity:
     `note` where only a library for it is not installed."""
 
     def __init__(
@@ -97,8 +97,8 @@ class RowFile:
         raise NotImplementedError
 
     def sample(self, file: Path, columns: Iterable[str]) -> SampledRows:
-        """The count and some rows, in about a second however large the file is. columns: that are wanted, where they
-        can be read alone; all if there are none."""
+        """The count and some rows, in about a second however large the file is. columns: the ones to read, if they can
+        be read alone; all if there are none."""
         raise NotImplementedError
 
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
@@ -194,7 +194,7 @@ class JsonLines(RowFile):
             try:
                 rows.append(json.loads(line.removeprefix(codecs.BOM_UTF8)))
             except (ValueError, RecursionError):
-                continue  # whoever prepares the rows names it
+                continue  # preparing the rows names it
         return SampledRows.of_part(count, rows, "lines", read, size)
 
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:

@@ -273,7 +273,7 @@ def _with(document: Document, path: Path_, change: Override) -> str:
 _FIGURE = re.compile(r"(?<![\w.`-])\d[\d.,]*(?:e-?\d+)?(?![\w-])(?! (?:bytes|bits)\b)")
 _COMMENT = re.compile(r"[ \t]+#(?:[ \t].*)?$")
 
-# What holds for any value of a setting, in a sentence without its full stop; empty if nobody knows it.
+# What holds for any value of a setting, in a sentence without its full stop; empty if unknown.
 Says = Callable[[Path_], str]
 
 

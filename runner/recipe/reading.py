@@ -295,7 +295,7 @@ def scalar(text: str) -> Any:
         return _WORDS[text]
     for base, digits in _WHOLE.items():
         if digits.fullmatch(text):
-            # int() refuses more than 4,300 digits; nobody means such a number.
+            # int() refuses more than 4,300 digits, and no setting needs such a number.
             return int(text, base) if len(text) < 100 else math.inf
     return float(text) if _FLOAT.fullmatch(text) else text
 
@@ -330,7 +330,7 @@ def hidden_header(document: Document, line: int) -> Header | None:
 
 
 def behind_a_comment(document: Document, header: Header, instead: str = "") -> Problem:
-    """The Problem with such a line. instead: what becomes of the lines below it."""
+    """The Problem with such a line. instead: what happens to the lines below it."""
     source = document.text.splitlines()[header.line - 1]
     return document.problem_at(
         Span(header.line, source.index("#") + 1, len(source.partition(":")[0]) - source.index("#") + 1),

@@ -102,7 +102,7 @@ class Translation(Protocol):
 
 class Rules(Protocol):
     """RULES judge recipes of this scenario alone, after those of `runner/check/` that judge all. Rules that look at
-    files of this machine are in FILE_RULES, if there are any: whoever asks after a job need not have them."""
+    files of this machine are in FILE_RULES, if there are any: commands about jobs need not have these files."""
 
     RULES: tuple[Rule, ...]
 

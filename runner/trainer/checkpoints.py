@@ -131,7 +131,7 @@ def saved_anyway(args: Any, state: Any, control: Any) -> bool:
 
 
 def choose(cfg: Any, settings: RunSettings, stop: Callable[[str], NoReturn]) -> str:
-    """Sets `cfg.resume_from_checkpoint`, unless the recipe wants none. Returns the checkpoint that the recipe names,
+    """Sets `cfg.resume_from_checkpoint`, unless the recipe has none. Returns the checkpoint that the recipe names,
     which marks the checkpoints that follow it; empty for none.
 
     stop: ends the run with a reason, where a context length cannot continue the one before.

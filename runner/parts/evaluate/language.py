@@ -59,7 +59,7 @@ def load(folder: str, tokenizer: str, base: str, revision: str | None, trust: bo
 
 
 def free() -> None:
-    """Gives back what a model held that nobody names any more."""
+    """Frees the memory of a model that is no longer referenced."""
     import gc
 
     import torch

@@ -65,7 +65,7 @@ def _mac(key: str, text: str) -> str:
 
 
 def _make(file: Path) -> None:
-    """A new key that nobody else may read; one that another process has made meanwhile stays."""
+    """A new key that only this user may read. If another process has just made one, that one is kept."""
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     partial = file.with_name(f".{file.name}.{os.getpid()}")
     with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as written:

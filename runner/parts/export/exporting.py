@@ -73,7 +73,7 @@ def tell_of(source: TrainedModel, folder: Path, made: Export) -> None:
 
 
 def place(source: TrainedModel, form: str, kind: str | None) -> Path:
-    """Where an export lies unless somebody names another folder."""
+    """The default folder of an export."""
     return source.home / (f"{form}-{kind}" if kind else form)
 
 
@@ -195,7 +195,7 @@ def _adapter(source: TrainedModel) -> Writer:
         for name in (trained_model.WEIGHTS, "adapter_config.json", *_WORDS):
             for file in sorted(adapter.folder.glob(name)):
                 shutil.copy2(file, folder / file.name)
-        # Whoever loads it has no folder of this machine.
+        # The machine that loads it does not have this machine's folders.
         facts = read_record(folder / "adapter_config.json")
         named = {"base_model_name_or_path": source.hub_base, "revision": source.run.planned.revision or None}
         write_json(folder / "adapter_config.json", facts | (named if source.hub_base else {}))
@@ -244,8 +244,8 @@ def _gguf(source: TrainedModel, kind: str | None) -> Writer:
 
 @contextmanager
 def _for_converter(source: TrainedModel, tokenizer: Any) -> Iterator[Path]:
-    """The model's folder as the converter wants it: it reads tokenizers of SentencePiece from the base model's own file, which
-    transformers 5 does not write again, and some of its settings neither."""
+    """The model's folder as the converter needs it: it reads tokenizers of SentencePiece from the base model's own
+    file, which transformers 5 does not write again, and some of its settings neither."""
     from transformers.utils import cached_file
 
     name, settings = "tokenizer.model", "tokenizer_config.json"

@@ -113,7 +113,7 @@ class TrainedModel:
 
     @property
     def home(self) -> Path:
-        """Where its exports lie unless somebody names another folder."""
+        """The default folder of its exports."""
         return self.folder.path / EXPORT
 
     @property

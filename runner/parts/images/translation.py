@@ -151,7 +151,7 @@ def classes(recipe: Recipe) -> Iterator[Problem]:
 
 
 def classes_on_the_hub(recipe: Recipe) -> Iterator[Problem]:
-    """A data set that somebody has counted has as many classes as the recipe says."""
+    """If the classes of a data set were counted, the recipe must have the same number."""
     hub, stated = recipe.data.hub, recipe.model.classes
     there = (catalog.dataset(hub) or {}).get("classes") if hub and not recipe.data.path else None
     if there and there != stated:

@@ -173,7 +173,7 @@ def join(hello: Hello, address: str, port: int, patience_s: float, tell: Tell) -
     """
     _wait_for_port(address, port, patience_s, tell)
     heard: queue.Queue[str | Stop | dict[str, str]] = queue.Queue()
-    # In a thread of its own, because a store that does not answer holds whoever asks.
+    # In a thread of its own, because a store that does not answer blocks its caller.
     threading.Thread(target=_talk, args=(hello, address, port, heard), daemon=True).start()
     while True:
         try:

@@ -26,7 +26,7 @@ from runner.parts.openshift.watch import Failed
 from runner.plan import PLAN_FILE, Plan, Stage
 from runner.tools.problem import Stop
 
-# Between two looks, seconds: a pod asks for weeks, and nobody waits for its word.
+# Seconds between two checks: a pod asks for weeks, and nobody waits for the answer.
 PAUSE_SECONDS = 10.0
 
 
@@ -167,7 +167,8 @@ def walk(
     files = Files("", {}, {}, sent=files_key)
     while True:
         try:
-            # The driver sends for whoever has sent it, and a run of Kubeflow Pipelines, which names its stage, for its plan's.
+            # The driver sends in the name of the person who sent it; a run of Kubeflow Pipelines, which names its
+            # stage, in that of its plan.
             driver = None if stage else pipeline.driver_of(cluster, plan)
             owner = Owner.of(driver) if driver else pipeline.owner_of_runs(cluster, plan) if stage else Owner()
             alone = Sending(tell, _nobody, target, files=files, alone=True, owner=owner)

@@ -137,7 +137,7 @@ def _made(manifest: Manifest | None) -> str:
 
 
 def promotion(job: Manifest) -> str:
-    """Who has overruled the gate of this Job, when and why; empty if nobody has."""
+    """Who has overruled the gate of this Job, when and why, or empty."""
     return jobs.annotation(job, PROMOTION)
 
 
@@ -178,7 +178,7 @@ def choose(cluster: Cluster, plan: Plan, way: list[Milestone], name: str | None)
 
 
 def require_well(cluster: Cluster, milestone: Milestone) -> None:
-    """Raises Stop if a stage has failed: a person looks first, and whoever submits again tries again."""
+    """Raises Stop if a stage has failed: a person must look first. Submitting again tries again."""
     if milestone.job and milestone.state == FAILED and not milestone.of_gate:
         why = " ".join(diagnose.why(cluster, look(cluster, milestone.job)))
         raise Stop(

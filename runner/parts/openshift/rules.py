@@ -337,5 +337,5 @@ RULES = (
     *(storage, pods_fit, links_are_used, data_place, deadline, anothers_image, folders, ports),
     *(trackers, mlflow_is_there, stated_twice, secrets_beside_code, placeholder_commit),
 )
-# What whoever renders or sends a recipe is to know of its files, and `check` need not say.
+# Notes about a recipe's files for rendering and sending it, which `check` does not print.
 RENDER_NOTES = (only_here,)

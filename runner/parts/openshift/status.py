@@ -90,7 +90,7 @@ def look(cluster: Cluster, job: Manifest) -> JobState:
             started = max(filter(None, map(_started, pods)), default=None)
             known = progress(first_log(cluster, job, pods, stamped=True), started, cluster.now())
             again = known.again or any(entry.get("restartCount") for pod in pods for entry in _working(pod))
-            # Of a long log without a step in its end nobody knows more than that it is at work.
+            # If the end of a long log has no step, all that is known is that the job is running.
             phase = TRAINING if not known.begins else AGAIN if again else STARTING
         except TryAgain as silence:
             # The machine of one pod may not answer while all else does.
@@ -256,7 +256,7 @@ def _started(pod: Manifest) -> datetime | None:
     return None
 
 
-# How a cluster takes a pod off its machine: the kubelet for want of memory or disk, the scheduler for a pod of higher
+# How a cluster takes a pod off its machine: the kubelet without memory or disk, the scheduler for a pod of higher
 # priority, and the node controller from a machine that is gone.
 TAKEN = ("Evicted", "Preempted", "TaintManagerEviction")
 

@@ -158,7 +158,7 @@ def _holds(milestone: pipeline.Milestone, sent: Sent) -> bool:
     if milestone.state != FAILED:
         # Only what concerns its result counts.
         return milestone.done or milestone.state == pipeline.UNDER_WAY
-    # It may need another machine. What fetches and prepares may have failed for want of a network, and is tried again.
+    # It may need another machine. What fetches and prepares may have failed without a network, and is tried again.
     contents = {jobs.annotation(job, pipeline.CONTENT) for job in (milestone.job, sent.job)}
     return milestone.stage.trains and len(contents) == 1
 

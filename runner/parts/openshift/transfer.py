@@ -34,7 +34,7 @@ MOST = 8 * 2**20
 EVERY_SECONDS = 5.0
 # Large, and of no use away from the cluster.
 LEFT_THERE = ("checkpoints/", "scratch/", "data/", f"{SENT_FILES}/")
-# What became of the rows; these come without them.
+# How the rows were used; these come without them.
 REPORTS = (f"/{REPORT}", f"/{REPORT_FILE}")
 # What a stage is for: where some of it has come, what is not among it is of another run.
 RESULTS = (BEST_MODEL, ADAPTER, BEST_IMAGES, DEMO_OUTPUTS)

@@ -357,7 +357,7 @@ def _step_seconds(workload: Workload, gpu: Gpu, own: float, wait: float) -> floa
 
 
 def estimate(workload: Workload, gpu: Gpu) -> Duration | None:
-    """The time of a run; None if nobody knows how many rows there are."""
+    """The time of a run; None if the number of rows is unknown."""
     return _estimate(workload, gpu, constants.constants(gpu.name), spread(workload, gpu))
 
 

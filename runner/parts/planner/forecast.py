@@ -55,7 +55,7 @@ class Forecast:
 
     @property
     def steps(self) -> int | None:
-        """Steps of the optimizer; None if nobody knows the rows."""
+        """Steps of the optimizer; None if the rows are unknown."""
         return self.formulas.steps
 
     @property
@@ -147,7 +147,7 @@ class Forecast:
 
     @property
     def largest_micro_batch(self) -> int | None:
-        """The most rows at once that the card has room for; 0 if not even one is, None if nobody knows the card."""
+        """The most rows at once that the card has room for; 0 if not even one is, None if the card is unknown."""
         if (room := self.usable) is None:
             return None
 

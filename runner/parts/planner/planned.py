@@ -47,7 +47,7 @@ class ClusterTotals:
 @dataclass(frozen=True)
 class Planned:
     """A recipe, the plan that it makes, and a forecast for each stage that there are formulas for. price: of one GPU
-    hour, as given beside the recipe; rows: as given if nobody can count them."""
+    hour, as given beside the recipe; rows: as given if they cannot be counted."""
 
     recipe: Recipe
     plan: Plan

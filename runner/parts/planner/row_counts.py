@@ -170,8 +170,7 @@ def _of_set(one: Mapping[str, Any], data: Mapping[str, Any], folder: Path | None
 
 
 def _held_out(one: Mapping[str, Any], data: Mapping[str, Any], folder: Path | None) -> int | None:
-    """The rows of a data set that only the validation loss is measured on, or of a split of it; None if nobody
-    knows."""
+    """The rows of a data set that only the validation loss is measured on, or of a split of it; None if unknown."""
     if one.get("path"):
         return _of_set(one, data, folder).training
     return (catalogued(one) or {}).get(f"{one.get('split')}_rows")

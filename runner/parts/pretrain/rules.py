@@ -204,7 +204,7 @@ def cleaning(recipe: Recipe) -> Iterator[Problem]:
         message = f"`executor: {name}` also needs {listed(missing)}."
         hint = "Write them below it, or `executor: local`."
         yield recipe.problem("data.cleaning.executor", message, hint)
-    # What is written, without defaults; one that says what holds anyhow, as `recipe show` prints them, misleads nobody.
+    # What is written, without defaults; one that says what holds anyhow, as `recipe show` prints them, does no harm.
     for setting, value in (recipe.document.lookup(("data", "cleaning")) or {}).items():
         if setting not in ("executor", *NEEDS[name], *KNOWS[name]) and value != IDLE.get(setting):
             message = f"`{setting}` has no effect with `executor: {name}`."

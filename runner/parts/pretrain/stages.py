@@ -138,9 +138,9 @@ class CorpusSet(DataSet):
 class Corpus(DataSets):
     """Documents, and which of them are dropped.
 
-    packed: a folder of blocks to take instead, as somebody has made them. language: of the text, as datatrove names it.
-    min_words, max_words: of a document, counts. validation_share: part of the documents, 0 to 1, that a draw by `seed`
-    keeps for validation. max_lost_share: of them, that may be none.
+    packed: a folder of ready-made blocks to use instead. language: of the text, as datatrove names it. min_words,
+    max_words: of a document, counts. validation_share: part of the documents, 0 to 1, that a draw by `seed` keeps for
+    validation. max_lost_share: of them, that may be none.
     """
 
     sets: tuple[CorpusSet, ...]

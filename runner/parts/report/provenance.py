@@ -56,7 +56,7 @@ def _starter(recipe: Recipe) -> tuple[str, tuple[Differs, ...]]:
                 continue
             other = flat(load(file, look=False)[0].settings.plain())
         except Stop:
-            continue  # somebody has edited it
+            continue  # edited meanwhile
         rows = [(name, values) for name, values in differing([other, own], "") if name not in _OWN]
         if best is None or len(rows) < len(best[1]):
             best = name, rows

@@ -15,7 +15,7 @@ from runner.run.stage_folder import StageFolder
 from runner.tools.process import HOST, free_port
 from runner.trainer.generation import CannotLoad, Chat, Earlier, LoadedModel, load
 
-# Seconds until an answer that nobody wants any more has ended.
+# Seconds until a cancelled answer has ended.
 PATIENCE_SECONDS = 30
 # A question and what each side has said to it.
 Turn = tuple[str, tuple[str, ...]]
@@ -71,7 +71,7 @@ class Pictures:
 
 
 def sides(recipe: Recipe, folder: StageFolder) -> Models | Pictures:
-    """Who answers of a stage, loaded. Raises Stop if nobody can."""
+    """The loaded models of a stage that answer. Raises Stop if there is none."""
     if classes := ask.of_pictures(folder):
         return Pictures(classes)
     before, after = ask.models(recipe, folder)
@@ -99,8 +99,8 @@ def _load_both(before: Chat, after: Chat) -> tuple[LoadedModel, LoadedModel]:
 
 
 def stream(loaded: LoadedModel, question: str, earlier: Earlier = ()) -> Iterator[str]:
-    """A model's answer as it comes: each time all of it so far, the whole of it last. It stops if nobody wants the
-    rest."""
+    """A model's answer while it is generated: each time all of it so far, and the complete answer last. It stops when
+    it is cancelled."""
     from transformers import StoppingCriteriaList
 
     said = _Said(loaded.said)
@@ -127,7 +127,7 @@ def stream(loaded: LoadedModel, question: str, earlier: Earlier = ()) -> Iterato
 
 
 class _Said:
-    """A streamer as transformers wants one, which keeps all tokens, because words of a part are not those of the whole."""
+    """A streamer for transformers, which keeps all tokens, because words of a part are not those of the whole."""
 
     def __init__(self, words: Callable[[list[int]], str]) -> None:
         self.words = words
@@ -144,7 +144,7 @@ class _Said:
         self.texts.put(self.words(self.tokens).rstrip("\ufffd"))
 
     def end(self) -> None:
-        """The whole answer comes from whoever asked."""
+        """The caller gives the complete answer."""
 
 
 def show_page(

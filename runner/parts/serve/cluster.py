@@ -86,8 +86,8 @@ def start(
 
 
 def stop(cluster: Cluster, plan: Plan, tell: Tell, mine: Owner, confirm: Confirm) -> None:
-    """Removes the server of a plan, and the runtime of its own if it has one. Raises Stop if it is somebody else's, and
-    `confirm` does not allow it."""
+    """Removes the server of a plan, and the runtime of its own if it has one. Raises Stop if it belongs to another
+    person, and `confirm` does not allow it."""
     named_so = ((SERVICE, kserve.service_name(plan)), (RUNTIME, kserve.own_runtime(plan)))
     there = [one for kind, name in named_so if (one := _ours(cluster, plan, kind, name))]
     # One question is enough for a server and its runtime.
@@ -173,7 +173,7 @@ def send(cluster: Cluster, manifests: list[Manifest], tell: Tell, mine: Owner, c
         ask({"kind": SERVICE, **there}, mine, confirm, replaces=True)
     with accounted(lambda _: f"{named(service)} was not sent" + ("; the old one continues." if there else ".")):
         for manifest in map(mine.signed, manifests):
-            # One that somebody else has sent since is theirs.
+            # One that another person has sent since belongs to them.
             if there or manifest["kind"] != SERVICE:
                 cluster.apply(manifest)
             elif not cluster.create(manifest):
@@ -233,7 +233,7 @@ def look(cluster: Cluster, service: Manifest) -> ServerState:
     workloads = cluster.list("Workload", space, forgiving=True)
 
     def deployed(event: Manifest) -> bool:
-        # The Deployment and its ReplicaSets are nobody's to read, and say alone why there is no pod.
+        # People may not read the Deployment and its ReplicaSets, but only they explain why there is no pod.
         of = event["involvedObject"]
         return of.get("kind") in DEPLOYED and of.get("name", "").startswith(f"{name}-predictor")
 

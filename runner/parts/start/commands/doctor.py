@@ -354,7 +354,7 @@ def gpus(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator
 
 
 def _on_processor(recipe: Recipe | None) -> float:
-    """The main memory that `recipe run` needs without a GPU, GiB; 0 if nobody knows the model."""
+    """The main memory that `recipe run` needs without a GPU, GiB; 0 if the model is unknown."""
     if recipe is None:
         return 0.0
     here = changed(recipe, without_gpu(recipe, "this machine"))[0]
@@ -469,7 +469,7 @@ CHECKS = (packages, gpus, memory, disk, ports, hub)
 
 
 def needed_gib(recipe: Recipe | None, plan: Plan | None) -> float:
-    """What the whole run writes, GiB, in the figures of `recipe plan`; 0 if nobody knows the model."""
+    """What the whole run writes, GiB, in the figures of `recipe plan`; 0 if the model is unknown."""
     if recipe is None or plan is None:
         return 0.0
     try:

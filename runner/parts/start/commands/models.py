@@ -163,7 +163,7 @@ def add(
     document = read(recipe) if recipe else None
     file = Path(recipe).parent / lock.LOCK if recipe else Path(out or lock.LOCK)
     if document and name.startswith("/") and not Path(name).is_dir():
-        made, problems = judge(document)  # nobody knows its model yet, which is an error too
+        made, problems = judge(document)  # its model is unknown yet, which is also an error
         if made is None:
             raise Stop(errors_of(problems))
         with parts.hook("model_on_claim")(made, name, say) as folder:
