@@ -335,7 +335,7 @@ class ChatTemplate:
 
     @property
     def reply(self) -> str:
-        """What stands before an answer."""
+        """The text before an answer."""
         before = self.turn_of("assistant").partition("{content}")[0]
         return before.replace("{role}", self.assistant).rstrip(" ")
 

@@ -196,7 +196,7 @@ def advised_precision(recipe: Recipe) -> str:
 
 
 def precisions(recipe: Recipe) -> dict[str, str]:
-    """The precision that each section states, by the section's name: the model's, and a stage's own in its place."""
+    """The precision that each section states, by the section's name: the model's, or a stage's own."""
     sections = {name: one for name, one in recipe.settings.items() if isinstance(one, Settings)}
     return {name: str(one["precision"]) for name, one in sections.items() if one.get("precision")}
 

@@ -86,7 +86,7 @@ def _model_facts(document: Document, settings: Settings) -> catalog.Model | None
         if name in catalog.model_ids():
             return catalog.model(name)
         locked, problems = lock.find(folder, name, revision)
-        # A broken lock is said by a rule, and not gone around.
+        # A rule reports a broken lock file; it is not ignored.
         return locked or (None if problems else catalog.model(name, folder) or catalog.cached_model(name, revision))
     except (BrokenSetting, KeyError, AttributeError):
         return None

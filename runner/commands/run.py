@@ -50,7 +50,7 @@ def training_options(default_folder: str, *own: Decorator) -> Decorator:
 
 
 def run_folder_from(out: str | None) -> str | None:
-    """The run folder that the person names: `--out`, else OUTPUT_DIR from the environment, which is said aloud."""
+    """The run folder that the person names: `--out`, else OUTPUT_DIR from the environment, which is printed."""
     named = os.environ.get("OUTPUT_DIR")
     if not out and named:
         say(f"run folder: {named}  (OUTPUT_DIR={named})")

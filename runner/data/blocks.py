@@ -121,7 +121,7 @@ def prepare(
 ) -> TextReport:
     """Writes `train.parquet`, `validation.parquet` if there is validation data, and `report.json`.
 
-    tokenizer_for: gives the tokenizer; without one there are no blocks. sample_rows: make at most so many blocks, the
+    tokenizer_for: gives the tokenizer; without one there are no blocks. sample_rows: make at most this many blocks, the
     first ones. Raises Stop if there is no tokenizer, or too little text for one block.
     """
     sides = [side for side in SIDES if side == "train" or plain_text.validation_sets or plain_text.validation_share]
@@ -281,7 +281,7 @@ def write(
     when it is complete.
 
     documents: texts, read once, in order. tokenizer: a Hugging Face tokenizer with an end-of-text token. block_len:
-    tokens of a block. most_blocks: stop after so many; None for all. Raises ValueError if the tokenizer has no
+    tokens of a block. most_blocks: stop after this many; None for all. Raises ValueError if the tokenizer has no
     end-of-text token.
     """
     if tokenizer.eos_token_id is None:
@@ -304,8 +304,8 @@ def cut(documents: Iterable[np.ndarray], counts: BlockCounts, most_blocks: int |
     """Whole blocks of the line of tokens, arrays (blocks, `counts.block_len`) of about GROUP_TOKENS, each good until
     the next.
 
-    documents: the tokens of each, of any number. counts: is filled with how they were used. most_blocks: stop after so
-    many; None for all.
+    documents: the tokens of each, of any number. counts: is filled with how they were used. most_blocks: stop after
+    this many; None for all.
     """
     length = counts.block_len
     room = None if most_blocks is None else most_blocks * length

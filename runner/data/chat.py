@@ -55,8 +55,8 @@ def prepare(
     `report.json`.
 
     tokenizer_for: where it gives a tokenizer, conversations longer than `sequence_len` tokens are left out.
-    sample_rows: keep at most so many pairs, or songs, drawn by the seed. Raises Stop if too few rows are left to train
-    and validate on.
+    sample_rows: keep at most this many pairs, or songs, drawn by the seed. Raises Stop if too few rows are left to
+    train and validate on.
     """
     kind: Any = SongRows if isinstance(asked, Lyrics) else ChatRows
     report: Report = kind(asked, asked.tokenizer).prepare(out, tokenizer_for, sample_rows)

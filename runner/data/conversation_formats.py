@@ -34,7 +34,7 @@ ROLES = {
 TrainOn = Literal["assistant", "last", "all"]
 # What Axolotl's `message_field_training` names, beside each turn if not all of a role are trained.
 TRAINING = "training"
-# Stands between the parts of a conversation where it is told from others, and in no text that people write.
+# Separates the parts of a conversation when it is compared with others; no text of people contains it.
 SEPARATOR = "\x1f"
 # What Axolotl calls the template in the model's own tokenizer. Those that it has itself and the catalog names write
 # roles and words, and nothing else.
@@ -90,7 +90,7 @@ class Conversation:
 
     @property
     def said(self) -> str:
-        """All that is said in it but what a system prompt says."""
+        """All text in it except the system prompt."""
         return "\n".join(turn.content for turn in self.turns if turn.role != "system")
 
     @property
@@ -371,7 +371,7 @@ def unwritten(conversation: Conversation, template: str) -> str | None:
 
 def rendered(template: ChatTemplate, conversation: list[Message]) -> str:
     """A conversation with the special tokens around each message, as the model is to see it; what a turn has besides
-    its words stands before them, about as long as the model's own template makes it."""
+    its words comes before them, about as long as the model's own template makes it."""
     return template.conversation((turn["role"], _besides(turn) + turn["content"]) for turn in conversation)
 
 

@@ -35,9 +35,9 @@ from runner.tools.names import content_hash, listed
 from runner.tools.problem import Stop
 
 SIDES = ("train", "validation")
-# Rows are put on disk in batches of about so many characters.
+# Rows are put on disk in batches of about this many characters.
 BATCH_CHARACTERS = 2**20
-# A process of its own has to read so many bytes before it has earned its start, half a second.
+# A separate process must read this many bytes to be worth its start, half a second.
 PART_BYTES = 16 * 2**20
 # Of the written files.
 GROUP_BYTES = 16 * 2**20
@@ -64,7 +64,7 @@ class ItemPreparer(ABC, Generic[Asked]):
 
     @abstractmethod
     def said(self, batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
-        """Of each item all that is said in it, and what is to be learned to say."""
+        """The complete text of each item, and the part that is learned."""
 
     @abstractmethod
     def measured(self, kept: np.ndarray, tokenizer_for: TokenizerFor | None) -> np.ndarray:

@@ -20,7 +20,7 @@ from runner.tools.problem import Stop
 
 REPORT_FILE = "report.json"
 SHOWN_BAD_LINES = 10
-# So many lines of a kind are named at most, in the file too; all of them are counted.
+# At most this many lines of each kind are named, also in the file; all of them are counted.
 MOST_NAMED = 10_000
 
 
@@ -112,7 +112,7 @@ class Examined:
         raise NotImplementedError
 
     def lose(self, line: Where, reason: str, why: str = "") -> None:
-        """A bad row is kept out. why: what is to be said of this very line."""
+        """Leaves out a bad row. why: the message for this line."""
         self.lost += 1
         self.leave_out(f"{reason}, named by line below" if why else reason)
         if why:

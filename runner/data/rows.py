@@ -298,8 +298,8 @@ def good(source: DataSource, *, stream: bool = False) -> Iterator[DataRow]:
 
 def parts_of_file(file: Path, most: int | None, count: int) -> list[FilePart] | None:
     """The first `most` rows of a local file, all of them where None, in `count` parts of about equal size that can be
-    read by themselves, one after the other the same rows as the whole; None if the kind of file has none: a line of a
-    CSV may go on in the next, JSON is one value."""
+    read by themselves, one after the other the same rows as the whole; None if the kind of file has none: a row of a
+    CSV may continue on the next line, and JSON is one value."""
     reader = READERS.get(file.suffix) if file.is_file() else None
     cut = reader.marks(file, most, count) if reader else None
     if cut is None:

@@ -181,7 +181,7 @@ def _without(document: Document, path: Path_) -> str:
     while last > first and not lines[last].strip():
         last -= 1
     if first and not lines[first - 1].strip() and lines[last + 1 : last + 2] and not lines[last + 1].strip():
-        last += 1  # it stood between two of them, and one is enough
+        last += 1  # it was between two of them, and one is enough
     return "".join(lines[:first] + lines[last + 1 :])
 
 

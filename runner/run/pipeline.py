@@ -281,7 +281,7 @@ def _launch(folder: StageFolder, watch: Watch) -> None:
 
 
 def _interrupted(folder: StageFolder, step: int, steps: int) -> str:
-    """Where ^C has ended a stage, and where the same command continues. An engine that is told to end saves a
+    """Where ^C has ended a stage, and where the same command continues. An engine that is asked to end saves a
     checkpoint if there is time."""
     name = folder.stage.name
     if not steps:

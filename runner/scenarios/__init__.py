@@ -89,7 +89,7 @@ def rehearsal(scenario: str) -> Substitutions:
 
 
 def prepare(data: Mapping[str, Any], out: Path, **options: Any) -> Report:
-    """Writes what a stage's `data` asks for into `out`; a no-op where it already is there."""
+    """Writes what a stage's `data` asks for into `out`; does nothing if it is there already."""
     return reading(cast(Preparer, _preparer(data)).prepare)(data, out, **options)
 
 

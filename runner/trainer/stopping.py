@@ -246,7 +246,7 @@ class TimeLimit(TrainerCallback):
 
 
 class EndOfLength(TrainerCallback):
-    """Ends a context length at its last step, measured and saved, while the schedule goes on to the end of all."""
+    """Ends a context length at its last step, measured and saved, while the schedule continues to the end of all."""
 
     def __init__(self, settings: BlocksSettings) -> None:
         self.settings = settings

@@ -26,7 +26,7 @@ SHORTEST = 32
 
 
 def key_file() -> Path:
-    """Where this person's key lies, among their settings."""
+    """The path of this person's key, among their settings."""
     return settings_folder() / "key"
 
 
@@ -92,7 +92,7 @@ def digest(facts: Mapping[str, Any], key: str) -> str:
 
 
 def broken(facts: Mapping[str, Any]) -> str:
-    """Why a record is not as it was sealed; empty if it is."""
+    """Why a record is not as it was when it was sealed; empty if it is."""
     stated = facts.get(DIGEST)
     if not isinstance(stated, str) or not stated:
         return "the record is not sealed, so its author is unknown"

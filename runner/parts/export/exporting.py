@@ -31,8 +31,9 @@ _WORDS = (
 
 @dataclass(frozen=True)
 class Export(Record):
-    """What is on record beside an export. run, stage: of what; model: hash of what training has left; format, kind: of it, the kind
-    of a GGUF file; files: SHA-256 by name; proof: what was compared, and how it came out; version: of the runner."""
+    """What is on record beside an export. run, stage: of what; model: hash of the trained model; format, kind: of it,
+    the kind of a GGUF file; files: SHA-256 by name; proof: what was compared, and how it came out; version: of the
+    runner."""
 
     FILE = EXPORTED
     run: str = ""
@@ -270,8 +271,8 @@ def _for_converter(source: TrainedModel, tokenizer: Any) -> Iterator[Path]:
 
 
 def _told(tokenizer: Any, chat: bool) -> dict[str, Any]:
-    """What transformers 4 has written into the settings of a tokenizer, and the converter reads there: the tokens that stand for
-    themselves, and whether a text begins with a blank. llama.cpp begins with one behind each of those tokens too, so in a
+    """What transformers 4 has written into the settings of a tokenizer, and the converter reads there: the special
+    tokens, and whether a text begins with a blank. llama.cpp begins with one behind each of those tokens too, so in a
     conversation, which begins with one, what counts is what the tokenizer does there."""
     kept = {
         str(number): {"content": token.content, "special": token.special, "normalized": token.normalized}

@@ -195,7 +195,7 @@ def _author() -> str:
 
 
 def _where(source: TrainedModel, uri: str | None) -> tuple[str, str]:
-    """Where the model lies, as KServe reads it, and in what format."""
+    """Where the model is, as KServe reads it, and in what format."""
     pushed = Pushed.read(source.home)
     if uri:
         return uri, "gguf" if uri.endswith(".gguf") else "safetensors"

@@ -31,7 +31,7 @@ PAUSE_SECONDS = 10.0
 
 
 class Program:
-    """What every program in a pod that asks the cluster is told and does first. name: of its module."""
+    """The arguments and first steps of every program in a pod that asks the cluster. name: of its module."""
 
     def __init__(self, name: str) -> None:
         self.parser = argparse.ArgumentParser(prog=f"python -m {name}")
@@ -41,7 +41,7 @@ class Program:
         self.parser.add_argument("--pause", type=float, default=PAUSE_SECONDS)
 
     def begin(self, arguments: list[str]) -> argparse.Namespace:
-        """What it is told; from now on it ends when it is asked to."""
+        """Its arguments. From now on it ends when it is asked to."""
         given = self.parser.parse_args(arguments)
         # The first process of a pod gets no default reaction to signals.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))

@@ -73,7 +73,7 @@ def inside(root: Path, name: str) -> Path:
 
 
 def partial(file: Path, expected: str) -> Path:
-    """Where a file lies until it is whole, by the hash that it is to have; another content begins again."""
+    """Where a file is until it is complete, by its expected hash; another content begins again."""
     return file.with_name(f".{file.name[:200]}.{expected[:16]}.partial")
 
 

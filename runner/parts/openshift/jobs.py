@@ -191,7 +191,7 @@ def annotation(job: Manifest, name: str) -> str:
 
 
 def by(job: Manifest | None) -> str:
-    """Who has sent a job, to go on a line about it; empty if that is unknown."""
+    """Who has sent a job, as the end of a line about it; empty if unknown."""
     person = Owner.of(job).person if job else ""
     return f" (sent by {person})" if person else ""
 
@@ -245,7 +245,7 @@ def require_of(there: Manifest, recipe: str) -> Manifest:
 
 def makers(cluster: Cluster, job: Manifest) -> Manifests:
     """The objects that make a job's pods: the job itself, and for a TrainJob the plain Jobs of its JobSet, which has
-    its name. Jobs that an earlier TrainJob of that name has left are older than this one."""
+    its name. Jobs of an earlier TrainJob of that name are older than this one."""
     if job["kind"] != "TrainJob":
         return [job]
     meta = job["metadata"]

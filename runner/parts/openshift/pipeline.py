@@ -91,7 +91,7 @@ def milestones(
             verdict = jobs.found(there, plan, stage, of_gate=True)
             state = _state(cluster, verdict, batch.gate_key(stage), files_key)
             if verdict and job and _made(verdict) < _made(job):
-                # Since then the stage was sent again; what it has left may be something else.
+                # Since then the stage was sent again, so its result may be another.
                 state = CHANGED
             way.append(Milestone(stage, True, verdict, state))
     if not any(milestone.done for milestone in way):
@@ -126,7 +126,7 @@ def _state(cluster: Cluster, job: Manifest | None, key_now: str, files_key: str)
         return CHANGED
     end = ended(job)
     if end is None and any(jobs.config_of(pod) != jobs.config_of(job) for pod in jobs.pods_of(cluster, job)):
-        # It was changed manually while its pods were at work, and its operator has left them so.
+        # It was changed manually while its pods were at work, and its operator has not changed them back.
         return CHANGED
     return PROMOTED if end == FAILED and promotion(job) else end or UNDER_WAY
 

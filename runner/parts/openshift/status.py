@@ -35,7 +35,8 @@ QUEUED, SUSPENDED, WAITING, PULLING, AGAIN, PREPARING, STARTING, TRAINING, MEASU
 ENDED = (FINISHED, FAILED)
 # Lines of a log in which the latest step is looked for.
 TAIL = 400
-# A step is overdue after so long, and so many times its own time: an evaluation and a checkpoint come between two.
+# A step is overdue after this long and this multiple of its own time: an evaluation and a checkpoint may come between
+# two.
 OVERDUE_SECONDS, OVERDUE_STEPS = 600.0, 30
 
 _CONDITION_ENDS = {"Succeeded": FINISHED, "Complete": FINISHED, "Failed": FAILED}

@@ -211,7 +211,7 @@ class _Sender:
         helpers = [helper_pod.pod(sent.plan, sent.stage, "word", files.folder, writes=True)] if files else []
         helpers += [helper_pod.look_pod(sent.plan, sent.stage, "")] if _looks(sent) else []
         for manifest in helpers:
-            # Under another name: one may be there that an earlier command has left behind.
+            # Under another name, because an earlier command may have left one behind.
             meta = manifest["metadata"]
             cluster.create(manifest | {"metadata": meta | {"name": f"{meta['name']}-dry-run"}}, dry_run=True)
 

@@ -194,8 +194,8 @@ def _comes(path: str, stage: Stage, everything: bool) -> bool:
 
 
 def _forget_older(share: Share, names: set[str], target: Path, stage: Stage) -> None:
-    """Deletes results here that another run of the stage has left and this one does not have: a mix of both would load
-    as a model. What was made here from the same run stays, and so do older results until newer ones come.
+    """Deletes results of another run of the stage here that this one does not have: a mix of both would load as a
+    model. What was made here from the same run stays, and so do older results until newer ones come.
 
     names: of all that comes, below `target`.
     """

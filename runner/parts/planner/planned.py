@@ -104,8 +104,8 @@ class Planned:
 
     @property
     def seconds(self) -> float | None:
-        """Of all stages that train, and of the others that are estimated; None if that of one that trains cannot be
-        told."""
+        """Of all stages that train, and of the others that are estimated; None if that of one that trains is
+        unknown."""
         return None if self.together.without or not self.forecasts else self.together.total_seconds
 
 

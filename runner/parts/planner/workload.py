@@ -180,7 +180,7 @@ class Workload(Run):
     fp32_weights: whether trained weights are held in fp32 whatever they are multiplied in. attention:
     flash_attention_2, sdpa or eager. sequence_len: tokens of the longest row. bucket_bytes: of gradients that travel
     together. prefetch: numbers that ZeRO-3 gathers ahead, None for transformers' rule; reuse: it keeps weights that are
-    needed again within so many numbers; group: numbers that a step of its optimizer works through at a time. All as
+    needed again within this many numbers; group: numbers that a step of its optimizer works through at a time. All as
     DeepSpeed has them. fused_loss: none, fused (Liger: no whole logits in training), cut (Cut Cross-Entropy: none at
     all) or chunked. objective: sft or dpo. packing: rows fill the length; evaluation_packing: in evaluation too.
     several: whether a row that fills the length is several of the data's, as many as fit. joined: the rows of a micro
@@ -214,7 +214,7 @@ class Workload(Run):
 
     @property
     def batch_tokens(self) -> int | None:
-        """Tokens of a step if it has room for so many, whatever rows they are; None if it counts rows."""
+        """Tokens of a step if it has room for this many, whatever rows they are; None if it counts rows."""
         return self.effective_batch_size * self.sequence_len if self.several else None
 
     @property
@@ -473,12 +473,12 @@ def steps(workload: Workload) -> int | None:
 
 
 def steps_of(rows: float | None, batch: int, epochs: float) -> int | None:
-    """Steps of so many rows in batches of so many, over all GPUs, where each epoch ends with a smaller one."""
+    """Steps of this many rows in batches of a size, over all GPUs, if each epoch ends with a smaller one."""
     return None if rows is None else max(1, math.ceil(math.ceil(rows / batch) * epochs))
 
 
 def packed(workload: Workload, rows: int | None) -> float | None:
-    """So many of the data's rows as the model sees them: several in one of the whole length, or cut out of all their
+    """This many of the data's rows as the model sees them: several in one of the whole length, or cut out of all their
     text."""
     if not (workload.packing and workload.lengths and rows):
         return rows
@@ -524,14 +524,14 @@ class Checkpoints:
 
 
 def times_in(every: int, run: Run, steps: int) -> int:
-    """How often something comes in a run of so many steps, every so many of them or, where that is 0, each epoch; the
-    end is one."""
+    """How often something happens in a run of this many steps: every so often or, for 0, in each epoch; the end
+    counts."""
     return math.ceil(steps / every) if every else max(1, math.ceil(run.epochs))
 
 
 def checkpoints_of(run: Run, steps: int, step_seconds: float, writing: float) -> Checkpoints:
-    """Those of a run of so many steps, with `writing` seconds each: the engine's, with evaluations, and the runner's
-    between them."""
+    """The checkpoints of a run of this many steps, with `writing` seconds each: the engine's, with evaluations, and the
+    runner's between them."""
     training = steps * step_seconds
     ends = times_in(run.engine_save_steps, run, steps)
     interval = training / ends

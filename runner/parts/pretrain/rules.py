@@ -33,7 +33,7 @@ KNOWS = {
     "slurm": ("workers", "cpus_per_task", "mem_per_cpu_gb", "qos", "sbatch_args"),
     "ray": ("workers", "time", "cpus_per_task", "mem_per_cpu_gb", "address"),
 }
-# How often a document may be read before it is said; four times is hardly worse than new text (arXiv 2305.16264).
+# How often a document may be read before it is reported; four times is hardly worse than new text (arXiv 2305.16264).
 MOST_TIMES = 40
 # Their defaults in the schema.
 IDLE = {"cpus_per_task": 1, "mem_per_cpu_gb": 2}

@@ -61,7 +61,7 @@ class Data:
 
 @dataclass(frozen=True, kw_only=True)
 class FirstWeights:
-    """A model whose first weights are drawn by `seed`, with so many `parameters`.
+    """A model whose first weights are drawn by `seed`, with this many `parameters`.
 
     out: where to; tokenizer: the folder of the one that is put beside it. architecture: a LLaMA config of transformers.
     """

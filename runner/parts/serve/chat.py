@@ -1,4 +1,4 @@
-"""Chatting with what a stage has left: its models stay in memory, and each question is put to all of them, side by side; in the
+"""Chatting with the models of a stage: they stay in memory, and each question goes to all of them, side by side; in the
 terminal, or for a demo in front of people on a small page of gradio, without its network."""
 
 import os
@@ -33,8 +33,8 @@ class Sides(Protocol):
         ...
 
     def ask(self, question: str, earlier: Sequence[Turn]) -> Iterator[tuple[str, ...]]:
-        """What each side has said so far, again and again, all of it last. earlier: what was said before. Raises Stop
-        if the question cannot be put."""
+        """The answer of each side so far, repeatedly, and the complete ones last. earlier: the conversation before.
+        Raises Stop if the question cannot be put."""
         ...
 
 
@@ -150,7 +150,7 @@ class _Said:
 def show_page(
     sides: Models | Pictures, title: str, questions: Sequence[str], port: int, ready: Callable[[str], None]
 ) -> None:
-    """Shows the page until ^C. port: 0 for any that is free. ready: is told the address. Raises Stop if the port is
+    """Shows the page until ^C. port: 0 for any that is free. ready: gets the address. Raises Stop if the port is
     taken."""
     # It would ask its makers whether there is a newer one, and tell them of this start.
     os.environ.update(GRADIO_ANALYTICS_ENABLED="False", HF_HUB_DISABLE_TELEMETRY="1")
@@ -215,7 +215,7 @@ def _chat(gradio: Any, sides: Models, title: str, questions: Sequence[str]) -> A
 
 
 def _boards(turns: Sequence[Turn]) -> list[list[dict[str, str]]]:
-    """What was said, as each of the two boards shows it."""
+    """The conversation, as each of the two boards shows it."""
     return [
         [
             {"role": role, "content": text}

@@ -39,7 +39,7 @@ from runner.tools.process import HOST, free_port
 Tell = Callable[[str], None]
 SERVICE, RUNTIME = "InferenceService", "ServingRuntime"
 POD_LABEL = "serving.kserve.io/inferenceservice"
-# The training job that has left the weights: of a model that was trained again the server starts again.
+# The training job that wrote the weights: after another training, the server starts again.
 TRAINED_BY = "recipe-runner/trained-by"
 # By what KServe makes pods.
 DEPLOYED = ("Deployment", "ReplicaSet")
@@ -226,7 +226,7 @@ def wait(cluster: Cluster, service: Manifest, tell: Tell) -> str:
 
 
 def look(cluster: Cluster, service: Manifest) -> ServerState:
-    """What the cluster has of a server: its pods but for those of an earlier one, and what is said about them."""
+    """What the cluster has of a server: its pods except those of an earlier one, and the messages about them."""
     meta = service["metadata"]
     space, name = meta["namespace"], meta["name"]
     pods = _pods(cluster, service)
@@ -259,7 +259,7 @@ def _condition(pod: Manifest, kind: str) -> str:
 
 
 LESS = "`serve.gpus` or `serve.concurrency`"
-# After so many ends it is not a disk or a network that was slow.
+# After this many ends, a slow disk or network is not the reason.
 TRIES = 3
 # What KServe says of a runtime that it does not find, or may not use.
 _NO_RUNTIME = ("RuntimeNotRecognized", "NoSupportingRuntime", "RuntimeDisabled")

@@ -171,7 +171,7 @@ def arguments(server: Serving) -> list[str]:
 
 
 def _results(server: Serving) -> str:
-    """Where the pod has what the stage with the adapter has left."""
+    """The pod's path of the result of the stage with the adapter."""
     return TRAINED if server.source.results_below is None else f"{MODELS}/{server.source.results_below}".rstrip("/")
 
 

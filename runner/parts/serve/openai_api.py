@@ -1,5 +1,5 @@
-"""OpenAI's API: a server here of what a stage has left and what it began with, which answers as training has asked; and the models
-behind such a server, here or elsewhere, asked and measured without their weights.
+"""OpenAI's API: a server here of a stage's model and of the one that it began with, which formats questions as in
+training; and the models behind such a server, here or elsewhere, asked and measured without their weights.
 
 vLLM serves a base model and adapters beside it, and no second whole model; so it is taken where it is installed and an adapter
 was trained. Everything else is served by transformers' own command. Either runs as a child of its own:
@@ -220,7 +220,7 @@ def _vllm(home: Path, name: str, after: Chat) -> list[str]:
     base, trained = names.served(name)
     whole = base if after.adapter else trained
     served = folder_of(home, whole)
-    # It samples unless it is told not to; `do_sample` means nothing to it.
+    # It samples unless the temperature is 0; it ignores `do_sample`.
     greedy = {"temperature": 0.0, "max_new_tokens": after.max_new_tokens}
     command = [SERVER, "--model", str(served), "--served-model-name", whole]
     command += ["--generation-config", str(served), "--override-generation-config", json.dumps(greedy)]
@@ -299,7 +299,7 @@ class Served:
     def measure(self, folder: StageFolder) -> Measurement:
         """What can be measured of both models through their server, on the rows that the run has held out. It is recorded nowhere.
 
-        Raises Stop if the run has left nothing to measure by.
+        Raises Stop if the run has no held-out rows.
         """
         from transformers import AutoTokenizer
 

@@ -289,7 +289,7 @@ def server_of(recipe: Recipe, plan: Plan) -> tuple[Serving, ServingForecast | No
 
 
 def _placed(one: ServingForecast, gpus: int | None) -> ServingForecast | None:
-    """The forecast on so many GPUs, or on the fewest that it fits; None if its model is unknown. one: on one GPU."""
+    """The forecast on this many GPUs, or on the fewest that it fits; None if its model is unknown. one: on one GPU."""
     try:
         assert one.total  # UnknownArchitecture comes here, and not from half of a forecast
     except UnknownArchitecture:

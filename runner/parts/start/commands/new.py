@@ -73,7 +73,7 @@ class Question:
         return str(PROPOSED[self.name](answers)) if self.name in PROPOSED else ""
 
     def value(self, answers: Answers, said: str) -> Any:
-        """What the field becomes with what was said. Raises Stop if that cannot be."""
+        """The field's value from an answer. Raises Stop if it is not valid."""
         if self.name in CHOICES:
             known = CHOICES[self.name](answers)
             if said in known:
@@ -292,8 +292,7 @@ def _taken(one: Question, name: str, answers: Answers, said: str) -> Answers:
 
 
 def _looked(name: str, answers: Answers) -> bool:
-    """Shows the first rows as the model will see them, and what is to be said of the file. Whether it can be used at
-    all."""
+    """Shows the first rows as the model will see them, and notes about the file. Returns whether it can be used."""
     try:
         made = drafting.drafted(name, answers)
         here = answers.data and not drafting.on_hub(answers.data) and answers.of.rows not in ("images", "pipeline")
