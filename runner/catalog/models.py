@@ -22,12 +22,12 @@ class Model:
     embedding, lm_head: names inside the model, as `named_parameters()` gives them. layer_class: the class of one
     transformer layer, for FSDP. linear: the linear layers inside one, for LoRA. parameters: all parameters, tied ones
     once; None if they were not counted. chat_template: the special tokens it was trained to see, a section of
-    templates.toml; empty if nobody has looked. fp16: whether its activations stay within fp16. own_template: whether
-    its tokenizer has a chat template, as far as is known. custom_code: whether it runs code that comes with the model;
+    templates.toml; empty if unknown. fp16: whether its activations stay within fp16. own_template: whether its
+    tokenizer has a chat template, as far as is known. custom_code: whether it runs code that comes with the model;
     remote_code: whether that code is fetched from the hub. published: the hub's own count of parameters, which may hold
     tied ones twice. licence: as the hub abbreviates it; gated: whether it must be accepted there before files can be
     had. revision: the commit that a lock file holds it to; empty if none does. usual_glu: whether its feed-forward part
-    has the activation of its family and no biases, which is what fused kernels compute; False if nobody has looked.
+    has the activation of its family and no biases, which is what fused kernels compute; False if unknown.
     """
 
     id: str
@@ -202,11 +202,11 @@ def original(model: Model) -> Facts:
 
 
 def from_config(name: str, config: Mapping[str, Any]) -> Model:
-    """A Model from a Hugging Face `config.json`. What that does not say is what a twin was told of its original, else
-    taken from the catalog's first model of that type, and special tokens only where the vocabulary is equally large;
-    names inside the model are else those of the LLaMA family.
+    """A Model from a Hugging Face `config.json`. Missing values are those that a twin got from its original, else come
+    from the catalog's first model of that type, and special tokens only where the vocabulary is equally large; names
+    inside the model are else those of the LLaMA family.
 
-    Raises KeyError if the config lacks a size, another of NO_GEOMETRY where one is no count.
+    Raises KeyError if the config lacks a size, or another of NO_GEOMETRY if a size is not a number.
     """
     models = _models()
     if not isinstance(config["model_type"], str):

@@ -27,7 +27,8 @@ SECTIONS = {"scenario", "model", "train", "data", "machines", "openshift", "node
 
 @dataclass(frozen=True)
 class RecipeFiles:
-    """recipes: the files to judge, in the order that they were named; others: YAML below folders that is no recipe."""
+    """recipes: the files to judge, in the order that they were named; others: YAML below folders that is not a
+    recipe."""
 
     recipes: tuple[str, ...]
     others: tuple[str, ...]

@@ -96,7 +96,7 @@ def sentence(scenario: str, path: Path_) -> str:
 
 def as_text(document: Document, changes: Iterable[Override]) -> list[Override]:
     """The changes, with what was written where a setting is text: no shell passes on a file's quotes, and the version
-    `3.10` is no number."""
+    `3.10` is not a number."""
 
     def one(change: Override) -> Override:
         number = isinstance(change.after, bool | int | float) and change.written is not None

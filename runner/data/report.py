@@ -292,7 +292,7 @@ def parts_of(rows: Mapping[str, int], of: int) -> dict[str, float]:
 
 
 def rows_of(report: Report, data: Mapping[str, Any]) -> PreparedRows:
-    """What others must know of rows with this report; data: what was asked for."""
+    """What others must know of rows with this report; data: the request."""
     counts = report.train_rows, report.validation_rows, report.sampled_from
     return PreparedRows(*counts, asked(data), report.lengths, contents(data), report.parts, report.longest)
 
@@ -331,7 +331,7 @@ def require_room(data_dir: Path) -> None:
 
 
 def asked(data: Mapping[str, Any]) -> str:
-    """A hash of what a stage's `data` asks for, wherever its files lie."""
+    """A hash of what a stage's `data` asks for, wherever its files are."""
     return content_hash(_anywhere(data), 32)
 
 

@@ -309,7 +309,7 @@ def edited(text: str, changes: Iterable[Override], says: Says) -> str:
 
 
 def _words(line: _Line, document: Document, made: set[Path_], says: Says) -> str:
-    """What may be said on a line now that the settings `made` are changed."""
+    """The comment of a line now that the settings `made` are changed."""
     changed = next((one for one in line.paths if one in made), None)
     path = changed or line.paths[0]
     value = document.lookup(path)

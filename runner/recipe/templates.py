@@ -9,7 +9,7 @@ _PART = re.compile(r"\[\[|\[([^\[\]]*)\]|\[|\]\]")
 
 
 class NoText(Exception):
-    """A row whose column is no text, with the reason in plain words."""
+    """A row whose column is not text, with the reason in plain words."""
 
 
 def columns(template: str) -> list[str]:
@@ -23,7 +23,7 @@ def unclosed(template: str) -> int | None:
 
 
 def fill(template: str, row: Mapping[str, Any]) -> str:
-    """The template with each column's text from `row` in its place.
+    """The template, filled with each column's text from `row`.
 
     Raises KeyError with the name of a column that the row lacks, NoText where one holds none.
     """

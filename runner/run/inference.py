@@ -106,7 +106,7 @@ def answers_of(chat: Chat, questions: Sequence[str]) -> list[str]:
 
 @contextmanager
 def loading(*wanted: Chat) -> Iterator[None]:
-    """While models are loaded: raises Stop where one is not here or cannot be loaded."""
+    """While models are loaded: raises Stop if one is not here or cannot be loaded."""
     for chat in wanted:
         if Path(chat.model).is_absolute() and not Path(chat.model).is_dir():
             raise Stop(

@@ -22,11 +22,11 @@ planner's Formulas for a stage of that engine, or None; one of `measures` has `m
 has `load(weights)`, which gives a function from a file to the share of each answer; one of `targets` is a Target, that
 of `forecast` a Forecasting, that of `rules` Rules for every recipe. `hooks` names functions by their moment:
 
-    before_stage(folder, tell, where)      raises Stop where a stage must not start; where: the option that names the cluster
+    before_stage(folder, tell, where)      raises Stop if a stage must not start; where: the option that names the cluster
     before_training(cfg, trainer, settings)  in the training process, before the first step: what is wrong, or an empty text
     blocks(settings, batch, resumed_at)    packed blocks to train on and to measure by, and the number of steps to count to
     callbacks(settings, history)           what else hears of a training while it runs, as callbacks of transformers' Trainer
-    after_stage(folder, tell)              a stage that others build on has ended; raises Stop where nothing may follow
+    after_stage(folder, tell)              a stage that others build on has ended; raises Stop if nothing may follow
     after_run(recipe, run)                 lines for the end of a run
     on_record(plan)                        lines about what people have decided
     after_plan(plan, run)                  the same, on plain machines, where there is no recipe

@@ -143,8 +143,8 @@ def is_gpt2(tokenizer: Path) -> bool:
 
 
 def teach(turn_end: str) -> None:
-    """Tells the converter the name of a pre-tokenizer that it does not know by its hash, what kind of tokenizer a Phi has, and the
-    token that ends an answer. In place of its methods, because it has no options for these."""
+    """Tells the converter the name of a pre-tokenizer that it does not know by its hash, what kind of tokenizer a Phi
+    has, and the token that ends an answer. It replaces methods, because there are no options for these."""
     import gguf
     from conversion.base import TextModel
     from conversion.phi import Phi3MiniModel

@@ -105,7 +105,7 @@ class Picture:
 
 
 def named_classes(schema: pyarrow.Schema, label_column: str) -> list[str]:
-    """The names of the classes that the library `datasets` leaves in a Parquet file; none where it did not write it."""
+    """The names of the classes that the library `datasets` leaves in a Parquet file; none if it did not write it."""
     known = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
     names: list[str] = known.get("info", {}).get("features", {}).get(label_column, {}).get("names") or []
     return names

@@ -120,7 +120,7 @@ def passes(status: int) -> bool:
 
 
 def unreachable(server: str, error: Exception) -> Stop:
-    """Why a request has got no answer. A certificate that is not trusted stays so; all else may pass."""
+    """Why a request has no answer. A certificate that is not trusted stays so; all else may pass."""
     said = str(error)
     if found := re.search(r"CERTIFICATE_VERIFY_FAILED\] certificate verify failed: (.+?)(?: \(_ssl|$)", said):
         return Stop(

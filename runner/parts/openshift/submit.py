@@ -39,7 +39,7 @@ NOT_CLOSED = (
 class Sending:
     """How a plan is sent. target: the kind of training job, None for that of the recipe's cluster; dry_run: whether the
     cluster only judges; files: what is sent to the claim before the first stage; contents: the hashes of each stage's
-    data files, by its name; none where they are not here (see `runner.data.report.contents`); written: the bytes that the
+    data files, by its name; none if they are not here (see `runner.data.report.contents`); written: the bytes that the
     recipe writes to each claim, by its name; owner: who sends it.
 
     alone: whether the driver sends it. The driver tries nothing again that has failed, and a person's machine has
@@ -178,8 +178,8 @@ class _Sender:
         return [jobs.require_of(job, sent.plan.name) for job in there]
 
     def made(self, sent: Sent) -> Manifests:
-        """The objects that are made for a job. A claim that exists keeps its size and mode: nobody may change them, and
-        it has somebody's results."""
+        """The objects that are made for a job. A claim that exists keeps its size and mode: they cannot be changed, and
+        it contains results."""
         return [
             manifest
             for manifest in sent.support
@@ -303,7 +303,7 @@ def _heal(cluster: Cluster, sent: Sent, job: Manifest | None, tell: Tell) -> Non
     for manifest in sent.support:
         if job and manifest["kind"] == "ConfigMap" and manifest["metadata"]["name"] in lost:
             made = cluster.apply(manifest)["metadata"]
-            # Whoever may not read them has one applied that is there, which changes nothing.
+            # Without the right to read them, an existing one is applied again, which changes nothing.
             if made["creationTimestamp"] > job["metadata"]["creationTimestamp"]:
                 tell(f"ConfigMap `{made['name']}`, which its pods read, was missing; it exists again")
 
@@ -458,7 +458,7 @@ def _default(classes: dict[str, Manifest]) -> str | None:
 
 def require_seal_key(cluster: Cluster, namespace: str, dry_run: bool = False) -> bool:
     """Makes the Secret with the namespace's key if it has none; returns whether it did. An existing one stays, because
-    measured results are sealed with it: one of an earlier release has the own key of whoever sent first.
+    measured results are sealed with it: in one of an earlier release it is the first sender's own key.
 
     Raises Stop if the cluster refuses it.
     """

@@ -95,7 +95,7 @@ class JobRow:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """As TITLES has them; empty what nobody knows, or what is over."""
+        """The values of TITLES; empty if unknown or over."""
         state, latest = self.state, self.state.progress.latest or {}
         at_work = state.phase == TRAINING
         left = state.progress.seconds_left if at_work else None
@@ -155,7 +155,7 @@ def rows(cluster: Cluster, namespace: str) -> list[JobRow]:
 
 
 def table(rows: list[JobRow]) -> list[str]:
-    """The rows under their titles, without columns that nobody fills, and below each what is in its way."""
+    """The rows under their titles, without empty columns, and below each row its problem."""
     cells = [TITLES, *(row.cells for row in rows)]
     kept = [column for column in range(len(TITLES)) if any(line[column] for line in cells[1:])]
     width = {column: max(len(line[column]) for line in cells) for column in kept}

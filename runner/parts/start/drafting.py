@@ -719,7 +719,7 @@ def _stale_questions(document: Document, change: Override) -> list[Override]:
 
 
 def _columns(document: Document, section: Mapping[str, Any], change: Override) -> list[str]:
-    """Of the new data; none where they cannot be read, or are not known."""
+    """Of the new data; none if they cannot be read, or are unknown."""
     if change.path[-1] == "hub":
         return list((catalog.dataset(change.after) or {}).get("columns", ()))
     try:

@@ -55,7 +55,7 @@ def measurable(recipe: Recipe) -> dict[str, Measurable]:
 
 
 def trained(recipe: Recipe, place: Place) -> EngineConfig:
-    """The settings that say which weights are trained; none where all are."""
+    """The settings that say which weights are trained; none if all are."""
     if "adapter" in recipe.train:
         return adapter(recipe, place)
     if "last_layers" not in recipe.train:

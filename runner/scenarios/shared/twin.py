@@ -1,8 +1,8 @@
 """Tiny twin: a model of the base model's architecture, small enough for any machine, and warmed up.
 
-In its warm-up it learns to speak, on words that are nobody's answer: paragraphs of the project's general text, alone
-and as answers to the questions of the training rows. A sentence with three words in a row from the rows is left out. So
-whatever the twin says later in the words of the rows, it has learned from them."""
+In its warm-up it learns to speak, from words that are no answer in the rows: paragraphs of the project's general text,
+alone and as answers to the questions of the training rows. A sentence with three words in a row from the rows is left
+out. So whatever the twin says later in the words of the rows, it has learned from them."""
 
 import random
 import re
