@@ -186,7 +186,7 @@ def rehearse(
     first, made = changed(recipe, rehearsal.before_data(recipe, data))
     rehearsed = first
     plan = translate(first, place)
-    chosen.of(plan)  # a name that is no stage is said before the long list
+    chosen.of(plan)  # an unknown stage is reported before the long list
     # The first stage also makes the twin of the base model, from the rows that it prepares.
     prepares = with_config(recipe, plan.stages[0], rehearsal.stands_in(recipe, run.path))
     plan = replace(plan, stages=(prepares, *plan.stages[1:]))

@@ -24,8 +24,8 @@ class _Flash(torch.autograd.Function):
     """FlashAttention 2's memory: forward keeps q, k, v, the output and the log-sum-exp; backward has an fp32
     accumulator for dq, and dk, dv for all heads before they are summed into groups (`mha_bwd`, csrc/flash_api.cpp).
 
-    Its operations go to whoever counts (`attending`): 2 a pair and channel for each of the two products forward, and 2.5 times
-    as many backward (arXiv 2307.08691, section 4.1)."""
+    `attending` counts its operations: 2 a pair and channel for each of the two products forward, and 2.5 times as many
+    backward (arXiv 2307.08691, section 4.1)."""
 
     @staticmethod
     def forward(ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, pairs: int) -> Any:
