@@ -21,7 +21,7 @@ PLAN_FILE = "plan.json"
 RUNNER = "runner"
 # Where runs on this machine lie, below the current folder.
 RUNS = "runs"
-# What a claim is asked for with where neither the recipe nor an estimate says how much it must hold.
+# What a claim is asked for with if neither the recipe nor an estimate says how much it must hold.
 USUAL_CLAIM_GIB = 50
 
 # What an engine reads, under its own names for settings.
@@ -42,17 +42,17 @@ class Place:
     scratch_dir: str
     # Whether there are GPUs; without them, processes communicate over gloo, and DDP replaces sharding.
     accelerator: bool = True
-    # Whether stages run in pods, where nothing looks after the run folder between them.
+    # Whether stages run in pods, if nothing looks after the run folder between them.
     on_cluster: bool = False
     # Whether data, and the model if there is one, are ready before training starts, which then needs no network.
     prepared: bool = False
-    # The base model's folder once it has been downloaded; None where training downloads it from the hub itself.
+    # The base model's folder once it has been downloaded; None if training downloads it from the hub itself.
     model_dir: str | None = None
-    # Where pods have the recipe's data files; None where they are read from beside the recipe.
+    # Where pods have the recipe's data files; None if they are read from beside the recipe.
     files_dir: str | None = None
     # On a cluster, the name of a stage's checkpoints, by the stage's folder. Training resumes from those that it finds
-    # there, and must not resume from those of the recipe before it changed. None where a plan is only judged: its
-    # stages then have no keys, because a name needs all stages, which would then be built twice.
+    # there, and must not resume from those of the recipe before it changed. None if a plan is only judged: its stages
+    # then have no keys, because a name needs all stages, which would then be built twice.
     checkpoint_keys: Mapping[str, str] | None = field(default_factory=dict)
 
     def below(self, folder: str) -> Place:
@@ -121,7 +121,7 @@ class Machines:
     # What the run may use of each machine; in pods these are the limits.
     memory_gib: float
     cpus: int
-    # What pods request; None where that is as much.
+    # What pods request; None if that is as much.
     requested_memory_gib: float | None = None
     requested_cpus: int | None = None
     # The GPUs of each machine where the machines differ, else empty.
@@ -133,7 +133,7 @@ class Machines:
 
     @property
     def one_gpu(self) -> Machines:
-        """One GPU, where there are any, and the share of its machine that goes with it: what one process needs."""
+        """One GPU, if there are any, and the share of its machine that goes with it: what one process needs."""
         shares = max(1, self.gpus_per_node)
         promised, cpus = self.requested_memory_gib, self.requested_cpus
         return Machines(
@@ -170,7 +170,7 @@ class Evaluation:
     kind: Kind
     # The metrics that its gates need.
     metrics: tuple[str, ...] = ()
-    # Of draws where there are more rows than are measured.
+    # Of draws if there are more rows than are measured.
     seed: int = 0
     # Of lm-eval.
     tasks: tuple[str, ...] = ()
@@ -223,9 +223,9 @@ class Stage:
     keys: Mapping[str, str] = field(default_factory=dict)
     # What it must prove.
     gates: tuple[Gate, ...] = ()
-    # How it is measured; None where it is not.
+    # How it is measured; None if it is not.
     evaluation: Evaluation | None = None
-    # What must be downloaded into `place.model_dir` first (`base`, `revision`); None where nothing must.
+    # What must be downloaded into `place.model_dir` first (`base`, `revision`); None if nothing must.
     model: Mapping[str, Any] | None = None
     # By estimate: bytes of `gpu_memory` on each GPU and of `memory` on each machine, `tokens_per_second` or, for
     # images, `samples_per_second` over all GPUs; and the recipe's `price_per_gpu_hour`. Empty without an estimate.
@@ -261,7 +261,7 @@ def claim_of(folder: str, claims: Iterable[Mapping[str, Any]] | None) -> Mapping
 
 
 def on_claim(folder: str, claims: Iterable[Mapping[str, Any]] | None) -> OnClaim | None:
-    """Where on a claim that is; None where it is on none."""
+    """Where on a claim that is; None if it is on none."""
     if (claim := claim_of(folder, claims)) is None:
         return None
     return OnClaim(claim["name"], "/".join(PurePosixPath(normal(folder)).relative_to(normal(claim["mount"])).parts))
@@ -280,7 +280,7 @@ class Plan:
     stages: tuple[Stage, ...]
     # The recipe's settings for the cluster; only targets read them.
     site: Mapping[str, Any] = field(default_factory=dict)
-    # `url` and `commit` of the code that pods clone before they start; None where it is in their image.
+    # `url` and `commit` of the code that pods clone before they start; None if it is in their image.
     code_from_git: Mapping[str, Any] | None = None
     # The recipe's settings for plain machines; only targets read them.
     nodes: Mapping[str, Any] = field(default_factory=dict)
@@ -303,14 +303,14 @@ class Plan:
         return claim_of(folder, self.site.get("claims"))
 
     def on_claim(self, folder: str) -> OnClaim | None:
-        """Where a pod's folder is on a claim; None where it is on none."""
+        """Where a pod's folder is on a claim; None if it is on none."""
         return on_claim(folder, self.site.get("claims"))
 
     def place_of(self, stage: Stage) -> Place:
         return self.place.below(stage.folder)
 
     def stage(self, name: str) -> Stage:
-        """The stage of that name. Raises Stop (exit 2) where there is none."""
+        """The stage of that name. Raises Stop (exit 2) if there is none."""
         stages = {stage.name: stage for stage in self.stages}
         if name in stages:
             return stages[name]
@@ -336,7 +336,7 @@ class Plan:
 
     @staticmethod
     def read(text: str) -> Plan:
-        """The plan that `as_json` wrote. Raises ValueError where the text is none."""
+        """The plan that `as_json` wrote. Raises ValueError if the text is none."""
         from pydantic import TypeAdapter
 
         plan: Plan = TypeAdapter(Plan).validate_json(text)

@@ -32,8 +32,8 @@ def _stage(plan: Plan, stage: Stage, targets: tuple[str, ...]) -> list[Artifact]
 def emit(recipe: Recipe, names: tuple[str, ...] = ()) -> list[Artifact]:
     """The files of the wanted targets, or of all that the recipe names. Pure: the same recipe gives the same bytes.
 
-    What is for plain machines names other folders than what is for the cluster, and is in a folder of its own.
-    Raises Stop where the recipe lacks a target's section.
+    What is for plain machines names other folders than what is for the cluster, and is in a folder of its own. Raises
+    Stop if the recipe lacks a target's section.
     """
     names = names or named(recipe)
     if not names:
@@ -54,7 +54,7 @@ def emit(recipe: Recipe, names: tuple[str, ...] = ()) -> list[Artifact]:
 
 def planned(recipe: Recipe, target: str) -> Plan:
     """The plan that a target gets, with what it needs by estimate: sizes of claims, memory. Only recipe and catalog are
-    asked, and nothing of this machine. Raises Stop where the recipe lacks the target's section."""
+    asked, and nothing of this machine. Raises Stop if the recipe lacks the target's section."""
     plan = translate(recipe, place(recipe, target))
     planner = forecasting()
     return planner.sized(recipe, plan) if planner else plan

@@ -23,6 +23,7 @@ MODELS = sorted(catalog.model_ids())
 ROWS = {
     "lora": "data/lyrics-sample.jsonl",
     "last-layers": "data/survival-sample.jsonl",
+    "full": "data/survival-sample.jsonl",
     "causal-lm": "data/gemma-sample.txt",
     "pipeline": "data/seven-b-text.jsonl",
     "image-classification": "data/shapes-sample.parquet",

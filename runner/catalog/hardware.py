@@ -68,7 +68,7 @@ def gpu_names() -> list[str]:
 
 
 def alike(name: str) -> list[str]:
-    """The labels that somebody may mean who writes `name`; empty where none is near."""
+    """The labels that somebody may mean who writes `name`; empty if none is near."""
     known = gpu_names()
     bare = name.replace(" ", "-").lower()
     near = nearest(name, known)
@@ -129,12 +129,12 @@ def cpus(count: int) -> float:
 
 
 def pod_memory_gib(size: float) -> int:
-    """What one pod can have beside the cluster's own, whole GiB; 0 or less where nothing is left."""
+    """What one pod can have beside the cluster's own, whole GiB; 0 or less if nothing is left."""
     return math.floor((memory(size) - PODS_MEMORY) / GIB)
 
 
 def pod_cpus(count: int) -> int:
-    """What one pod can have beside the cluster's own, whole CPUs; 0 or less where nothing is left."""
+    """What one pod can have beside the cluster's own, whole CPUs; 0 or less if nothing is left."""
     return math.floor(cpus(count) - PODS_CPUS)
 
 

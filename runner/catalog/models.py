@@ -21,14 +21,13 @@ class Model:
     id: hub name or folder. Sizes are counts. tied: whether embedding and LM head are one tensor. layers_path,
     embedding, lm_head: names inside the model, as `named_parameters()` gives them. layer_class: the class of one
     transformer layer, for FSDP. linear: the linear layers inside one, for LoRA. parameters: all parameters, tied ones
-    once; None where nobody has counted. chat_template: the special tokens it was trained to see, a section of
-    templates.toml; empty where nobody has looked. fp16: whether its activations stay within fp16. own_template: whether
+    once; None if nobody has counted. chat_template: the special tokens it was trained to see, a section of
+    templates.toml; empty if nobody has looked. fp16: whether its activations stay within fp16. own_template: whether
     its tokenizer has a chat template, as far as is known. custom_code: whether it runs code that comes with the model;
     remote_code: whether that code is fetched from the hub. published: the hub's own count of parameters, which may hold
     tied ones twice. licence: as the hub abbreviates it; gated: whether it must be accepted there before files can be
-    had. revision: the commit that a lock file holds it to; empty where none does. usual_glu: whether its feed-forward
-    part has the activation of its family and no biases, which is what fused kernels compute; False where nobody has
-    looked.
+    had. revision: the commit that a lock file holds it to; empty if none does. usual_glu: whether its feed-forward part
+    has the activation of its family and no biases, which is what fused kernels compute; False if nobody has looked.
     """
 
     id: str
@@ -112,7 +111,7 @@ def model_types() -> frozenset[str]:
 
 
 def near_model(name: str) -> str | None:
-    """The catalog's model most like `name`, with or without its owner, one that begins so first; None where none is
+    """The catalog's model most like `name`, with or without its owner, one that begins so first; None if none is
     near."""
     without_owner = {known.partition("/")[2]: known for known in model_ids()}
     begins = (
@@ -153,7 +152,7 @@ def _known(name: str) -> Model | None:
 def model(name: str, folder: Path | None = None) -> Model | None:
     """The model of that name: from the catalog, or from `config.json` where `name` is a folder (below `folder`).
 
-    None where it is neither.
+    None if it is neither.
     """
     if known := _known(name):
         return known
@@ -164,7 +163,7 @@ def model(name: str, folder: Path | None = None) -> Model | None:
 
 
 def config_of(name: str, folder: Path | None) -> Facts | None:
-    """The `config.json` in the folder `name`, or None where there is none that can be read."""
+    """The `config.json` in the folder `name`, or None if there is none that can be read."""
     try:
         config = json.loads(((folder or Path()) / name / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -207,7 +206,7 @@ def from_config(name: str, config: Mapping[str, Any]) -> Model:
     taken from the catalog's first model of that type, and special tokens only where the vocabulary is equally large;
     names inside the model are else those of the LLaMA family.
 
-    Raises KeyError where the config lacks a size, another of NO_GEOMETRY where one is no count.
+    Raises KeyError if the config lacks a size, another of NO_GEOMETRY where one is no count.
     """
     models = _models()
     if not isinstance(config["model_type"], str):
@@ -301,10 +300,10 @@ class ChatTemplate:
     """The special tokens around each message of a conversation.
 
     axolotl: the name that Axolotl knows it by. turn: one message, with `{role}` and `{content}`, and after `{answer}`
-    that of the answering role, where it is another; end: the token that ends it; assistant: what the answering role is
+    that of the answering role, if it is another; end: the token that ends it; assistant: what the answering role is
     called. tokens: those that the tokenizer must have as one token each. begin: what stands before the first message,
-    where the model's own tokenizer writes that. system: a system prompt, as `{content}`, where it has no turn of its
-    own: it then is in the next question, before its words.
+    where the model's own tokenizer writes that. system: a system prompt, as `{content}`, if it has no turn of its own:
+    it then is in the next question, before its words.
     """
 
     axolotl: str
@@ -357,7 +356,7 @@ Fetch = Callable[[str], Path | None]
 
 
 def why_no_hub() -> str | None:
-    """None where the hub answers; else why it does not, in plain words."""
+    """None if the hub answers; else why it does not, in plain words."""
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
         return "HF_HUB_OFFLINE is set"
     import urllib.error
@@ -374,7 +373,7 @@ def why_no_hub() -> str | None:
 
 
 def in_folder(folder: Path, name: str) -> Model:
-    """The model in a folder, under a name. Raises Stop where there is none."""
+    """The model in a folder, under a name. Raises Stop if there is none."""
 
     def fetch(file: str) -> Path | None:
         return folder / file if (folder / file).is_file() else None
@@ -383,7 +382,7 @@ def in_folder(folder: Path, name: str) -> Model:
 
 
 def described(name: str, fetch: Fetch) -> Model:
-    """What a model's own files say of it. fetch: gives a file by its name, or None. Raises Stop where they describe no
+    """What a model's own files say of it. fetch: gives a file by its name, or None. Raises Stop if they describe no
     model that can be trained."""
     config = _json(fetch(CONFIG), name)
     if not config:
@@ -432,8 +431,8 @@ def _token(value: Any) -> str:
 
 def _template(kin: str, own: str, words: Mapping[str, Any]) -> str:
     """The catalog's template whose tokens the model's own template writes, its kin's first and else the one with the
-    most; for a model without one its kin's, where its tokenizer has those tokens. Empty where none fits: then its own
-    is used."""
+    most; for a model without one its kin's, if its tokenizer has those tokens. Empty if none fits: then its own is
+    used."""
     known = {name: chat_template(name).tokens for name in table("templates")}
     added = {_token(value) for value in (words.get("added_tokens_decoder") or {}).values()}
     if own in ('""', "[]"):

@@ -35,13 +35,13 @@ def dataset(name: str) -> Facts | None:
 
 
 def near_dataset(name: str) -> str | None:
-    """The data set of the catalog whose name `name` is a misspelling of; None where it is one of them, or like none."""
+    """The data set of the catalog whose name `name` is a misspelling of; None if it is one of them, or like none."""
     known = {known.partition(":")[0] for known in table("datasets")}
     return None if name in known else nearest(name, known, ALIKE)
 
 
 def setting_called(word: str, known: Iterable[str]) -> str | None:
-    """The first of the `known` settings that somebody else's name for one may mean; None where none is known by it."""
+    """The first of the `known` settings that somebody else's name for one may mean; None if none is known by it."""
     meant: list[str] = table("synonyms")["settings"].get(word.lower().replace("-", "_"), [])
     there = set(known)
     return next((name for name in meant if name in there), None)

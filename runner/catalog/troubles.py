@@ -147,7 +147,7 @@ def find(text: str, *places: str, **words: str) -> FoundTrouble | None:
 
 
 def planned(memory: str) -> str:
-    """What to say of the memory that was planned for each GPU; empty where that is not known."""
+    """What to say of the memory that was planned for each GPU; empty if that is not known."""
     return f"`recipe plan` had estimated {memory} for each GPU." if memory else ""
 
 
@@ -208,7 +208,7 @@ def _of_one_machine(speaking: set[int]) -> range:
 
 
 def late(text: str, world_size: int = 0) -> str:
-    """Who came late to a collective that nobody ended, as a sentence; empty where the logs do not say who waited. text:
+    """Who came late to a collective that nobody ended, as a sentence; empty if the logs do not say who waited. text:
     the log of one machine or, with `world_size` (ranks), of all of them together."""
     found = _WAITED.findall(text)
     if not found:

@@ -90,7 +90,7 @@ def unknown(recipe: Recipe) -> Problem:
 
 
 def _no_folder(recipe: Recipe) -> Problem | None:
-    """A base model that can only be a folder and is none; None where it may be a hub name, or is on a claim."""
+    """A base model that can only be a folder and is none; None if it may be a hub name, or is on a claim."""
     base = recipe.model.base
     folder = recipe.folder / base
     if recipe.on_claim(base) or not (isdir(folder) or base.startswith((".", "/", "~")) or base.count("/") != 1):
@@ -107,7 +107,7 @@ def _no_folder(recipe: Recipe) -> Problem | None:
         beside = [inner.name for inner in folder.parent.glob("*/") if inner.is_dir()] if isdir(folder.parent) else []
         near = nearest(folder.name, beside)
         hint = (f"Did you mean `{base.rstrip('/').removesuffix(folder.name)}{near}`? " if near else "") + (
-            "Paths start at the recipe's folder. A model on the hub is `OWNER/NAME`; `recipe models` lists the catalog. A folder on the cluster is below the mount of a claim, `openshift.claims`."
+            "A path is relative to the recipe's folder. A model on the hub is `OWNER/NAME`; `recipe models` lists the catalog. A folder on the cluster is below the mount of a claim, `openshift.claims`."
         )
     return recipe.problem("model.base", message, hint)
 

@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial, reduce
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from runner import parts, scenarios
 from runner.catalog import Schema
 from runner.check import schema_errors
 from runner.recipe.document import Document, Path_, leaves
 from runner.recipe.overrides import Override, path_of
-from runner.recipe.recipe import BROKEN, Settings, with_defaults
+from runner.recipe.recipe import BROKEN, Settings, rows_of, with_defaults
 from runner.tools import packaged
 from runner.tools.names import listed, nearest, setting
 from runner.tools.problem import Problem
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 
 @cache
-def schema(scenario: str) -> Schema:
+def schema(scenario: str, rows: str = "") -> Schema:
+    """What a scenario's recipes may say; rows: those whose rows are of this kind alone, if there are several."""
+    if rows:
+        return cast(Schema, scenarios.narrowed(schema(scenario), "rows", rows))
     whole: Schema = json.loads(schema_text(scenario))
     return whole
 
@@ -37,25 +40,23 @@ def schema_text(scenario: str) -> str:
     if file.is_file() and not theirs:
         return file.read_text(encoding="utf-8")
     # Only other people's parts need what follows.
-    from runner import scenarios
-
     whole = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else scenarios.composed(scenario)
     whole["properties"] |= scenarios.foreign_sections()
     return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
 
 
 @cache
-def _fits(scenario: str) -> Fits:
-    return fitting(schema(scenario))
+def _fits(scenario: str, rows: str) -> Fits:
+    return fitting(schema(scenario, rows))
 
 
 @cache
-def _validator(scenario: str) -> Draft202012Validator:
+def _validator(scenario: str, rows: str) -> Draft202012Validator:
     from jsonschema import Draft202012Validator
     from jsonschema.validators import extend
 
     checker: type[Draft202012Validator] = extend(Draft202012Validator, {"pattern": _pattern})
-    return checker(schema(scenario))
+    return checker(schema(scenario, rows))
 
 
 def _pattern(_: Any, pattern: str, value: Any, part: Any) -> Iterator[ValidationError]:
@@ -71,7 +72,7 @@ def has(scenario: Any, setting: str) -> bool:
 
 
 def part(scenario: Any, setting: str) -> Schema:
-    """What the scenario's schema says of a setting, dotted; empty where it has none."""
+    """What the scenario's schema says of a setting, dotted; empty if it has none."""
     return _part(scenario, path_of(setting))
 
 
@@ -88,7 +89,7 @@ def settings(scenario: str) -> Iterator[tuple[str, Schema]]:
 
 
 def sentence(scenario: str, path: Path_) -> str:
-    """What the schema says of a setting first, in a sentence without its full stop; empty where it has none."""
+    """What the schema says of a setting first, in a sentence without its full stop; empty if it has none."""
     first: str = _part(scenario, path).get("description", "").strip().partition(". ")[0]
     return first.removesuffix(".")
 
@@ -107,7 +108,7 @@ def as_text(document: Document, changes: Iterable[Override]) -> list[Override]:
 
 @dataclass(frozen=True)
 class Reading:
-    """settings: with defaults, and BROKEN where the schema refused a value; problems: what it refused."""
+    """settings: with defaults, and BROKEN if the schema refused a value; problems: what it refused."""
 
     settings: Settings
     problems: list[Problem]
@@ -115,11 +116,13 @@ class Reading:
 
 def read(document: Document) -> Reading:
     """The settings of a document whose scenario is known, as far as its schema takes them."""
-    scenario, whole = document.data["scenario"], schema(document.data["scenario"])
+    scenario = document.data["scenario"]
+    rows = rows_of(document.data.get("data"), schema(scenario))
+    whole = schema(scenario, rows)
     filled = with_defaults(document.data, whole)
-    if _fits(scenario)(document.data):
+    if _fits(scenario, rows)(document.data):
         return Reading(Settings(filled, whole), [])
-    errors = list(_validator(scenario).iter_errors(document.data))
+    errors = list(_validator(scenario, rows).iter_errors(document.data))
     told = schema_errors.problems(document, whole, errors)
     problems = told.problems
     refused = [tuple(error.absolute_path) for error in errors]
@@ -136,7 +139,7 @@ def read(document: Document) -> Reading:
 
 
 def scenario_problem(document: Document) -> Problem | None:
-    """The Problem with the line that says which schema judges a document; None where there is none."""
+    """The Problem with the line that says which schema judges a document; None if there is none."""
     scenario, known = document.data.get("scenario"), scenarios.names()
     choices = f"Use {listed(known, 'or')}."
     if scenario is None and (near := nearest("scenario", map(str, document.data))) and near != "scenario":
@@ -249,7 +252,7 @@ _SAYS_NOTHING = {
 
 
 def fitting(schema: Mapping[str, Any] | bool) -> Fits:
-    """Tells of a value whether it surely fits the schema; False where it does not, or where this cannot tell."""
+    """Tells of a value whether it surely fits the schema; False if it does not, or where this cannot tell."""
     if isinstance(schema, bool):
         return lambda value: schema and all(_finite(each) for _, each in leaves(value, bool))
     kind = "string" if "enum" in schema or "const" in schema else schema.get("type")

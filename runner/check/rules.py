@@ -29,8 +29,8 @@ LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z")
 
 
 def judge(recipe: Recipe, look: bool = True) -> list[Problem]:
-    """Every Problem that the shared rules and the scenario's find. A rule yields nothing where the schema has refused
-    its settings. look: whether to read the recipe's files, which need not be on this machine."""
+    """Every Problem that the shared rules and the scenario's find. A rule yields nothing if the schema has refused its
+    settings. look: whether to read the recipe's files, which need not be on this machine."""
     problems: list[Problem] = []
     modules = parts.modules("rules")
     shared = (*RULES, *(rule for module in modules for rule in module.RULES))
@@ -78,7 +78,7 @@ def known_gpu(recipe: Recipe) -> Iterator[Problem]:
 
 
 def batch_sizes(recipe: Recipe) -> tuple[int, int] | None:
-    """The effective batch size as stated and as the other lines make it; None where it is not stated."""
+    """The effective batch size as stated and as the other lines make it; None if it is not stated."""
     stated = recipe.settings.get("train", {}).get("effective_batch_size")
     return None if stated is None else (stated, common.effective_batch_size(recipe))
 
@@ -324,7 +324,7 @@ def own_engine_file(recipe: Recipe) -> Iterator[Problem]:
     except Stop as stop:
         (problem,) = stop.problems
         message = f"{problem.file}: {problem.message}"
-        yield recipe.problem("sharding.file", message, "Paths start at the recipe's folder.")
+        yield recipe.problem("sharding.file", message, "Check the path; it is relative to the recipe's folder.")
         return
     fsdp = sharding.by_fsdp(recipe)
     if document is None or not (fsdp or recipe.distribution.startswith("zero")):

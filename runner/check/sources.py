@@ -14,7 +14,7 @@ from typing import Any
 from runner import catalog
 from runner.catalog.models import why_no_hub
 from runner.data import conversation_formats, row_files, rows
-from runner.data.conversation_formats import OWN, ChatSet, Conversation
+from runner.data.conversation_formats import OWN, ChatSet, Conversation, Songs
 from runner.data.lengths import BYTES_A_TOKEN
 from runner.recipe import templates
 from runner.recipe.document import Path_
@@ -80,12 +80,12 @@ QUESTION_ANSWER = ("question", "answer")
 def one_form(recipe: Recipe) -> Iterator[Problem]:
     """Rows in columns have templates for question and answer, and those in other forms have none."""
     for home, data in recipe.data_sets():
-        if data.knows("form") and not data.get("songs"):
+        if data.knows("question"):
             yield from said_of(home, _one_form(recipe, home, data))
 
 
 def said_of(home: Path_, problems: Iterable[Problem]) -> Iterator[Problem]:
-    """Problems with a data set, which they name where it is one of several."""
+    """Problems with a data set, which they name if it is one of several."""
     name = f"`{name_of(home)}`"
     for problem in problems:
         said = isinstance(home[-1], str) or name in problem.message
@@ -112,7 +112,7 @@ def _one_form(recipe: Recipe, home: Path_, data: Settings) -> Iterator[Problem]:
 
 
 def _form(recipe: Recipe, home: Path_, data: Settings, setting: str, said: str, there: list[str]) -> Iterator[Problem]:
-    """The form of data with these columns, told where the recipe leaves it open, and refused where it has none."""
+    """The form of data with these columns, told if the recipe leaves it open, and refused if it has none."""
     stated = conversation_formats.stated(data["form"], data.get("question"), data.get("answer"))
     form = stated or conversation_formats.told(there)
     missing = [column for column in conversation_formats.COLUMNS.get(form, ()) if column not in there] if form else []
@@ -171,7 +171,8 @@ def _data_files(recipe: Recipe, home: Path_, data: Settings, files: tuple[str, .
             continue
         if not os.path.exists(file):
             message = f"The file `{file}` does not exist."
-            yield recipe.problem((*home, setting), message, "Paths start at the recipe's folder.")
+            hint = "Check the path; it is relative to the recipe's folder."
+            yield recipe.problem((*home, setting), message, hint)
             continue
         if data.get("image_column") and file.suffix != ".parquet":
             message = f"`{file}` is not a file of images."
@@ -197,7 +198,7 @@ def fits(
 ) -> Iterator[Problem]:
     """Whether data with these columns has a form and the columns that the recipe names. setting: the one that names the
     data; said: the data's name for people; other: one more remedy."""
-    if data.knows("form") and not data.get("songs"):
+    if data.knows("question"):
         yield from _form(recipe, home, data, setting, said, there)
     for column, user in templates.needed(data).items():
         place = (*home, *user.split("."))
@@ -302,7 +303,7 @@ LATER = "The job that prepares the data asks again, before a GPU is held."
 
 def datasets(recipe: Recipe) -> Iterator[Problem]:
     """The hub's data sets exist and have the columns that the recipe names, as the library that will read them says. A
-    note where the hub cannot be asked."""
+    note if the hub cannot be asked."""
     named = [(home, data) for home, data in recipe.data_sets() if data.get("hub")]
     if not named:
         return
@@ -343,15 +344,20 @@ def first_rows(recipe: Recipe) -> Iterator[Problem]:
     all."""
     for home, data in recipe.data_sets():
         file = recipe.folder / data["path"] if data.get("path") else None
-        if not file or file.suffix not in ENDINGS or not file.is_file() or not data.knows("form") or data.get("songs"):
+        songs = data.get("songs")
+        if not file or file.suffix not in ENDINGS or not file.is_file() or not (songs or data.knows("question")):
             continue
         templated = {setting: data.get(setting) for setting in QUESTION_ANSWER}
-        form = conversation_formats.stated(data["form"], **templated)
+        form = conversation_formats.stated(data.get("form") or "auto", **templated)
         source = ChatSet(hub=None, revision=None, subset=None, split=None, path=str(file), form=form, **templated)
         try:
             rows.columns(file)
             # The one more tells whether there are others.
-            read = list(_conversations(source, islice(rows.read(source), FIRST_ROWS + 1)))
+            numbered = islice(rows.read(source), FIRST_ROWS + 1)
+            if songs:
+                yield from _no_songs(recipe, home, songs, file, numbered)
+                continue
+            read = list(_conversations(source, numbered))
         except (row_files.Unreadable, Stop, KeyError):
             # The file cannot be read, or has other columns than are named: other rules say so, with a remedy.
             continue
@@ -368,6 +374,24 @@ def _conversations(source: ChatSet, numbered: Iterable[row_files.Numbered]) -> I
             yield number, row.reason if isinstance(row, row_files.Bad) else told.conversation(OWN, row)
         except NoText as error:
             yield number, str(error)
+
+
+def _no_songs(
+    recipe: Recipe, home: Path_, asked: Settings, file: Path, numbered: Iterable[row_files.Numbered]
+) -> Iterator[Problem]:
+    """That no row is a song whose instruction can be read."""
+    from runner.data.chat import NO_INSTRUCTION, song_of
+
+    read = [row for _, row in numbered if not isinstance(row, row_files.Bad)]
+    if read and all(song_of(row, Songs(**asked.plain())) == NO_INSTRUCTION for row in read):
+        among = "None of the rows" if len(read) <= FIRST_ROWS else f"None of the first {FIRST_ROWS:,} rows"
+        said = str(read[0][asked["instruction"]])[:60]
+        message = f"{among} of `{file}` asks for a song in the words of `instruction_form`. The first says `{said}`."
+        hint = (
+            "Change `instruction_form`, or name the column that has these words. Or delete `songs`, and write `question` and "
+            '`answer` with your columns in brackets, for example `question: "Write a [genre] song like [artist]."`.'
+        )
+        yield recipe.note((*home, "songs", "instruction"), message, hint)
 
 
 def _shown(file: Path, read: list[tuple[int, Conversation | str]]) -> Iterator[tuple[str, str]]:
@@ -391,7 +415,7 @@ def _shown(file: Path, read: list[tuple[int, Conversation | str]]) -> Iterator[t
 
 
 def _too_long(recipe: Recipe, home: Path_, file: Path, conversations: list[Conversation]) -> Iterator[Problem]:
-    """That rows are longer than `sequence_len`: surely, where they have as many words, and likely, by their letters."""
+    """That rows are longer than `sequence_len`: surely, if they have as many words, and likely, by their letters."""
     where, limit = recipe.longest_row(home)
     if not limit or not conversations:
         return

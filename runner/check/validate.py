@@ -30,7 +30,7 @@ def load(
     """The recipe in a file with the environment's changes and then `changes` on top, the changes that changed
     something, and notes. look: whether the files that it names are looked at.
 
-    Raises Stop with every Problem at once where the file is no valid recipe.
+    Raises Stop with every Problem at once if the file is no valid recipe.
     """
     document = reading.read(file)
     scenario = document.data.get("scenario")
@@ -44,7 +44,7 @@ def load(
 
 
 def valid(document: Document, look: bool = True) -> tuple[Recipe, list[Problem]]:
-    """The Recipe that a document is, and notes. Raises Stop with every Problem at once where it is none."""
+    """The Recipe that a document is, and notes. Raises Stop with every Problem at once if it is none."""
     recipe, problems = judge(document, look)
     errors = errors_of(problems)
     if errors or recipe is None:
@@ -59,13 +59,13 @@ def override(document: Document, changes: Iterable[Override]) -> tuple[Document,
 
 
 def changed(recipe: Recipe, changes: Iterable[Override]) -> tuple[Recipe, list[Override]]:
-    """The recipe with changes made, and those that changed something. Raises Stop where it is then not valid."""
+    """The recipe with changes made, and those that changed something. Raises Stop if it is then not valid."""
     document, made = override(recipe.document, changes)
     return valid(document)[0], made
 
 
 def judge(document: Document, look: bool = True) -> tuple[Recipe | None, list[Problem]]:
-    """The Recipe that a document is, and all Problems with it; None where the schema already says no."""
+    """The Recipe that a document is, and all Problems with it; None if the schema already says no."""
     if problem := by_schema.scenario_problem(document):
         return None, [problem]
     if missing := by_schema.missing_parts(document):
@@ -112,7 +112,7 @@ def examine(
 def examined(
     document: Document, online: bool = False, allowed: Collection[str] = ()
 ) -> tuple[Recipe | None, list[Problem]]:
-    """The recipe that a document is, and the same Problems with it; None where it makes no plan."""
+    """The recipe that a document is, and the same Problems with it; None if it makes no plan."""
     recipe, problems = judge(document)
     if recipe is None or errors_of(problems):
         return None, problems
@@ -133,9 +133,9 @@ def _said(file: Path | str, stop: Stop) -> list[Problem]:
 
 
 def require_fits(recipe: Recipe, plan: Plan, allowed: Collection[str] = ()) -> list[Problem]:
-    """Notes on stages that may not fit their GPU, before a recipe is sent or rendered; none where that is allowed.
+    """Notes on stages that may not fit their GPU, before a recipe is sent or rendered; none if that is allowed.
 
-    Raises Stop where a stage cannot fit, unless that is allowed."""
+    Raises Stop if a stage cannot fit, unless that is allowed."""
     problems, gpu = _foreseen(recipe, plan, allowed), recipe.document.problem(("machines", "gpu"), "")
     if wrong := errors_of(problems):
         raise Stop(wrong)

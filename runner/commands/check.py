@@ -70,7 +70,11 @@ def check(
                 f"Skipped {left}, which {('does' if len(found.others) == 1 else 'do')} not look like a recipe. `--strict` checks all files."
             )
         if errors:
-            end(f"{_counted(errors, 'error')} found. Fix {'it' if errors == 1 else 'the first one first'}, then check again.", "check", *paths)
+            end(
+                f"{_counted(errors, 'error')} found. Fix {'it' if errors == 1 else 'the first one first'}, then check again.",
+                "check",
+                *paths,
+            )
         elif verdict.checked == 1:
             end("The recipe is valid, as far as it can be checked before it runs.", "plan", *paths)
         else:
@@ -81,9 +85,9 @@ def check(
 # What follows where the recipe of a folder stands, and how that is said.
 STANDING = {
     "check": "The recipe has mistakes.",
-    "rehearse": "The recipe has no mistakes; it has not been rehearsed as it is now.",
-    "run": "The rehearsal has passed; the model has not been trained as the recipe is now.",
-    "submit": "The rehearsal has passed; the model has not been trained on this machine.",
+    "rehearse": "The recipe has no mistakes, but its current version has not been rehearsed.",
+    "run": "The rehearsal has passed, but the current version of the recipe has not been trained.",
+    "submit": "The rehearsal has passed, but the model has not been trained on this machine.",
     "why": "A command is working on the recipe now.",
     "compare": "The model is trained.",
 }
@@ -111,7 +115,7 @@ def standing(path: str) -> int:
 
 
 def _progress(run: RunFolder, recipe: Recipe, command: str) -> tuple[str, str]:
-    """How far a run of the recipe is, and the command that comes next; empty where the run needs none."""
+    """How far a run of the recipe is, and the command that comes next; empty if the run needs none."""
     state = run.state
     if not state or state.recipe != recipe.name:
         return "not yet", command

@@ -28,7 +28,7 @@ Completing = Callable[[click.Context, click.Parameter, str], list[CompletionItem
 
 
 def _words(begun: str, known: Iterable[str]) -> list[CompletionItem]:
-    """Those that go on as begun, whatever their case; where none begins so, those that hold it."""
+    """Those that go on as begun, whatever their case; if none begins so, those that hold it."""
     words, low = list(known), begun.lower()
     first = [word for word in words if word.lower().startswith(low)]
     return [CompletionItem(word) for word in first or [word for word in words if low in word.lower()]]
@@ -150,7 +150,7 @@ def gpu_option(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def card_named(name: str) -> Gpu:
-    """The catalog's card of that label. Raises Stop where it has none."""
+    """The catalog's card of that label. Raises Stop if it has none."""
     if found := catalog.gpu(name):
         return found
     near = catalog.alike(name)
@@ -169,7 +169,7 @@ def say(text: str = "", err: bool = False) -> None:
 
 
 def table(rows: Sequence[Sequence[str]]) -> None:
-    """Prints rows in columns, the last one below the others where the terminal is too narrow for it."""
+    """Prints rows in columns, the last one below the others if the terminal is too narrow for it."""
     widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
     firsts = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)) for row in rows]
     longest = max(len(f"{first}  {row[-1]}") for first, row in zip(firsts, rows, strict=True))
@@ -217,8 +217,8 @@ def print_notes(problems: Iterable[Problem]) -> None:
 
 
 def with_section(recipe: Recipe, section: str, by: str) -> Recipe:
-    """The recipe with a section that is there only where it is written, with the section's defaults where it is not.
-    by: what asks for it. A recipe of a scenario that does not know it stays as it is."""
+    """The recipe with a section that is there only where it is written, with the section's defaults if it is not. by:
+    what asks for it. A recipe of a scenario that does not know it stays as it is."""
     if section in recipe.settings or not recipe.settings.knows(section):
         return recipe
     document, _ = override(recipe.document, [Override(section, None, {}, by=by)])

@@ -143,7 +143,7 @@ STYLES: Mapping[str, Mapping[str, Any]] = {
 
 
 def proof_lines(folder: str, whole: bool = False) -> Iterator[Styled]:
-    """What is trained, as the proof in a folder has it, in colour; click takes that out where nobody sees it."""
+    """What is trained, as the proof in a folder has it, in colour; click takes that out if nobody sees it."""
     for line in (line for shown in parts.hooks("shown") for line in shown(folder, whole)):
         words = [(kind, printable(text)) for kind, text in line]
         yield Styled("  " + "".join(click.style(text, **STYLES[kind]) if kind else text for kind, text in words))
@@ -161,7 +161,7 @@ def confirm(yes: bool) -> Callable[[str], bool]:
     def ask(takes: str) -> bool:
         if not yes and not sys.stdin.isatty():
             remedy = "Add `--yes` to start it, or train fewer epochs or rows (`--set`). `recipe rehearse RECIPE` takes minutes."
-            raise Stop(f"{takes} Without a terminal, nothing above an hour starts unasked.", remedy)
+            raise Stop(f"{takes} Without a terminal, `recipe run` cannot ask before a run of over an hour.", remedy)
         return yes or click.confirm(f"{takes} Start it?")
 
     return ask
@@ -259,7 +259,7 @@ def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None,
     recipe, _ = open_recipe(path, sets, more=changing.from_data_option(data))
     run = folder(recipe.name, "run")
     place = run.place(str(Path(out).resolve()) if out else None)
-    # What is trained is proven where that is asked for, and again before a stage holds a GPU.
+    # What is trained is proven if that is asked for, and again before a stage holds a GPU.
     carry_out({**translate(recipe, place).stages[0].config, "proofs": None}, say)
     if show:
         for proven in parts.hook("show_rows")(recipe, place, show, say):

@@ -55,7 +55,7 @@ def reading(function: Callable[..., Made]) -> Callable[..., Made]:
 def first(data: Mapping[str, Any], most: int) -> list[RenderedExample]:
     """The first rows of a stage's `data` that give something to learn; none of a kind whose rows are no text.
 
-    Raises Stop where the rows cannot be read at all.
+    Raises Stop if the rows cannot be read at all.
     """
     if data.get("kind") not in PREPARERS:
         return []
@@ -66,7 +66,7 @@ def held_out(data: Mapping[str, Any]) -> list[str]:
     """What the rows ask that the preparation would keep for validation, or how such documents begin; of a large file
     what its first rows ask.
 
-    Raises Stop where the rows cannot be read at all.
+    Raises Stop if the rows cannot be read at all.
     """
     if data.get("kind") not in PREPARERS:
         return []

@@ -1,5 +1,5 @@
 """Plain text becomes blocks: documents from a file or the hub become rows of exactly N tokens, streamed to a Parquet
-file, with a validation side where the recipe has one.
+file, with a validation side if the recipe has one.
 
 Every document is tokenised whole, followed by the end-of-text token, and the long line of tokens is cut every N tokens.
 Each token is in at most one block, in its order; only the tokens after the last whole block are dropped. Memory depends
@@ -44,7 +44,7 @@ Encode = Callable[[list[str]], list[np.ndarray]]
 class TextReport(Examined):
     """What became of the documents. key: hash of everything that the result depends on.
 
-    train, validation: `documents`, `tokens`, `blocks`, `dropped` (tokens), validation empty where there is none. sets:
+    train, validation: `documents`, `tokens`, `blocks`, `dropped` (tokens), validation empty if there is none. sets:
     documents to train on by data set. rows_in: that were read, which are more than made a few blocks. skipped: why a
     row gave no document, and how often.
     """
@@ -119,11 +119,10 @@ def prepare(
     tokenizer_for: TokenizerFor | None = None,
     sample_rows: int | None = None,
 ) -> TextReport:
-    """Writes `train.parquet`, `validation.parquet` where there is validation data, and `report.json`.
+    """Writes `train.parquet`, `validation.parquet` if there is validation data, and `report.json`.
 
-    tokenizer_for: gives the tokenizer; without one there are no blocks.
-    sample_rows: make at most so many blocks, the first ones.
-    Raises Stop where there is no tokenizer, or too little text for one block.
+    tokenizer_for: gives the tokenizer; without one there are no blocks. sample_rows: make at most so many blocks, the
+    first ones. Raises Stop if there is no tokenizer, or too little text for one block.
     """
     sides = [side for side in SIDES if side == "train" or plain_text.validation_sets or plain_text.validation_share]
     tokenizer = tokenizer_for(documents(plain_text, "train", TextReport())) if tokenizer_for else None
@@ -281,9 +280,9 @@ def write(
     """Writes `file` (Parquet: `input_ids`, `labels`, `attention_mask`, each `block_len` numbers a row), which appears
     when it is complete.
 
-    documents: texts, read once, in order. tokenizer: a Hugging Face tokenizer with an end-of-text token.
-    block_len: tokens of a block. most_blocks: stop after so many; None for all.
-    Raises ValueError where the tokenizer has no end-of-text token.
+    documents: texts, read once, in order. tokenizer: a Hugging Face tokenizer with an end-of-text token. block_len:
+    tokens of a block. most_blocks: stop after so many; None for all. Raises ValueError if the tokenizer has no
+    end-of-text token.
     """
     if tokenizer.eos_token_id is None:
         raise ValueError("the tokenizer has no end-of-text token")

@@ -55,8 +55,8 @@ def prepare(
     `report.json`.
 
     tokenizer_for: where it gives a tokenizer, conversations longer than `sequence_len` tokens are left out.
-    sample_rows: keep at most so many pairs, or songs, drawn by the seed.
-    Raises Stop where too few rows are left to train and validate on.
+    sample_rows: keep at most so many pairs, or songs, drawn by the seed. Raises Stop if too few rows are left to train
+    and validate on.
     """
     kind: Any = SongRows if isinstance(asked, Lyrics) else ChatRows
     report: Report = kind(asked, asked.tokenizer).prepare(out, tokenizer_for, sample_rows)
@@ -68,7 +68,7 @@ def first(asked: ChatData | Lyrics) -> Iterator[RenderedExample]:
     if isinstance(asked, Lyrics):
         for one in asked.sets:
             for row in rows.good(one, stream=asked.stream):
-                song = _song(row, asked.songs)
+                song = song_of(row, asked.songs)
                 if isinstance(song, Song):
                     yield asked.rendered(_task(song, asked))
         return
@@ -134,7 +134,7 @@ class ConversationRows(ItemPreparer[Talk]):
 
     @cached_property
     def besides(self) -> pa.StructType | None:
-        """The type of what turns have besides, of all rows; None where none has anything."""
+        """The type of what turns have besides, of all rows; None if none has anything."""
         types = []
         for batch in self.spool.batches():
             there = set(batch["turns"].flatten().field("besides").to_pylist()) - {""}
@@ -250,7 +250,7 @@ UNKNOWN = {"", "unknown", "none", "null", "nan", "n/a", "na", "-", "?", "various
 
 @dataclass(frozen=True)
 class Song:
-    """A row: its own instruction, who and what it names (None where the row does not say), and the words."""
+    """A row: its own instruction, who and what it names (None if the row does not say), and the words."""
 
     instruction: str
     artist: str | None
@@ -296,7 +296,7 @@ class SongRows(ConversationRows[Lyrics]):
         draw = BottomK(count, lyrics.songs.per_artist, lyrics.seed)
         for index, one in enumerate(lyrics.sets):
             for line, row in report.whole(lyrics, index, rows.read(one, stream=lyrics.stream)):
-                song = _song(row, lyrics.songs)
+                song = song_of(row, lyrics.songs)
                 if isinstance(song, str):
                     report.dropped[song] += 1
                 else:
@@ -319,7 +319,10 @@ def _pattern(form: str) -> re.Pattern[str]:
     return re.compile(rf"\s*{''.join(parts)}\s*\.?\s*\Z", re.IGNORECASE)
 
 
-def _song(row: Mapping[str, Any], songs: Songs) -> Song | str:
+NO_INSTRUCTION = "the instruction does not have the recipe's form"
+
+
+def song_of(row: Mapping[str, Any], songs: Songs) -> Song | str:
     """The row's song, where it can be asked about, or why there is none."""
     for column, said in ((songs.instruction, "instruction"), (songs.lyrics, "words of the song")):
         if column not in row:
@@ -329,7 +332,7 @@ def _song(row: Mapping[str, Any], songs: Songs) -> Song | str:
     instruction, lyrics = row[songs.instruction].strip(), row[songs.lyrics].strip()
     match = _pattern(songs.instruction_form).match(instruction)
     if not match:
-        return "the instruction does not have the recipe's form"
+        return NO_INSTRUCTION
     artist, genre = (_named(match[part]) for part in ("artist", "genre"))
     words = len(lyrics.split())
     if words < songs.min_words:
@@ -392,7 +395,7 @@ class BottomK:
         self._limit = 2**128
 
     def offer(self, item: Any, key: str, owner: str | None) -> None:
-        """Takes an item, or counts why not. owner: None where it has none; then it counts against nobody."""
+        """Takes an item, or counts why not. owner: None if it has none; then it counts against nobody."""
         rank = int.from_bytes(hashlib.sha256(f"draw\n{self.seed}\n{key}".encode()).digest()[:16], "big")
         if rank in self._held:
             self.duplicates += 1

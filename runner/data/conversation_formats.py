@@ -32,7 +32,7 @@ ROLES = {
     "tool": "tool",
 }
 TrainOn = Literal["assistant", "last", "all"]
-# What Axolotl's `message_field_training` names, beside each turn where not all of a role are trained.
+# What Axolotl's `message_field_training` names, beside each turn if not all of a role are trained.
 TRAINING = "training"
 # Stands between the parts of a conversation where it is told from others, and in no text that people write.
 SEPARATOR = "\x1f"
@@ -58,7 +58,7 @@ class NoConversation(NoText):
 
 
 class Turn(NamedTuple):
-    """What one role says. besides: JSON of what else the turn has, of `BESIDES`; empty where it has nothing."""
+    """What one role says. besides: JSON of what else the turn has, of `BESIDES`; empty if it has nothing."""
 
     role: str
     content: str
@@ -123,7 +123,7 @@ class Conversations(SplitDataSets):
     tokenizer: Pretrained | None = None
 
     def told(self, conversation: Conversation) -> list[Message]:
-        """A conversation's messages, behind the recipe's system prompt where it has none of its own."""
+        """A conversation's messages, behind the recipe's system prompt if it has none of its own."""
         prompt = self.system_prompt
         own = [Turn("system", prompt.strip())] if prompt and conversation.turns[0].role != "system" else []
         return [turn.message() for turn in (*own, *conversation.turns)]
@@ -135,8 +135,8 @@ class Conversations(SplitDataSets):
 
 @dataclass(frozen=True, kw_only=True)
 class ChatSet(DataSet):
-    """Rows in one form. form: None where the rows tell it. question, answer: where they have that of columns, templates
-    with the columns in brackets."""
+    """Rows in one form. form: None if the rows tell it. question, answer: if they have that of columns, templates with
+    the columns in brackets."""
 
     form: Form | None = "columns"
     question: str | None = None
@@ -163,7 +163,7 @@ class ChatSet(DataSet):
         return Conversation(pair(question, answer)) if question and answer else "the question or the answer is empty"
 
     def told(self) -> Self:
-        """With the form of its first row that has the columns of one. Raises Stop where none has."""
+        """With the form of its first row that has the columns of one. Raises Stop if none has."""
         if self.form:
             return self
         columns: list[str] = []
@@ -217,21 +217,21 @@ class Lyrics(Conversations):
 
 
 def stated(form: str, question: str | None, answer: str | None) -> Form | None:
-    """The form that a recipe states, by its name or by templates of columns; None where the rows tell it."""
+    """The form that a recipe states, by its name or by templates of columns; None if the rows tell it."""
     if form == "auto":
         return "columns" if question or answer else None
     return cast(Form, form)
 
 
 def told(columns: Collection[str]) -> Form | None:
-    """The form that rows with these columns have; None where they have those of none."""
+    """The form that rows with these columns have; None if they have those of none."""
     return next((form for form, needed in COLUMNS.items() if set(needed) <= set(columns)), None)
 
 
 def turns(form: Form, row: Mapping[str, Any]) -> tuple[Turn, ...]:
     """The turns of a row in a form other than columns; the last one answers.
 
-    Raises KeyError with the name of a column that the row lacks, NoText where it is no conversation.
+    Raises KeyError with the name of a column that the row lacks, NoText if it is no conversation.
     """
     said = tuple(_turns(form, row))
     if "user" not in [turn.role for turn in said]:
@@ -269,7 +269,7 @@ def _text(value: Any, column: str) -> str:
 
 
 def _said(value: Any, column: str, role: str | None = None) -> list[Any]:
-    """The turns of a column, in a table as JSON. role: whose turn a plain text is; None where it may not be one."""
+    """The turns of a column, in a table as JSON. role: whose turn a plain text is; None if it may not be one."""
     turns = value
     if isinstance(value, str):
         try:

@@ -35,7 +35,7 @@ class DataSource:
 
     @property
     def content(self) -> str:
-        """The hash of the file or folder; empty where there is none: a dataset is known by its revision."""
+        """The hash of the file or folder; empty if there is none: a dataset is known by its revision."""
         return content_of(self.file) if self.file and self.file.exists() else ""
 
 
@@ -64,7 +64,7 @@ class DataSets:
 
     @property
     def size(self) -> int | None:
-        """Bytes of all files together; None where something is none."""
+        """Bytes of all files together; None if something is none."""
         files = [one.file for one in self.sets]
         return (
             sum(file.stat().st_size for file in files if file)
@@ -116,7 +116,7 @@ class PlainText(DataSets):
         return self if side == "train" else replace(self, sets=self.validation_sets or self.sets)
 
 
-# Where a row stands, behind the word `line`: its number, and of which set where there are several.
+# Where a row stands, behind the word `line`: its number, and of which set if there are several.
 Where = int | str
 
 
@@ -147,7 +147,7 @@ class Unreachable(Stop):
 
 
 def hub_rows(source: DataSource, stream: bool) -> Iterator[Numbered]:
-    """Rows as (number from 1, row), as they come where `stream` is set, else kept on disk first. Raises Stop where the
+    """Rows as (number from 1, row), as they come where `stream` is set, else kept on disk first. Raises Stop if the
     dataset cannot be read, Unreachable where that is for the hub's sake."""
     try:
         # A stream asks the hub only when its first row is wanted.
@@ -192,7 +192,7 @@ def licence(source: DataSource) -> str:
 
 
 def no_dataset(source: DataSource, error: Exception) -> Stop:
-    """What to say where the hub does not give a dataset."""
+    """What to say if the hub does not give a dataset."""
     reason = reason_of(error)
     kind = Unreachable if reason == UNREACHABLE else Stop
     return kind(

@@ -33,7 +33,7 @@ SURE = 0.99
 
 @dataclass(frozen=True)
 class ExaminedRow:
-    """line: of the file. text: all of the row. answer: what is learned; None where that is the text, as in documents."""
+    """line: of the file. text: all of the row. answer: what is learned; None if that is the text, as in documents."""
 
     line: Where
     text: str
@@ -95,7 +95,7 @@ class Drawn:
 
 
 def licences(source: DataSets) -> str:
-    """What the data sets' pages on the hub say; empty where all are files."""
+    """What the data sets' pages on the hub say; empty if all are files."""
     return "; ".join(filter(None, dict.fromkeys(map(data_sets.licence, source.sets))))
 
 
@@ -207,7 +207,7 @@ PERSONAL = (
 
 
 def languages(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
-    """The language of each text that is long enough to tell. Raises ImportError where its library is not installed."""
+    """The language of each text that is long enough to tell. Raises ImportError if its library is not installed."""
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
     identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
@@ -238,7 +238,7 @@ _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|\w+")
 
 def near_duplicates(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
     """Rows that share most of their phrases with one before them, by datatrove's MinHash as for pretraining; exact
-    duplicates are named elsewhere. Raises ImportError where it is not installed."""
+    duplicates are named elsewhere. Raises ImportError if it is not installed."""
     import numpy as np
     from datatrove.pipeline.dedup import MinhashDedupSignature
 

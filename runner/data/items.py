@@ -98,7 +98,7 @@ class ItemPreparer(ABC, Generic[Asked]):
         """Writes `train.parquet`, `validation.parquet` and `report.json`, unless they are in `out` already.
 
         tokenizer_for: gives the tokenizer. sample_rows: how many rows a rehearsal draws; then nobody looks through
-        them. Raises Stop where too few rows are left to train and validate on, or `out` holds Parquet files that are
+        them. Raises Stop if too few rows are left to train and validate on, or `out` holds Parquet files that are
         somebody's own.
         """
         asked, report = self.asked, self.report
@@ -136,7 +136,7 @@ class ItemPreparer(ABC, Generic[Asked]):
         doctor.examine(looked, len(kept), self.report)
 
     def _write_sides(self, kept: np.ndarray, out: Path) -> None:
-        """Splits the items whose numbers are `kept`, and writes both sides. Raises Stop where too few rows are left."""
+        """Splits the items whose numbers are `kept`, and writes both sides. Raises Stop if too few rows are left."""
         facts, report = self.spool.facts, self.report
         is_validation = drawn(facts["group"][kept], self.asked.validation_share)
         sides = [kept[~is_validation], kept[is_validation]]

@@ -71,7 +71,7 @@ class Lengths(Record):
         return _longest(self, max(1.0, rows), limit, multiple)
 
     def within(self, limit: float) -> float:
-        """The mean length where none is longer than `limit`."""
+        """The mean length if none is longer than `limit`."""
         return self.longest(1, limit)
 
     def beyond(self, limit: float) -> float:

@@ -30,7 +30,7 @@ def _in_order(where: Where) -> tuple[str, int]:
 
 
 def numbers(lines: Sequence[Where], count: int) -> str:
-    """The first line numbers of `count`, as they are behind a fact; nothing where none is known."""
+    """The first line numbers of `count`, as they are behind a fact; nothing if none is known."""
     if not lines:
         return ""
     shown = ", ".join(f"{line:,}" if isinstance(line, int) else line for line in lines[:SHOWN_BAD_LINES])
@@ -39,7 +39,7 @@ def numbers(lines: Sequence[Where], count: int) -> str:
 
 
 def require_few(lost: int, of: int, share: float, lines: Iterable[str]) -> None:
-    """Raises Stop where more than `share` of the rows are lost. lines: of the report, which name them."""
+    """Raises Stop if more than `share` of the rows are lost. lines: of the report, which name them."""
     if lost <= share * of:
         return
     said = "\n".join(lines)
@@ -104,7 +104,7 @@ class Examined:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest row that is kept; 0 where rows are not counted."""
+        """Tokens of the longest row that is kept; 0 if rows are not counted."""
         return 0
 
     def leave_out(self, reason: str) -> None:
@@ -158,12 +158,12 @@ class Report(Examined):
 
     sets: the same by data set. not_taken: rows beyond the share of their data set.
 
-    form: that of the rows, and how it is known; empty where there is but one. not_drawn: rows that the seeded draw of a
-    part passed by. unit: what must not be on both sides of the split. tasks: rows of each kind of task, empty where
-    there is one kind. key: hash of everything that the result depends on. token_lengths: `min`, `median`, `p95`, `max`
-    in tokens, empty where no tokenizer is at hand; lengths: of the rows that are kept. length_bins: the same as a
-    histogram: from how many tokens to how many, both counted in, and of how many rows. longest_kept: of the rows that
-    are kept, 0 where that is `max`.
+    form: that of the rows, and how it is known; empty if there is but one. not_drawn: rows that the seeded draw of a
+    part passed by. unit: what must not be on both sides of the split. tasks: rows of each kind of task, empty if there
+    is one kind. key: hash of everything that the result depends on. token_lengths: `min`, `median`, `p95`, `max` in
+    tokens, empty if no tokenizer is at hand; lengths: of the rows that are kept. length_bins: the same as a histogram:
+    from how many tokens to how many, both counted in, and of how many rows. longest_kept: of the rows that are kept, 0
+    if that is `max`.
     """
 
     key: str = ""
@@ -213,7 +213,7 @@ class Report(Examined):
         self.dropped[reason] += 1
 
     def require_few_lost(self, lost: int, of: int, share: float, folder: Path) -> None:
-        """Raises Stop where more than `share` of the rows are lost, and leaves the report, without a key, in `folder`."""
+        """Raises Stop if more than `share` of the rows are lost, and leaves the report, without a key, in `folder`."""
         try:
             require_few(lost, of, share, [*self.left_out(), *self.found()])
         except Stop:
@@ -300,9 +300,10 @@ def rows_of(report: Report, data: Mapping[str, Any]) -> PreparedRows:
 @dataclass(frozen=True)
 class PreparedRows(Record):
     """How many rows of whatever kind were prepared, for what follows from that. sampled_from: of how many they are a
-    draw, None where all are there. asked: what they were made for, as `asked` has it. lengths: of those to train on,
-    empty where nobody has counted; longest: tokens of the longest of all that are kept, 0 where nobody has counted. contents: what they were made from, as `contents` has it. sets: where there are
-    several data sets, the part of the training rows that each has, 0 to 1, by its name."""
+    draw, None if all are there. asked: what they were made for, as `asked` has it. lengths: of those to train on, empty
+    if nobody has counted; longest: tokens of the longest of all that are kept, 0 if nobody has counted. contents: what
+    they were made from, as `contents` has it. sets: if there are several data sets, the part of the training rows that
+    each has, 0 to 1, by its name."""
 
     FILE = "rows.json"
     train_rows: int = 0
@@ -321,7 +322,7 @@ ROOM = "RECIPE_ROOM_FOR_ROWS"
 
 
 def require_room(data_dir: Path) -> None:
-    """Raises Stop where the GPUs of the plan have no room for the longest row in a folder of prepared data."""
+    """Raises Stop if the GPUs of the plan have no room for the longest row in a folder of prepared data."""
     for folders, tokens, why, remedy in json.loads(os.environ.get(ROOM, "[]")):
         prepared = (PreparedRows.read(data_dir / folder) for folder in folders)
         longest = max((rows.longest for rows in prepared if rows), default=0)
@@ -341,7 +342,7 @@ def _anywhere(value: Any) -> Any:
 
 
 def contents(data: Mapping[str, Any]) -> str:
-    """A hash of the files of a stage's `data`; empty where one is a folder or not here, or there are none."""
+    """A hash of the files of a stage's `data`; empty if one is a folder or not here, or there are none."""
     files = [Path(path) for path in _paths(data)]
     return content_hash([sha256(file) for file in files], 32) if files and all(map(Path.is_file, files)) else ""
 

@@ -15,7 +15,7 @@ from typing import Any, Self, cast
 from runner.tools.files import table
 from runner.tools.problem import Stop
 
-# At most so many rows are sampled, and half as many at least where there are so many.
+# At most so many rows are sampled, and half as many at least if there are so many.
 MOST = 4096
 # Bytes that are read for a sample; of a larger file its rows are reckoned from the part. Tables are slower to read.
 READ = 256_000_000
@@ -98,16 +98,16 @@ class RowFile:
 
     def sample(self, file: Path, columns: Iterable[str]) -> SampledRows:
         """The count and some rows, in about a second however large the file is. columns: that are wanted, where they
-        can be read alone; all where there are none."""
+        can be read alone; all if there are none."""
         raise NotImplementedError
 
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
-        """Every row, or those of a part. Raises Stop where the file is none of its ending."""
+        """Every row, or those of a part. Raises Stop if the file is none of its ending."""
         raise NotImplementedError
 
     def marks(self, file: Path, most: int | None, count: int) -> tuple[list[tuple[int, int]], int] | None:
-        """Where the file can be cut, (place, number of the line or row there), close enough for `count` parts, and where
-        its first `most` rows end; None where it cannot be cut, or read."""
+        """Where the file can be cut, (place, number of the line or row there), close enough for `count` parts, and
+        where its first `most` rows end; None if it cannot be cut, or read."""
         return None
 
 

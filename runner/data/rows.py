@@ -124,7 +124,7 @@ class Parquet(RowFile):
             ) from None
 
     def marks(self, file: Path, most: int | None, count: int) -> tuple[list[tuple[int, int]], int] | None:
-        """Each part is whole row groups, so some are empty where there are fewer groups than parts."""
+        """Each part is whole row groups, so some are empty if there are fewer groups than parts."""
         from pyarrow import ArrowInvalid, parquet
 
         try:
@@ -268,7 +268,7 @@ def read(
     part: only that of the file. column: what the documents of a .txt file, or a folder of such files, are called, which
     else cannot be read.
 
-    Raises Stop where the file or the dataset cannot be read at all.
+    Raises Stop if the file or the dataset cannot be read at all.
     """
     file = source.file
     if not file:
@@ -298,8 +298,8 @@ def good(source: DataSource, *, stream: bool = False) -> Iterator[DataRow]:
 
 def parts_of_file(file: Path, most: int | None, count: int) -> list[FilePart] | None:
     """The first `most` rows of a local file, all of them where None, in `count` parts of about equal size that can be
-    read by themselves, one after the other the same rows as the whole; None where the kind of file has none: a line of
-    a CSV may go on in the next, JSON is one value."""
+    read by themselves, one after the other the same rows as the whole; None if the kind of file has none: a line of a
+    CSV may go on in the next, JSON is one value."""
     reader = READERS.get(file.suffix) if file.is_file() else None
     cut = reader.marks(file, most, count) if reader else None
     if cut is None:
@@ -350,9 +350,9 @@ def columns(file: Path, split: str | None = None) -> list[str]:
 def sample(path: Path, split: str | None = None, columns: Iterable[str] = (), images: bool = False) -> SampledRows:
     """How many rows there are in what the preparers read, and some of them from everywhere in it, in about a second.
     split: of a folder that `datasets` has saved. columns: those that are wanted of a file whose columns can be read
-    alone; all where there are none. images: whether rows are images, which are only counted.
+    alone; all if there are none. images: whether rows are images, which are only counted.
 
-    Raises Unreadable where it cannot be read, or where a library for it is not installed.
+    Raises Unreadable if it cannot be read, or where a library for it is not installed.
     """
     try:
         if images and path.is_dir():

@@ -26,7 +26,7 @@ class Pretrained:
     trust_remote_code: bool = False
 
 
-# Given texts, the tokenizer to count them with; None where there is none on this machine.
+# Given texts, the tokenizer to count them with; None if there is none on this machine.
 TokenizerFor = Callable[[Iterable[str]], Any]
 
 FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "tokenizer.model")
@@ -39,11 +39,11 @@ def content(base: str) -> str:
 
 
 def load(base: str, revision: str | None, trust_remote_code: bool, local_only: bool = False) -> Any:
-    """A model's tokenizer, from this machine first and else, unless `local_only`, from the hub; None where it cannot be
+    """A model's tokenizer, from this machine first and else, unless `local_only`, from the hub; None if it cannot be
     had.
 
-    base: a folder, or a name on the hub; revision: of that name, None for a folder.
-    Raises Stop where the tokenizer brings code of its own that may not run, or does not run here.
+    base: a folder, or a name on the hub; revision: of that name, None for a folder. Raises Stop if the tokenizer brings
+    code of its own that may not run, or does not run here.
     """
     from transformers import AutoTokenizer
 
@@ -73,7 +73,7 @@ def load(base: str, revision: str | None, trust_remote_code: bool, local_only: b
 
 
 def train(texts: Iterable[str], folder: Path, model: Model | None, template: ChatTemplate, vocabulary: int) -> Any:
-    """A byte-level BPE tokenizer with the special tokens of `model` (None where there is none yet) and those of
+    """A byte-level BPE tokenizer with the special tokens of `model` (None if there is none yet) and those of
     `template`, trained on `texts` and kept in `folder`. vocabulary: tokens at most, a count."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import AutoTokenizer, PreTrainedTokenizerFast

@@ -40,7 +40,7 @@ def carry_out(work: Mapping[str, Any], tell: Tell) -> None:
     """Does what the config of such a stage asks for: `rows`, `model`, which brings the base model alone, or a work of its
     scenario's own.
 
-    Raises Stop where there is too little space, model or data cannot be had, or what would be trained is wrong.
+    Raises Stop if there is too little space, model or data cannot be had, or what would be trained is wrong.
     """
     if work["work"] == FETCHING:
         return fetch_model(work["model"], tell)
@@ -58,7 +58,7 @@ def carry_out(work: Mapping[str, Any], tell: Tell) -> None:
 
 
 def rows(work: Mapping[str, Any], tell: Tell) -> None:
-    """Prepares rows of one kind, and before that brings the base model, where that is asked for.
+    """Prepares rows of one kind, and before that brings the base model, if that is asked for.
 
     `out`: where to; `data`: as a preparer reads it; `model`: what to fetch, and where to;
     `twin`: in a rehearsal, what replaces the base model (see `runner.scenarios.shared.twin`).
@@ -77,7 +77,7 @@ def rows(work: Mapping[str, Any], tell: Tell) -> None:
 
 
 def require_columns(data: Mapping[str, Any]) -> None:
-    """Raises Stop where a dataset on the hub lacks a column that is named, or has those of no form: said before it is
+    """Raises Stop if a dataset on the hub lacks a column that is named, or has those of no form: said before it is
     fetched. data: as a preparer reads it."""
     for one in data.get("sets", [data]):
         if one["path"]:
@@ -127,7 +127,7 @@ def _rows_and_twin(work: Mapping[str, Any], twin: Mapping[str, Any], out: Path) 
 
 
 def _tokenizer(named: Pretrained | None, fetched: Mapping[str, Any] | None) -> Callable[[list[str]], Any]:
-    """The base model's tokenizer, from where the model was fetched to, else from this machine or the hub; None where it
+    """The base model's tokenizer, from where the model was fetched to, else from this machine or the hub; None if it
     cannot be had."""
 
     def load(_texts: list[str]) -> Any:
@@ -182,7 +182,7 @@ def _whole(file: Path, size: int | None) -> bool:
 
 
 def require_space(folder: Path, size: int, what: str) -> None:
-    """Raises Stop where the disk that holds `folder` has less than `size` bytes free."""
+    """Raises Stop if the disk that holds `folder` has less than `size` bytes free."""
     there = next(parent for parent in (folder, *folder.parents) if parent.is_dir())
     free = shutil.disk_usage(there).free
     if free < size:

@@ -38,8 +38,8 @@ Tell = Callable[[str], None]
 def run(folder: StageFolder, command: list[str], tell: Tell) -> int:
     """A stage behind the gates before it; the exit code of its command.
 
-    Every machine looks before it starts; the first one alone hashes what other stages have left, and keeps the stage's record.
-    Raises Stop where a stage before is not as this one needs it, a gate is closed, or the results are not whole.
+    Every machine looks before it starts; the first one alone hashes what other stages have left, and keeps the stage's
+    record. Raises Stop if a stage before is not as this one needs it, a gate is closed, or the results are not whole.
     """
     first = os.environ.get("PET_NODE_RANK", "0") == "0" and not helping_pod()
     require(folder, hashes=first)
@@ -71,7 +71,7 @@ def run(folder: StageFolder, command: list[str], tell: Tell) -> int:
 
 
 def require(folder: StageFolder, hashes: bool) -> None:
-    """Raises Stop where a stage that this one reads is not finished, was made from other settings than the plan's, or,
+    """Raises Stop if a stage that this one reads is not finished, was made from other settings than the plan's, or,
     where `hashes` are looked at, has not left what is there now."""
     stage = folder.stage
     for name, beginnings in stage.reads.items():
@@ -91,7 +91,7 @@ def require(folder: StageFolder, hashes: bool) -> None:
 
 
 def gate(folder: StageFolder, tell: Tell) -> int:
-    """0 where the gate after the stage is open, 1 where it is closed. Raises Stop where the stage has no result that could be
+    """0 if the gate after the stage is open, 1 if it is closed. Raises Stop if the stage has no result that could be
     measured."""
     _require_finished(folder)
     is_open, said = parts.hook("gate_in_pod")(folder, tell)
@@ -100,7 +100,7 @@ def gate(folder: StageFolder, tell: Tell) -> int:
 
 
 def promote(folder: StageFolder, by: str, reason: str, tell: Tell) -> int:
-    """A person's override of the gate. Raises Stop where there is nothing to overrule."""
+    """A person's override of the gate. Raises Stop if there is nothing to overrule."""
     _require_finished(folder)
     parts.hook("promote_in_pod")(folder, by, reason, tell)
     return 0
@@ -160,7 +160,7 @@ def main(arguments: list[str]) -> int:
 
 
 def read(file: Path, form: Callable[[str], Plan] = Plan.read) -> Plan:
-    """The plan in a file. form: reads its text. Raises Stop where there is none."""
+    """The plan in a file. form: reads its text. Raises Stop if there is none."""
     try:
         return form(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

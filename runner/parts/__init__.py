@@ -112,7 +112,7 @@ def hooks(moment: str) -> tuple[Callable[..., Any], ...]:
 
 
 def hook(moment: str) -> Callable[..., Any]:
-    """The function of the one part that has it. Raises Stop where no part does."""
+    """The function of the one part that has it. Raises Stop if no part does."""
     if not (known := hooks(moment)):
         raise Stop(f"This needs the part `{missing('hooks', moment)}`, which is not installed here.", INSTALL)
     return known[0]
@@ -137,7 +137,7 @@ def known() -> dict[str, dict[str, Any]]:
 
 @cache
 def missing(kind: str, name: str) -> str:
-    """The part of ours that owns a section, scenario, command or hook and is not here; empty where it is nobody's or here.
+    """The part of ours that owns a section, scenario, command or hook and is not here; empty if it is nobody's or here.
     kind: one of OWNED."""
     owner = (part for part, facts in known().items() if name in facts.get(kind, ()) and part not in found())
     return next(owner, "")

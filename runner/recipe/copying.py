@@ -105,7 +105,7 @@ def rewrite(document: Document, changes: Iterable[Override], edited: Edit = edit
 
 
 def write(path: Path, text: str) -> None:
-    """Puts another text into a recipe's file, whole or not at all. Raises OSError where that cannot be."""
+    """Puts another text into a recipe's file, whole or not at all. Raises OSError if that cannot be."""
     if not os.access(path, os.W_OK):
         raise PermissionError(13, "it is read-only")
     # What a link points to is changed, and not the link.
@@ -161,7 +161,7 @@ def _replace(document: Document, values: dict[Path_, Any]) -> str:
 
 
 def _aligned(rest: str, old_width: int, new_width: int) -> str:
-    """The rest of a line, its comment moved so that it stays in its column where there is room."""
+    """The rest of a line, its comment moved so that it stays in its column if there is room."""
     gap = len(rest) - len(rest.lstrip(" "))
     if rest[gap : gap + 1] != "#":
         return rest
@@ -273,7 +273,7 @@ def _with(document: Document, path: Path_, change: Override) -> str:
 _FIGURE = re.compile(r"(?<![\w.`-])\d[\d.,]*(?:e-?\d+)?(?![\w-])(?! (?:bytes|bits)\b)")
 _COMMENT = re.compile(r"[ \t]+#(?:[ \t].*)?$")
 
-# What holds for any value of a setting, in a sentence without its full stop; empty where nobody knows it.
+# What holds for any value of a setting, in a sentence without its full stop; empty if nobody knows it.
 Says = Callable[[Path_], str]
 
 

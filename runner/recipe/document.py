@@ -112,7 +112,7 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 
 
 def differing(settings: Iterable[Mapping[str, Any]], missing: Any = None) -> list[tuple[str, list[Any]]]:
-    """Settings that are not the same in all, each with its value in each, `missing` where it has none."""
+    """Settings that are not the same in all, each with its value in each, `missing` if it has none."""
     every = list(settings)
     rows = [(name, [each.get(name, missing) for each in every]) for name in dict.fromkeys(chain(*every))]
     return [(name, values) for name, values in rows if any(value != values[0] for value in values)]

@@ -77,7 +77,7 @@ TYPES = get_type_hints(Model)
 
 
 def find(folder: Path, name: str, revision: str) -> tuple[Model | None, list[Problem]]:
-    """The model `name` from the lock file in `folder`, and what is wrong with its entry; (None, []) where it has none.
+    """The model `name` from the lock file in `folder`, and what is wrong with its entry; (None, []) if it has none.
     revision: the branch, tag or commit that the recipe names."""
     try:
         document = _read(folder / LOCK)
@@ -103,8 +103,7 @@ def entries(file: Path) -> dict[str, Facts]:
 
 
 def add(file: Path, name: str, entry: Mapping[str, Any]) -> None:
-    """Writes an entry into a lock file, and replaces an older one of that name. Raises Stop where the file is
-    broken."""
+    """Writes an entry into a lock file, and replaces an older one of that name. Raises Stop if the file is broken."""
     if bad := [key for key, value in entry.items() if not _judge(key)[0](value)]:
         raise Stop(
             f"Impossible values in the entry of `{name}`: {listed(bad)}.",
@@ -130,7 +129,7 @@ def model_of(name: str, entry: Mapping[str, Any]) -> Model:
 
 
 def _read(file: Path) -> Document | None:
-    """The lock file, None where there is none. Raises Stop where it is none."""
+    """The lock file, None if there is none. Raises Stop if it is none."""
     if not file.is_file():
         return None
     remedy = (

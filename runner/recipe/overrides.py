@@ -45,7 +45,7 @@ class Override(Record):
 
     @property
     def written(self) -> str | None:
-        """What is behind the `=` of an option; None where it came another way."""
+        """What is behind the `=` of an option; None if it came another way."""
         return self.by.partition("=")[2].strip() if self.by.startswith("--set ") else None
 
     def __str__(self) -> str:
@@ -115,7 +115,7 @@ def _require_unicode(text: str) -> None:
 
 
 def from_data_option(data: str | None) -> list[Override]:
-    """`--data FILE` as Overrides: the file or folder instead of the dataset. Raises Stop where there is none."""
+    """`--data FILE` as Overrides: the file or folder instead of the dataset. Raises Stop if there is none."""
     if not data:
         return []
     if not Path(data).exists():
@@ -142,7 +142,7 @@ def _value(option: str, text: str) -> Any:
 def apply(document: Document, changes: Iterable[Override]) -> tuple[Document, list[Override]]:
     """A new Document with the changes applied in order, and those that changed something, `before` filled in.
 
-    A value of None takes the setting away. Raises Stop where a setting's section is not a section.
+    A value of None takes the setting away. Raises Stop if a setting's section is not a section.
     """
     changed = replace(document, data=copy.deepcopy(document.data), origins=dict(document.origins))
     made = []
@@ -191,7 +191,7 @@ def _put(parent: Any, path: tuple[str | int, ...], change: Override) -> None:
 
 
 def without_time_limit(by: str) -> Override:
-    """What lets training take as long as it takes where it is not on the machines that the limit was set for."""
+    """What lets training take as long as it takes if it is not on the machines that the limit was set for."""
     return Override("limits.time", None, None, by, "the limit is for the machines of the full-size run")
 
 

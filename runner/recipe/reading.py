@@ -27,7 +27,7 @@ START = "Start from a copy: `recipe new my-demo --from survival`."
 
 
 def read(file: Path | str, kind: str = "recipe", start: str = START) -> Document:
-    """Reads and parses one recipe file, or another of its kind. start: what to do where nothing of that kind is in it.
+    """Reads and parses one recipe file, or another of its kind. start: what to do if nothing of that kind is in it.
 
     Raises Stop with the Problem for a file that is missing, no text, or no YAML.
     """
@@ -35,7 +35,7 @@ def read(file: Path | str, kind: str = "recipe", start: str = START) -> Document
 
 
 def text(file: Path | str, kind: str = "recipe") -> str:
-    """The text of a recipe file, without a byte order mark. Raises Stop where the file is missing or no text."""
+    """The text of a recipe file, without a byte order mark. Raises Stop if the file is missing or no text."""
     name = str(file)
     path = Path(file)
     if path.is_dir():
@@ -46,7 +46,11 @@ def text(file: Path | str, kind: str = "recipe") -> str:
     except FileNotFoundError:
         there = [entry.name for entry in path.parent.glob("*.y*ml") if entry.is_file()] if path.parent.is_dir() else []
         match = nearest(path.name, there)
-        hint = f"Did you mean `{path.parent / match}`?" if match else "`recipe list` shows the starter recipes."
+        hint = (
+            f"Did you mean `{path.parent / match}`?"
+            if match
+            else "Check the path. `recipe list` shows your recipes and the starters."
+        )
         raise Stop(Problem(name, 0, 0, "This file does not exist.", hint)) from None
     except OSError as error:
         raise Stop(Problem(name, 0, 0, f"This file cannot be read: {error.strerror}.")) from None
@@ -66,7 +70,7 @@ def standard_input() -> Document:
 
 
 def _text(name: str, raw: bytes, size: int, kind: str) -> str:
-    """The text of a file's bytes, of which there are `size`. Raises Stop where it is too long or no text."""
+    """The text of a file's bytes, of which there are `size`. Raises Stop if it is too long or no text."""
     if size > MAX_BYTES:
         message = f"This file has {size:,} bytes. A {kind} has at most {MAX_BYTES:,}."
         raise Stop(Problem(name, 0, 0, message, "Check that it is the right file."))
@@ -235,7 +239,7 @@ class Builder:
                     yield self.document.problem_at(place, message, "Keep one of the two lines.")
 
     def _repeated(self, event: Event) -> Any:
-        """What `*name` stands for; None where that is nothing."""
+        """What `*name` stands for; None if that is nothing."""
         name, remedy = event.anchor, "Write the value itself here."
         if name not in self.anchors:
             self._problem(event, f"`*{name}` refers to `&{name}`, which does not exist.", remedy)

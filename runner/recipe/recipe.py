@@ -110,7 +110,7 @@ class Settings(Mapping[str, Any]):
         """This section with the settings of one of its `sets` on top. together: names; any own one hides all of
         them."""
         hidden = {"sets", *(together if any(name in own for name in together) else ())}
-        defaults = {"form": "auto"} if self.knows("form") else {}
+        defaults = {"form": "auto"} if self.knows("question") else {}
         kept = {name: value for name, value in self._values.items() if name not in hidden}
         merged = Settings.__new__(Settings)
         merged._hold(defaults | kept | own._values, {**self._known, **own._known})
@@ -132,7 +132,7 @@ class Settings(Mapping[str, Any]):
         ]
 
     def plain(self) -> dict[str, Any]:
-        """The section as plain dicts and lists. Raises BrokenSetting where the schema has refused one of its values."""
+        """The section as plain dicts and lists. Raises BrokenSetting if the schema has refused one of its values."""
         return {key: _thaw(value) for key, value in self._values.items()}
 
 
@@ -184,6 +184,30 @@ def with_defaults(value: Any, schema: Mapping[str, Any]) -> Any:
     return filled
 
 
+# What the rows of a recipe of one stage can be. A setting of `data` that says which they are, and those that it means.
+CONVERSATIONS, SONGS, TEXT = "conversations", "songs", "text"
+_SAYS_ROWS = {"text": TEXT, "form": CONVERSATIONS, "question": CONVERSATIONS, "answer": CONVERSATIONS}
+
+
+def rows_of(data: object, schema: Mapping[str, Any]) -> str:
+    """What the rows are that a section `data` names, by what is written there; empty if a scenario has rows of one
+    kind. schema: the scenario's."""
+    known = schema["properties"].get("data", {}).get("properties", {})
+    if "x-by-rows" not in known.get("form", {}):
+        return ""
+    written = data if isinstance(data, Mapping) else {}
+    sets = written.get("sets")
+    every = [one for one in (written, *(sets if isinstance(sets, list) else ())) if isinstance(one, Mapping)]
+    if written.get("songs") is not None:
+        return SONGS
+    if form := written.get("form"):
+        return TEXT if form == TEXT else CONVERSATIONS
+    if said := [rows for one in every for name, rows in _SAYS_ROWS.items() if one.get(name) is not None]:
+        return said[0]
+    plain = any(str(one.get("path")).endswith(".txt") for one in every)
+    return TEXT if plain or known["form"]["default"] == TEXT else CONVERSATIONS
+
+
 # What belongs together: a data set with one of these lines of its own takes none of them from its section.
 _FORM = ("form", "question", "answer")
 
@@ -204,7 +228,7 @@ class Recipe(Sections):
     document: Document
     # With defaults.
     settings: Settings
-    # Facts about its base model; None where there are none.
+    # Facts about its base model; None if there are none.
     model_facts: Model | None
 
     if not TYPE_CHECKING:
@@ -225,6 +249,12 @@ class Recipe(Sections):
         """The same, which only informs."""
         return self.problem(setting, message, hint, severity="note", **how)
 
+    @property
+    def rows(self) -> str:
+        """What the rows of `data` are, where recipes of its scenario can have several kinds (see `rows_of`)."""
+        data = self.settings["data"]
+        return SONGS if "songs" in data else TEXT if "text" in data else CONVERSATIONS
+
     @cached_property
     def file(self) -> Path:
         return Path(self.document.file)
@@ -236,7 +266,7 @@ class Recipe(Sections):
 
     @property
     def facts(self) -> Model:
-        """What is known of the base model, for whoever needs it. Raises Stop where nothing is."""
+        """What is known of the base model, for whoever needs it. Raises Stop if nothing is."""
         if self.model_facts is None:
             message = f"The model `{self.model.base}` is unknown."
             raise Stop(self.document.problem(("model", "base"), message, "Name one that `recipe check` accepts."))
@@ -249,13 +279,13 @@ class Recipe(Sections):
 
     @property
     def base_folder(self) -> Path | None:
-        """The base model's folder, which starts from the recipe's own; None where it is a name on the hub."""
+        """The base model's folder, which starts from the recipe's own; None if it is a name on the hub."""
         facts, name = self.model_facts, self.model.base
         return self.folder / name if facts and facts.source == f"{name}/config.json" else None
 
     @property
     def code_from_git(self) -> ImageCodeFromGit | None:
-        """`url` and `commit` of the code that pods clone; None where the recipe names none."""
+        """`url` and `commit` of the code that pods clone; None if the recipe names none."""
         code: ImageCodeFromGit | None = (self.settings.get("image") or {}).get("code_from_git")
         return code
 
@@ -273,8 +303,7 @@ class Recipe(Sections):
         return tuple((home, data) for home, data in homes.items() if isinstance(data, Settings))
 
     def longest_row(self, home: Path_) -> tuple[Path_, int | None]:
-        """The setting that limits rows of the data section or set at `home`, and its tokens; None where it is not
-        set."""
+        """The setting that limits rows of the data section or set at `home`, and its tokens; None if it is not set."""
         owner = str(home[0]) if "data" in home[1:2] else "model"
         section = self.settings.get(owner)
         return (owner, "sequence_len"), section.get("sequence_len") if isinstance(section, Settings) else None
@@ -314,8 +343,8 @@ class Recipe(Sections):
 
     @property
     def demo_questions(self) -> tuple[tuple[str | None, str], ...]:
-        """The questions before and after training: (category, question), the category None where there is none. Empty
-        where recipes of this scenario name no questions."""
+        """The questions before and after training: (category, question), the category None if there is none. Empty if
+        recipes of this scenario name no questions."""
         demo = self.settings.get("demo") or {}
         plain = tuple((None, question) for question in demo.get("questions") or ())
         return plain + tuple(

@@ -5,7 +5,7 @@ from typing import Literal
 from runner.recipe.recipe import Settings
 
 class Sections:
-    scenario: Literal["causal-lm", "image-classification", "last-layers", "lora", "pipeline"]
+    scenario: Literal["causal-lm", "full", "image-classification", "last-layers", "lora", "pipeline"]
     name: str
     description: str | None
     model: Model
@@ -18,8 +18,8 @@ class Sections:
     sharding: Sharding | None
     communication: Communication
     machines: Machines
-    limits: Limits
     nodes: Nodes | None
+    limits: Limits
     openshift: Openshift | None
     serve: Serve | None
     image: Image
@@ -70,7 +70,8 @@ class Train(Settings):
     weight_decay: float
     max_grad_norm: float
     optimizer: Literal["adamw_torch_fused", "adamw_torch", "adamw_bnb_8bit", "sgd"]
-    cross_entropy: Literal["auto", "fused", "chunked", "plain"]
+    cross_entropy: Literal["auto", "fused", "chunked", "plain"] | None
+    packing: Literal["auto", "flatten", "pack", "none"]
     kernels: Literal["auto", "none"]
     seed: int
     logging_steps: int
@@ -81,7 +82,6 @@ class Train(Settings):
     report_to: Literal["tensorboard", "wandb", "mlflow", "none"]
     last_layers: int
     lm_head: bool
-    packing: Literal["auto", "flatten", "pack", "none"]
     adapter: Literal["lora", "qlora"]
     lora_rank: int
     lora_alpha: int
@@ -100,11 +100,18 @@ class Data(Settings):
     validation_split: str | None
     path: str | None
     validation_path: str | None
-    validation_share: float | None
-    max_lost_share: float
     sample: str | None
     sets: tuple[DataSets, ...] | None
+    form: Literal["auto", "columns", "messages", "sharegpt", "alpaca", "prompt_completion", "text"]
     text: str
+    question: str | None
+    answer: str | None
+    songs: DataSongs | None
+    system_prompt: str | None
+    train_on: Literal["assistant", "last", "all"]
+    chat_template: Literal["auto", "chatml", "tokenizer_default"]
+    validation_share: float
+    max_lost_share: float
     seed: int
     test_split: str | None
     image_column: str
@@ -113,13 +120,6 @@ class Data(Settings):
     random_flip: bool
     mean: tuple[float, ...] | None
     std: tuple[float, ...] | None
-    form: Literal["auto", "columns", "messages", "sharegpt", "alpaca", "prompt_completion"]
-    question: str | None
-    answer: str | None
-    system_prompt: str | None
-    train_on: Literal["assistant", "last", "all"]
-    chat_template: Literal["auto", "chatml", "tokenizer_default"]
-    songs: DataSongs | None
     packed: str | None
     column: str
     limit: int | None
@@ -139,12 +139,27 @@ class DataSets(Settings):
     path: str | None
     share: float
     sample: str | None
-    text: str | None
     form: Literal["auto", "columns", "messages", "sharegpt", "alpaca", "prompt_completion"] | None
     question: str | None
     answer: str | None
+    text: str | None
     column: str | None
     limit: int | None
+
+class DataSongs(Settings):
+    instruction: str
+    lyrics: str
+    instruction_form: str
+    count: int
+    per_artist: int
+    min_words: int
+    max_words: int
+    tasks: DataSongsTasks
+
+class DataSongsTasks(Settings):
+    write_verse: float
+    recognise_style: float
+    classify_genre: float
 
 class Evaluation(Settings):
     tasks: tuple[str, ...] | None
@@ -172,6 +187,22 @@ class Machines(Settings):
     memory: str
     cpus: int
 
+class Nodes(Settings):
+    output_dir: str
+    port: int
+    wait_minutes: float
+    python: str
+    network: NodesNetwork | None
+    machines: tuple[NodesMachines, ...]
+
+class NodesNetwork(Settings):
+    gbit_s: float
+    links: int | None
+
+class NodesMachines(Settings):
+    address: str
+    gpus: tuple[int, ...]
+
 class Limits(Settings):
     time: str | None
     gpu_memory: str | None
@@ -188,22 +219,6 @@ class LimitsGpuMemoryParts(Settings):
     temporary: str | None
     reserve: str | None
     adapter: str | None
-
-class Nodes(Settings):
-    output_dir: str
-    port: int
-    wait_minutes: float
-    python: str
-    network: NodesNetwork | None
-    machines: tuple[NodesMachines, ...]
-
-class NodesNetwork(Settings):
-    gbit_s: float
-    links: int | None
-
-class NodesMachines(Settings):
-    address: str
-    gpus: tuple[int, ...]
 
 class Openshift(Settings):
     namespace: str
@@ -299,21 +314,6 @@ class Advanced(Settings):
     sft: Settings
     dpo: Settings
     lora: Settings
-
-class DataSongs(Settings):
-    instruction: str
-    lyrics: str
-    instruction_form: str
-    count: int
-    per_artist: int
-    min_words: int
-    max_words: int
-    tasks: DataSongsTasks
-
-class DataSongsTasks(Settings):
-    write_verse: float
-    recognise_style: float
-    classify_genre: float
 
 class Tokenizer(Settings):
     base: str | None

@@ -27,7 +27,7 @@ def plan_of(recipe: Recipe, run: RunFolder) -> Plan:
 def newest(plan: Plan) -> StageFolder:
     """The last stage of the plan that has left a model.
 
-    Raises Stop where there is none yet.
+    Raises Stop if there is none yet.
     """
     folders = [StageFolder(plan, stage) for stage in reversed(plan.stages) if stage.trains]
     for folder in folders:
@@ -68,7 +68,7 @@ def shares(classes: Mapping[str, float]) -> str:
 def models(recipe: Recipe, folder: StageFolder) -> tuple[Chat, Chat]:
     """A stage's original and its trained model, with the prompts of its training.
 
-    Raises Stop where the stage has no model that could answer.
+    Raises Stop if the stage has no model that could answer.
     """
     stage, demo = folder.stage, read_json(folder.path / DEMO)
     if stage.trains and "demo" not in stage.config["recipe_runner"]:
@@ -99,7 +99,7 @@ def questions_of(recipe: Recipe, folder: StageFolder) -> list[str]:
 
 
 def answers_of(chat: Chat, questions: Sequence[str]) -> list[str]:
-    """An answer to each question, from a model that is loaded once. Raises Stop where it cannot be."""
+    """An answer to each question, from a model that is loaded once. Raises Stop if it cannot be."""
     with loading(chat):
         return list(answers(chat, questions))
 

@@ -23,7 +23,7 @@ from runner.trainer.fork_server import Forked, fork
 # GPUs have the numbers that nvidia-smi and recipes give them; CUDA itself would count the fastest first.
 BY_BUS = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
-# What training processes need where they have no GPU.
+# What training processes need if they have no GPU.
 WITHOUT_GPU = {
     # Without it each of several processes on CPU trains everything, and exits 0.
     "ACCELERATE_USE_CPU": "true",
@@ -61,7 +61,7 @@ def ahead(stage: Stage, place: Place) -> None:
 
 
 def _require_packages() -> None:
-    """Raises ModuleNotFoundError where the extra `train` is not installed, before a process fails for want of it."""
+    """Raises ModuleNotFoundError if the extra `train` is not installed, before a process fails for want of it."""
     for package in ("torch", "transformers"):
         if find_spec(package) is None:
             raise ModuleNotFoundError(f"No module named {package!r}", name=package)
@@ -71,7 +71,7 @@ def follow(command: list[str], env: dict[str, str], run_dir: Path, progress: Pro
     """Runs a command; its output goes to the log in `run_dir`, its events to `progress`. doing: its work, as the
     beginning of a sentence.
 
-    Raises Stop with the reason where it does not end well.
+    Raises Stop with the reason if it does not end well.
     """
     log = run_dir / LOG
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -122,7 +122,7 @@ def environment(stage: Stage, place: Place) -> dict[str, str]:
 
 
 def device_names(visible: str | None, count: int) -> list[str]:
-    """The names of visible GPUs in CUDA_VISIBLE_DEVICES. visible: its value; None where it is not set, and nvidia-smi's
+    """The names of visible GPUs in CUDA_VISIBLE_DEVICES. visible: its value; None if it is not set, and nvidia-smi's
     numbers count. count: of visible GPUs."""
     return [name.strip() for name in visible.split(",")][:count] if visible is not None else [*map(str, range(count))]
 
@@ -202,7 +202,7 @@ def axolotl(stage: Stage, place: Place) -> list[str]:
 
 
 def of_scenario(stage: Stage, place: Place) -> list[str]:
-    """A scenario's own trainer in this interpreter, through torchrun where there are several processes."""
+    """A scenario's own trainer in this interpreter, through torchrun if there are several processes."""
     train = ["-m", parts.table("engines")[stage.engine], f"{place.config_dir}/{stage.config_file}"]
     if stage.machines.world_size == 1:
         return [sys.executable, *train]

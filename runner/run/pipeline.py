@@ -62,7 +62,7 @@ class Decision:
 
     def __str__(self) -> str:
         words = {
-            "keep": "done, and stays",
+            "keep": "done, its result is reused",
             "begin": "runs",
             "go on": "continues where it stopped",
             "again": "runs again",
@@ -178,7 +178,7 @@ def carry_out(
 
 
 def _carry_out(folder: StageFolder, tell: Tell, watch: Watch) -> None:
-    """Runs one stage. Raises Stop where a stage before it is unfinished or outdated, or a gate before it is closed."""
+    """Runs one stage. Raises Stop if a stage before it is unfinished or outdated, or a gate before it is closed."""
     stage = folder.stage
     for name in stage.reads:
         if not folder.other(name).finished:
@@ -216,7 +216,7 @@ def begin(folder: StageFolder, decision: Decision, tell: Tell) -> None:
     """Prepares the stage's folder: clears results of other inputs and records its inputs. Where people keep runs, the
     caller has called `keep_what_took_training`.
 
-    Raises Stop where the recipe's time for training is used up.
+    Raises Stop if the recipe's time for training is used up.
     """
     stage = folder.stage
     anew = decision.action in ("again", "begin") and (bool(folder.state) or folder.has_trained)
@@ -233,8 +233,8 @@ def begin(folder: StageFolder, decision: Decision, tell: Tell) -> None:
 
 
 def keep_what_took_training(plan: Plan, decisions: Iterable[Decision], remedy: str) -> None:
-    """Raises Stop where a stage would replace trained results, its own or those of a stage that reads from it, in a
-    folder that cannot be moved aside. Not in pods, whose keys keep checkpoints apart, nor in rehearsals, which take a
+    """Raises Stop if a stage would replace trained results, its own or those of a stage that reads from it, in a folder
+    that cannot be moved aside. Not in pods, whose keys keep checkpoints apart, nor in rehearsals, which take a
     minute."""
     decisions = list(decisions)
     if plan.place.on_cluster or StageFolder(plan, plan.stages[0]).run.kind == "rehearsal":
@@ -299,7 +299,7 @@ def _interrupted(folder: StageFolder, step: int, steps: int) -> str:
 def finish(folder: StageFolder) -> Iterable[str]:
     """Records a stage's results once they are complete; returns lines about them.
 
-    Raises Stop where results are missing, or weights do not load.
+    Raises Stop if results are missing, or weights do not load.
     """
     stage = folder.stage
     if stage.trains and not _is_of_this_recipe(folder):
@@ -346,7 +346,7 @@ def _is_of_this_recipe(folder: StageFolder) -> bool:
 
 
 def _time_left(folder: StageFolder, anew: bool) -> None:
-    """Raises Stop where the stage trains and the recipe's training time is used up. again: the stage starts over, so its
+    """Raises Stop if the stage trains and the recipe's training time is used up. again: the stage starts over, so its
     own time does not count."""
     plan, stage = folder.plan, folder.stage
     limit = stage.config.get("recipe_runner", {}).get("time_limit_seconds")
@@ -384,7 +384,7 @@ def _told(folder: StageFolder) -> Iterable[str]:
 
 
 def guard(folder: StageFolder, tell: Tell, where: str = "") -> None:
-    """Raises Stop where a stage must not start. where: the option that names where the run lives."""
+    """Raises Stop if a stage must not start. where: the option that names where the run lives."""
     if any(folder.plan.guards(folder.stage)):
         parts.hook("before_stage")  # a gate that no part can read is closed
     for guards in parts.hooks("before_stage"):
@@ -392,7 +392,7 @@ def guard(folder: StageFolder, tell: Tell, where: str = "") -> None:
 
 
 def judge(folder: StageFolder, tell: Tell) -> None:
-    """Raises Stop where nothing may build on a finished stage's results."""
+    """Raises Stop if nothing may build on a finished stage's results."""
     if folder.stage.gates:
         parts.hook("after_stage")
     for after_stage in parts.hooks("after_stage"):

@@ -52,10 +52,10 @@ def run(
     changes: Iterable[Override] = (),
     confirm: Callable[[str], bool] = lambda takes: False,
 ) -> None:
-    """Runs the chosen stages on this machine's GPUs, or on its processor where it has none, and reports the results.
+    """Runs the chosen stages on this machine's GPUs, or on its processor if it has none, and reports the results.
 
-    confirm: asks the person whether something long may start; changes: the person's changes of the recipe.
-    Raises Stop where the processor's memory is too small, where anything fails, and where a gate does not open.
+    confirm: asks the person whether something long may start; changes: the person's changes of the recipe. Raises Stop
+    if the processor's memory is too small, where anything fails, and where a gate does not open.
     """
     plan = inference.plan_of(recipe, folder)
     stages = chosen.of(plan)
@@ -142,7 +142,7 @@ def gpus_here(recipe: Recipe) -> tuple[list[str], str]:
 
 
 def _on_these(recipe: Recipe, gpus: list[str], tell: Tell) -> list[Override]:
-    """Puts the recipe on the GPUs that are here, or on the processor where none is, and prints what that changes."""
+    """Puts the recipe on the GPUs that are here, or on the processor if none is, and prints what that changes."""
     planned = common.world_size(recipe)
     count = min(planned, len(gpus)) or 1
     numbers = launch.gpus_of(recipe)[:count]
@@ -185,8 +185,8 @@ def rehearse(
     """Rehearses the chosen stages of a recipe in a run folder and reports the results.
 
     data: a file with rows to use instead of the recipe's sample. changes: the person's changes of the recipe. model: the
-    folder of a real model that is trained instead of a twin.
-    Raises Stop where anything fails, a gate does not open, or too little is learned (see the scenario's `rehearsal`).
+    folder of a real model that is trained instead of a twin. Raises Stop if anything fails, a gate does not open, or too
+    little is learned (see the scenario's `rehearsal`).
     """
     own, place = scenarios.rehearsal(recipe.scenario), run.place()
     first, made = changed(recipe, [*own.before_data(recipe, data), *(rehearsal.real(recipe, model) if model else ())])
@@ -219,7 +219,7 @@ def rehearse(
             raise Stop("The stage `data` is not finished, and training depends on its rows.", "Leave out `--stage`.")
         following = _of_real(first, rows, place) if model else own.after_data(first, rows, run.path)
         second, more = changed(first, following)
-        tell("More substitutions, from the rows")
+        tell("More substitutions, which depend on the rows")
         for line in own.shown(recipe, more, rows):
             tell(f"  {line}")
         made += more

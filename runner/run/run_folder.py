@@ -29,7 +29,8 @@ class RunRecord(Record):
     id: the folder's own number, so that results of another run never count here. recipe: its name. status: `running`,
     `stopped` or `finished`. changes, substitutions: the person's and the runner's changes of the recipe. folder: its
     path when the substitutions were made, which may name it. data_dir: prepared data outside the folder. origin:
-    `cluster` for a fetched run. processor: whether it trains on a processor instead of GPUs. fault: why it stopped, for a person; empty where unknown.
+    `cluster` for a fetched run. processor: whether it trains on a processor instead of GPUs. fault: why it stopped, for
+    a person; empty if unknown.
     """
 
     FILE = RUN
@@ -135,7 +136,7 @@ def folder(name: str, kind: str, out: str | None = None) -> RunFolder:
 def session(run: RunFolder, recipe_name: str, fresh: bool, data_dir: str | None = None) -> Iterator[None]:
     """Locks the folder for a run of that recipe.
 
-    Raises Stop where the folder holds a run of another recipe, or things that are no run at all.
+    Raises Stop if the folder holds a run of another recipe, or things that are no run at all.
     """
     made_here = not run.path.exists()
     with run.lock():
@@ -152,11 +153,13 @@ def open_for(run: RunFolder, recipe_name: str, fresh: bool, remedy: str = "") ->
     """Checks that a folder can be a recipe's, and empties it if `fresh`. remedy: how to name another folder without
     `--out` and `--fresh`.
 
-    Raises Stop where the folder holds a run of another recipe, or things that are no run at all.
+    Raises Stop if the folder holds a run of another recipe, or things that are no run at all.
     """
     run.path.mkdir(parents=True, exist_ok=True)
     entries = [entry for entry in run.path.iterdir() if entry.name != LOCK]
-    if not run.state and any(entry.name != "data" for entry in entries):
+    # `recipe prepare` leaves the first, and with `--show` the second.
+    prepared = {Path(folder).name for folder in (run.place().data_dir, run.place().scratch_dir)}
+    if not run.state and any(entry.name not in prepared for entry in entries):
         raise Stop(
             f"`{run.path}` contains files that do not belong to a run.",
             remedy or "Name an empty or a new folder with `--out`.",
@@ -169,7 +172,7 @@ def open_for(run: RunFolder, recipe_name: str, fresh: bool, remedy: str = "") ->
 
 
 def require_of(run: RunFolder, recipe_name: str, remedy: str) -> None:
-    """Raises Stop where the folder holds a run of another recipe."""
+    """Raises Stop if the folder holds a run of another recipe."""
     if (owner := run.state.recipe) not in ("", recipe_name):
         raise Stop(f"`{run.path}` contains a run of the recipe `{owner}`.", remedy)
 
@@ -190,7 +193,7 @@ def all_here() -> list[RunFolder]:
 def find(name: str, given: str | None) -> RunFolder:
     """The run that a reading command means: `--run DIR`, or the recipe's latest, preferably one that has trained.
 
-    Raises Stop where there is none.
+    Raises Stop if there is none.
     """
     if given:
         path = Path(os.path.abspath(given))
@@ -204,7 +207,7 @@ def find(name: str, given: str | None) -> RunFolder:
     if not runs:
         raise Stop(
             f"There is no run of `{name}` below `{ROOT}/`.",
-            "`recipe rehearse` and `recipe run` create one; `--run DIR` names another. `recipe status` shows runs on the cluster, and `recipe fetch` downloads them.",
+            "Create one with `recipe rehearse` or `recipe run`, or name another folder with `--run DIR`. `recipe status` shows runs on the cluster; download them with `recipe fetch`.",
         )
     return max(runs, key=_newest)
 

@@ -26,7 +26,7 @@ class Differs(Record):
     """A setting that differs from the starter's."""
 
     setting: str = ""
-    # Its value in the starter and in this recipe, as a recipe writes it; empty where there is none.
+    # Its value in the starter and in this recipe, as a recipe writes it; empty if there is none.
     starter: str = ""
     here: str = ""
     origin: str = ""
@@ -55,9 +55,9 @@ class RunManifest(Record):
     # The base model's name, or its architecture.
     model: str = ""
     revision: str = ""
-    # Of the model, as the hub abbreviates it; empty where it is unknown.
+    # Of the model, as the hub abbreviates it; empty if it is unknown.
     licence: str = ""
-    # Of the repository that the recipe is in, with a `+` where the recipe has changed since; empty where it is in none.
+    # Of the repository that the recipe is in, with a `+` if the recipe has changed since; empty if it is in none.
     commit: str = ""
     # For the run as it goes.
     foreseen: tuple[Prediction, ...] = ()
@@ -99,7 +99,7 @@ def predictions(recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
 def plan_of(run: RunFolder) -> Plan:
     """The plan that is on record in a run folder, as it is where the folder lies now.
 
-    Raises Stop where there is none.
+    Raises Stop if there is none.
     """
     facts = read_record(run.path / CONFIG / PLAN_FILE)
     try:

@@ -89,7 +89,7 @@ class StageFolder:
 
     @property
     def summary(self) -> Summary | None:
-        """What training has said of itself in the end; None where there is nothing yet."""
+        """What training has said of itself in the end; None if there is nothing yet."""
         return Summary.read(self.path) or None
 
     def other(self, name: str) -> StageFolder:
@@ -140,7 +140,7 @@ class StageFolder:
         return bool(self.weights_files) or any((self.path / CHECKPOINTS).rglob("checkpoint-*"))
 
     def set_aside(self) -> Path | None:
-        """Moves the folder of a stage that has trained aside, and returns its new path; None where nothing was trained.
+        """Moves the folder of a stage that has trained aside, and returns its new path; None if nothing was trained.
         Earlier ones stay."""
         if not self.has_trained:
             return None
@@ -201,7 +201,7 @@ def _is_given(value: Any, place: Place) -> bool:
 
 
 def results_of(plan: Plan, name: str, beginnings: tuple[str, ...]) -> str | None:
-    """One hash for a stage's results, of files whose names begin so; None where it is unfinished."""
+    """One hash for a stage's results, of files whose names begin so; None if it is unfinished."""
     folder = StageFolder(plan, plan.stage(name))
     outputs = folder.state.outputs if folder.finished else {}
     chosen = {name: digest for name, digest in outputs.items() if not beginnings or name.startswith(beginnings)}
@@ -232,7 +232,7 @@ def _shown(value: Any) -> str:
 def check_weights(folder: Path) -> int:
     """Opens every weight file and reads every tensor's shape; gives the number of parameters.
 
-    Raises Stop where a file is missing, cut short or no weights at all.
+    Raises Stop if a file is missing, cut short or no weights at all.
     """
     from safetensors import SafetensorError, safe_open
 

@@ -18,9 +18,14 @@ from runner.recipe import reading as yaml_file
 from runner.recipe.document import merged
 from runner.recipe.recipe import Recipe, Settings
 from runner.scenarios.contract import Architecture, Forecasting, Measurable, Preparer, Rule, Substitutions, Translation
+from runner.tools.names import listed
 
 if TYPE_CHECKING:
     from runner.data.report import Report
+
+
+# Folders whose schema is that of several scenarios, told apart in it by `x-scenario` and `x-by-scenario`.
+TOGETHER = {"language": ("causal-lm", "full", "last-layers", "lora")}
 
 
 @cache
@@ -28,9 +33,10 @@ def packages() -> dict[str, str]:
     """Every scenario, those of parts too: its package, by the name that recipes give it, sorted."""
     folders = [file.parent for file in Path(__file__).parent.glob("*/translation.py")]
     ours = {
-        folder.name.replace("_", "-"): f"{__name__}.{folder.name}"
+        name: f"{__name__}.{folder.name}"
         for folder in folders
         if (folder / "schema.yaml").is_file()
+        for name in TOGETHER.get(folder.name, (folder.name.replace("_", "-"),))
     }
     return dict(sorted((ours | parts.table("scenarios")).items()))
 
@@ -42,18 +48,18 @@ def names() -> tuple[str, ...]:
 
 @cache
 def part(scenario: str, name: str) -> ModuleType | None:
-    """The module `name` of a scenario's folder, imported now; None where the folder has none."""
+    """The module `name` of a scenario's folder, imported now; None if the folder has none."""
     module = f"{packages()[scenario]}.{name}"
     return importlib.import_module(module) if find_spec(module) else None
 
 
 def translate(recipe: Recipe, place: Place) -> Plan:
-    """The Plan of a recipe at a place; pure. Raises Stop where `advanced` contradicts the recipe."""
+    """The Plan of a recipe at a place; pure. Raises Stop if `advanced` contradicts the recipe."""
     return cast(Translation, part(recipe.scenario, "translation")).translate(recipe, place)
 
 
 def measurable(recipe: Recipe) -> Mapping[str, Measurable]:
-    """What can be measured of a recipe's stages, by the section with their gates; empty where the scenario does not
+    """What can be measured of a recipe's stages, by the section with their gates; empty if the scenario does not
     say."""
     module = part(recipe.scenario, "translation")
     return cast(Translation, module).measurable(recipe) if hasattr(module, "measurable") else {}
@@ -67,8 +73,8 @@ def rules(scenario: str, look: bool = True) -> tuple[Rule, ...]:
 
 
 def model_facts(scenario: str, settings: Settings) -> Model | None:
-    """The model that a recipe itself describes; None where its scenario names a model. Raises BrokenSetting where the
-    schema refuses what it needs."""
+    """The model that a recipe itself describes; None if its scenario names a model. Raises BrokenSetting if the schema
+    refuses what it needs."""
     module = part(scenario, "architecture")
     return cast(Architecture, module).model_facts(settings) if module else None
 
@@ -92,8 +98,8 @@ def _preparer(data: Mapping[str, Any]) -> ModuleType:
 
 
 def first(stage: Stage) -> dict[str, Iterator[RenderedExample]]:
-    """The rows that a stage trains on or prepares, one by one, as the model will see them, by their purpose; empty
-    where nothing shows them."""
+    """The rows that a stage trains on or prepares, one by one, as the model will see them, by their purpose; empty if
+    nothing shows them."""
     if stage.data:
         shown = getattr(_preparer(stage.data), "first", None)
         return {stage.name: reading(shown)(stage.data)} if shown else {}
@@ -112,7 +118,7 @@ def work(name: str) -> Callable[[Mapping[str, Any], Callable[[str], None]], None
 
 
 def forecasting() -> Forecasting | None:
-    """What tells a recipe's needs before it runs; None where no part does."""
+    """What tells a recipe's needs before it runs; None if no part does."""
     return next((cast("Forecasting", module) for module in parts.modules("forecast")), None)
 
 
@@ -127,14 +133,15 @@ Schema = dict[str, Any]
 
 def composed(scenario: str) -> Schema:
     """The whole schema of a scenario, as its package has it now."""
-    source = inlined(_source(scenario))
+    source = _whole(scenario)
     source["properties"]["scenario"] |= {"const": scenario, "examples": [scenario]}
     # What tells copies of a schema apart: its scenario and version, and no address that somebody would have to keep.
     return {"$schema": DIALECT, "$id": f"urn:recipe-runner:{scenario}:{__version__}", **source}
 
 
-def _source(scenario: str) -> Schema:
-    return dict(yaml_file.read(_file(packages()[scenario], "schema.yaml")).data)
+def _whole(scenario: str) -> Schema:
+    source = dict(yaml_file.read(_file(packages()[scenario], "schema.yaml")).data)
+    return cast(Schema, narrowed(inlined(source), "scenario", scenario))
 
 
 @cache
@@ -142,6 +149,35 @@ def foreign_sections() -> Schema:
     """The sections that other people's parts bring to every scenario."""
     names = [section for part in parts.found().values() if part.foreign for section in part.sections]
     return {name: inlined(_pieces()[name]) for name in names}
+
+
+def narrowed(node: Any, key: str, kind: str) -> Any:
+    """A schema for one kind of scenario or of rows: without the settings whose `x-KEY` lists others, and with what
+    `x-by-KEY` says of this one. A section says of what it loses who has it (`x-renamed`)."""
+    if isinstance(node, list):
+        return [narrowed(item, key, kind) for item in node]
+    if not isinstance(node, dict):
+        return node
+    for name, value in node.get(f"x-by-{key}", {}).get(kind, {}).items():
+        node = {**node, name: value}
+    made = {
+        name: value for name, value in node.items() if name not in (f"x-{key}", f"x-by-{key}") and value is not None
+    }
+    if isinstance(known := made.get("properties"), dict):
+        others = {name: part for name, part in known.items() if kind not in part.get(f"x-{key}", (kind,))}
+        made["properties"] = {name: part for name, part in known.items() if name not in others}
+        said = {name: _elsewhere(key, kind, part) for name, part in others.items()}
+        made |= {"x-renamed": said | made.get("x-renamed", {})} if said else {}
+    return {name: value if name.startswith("x-by-") else narrowed(value, key, kind) for name, value in made.items()}
+
+
+def _elsewhere(key: str, kind: str, part: Schema) -> str:
+    """What to do with a line that another kind has."""
+    kinds, other = " and ".join(part[f"x-{key}"]), "delete `songs`" if kind == "songs" else "write another `form`"
+    usual = f"It is for {kinds}, but these rows are {kind}. Delete the line, or {other}."
+    return str(
+        part.get("x-elsewhere") or (usual if key == "rows" else f"It is for the scenario {listed(part[f'x-{key}'])}.")
+    )
 
 
 def inlined(node: Any) -> Any:
@@ -153,7 +189,7 @@ def inlined(node: Any) -> Any:
         return node
     while "$ref" in node:
         file, _, name = node["$ref"].partition("#/")
-        piece = _pieces()[name] if name else _source(file.partition("/")[0])
+        piece = _pieces()[name] if name else _whole(file.partition("/")[0])
         node = merged(piece, {key: value for key, value in node.items() if key != "$ref"})
     return {key: inlined(value) for key, value in node.items()}
 

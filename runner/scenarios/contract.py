@@ -16,11 +16,11 @@ and, where it needs some,
                      of such a function, what shows the rows that it prepares
     architecture.py  Architecture: where the recipe describes its model and names none
 
-Of a part's tables, a module of `preparers` is a Preparer; one of `engines` is run as `python -m MODULE CONFIG`, by torchrun where
-there are several processes; one of `formulas` has `of_stage(recipe, stage, rows, look)`, which gives the planner's Formulas for a
-stage of that engine, or None; one of `measures` has `measure(task, measures)`; one of `asked` has `load(weights)`, which gives a
-function from a file to the share of each answer; one of `targets` is a Target, that of `forecast` a Forecasting, that of `rules`
-Rules for every recipe. `hooks` names functions by their moment:
+Of a part's tables, a module of `preparers` is a Preparer; one of `engines` is run as `python -m MODULE CONFIG`, by
+torchrun if there are several processes; one of `formulas` has `of_stage(recipe, stage, rows, look)`, which gives the
+planner's Formulas for a stage of that engine, or None; one of `measures` has `measure(task, measures)`; one of `asked`
+has `load(weights)`, which gives a function from a file to the share of each answer; one of `targets` is a Target, that
+of `forecast` a Forecasting, that of `rules` Rules for every recipe. `hooks` names functions by their moment:
 
     before_stage(folder, tell, where)      raises Stop where a stage must not start; where: the option that names the cluster
     before_training(cfg, trainer, settings)  in the training process, before the first step: what is wrong, or an empty text
@@ -96,29 +96,29 @@ class Translation(Protocol):
     measurable: Callable[[Recipe], Mapping[str, Measurable]]
 
     def translate(self, recipe: Recipe, place: Place) -> Plan:
-        """The Plan of a recipe at a place; pure. Raises Stop where `advanced` contradicts the recipe."""
+        """The Plan of a recipe at a place; pure. Raises Stop if `advanced` contradicts the recipe."""
         ...
 
 
 class Rules(Protocol):
-    """RULES judge recipes of this scenario alone, after those of `runner/check/` that judge all. Rules that look at files of
-    this machine are in FILE_RULES, where there are any: whoever asks after a job need not have them."""
+    """RULES judge recipes of this scenario alone, after those of `runner/check/` that judge all. Rules that look at
+    files of this machine are in FILE_RULES, if there are any: whoever asks after a job need not have them."""
 
     RULES: tuple[Rule, ...]
 
 
 class Architecture(Protocol):
     def model_facts(self, settings: Settings) -> Model:
-        """The model that a recipe describes. Raises BrokenSetting where the schema refuses what it needs."""
+        """The model that a recipe describes. Raises BrokenSetting if the schema refuses what it needs."""
         ...
 
 
 class Substitutions(Protocol):
-    # What else is in, once the rows are known; the path is the run's. None where nothing follows from the rows.
+    # What else is in, once the rows are known; the path is the run's. None if nothing follows from the rows.
     after_data: Callable[[Recipe, PreparedRows, Path], list[Override]] | None
 
     def before_data(self, recipe: Recipe, file: str | None) -> list[Override]:
-        """What replaces the recipe's data. file: rows to use instead of the recipe's sample. Raises Stop where there is
+        """What replaces the recipe's data. file: rows to use instead of the recipe's sample. Raises Stop if there is
         nothing on this machine to rehearse with."""
         ...
 
@@ -131,7 +131,7 @@ class Substitutions(Protocol):
         ...
 
     def judge(self, plan: Plan, summaries: list[Summary]) -> None:
-        """Raises Stop where too little was learned."""
+        """Raises Stop if too little was learned."""
         ...
 
 
@@ -160,7 +160,7 @@ class Target(Protocol):
         """The files of one stage's job, beside the engine's own. plan: of this stage alone. Pure, as above."""
         ...
 
-    # Where the recipe runs there: the folders of its machines. Raises Stop where the recipe lacks the target's section.
+    # Where the recipe runs there: the folders of its machines. Raises Stop if the recipe lacks the target's section.
     place: Callable[[Recipe], Place]
 
 
@@ -176,7 +176,7 @@ class Forecasting(Protocol):
         ...
 
     def written(self, recipe: Recipe, plan: Plan) -> Mapping[str, int]:
-        """The bytes that a plan writes to each claim, by its name; nothing where there are no formulas for the model."""
+        """The bytes that a plan writes to each claim, by its name; nothing if there are no formulas for the model."""
         ...
 
     def on_processor(self, recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
@@ -184,5 +184,5 @@ class Forecasting(Protocol):
         ...
 
     def predictions(self, recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
-        """What is planned for each stage that trains; nothing where there are no formulas for the model."""
+        """What is planned for each stage that trains; nothing if there are no formulas for the model."""
         ...

@@ -26,7 +26,7 @@ def place(recipe: Recipe, name: str | None = None) -> Place:
     """The folders of a recipe's machines: for a target, or for the first target that the recipe has a section for, or this
     machine. Without a target the data files are read where they are now, beside the recipe.
 
-    Raises Stop where the recipe lacks the target's section.
+    Raises Stop if the recipe lacks the target's section.
     """
     if name and hasattr(target(name), "place"):
         return target(name).place(recipe)

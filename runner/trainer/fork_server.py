@@ -68,7 +68,7 @@ class ForkServer:
         self.other_end: socket.socket | None = None
 
     def send(self, message: Mapping[str, Any], env: Mapping[str, str], *files: int) -> None:
-        """Sends a request; the first one starts the process, in its environment. Raises OSError where the process is
+        """Sends a request; the first one starts the process, in its environment. Raises OSError if the process is
         gone."""
         if self.other_end is not None:
             # Importing prints nothing of use.
@@ -144,7 +144,7 @@ def _fork(command: list[str], env: Mapping[str, str], output: int) -> Forked | N
 
 
 def fork(command: list[str], env: Mapping[str, str]) -> Forked | None:
-    """A command's program in a fork, with its output to read; None where it needs a process of its own."""
+    """A command's program in a fork, with its output to read; None if it needs a process of its own."""
     reads, writes = os.pipe()
     forked = _fork(command, env, writes)
     os.close(writes)

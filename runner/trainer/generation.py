@@ -203,7 +203,7 @@ FIRST_ROWS = 1000
 
 
 def with_questions(demo: Demo, config: Mapping[str, Any], run_dir: Path) -> Demo:
-    """The demo with questions from the validation rows of the engine's config, where it has none of its own."""
+    """The demo with questions from the validation rows of the engine's config, if it has none of its own."""
     if demo.questions or not demo.of_rows:
         return demo
     files = [Path(one["path"]) for one in config.get("test_datasets") or ()]

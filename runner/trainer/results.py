@@ -90,7 +90,7 @@ def summary(settings: RunSettings, history: History, config: Mapping[str, Any], 
         tokens=state["tokens"],
         training_seconds=state["seconds"],
         **_taken(settings, history),
-        # A note that an earlier part of the run has left says nothing where there is no limit any more.
+        # A note that an earlier part of the run has left says nothing if there is no limit any more.
         time_limit=TimeUsed.read(Path(settings.run_dir)) if settings.time_limit_seconds is not None else None,
         early_stop=_early_stop(settings, history, ACCURACY if engine == "images" else LOSS),
         first_validation_loss=losses[0] if losses else None,

@@ -25,7 +25,10 @@ from tests.conftest import RECIPES
 
 pytestmark = pytest.mark.heavy
 
-STARTERS = {load(path)[0].scenario: path for path in RECIPES}
+STARTERS = {(recipe := load(path)[0]).scenario: recipe for path in RECIPES}
+STARTERS["full"] = load(
+    STARTERS["causal-lm"].file, [Override("scenario", None, "full"), Override("data.form", None, "text")]
+)[0]
 # Far more than anyone means, where the schema has no upper bound.
 MANY = 10**9
 # Changes that are put into one recipe; alone, each would cost a rendering and a plan of its own.
@@ -127,7 +130,7 @@ LONG = {"pipeline": pytest.mark.long}
 
 @pytest.mark.parametrize("scenario", [pytest.param(name, marks=LONG.get(name, ())) for name in scenarios.names()])
 def test_every_setting_at_every_bound_is_refused_with_reasons_or_renders_plans_and_gives_json(scenario):
-    whole, starter = schema(scenario), load(STARTERS[scenario])[0]
+    whole, starter = schema(scenario), STARTERS[scenario]
     # The n-th accepted value of every setting, so that a round holds each setting once.
     rounds: dict[int, list[Override]] = {}
     refused = 0

@@ -23,8 +23,9 @@ def project(tmp_path_factory) -> Path:
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     before = {file: file.read_bytes() for file in copy.rglob("*") if file.is_file()}
     home = copy / "runner" / "scenarios" / "my_layers"
-    shutil.copytree(copy / "runner" / "scenarios" / "last_layers", home)
-    text = (home / "translation.py").read_text("utf-8")
+    home.mkdir()
+    (home / "schema.yaml").write_text("$ref: last-layers/schema.yaml\n", encoding="utf-8")
+    text = (copy / "runner" / "scenarios" / "language" / "translation.py").read_text("utf-8")
     assert "Nothing is trained" in text
     text = text.replace("Nothing is trained", "Nothing of mine is trained")
     (home / "translation.py").write_text(text, encoding="utf-8")

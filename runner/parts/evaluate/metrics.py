@@ -59,7 +59,7 @@ _RISE = re.compile(r"loss_rise\.([0-9]+)\Z")
 
 
 def parse(text: str) -> Gate:
-    """`perplexity < 15` as a Gate. Raises ValueError where it is none; the schema has refused such a text already."""
+    """`perplexity < 15` as a Gate. Raises ValueError if it is none; the schema has refused such a text already."""
     match = _GATE.match(text)
     if not match or not math.isfinite(threshold := float(match[3])):
         raise ValueError(text)
@@ -67,7 +67,7 @@ def parse(text: str) -> Gate:
 
 
 def bounds(metric: str) -> tuple[float, float]:
-    """The lowest and the highest that a metric can be, infinite where nothing bounds it."""
+    """The lowest and the highest that a metric can be, infinite if nothing bounds it."""
     return next((ends for name, ends in _BOUNDS.items() if re.fullmatch(name, metric)), (-math.inf, math.inf))
 
 
@@ -88,7 +88,7 @@ def is_senseless(gate: Gate) -> bool:
 
 
 def rise_window(metric: str) -> int | None:
-    """N of `loss_rise.N`, the number of last evaluations to look at; None where the metric is another one."""
+    """N of `loss_rise.N`, the number of last evaluations to look at; None if the metric is another one."""
     match = _RISE.match(metric)
     return int(match[1]) if match else None
 
@@ -207,7 +207,7 @@ def sample_task(recipe: Recipe) -> Iterator[Problem]:
     named = section and section.get("sample_task")
     if named and not (recipe.folder / named).is_file():
         message = f"The file `{recipe.folder / named}` does not exist."
-        hint = "Paths start at the recipe's folder."
+        hint = "Check the path; it is relative to the recipe's folder."
         yield recipe.problem("evaluation.sample_task", message, hint)
 
 
@@ -270,9 +270,9 @@ def measured(recipe: Recipe, evaluation: Evaluation, section: str | None) -> tup
 
 
 def in_rehearsal(recipe: Recipe) -> Iterator[Override]:
-    """Every gate with a threshold that a tiny model can meet, on a sample task where the recipe names tasks of the hub.
+    """Every gate with a threshold that a tiny model can meet, on a sample task if the recipe names tasks of the hub.
 
-    Raises Stop where it names some and no file that replaces them.
+    Raises Stop if it names some and no file that replaces them.
     """
     from runner.scenarios.shared.rehearsal import substitute  # with the twin, which nothing but a rehearsal needs
 

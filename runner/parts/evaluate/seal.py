@@ -31,10 +31,10 @@ def key_file() -> Path:
 
 
 def key(make: bool, namespace: str = "") -> str:
-    """The key, from the environment (a Secret) or this person's file. make: write one where there is none yet; namespace: whose key
-    is asked for, made from this person's.
+    """The key, from the environment (a Secret) or this person's file. make: write one if there is none yet; namespace:
+    whose key is asked for, made from this person's.
 
-    Raises Stop where there is none, or the file cannot be read or written."""
+    Raises Stop if there is none, or the file cannot be read or written."""
     file = key_file()
     try:
         known = os.environ.get(SEAL_KEY, "").strip()
@@ -92,7 +92,7 @@ def digest(facts: Mapping[str, Any], key: str) -> str:
 
 
 def broken(facts: Mapping[str, Any]) -> str:
-    """Why a record is not as it was sealed; empty where it is."""
+    """Why a record is not as it was sealed; empty if it is."""
     stated = facts.get(DIGEST)
     if not isinstance(stated, str) or not stated:
         return "the record is not sealed, so its author is unknown"

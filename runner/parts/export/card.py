@@ -76,7 +76,7 @@ def head(source: TrainedModel, form: str) -> str:
 
 
 def measured(source: TrainedModel) -> Mapping[str, Any]:
-    """What was measured of this very model; nothing where it was of another one."""
+    """What was measured of this very model; nothing if it was of another one."""
     return source.stage.measured if gates.current(source.folder) else {}
 
 
@@ -148,7 +148,7 @@ class Pieces:
 
 
 def pieces(tokenizer: Any) -> Pieces | None:
-    """A tokenizer's template in pieces; None where it cannot be put together again from them."""
+    """A tokenizer's template in pieces; None if it cannot be put together again from them."""
     try:
         return _pieces(tokenizer)
     except (ValueError, TypeError):
@@ -205,7 +205,7 @@ def go_template(parts: Pieces) -> str:
     system = f"{_go(parts.system[0])}{{{{ $.System }}}}{_go(parts.system[1])}"
     begin, first = f"{_go(parts.begin)}{{{{ if .System }}}}{system}{{{{ end }}}}", ""
     if parts.within:
-        # The first question is the message after the system prompt, where there is one.
+        # The first question is the message after the system prompt, if there is one.
         first = f"{{{{ if and $.System (eq $i $first) }}}}{system}{{{{ end }}}}"
         begin = (
             '{{ $first := 0 }}{{ range $i, $_ := .Messages }}{{ if and (eq $i 0) (eq .Role "system") }}{{ $first = 1 }}'

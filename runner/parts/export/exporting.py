@@ -49,8 +49,8 @@ def export(source: TrainedModel, form: str, kind: str | None, out: Path | None, 
     """Exports a model and gives the folder with it. form: of FORMATS; kind: of a GGUF file, of `gguf.KINDS`, None for what the weights
     are kept in; out: the folder, by default one in the run.
 
-    Raises Stop before anything is written where it cannot be served or its place is taken, and after it, with nothing left, where
-    it is not proven to be what was trained.
+    Raises Stop before anything is written if it cannot be served or its place is taken, and after it, with nothing
+    left, if it is not proven to be what was trained.
     """
     folder = out or place(source, form, kind)
     about = Export(run=source.run.state.id, stage=source.stage.name, model=source.stage.weights, format=form)
@@ -78,7 +78,7 @@ def place(source: TrainedModel, form: str, kind: str | None) -> Path:
 
 
 def _require_room(folder: Path, about: Export) -> None:
-    """Raises Stop where a folder holds anything but an earlier export of the same in the same format."""
+    """Raises Stop if a folder holds anything but an earlier export of the same in the same format."""
     if folder.is_dir() and not any(folder.iterdir()):
         return
     known = Export.read(folder)
@@ -92,7 +92,7 @@ Writer = Callable[[Path, Tell], tuple[str, Proof]]
 
 
 def _writer(source: TrainedModel, form: str, kind: str | None) -> Writer:
-    """What writes a format. Raises Stop where it would write what no server can serve."""
+    """What writes a format. Raises Stop if it would write what no server can serve."""
     if form == "adapter":
         return _adapter(source)
     if form == "gguf":
@@ -109,7 +109,7 @@ def _safetensors(source: TrainedModel, folder: Path, tell: Tell) -> Proof:
     _end_answers(source, folder)
     proof = _proven_weights(source, folder, tell)
     _read_back(source, folder)
-    tell("The trained template and the end of an answer are in its files.")
+    tell("Its files contain the chat template and the end token of training.")
     return proof
 
 
@@ -134,7 +134,7 @@ def _proven_weights(source: TrainedModel, folder: Path, tell: Tell) -> Proof:
 
 @contextmanager
 def _base_at_hand(name: str) -> Iterator[None]:
-    """Raises Stop where a base model cannot be loaded in the block."""
+    """Raises Stop if a base model cannot be loaded in the block."""
     try:
         yield
     except OSError as error:
@@ -230,7 +230,7 @@ def _gguf(source: TrainedModel, kind: str | None) -> Writer:
             f"llama.cpp reads text in the same tokens, and says {said['same_tokens']} of {said['tokens']} tokens as transformers "
             f"does, to {said['prompts']} prompts (at most {said['largest_difference_nats']:.1e} nats apart)."
         )
-        tell("The trained template and the end of an answer are in the file.")
+        tell("The file contains the chat template and the end token of training.")
         ends = [str(tokenizer.convert_ids_to_tokens(token)) for token in end_tokens(tokenizer, asked.turn_end)]
         context = source.folder.stage.config.get("sequence_len")
         told = card.modelfile(
@@ -285,7 +285,8 @@ def _told(tokenizer: Any, chat: bool) -> dict[str, Any]:
 
 
 def _texts(source: TrainedModel) -> tuple[tuple[str, ...], Chat]:
-    """The demo's questions, and how they are asked; where there are none, beginnings of the general text, which is continued."""
+    """The demo's questions, and how they are asked; if there are none, beginnings of the general text, which is
+    continued."""
     if source.questions:
         return source.questions, source.chat
     words = words_of(source.chat)

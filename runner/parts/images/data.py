@@ -59,7 +59,7 @@ def class_folders(path: Path) -> bool:
 
 
 def class_names(path: Path) -> list[str]:
-    """The names of the classes, in the order of their labels. Raises Stop where there are none to tell apart."""
+    """The names of the classes, in the order of their labels. Raises Stop if there are none to tell apart."""
     train = path / "train"
     names = [folder.name for folder in folders(train if train.is_dir() else path)]
     if len(names) < 2:
@@ -122,7 +122,7 @@ class SourceImage(NamedTuple):
     image: Any
     # The number of its class, or why it is no image.
     label: Any
-    # Its file, as a message about a bad image names it; empty where the number says enough.
+    # Its file, as a message about a bad image names it; empty if the number says enough.
     file: str = ""
     # As a person finds it.
     named: str = ""
@@ -132,7 +132,7 @@ class SourceImage(NamedTuple):
 class PictureReader:
     """Where pictures come from, and what is known of their classes.
 
-    classes: the names of the classes, in the order of their labels; empty where the source names none.
+    classes: the names of the classes, in the order of their labels; empty if the source names none.
     """
 
     images: ImageSet
@@ -141,7 +141,7 @@ class PictureReader:
     def read(self) -> Iterator[tuple[str, int, Picture | Bad]]:
         """`train` or `test`, the number of the row from 1, and the picture or why it is none.
 
-        Raises Stop where the source cannot be read at all.
+        Raises Stop if the source cannot be read at all.
         """
         path = self.images.file
         if path and not path.exists():
@@ -263,7 +263,7 @@ class PictureReader:
 
 
 def decoded(data: bytes) -> np.ndarray | Bad:
-    """The pixels of an encoded image, height × width × 3 bytes. Raises Stop where Pillow is missing."""
+    """The pixels of an encoded image, height × width × 3 bytes. Raises Stop if Pillow is missing."""
     import numpy as np
 
     try:
@@ -379,8 +379,8 @@ def prepare(
     """Writes `train.parquet`, `validation.parquet` and `test.parquet` (columns `image`, pixels as bytes, height × width ×
     3, and `label`) and `report.json`. A no-op where they are there already.
 
-    sample_rows: keep at most so many images, drawn by the seed, the same number of each class.
-    Raises Stop where a class has too few images to train and to validate on.
+    sample_rows: keep at most so many images, drawn by the seed, the same number of each class. Raises Stop if a class
+    has too few images to train and to validate on.
     """
     # Changes with all that the result depends on, of a folder of images with the folder of each, which is its
     # class, too.
@@ -450,7 +450,7 @@ def _read(images: ImageSet, report: ImageReport) -> dict[str, list[Picture]]:
 
 
 def _require_few_shared(report: ImageReport, of: int, out: Path) -> None:
-    """Raises Stop where training has more than a small share of the test: then one was made of the other."""
+    """Raises Stop if training has more than a small share of the test: then one was made of the other."""
     count = report.shared
     if count <= max(1, MOST_SHARED * of):
         return

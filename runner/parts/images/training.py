@@ -33,11 +33,11 @@ from runner.trainer.telemetry import History
 def train(config: dict[str, Any], prepare_first: bool = False) -> None:
     """Trains, or continues from the last checkpoint, and writes the results; the summary last.
 
-    Raises Stop where there is no GPU that the plan has, or no prepared images.
+    Raises Stop if there is no GPU that the plan has, or no prepared images.
     """
     settings = RunSettings.model_validate(config["recipe_runner"])
     if settings.backend == "nccl" and not torch.cuda.is_available():
-        raise Stop("The plan needs GPUs, and this machine has none that training could use.")
+        raise Stop("The plan needs GPUs, but this machine has none for training.")
     args = arguments(config["trainer"], settings)
     folder = Path(config["data"]["folder"])
     if prepare_first:

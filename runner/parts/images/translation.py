@@ -219,7 +219,7 @@ def shown(original: Recipe, made: list[Override], rows: PreparedRows) -> Iterato
 
 
 def judge(plan: Plan, summaries: list[Summary]) -> None:
-    """Raises Stop where fewer than 60 % of the validation images are told right."""
+    """Raises Stop if fewer than 60 % of the validation images are told right."""
     for summary in summaries:
         accuracy = summary.best_accuracy or 0.0
         if accuracy < MIN_ACCURACY:

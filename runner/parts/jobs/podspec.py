@@ -208,7 +208,8 @@ def variables(plan: Plan, plain: dict[str, str]) -> list[Manifest]:
 
 
 def seal_key(plan: Plan) -> list[Manifest]:
-    """The key that measured numbers are sealed with, for pods of a plan with gates. Where it is missing the pod says so itself."""
+    """The key that measured numbers are sealed with, for pods of a plan with gates. If it is missing the pod says so
+    itself."""
     key = {"name": KEY_SECRET, "key": KEY, "optional": True}
     return [{"name": SEAL_KEY, "valueFrom": {"secretKeyRef": key}}] if plan.has_gates else []
 
@@ -258,7 +259,7 @@ def nccl(plan: Plan, stage: Stage) -> dict[str, str]:
 
 
 def joined(plan: Plan, stage: Stage) -> dict[str, str]:
-    """What joins a pod to a secondary network, where the recipe names one (Multus, Kubernetes Network Custom Resource
+    """What joins a pod to a secondary network, if the recipe names one (Multus, Kubernetes Network Custom Resource
     Definition De-facto Standard v1.3, section 4.1.1)."""
     attachment = (plan.site.get("network") or {}).get("attachment")
     return {"k8s.v1.cni.cncf.io/networks": attachment} if attachment and stage.machines.nodes > 1 else {}

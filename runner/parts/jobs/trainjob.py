@@ -36,8 +36,8 @@ def named(recipe: Recipe) -> bool:
 
 
 def job(plan: Plan, stage: Stage) -> list[Artifact]:
-    """What trains as a TrainJob, everything else as a Job, with all that goes with it. plan: of this stage alone. Raises Stop where
-    the recipe's version of OpenShift AI has no TrainJob."""
+    """What trains as a TrainJob, everything else as a Job, with all that goes with it. plan: of this stage alone.
+    Raises Stop if the recipe's version of OpenShift AI has no TrainJob."""
     if not stage.trains:
         return batch.prepare(plan, stage)
     if kubernetes.version(plan.site) < SINCE:
@@ -78,8 +78,9 @@ def _unsaid(plan: Plan, stage: Stage) -> str:
 
 
 def stuck(site: Mapping[str, Any]) -> str:
-    """What is said where the versions on record do not go together: Kueue before 0.14 knows no TrainJob, and from 0.17 on starts one
-    by `runtimePatches`, which Trainer 2.1 does not know (kueue#11931). Empty where that is not so, or not known."""
+    """What is said where the versions on record do not go together: Kueue before 0.14 knows no TrainJob, and from 0.17
+    on starts one by `runtimePatches`, which Trainer 2.1 does not know (kueue#11931). Empty if that is not so, or not
+    known."""
     if not (site.get("queue") and site.get("kueue")):
         return ""
     if kubernetes.numbers(site["kueue"]) < QUEUED_SINCE:

@@ -35,7 +35,7 @@ Output = dict[str, Any]
 
 
 def stage(cluster: Cluster, plan: Plan, wanted: Stage) -> tuple[dict[str, str], dict[str, Output]]:
-    """Parameters and artifacts' metadata of a stage that is done then. Raises Stop where it goes no further."""
+    """Parameters and artifacts' metadata of a stage that is done then. Raises Stop if it goes no further."""
     done = _walked(cluster, plan, wanted)
     if done is None or done.job is None:
         raise Stop(f"The recipe has no stage `{wanted.name}`.", "Render the pipeline again.")

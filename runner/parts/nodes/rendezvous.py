@@ -103,7 +103,7 @@ class Main:
     def gather(self) -> list[int]:
         """Waits for all machines; returns their GPU counts by rank.
 
-        Raises Stop where one does not come, or differs; then every machine that is there hears why.
+        Raises Stop if one does not come, or differs; then every machine that is there hears why.
         """
         begin = told = time.monotonic()
         while True:
@@ -169,7 +169,7 @@ def join(hello: Hello, address: str, port: int, patience_s: float, tell: Tell) -
     """Another machine's side: waits for the main machine's port, says hello, and waits until all is ready; gives the files
     that the main machine has written, each with its hash.
 
-    Raises Stop where the main machine does not come, refuses, or stops.
+    Raises Stop if the main machine does not come, refuses, or stops.
     """
     _wait_for_port(address, port, patience_s, tell)
     heard: queue.Queue[str | Stop | dict[str, str]] = queue.Queue()

@@ -40,7 +40,7 @@ def emitted(recipe: Recipe) -> list[Artifact]:
 def place(recipe: Recipe) -> Place:
     """The folders of a recipe's plain machines: all on the shared storage, but each machine's own scratch.
 
-    Raises Stop where the recipe names no plain machines.
+    Raises Stop if the recipe names no plain machines.
     """
     section: Nodes | None = recipe.settings.get("nodes")
     if section is None:

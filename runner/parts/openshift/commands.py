@@ -76,7 +76,7 @@ def open_both(path: str, sets: tuple[str, ...], look: bool = True) -> tuple[Reci
 
 
 def find_job(cluster: Cluster, plan: Plan, stage: Stage) -> Manifest:
-    """The stage's job on the cluster. Raises Stop where there is none."""
+    """The stage's job on the cluster. Raises Stop if there is none."""
     for job in jobs.existing(cluster, plan, stage):
         return job
     cluster.require_namespace(plan.site["namespace"])
@@ -87,7 +87,7 @@ def find_job(cluster: Cluster, plan: Plan, stage: Stage) -> Manifest:
 def job_at_work(cluster: Cluster, plan: Plan, name: str | None) -> Manifest:
     """The job that a person who looks means: of the stage `name`, else of the stage or gate at work or not done yet.
 
-    Raises Stop where there is none.
+    Raises Stop if there is none.
     """
     if name is not None:
         return find_job(cluster, plan, plan.stage(name))
@@ -455,7 +455,7 @@ def stop(path: str, sets: tuple[str, ...], stage: str | None, yes: bool, taken: 
 
 def _end(cluster: Cluster, plan: Plan, stage: str | None, ask: Callable[[Manifest], None], ended: list[str]) -> Stage:
     """Ends what `recipe stop` ends, and adds its names to `ended`; returns the stage that it is about. ask: Raises Stop
-    where a job may not be ended."""
+    if a job may not be ended."""
 
     def end_job(job: Manifest) -> None:
         ask(job)
@@ -519,7 +519,7 @@ def open_tensorboard(path: str, sets: tuple[str, ...], port: int, no_browser: bo
 def why_on_cluster(path: str, sets: tuple[str, ...], stage: str | None) -> list[str]:
     """How far a recipe's job is, and what is in its way.
 
-    Raises Stop where the cluster has no job of the recipe, or cannot be asked."""
+    Raises Stop if the cluster has no job of the recipe, or cannot be asked."""
     plan = open_plan(path, sets)
     cluster = connect()
     state = look(cluster, job_at_work(cluster, plan, stage))

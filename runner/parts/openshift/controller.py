@@ -50,16 +50,16 @@ class Program:
 
 
 def opened(given: argparse.Namespace) -> tuple[Cluster, Plan]:
-    """The cluster, and the plan that is in the pod. Raises Stop where either cannot be had."""
+    """The cluster, and the plan that is in the pod. Raises Stop if either cannot be had."""
     plan = entry.read(given.file, driver_job.read)
     return connect_in_pod(given.server, given.keys, plan.site["namespace"]), plan
 
 
 def submit_all(cluster: Cluster, plan: Plan, how: Sending) -> Sent | None:
     """Sends the first milestone that is not done, with everything that only this machine has, and then the driver.
-    Returns the driver, None where all is done. Sent twice it changes nothing. The rest is as in `submit`.
+    Returns the driver, None if all is done. Sent twice it changes nothing. The rest is as in `submit`.
 
-    Raises Stop where the cluster refuses anything, and then nothing has been sent, and where the next gate is closed.
+    Raises Stop if the cluster refuses anything, and then nothing has been sent, and where the next gate is closed.
     """
     space = plan.site["namespace"]
     if cluster.get("ServiceAccount", space, ACCOUNT) is None:
@@ -85,7 +85,7 @@ def submit_all(cluster: Cluster, plan: Plan, how: Sending) -> Sent | None:
 
 
 def wake(cluster: Cluster, plan: Plan, tell: Tell) -> None:
-    """Starts the driver again after a promotion, with its former options and owner, where it was made from this very
+    """Starts the driver again after a promotion, with its former options and owner, if it was made from this very
     recipe."""
     job = pipeline.driver_of(cluster, plan)
     if job is None or pipeline.walks(job):
@@ -117,7 +117,7 @@ def _send(cluster: Cluster, plan: Plan, what: Sent, how: Sending) -> None:
 
 
 def promote(cluster: Cluster, plan: Plan, stage: Stage, by: str, reason: str, tell: Tell) -> None:
-    """Lets a stage pass in spite of its closed gate. Raises Stop where there is nothing to overrule."""
+    """Lets a stage pass in spite of its closed gate. Raises Stop if there is nothing to overrule."""
     if not stage.gates:
         raise Stop(f"The stage `{stage.name}` has no gate to overrule.")
     verdict = pipeline.milestone_of(cluster, plan, stage, of_gate=True)
@@ -162,7 +162,7 @@ def walk(
     """Sends what comes next and waits for it, until all is done, or the stage of that name, or the gate after it.
     Returns that milestone, None for all. files_key: of the data files on the claim.
 
-    Raises Stop with the reason where it cannot continue: a closed gate, a failed stage, or a refusal of the cluster.
+    Raises Stop with the reason if it cannot continue: a closed gate, a failed stage, or a refusal of the cluster.
     """
     files = Files("", {}, {}, sent=files_key)
     while True:

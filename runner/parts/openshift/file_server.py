@@ -65,7 +65,7 @@ class Piece:
 
 
 def inside(root: Path, name: str) -> Path:
-    """The file of that name below `root`. Raises PermissionError where it would be elsewhere."""
+    """The file of that name below `root`. Raises PermissionError if it would be elsewhere."""
     file = (root / name).resolve()
     if not file.is_relative_to(root.resolve()) or file == root.resolve():
         raise PermissionError(name)
@@ -98,7 +98,7 @@ def _there(file: Path, size: int, expected: str, sign: Callable[[], None]) -> in
 
 
 def take(root: Path, pieces: Iterable[Piece], body: IO[bytes]) -> None:
-    """Writes pieces as they come in a body, one behind the other. Raises ValueError where one does not continue what is
+    """Writes pieces as they come in a body, one behind the other. Raises ValueError if one does not continue what is
     there."""
     for piece in pieces:
         file = inside(root, piece.path)

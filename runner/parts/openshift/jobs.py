@@ -37,8 +37,8 @@ FETCH, SEND, PROMOTE, LOOK = "fetch", "send", "promote", "look"
 WORKING = (*CONTAINER.values(), batch.PREPARE, batch.GATE, driver_job.PART, FETCH, SEND, PROMOTE, LOOK)
 
 
-# Given a fact, what to do about it (`end it`) and the other person whom it concerns (empty: none), asks whoever gave the
-# command; True for yes. Raises Stop where no one can be asked.
+# Given a fact, what to do about it (`end it`) and the other person whom it concerns (empty: none), asks whoever gave
+# the command; True for yes. Raises Stop if no one can be asked.
 Confirm = Callable[[str, str, str], bool]
 
 
@@ -124,7 +124,7 @@ def ours(cluster: Cluster, plan: Plan) -> Manifests:
 
 
 def everyone(cluster: Cluster, namespace: str, labels: dict[str, str] | None = None) -> Manifests:
-    """Every job of a namespace that recipe-runner has rendered, with these labels besides. Raises Stop where there is no
+    """Every job of a namespace that recipe-runner has rendered, with these labels besides. Raises Stop if there is no
     such namespace."""
     labels = {"app.kubernetes.io/managed-by": "recipe-runner"} | (labels or {})
     # Items of a list do not say what they are.
@@ -162,7 +162,7 @@ def runs_in(plan: Plan, job: Manifest) -> bool:
 
 
 def config_of(manifest: Any) -> str:
-    """The config map that a pod, or the pods of a job, read; empty where they read none."""
+    """The config map that a pod, or the pods of a job, read; empty if they read none."""
     if isinstance(manifest, dict):
         if manifest.get("name") == "config" and "configMap" in manifest:
             return str(manifest["configMap"]["name"])
@@ -186,12 +186,12 @@ def container(job: Manifest) -> str:
 
 
 def annotation(job: Manifest, name: str) -> str:
-    """An annotation of a job; empty where it has none of that name."""
+    """An annotation of a job; empty if it has none of that name."""
     return str((job["metadata"].get("annotations") or {}).get(name, ""))
 
 
 def by(job: Manifest | None) -> str:
-    """Who has sent a job, to go on a line about it; empty where that is unknown."""
+    """Who has sent a job, to go on a line about it; empty if that is unknown."""
     person = Owner.of(job).person if job else ""
     return f" (sent by {person})" if person else ""
 
@@ -216,23 +216,23 @@ def phase_of(pod: Manifest) -> str:
 
 
 def queue_of(manifest: Manifest) -> str:
-    """The queue of Kueue that an object waits in; empty where it waits in none."""
+    """The queue of Kueue that an object waits in; empty if it waits in none."""
     return str((manifest["metadata"].get("labels") or {}).get("kueue.x-k8s.io/queue-name", ""))
 
 
 def foreseen(job: Manifest, what: str) -> str:
-    """A prediction of the plan for a job (`runner.parts.jobs.kubernetes.foreseen`), memory with its unit; empty where
+    """A prediction of the plan for a job (`runner.parts.jobs.kubernetes.foreseen`), memory with its unit; empty if
     there is none."""
     return annotation(job, f"{kubernetes.PLANNED}{what}")
 
 
 def recipe_of(job: Manifest) -> str:
-    """The recipe, or the stage of one, that a job was made from; empty where recipe-runner has not made it."""
+    """The recipe, or the stage of one, that a job was made from; empty if recipe-runner has not made it."""
     return annotation(job, "recipe-runner/recipe")
 
 
 def require_of(there: Manifest, recipe: str) -> Manifest:
-    """What has a name that a recipe, or a stage of one, wants. Raises Stop where it is not of that recipe."""
+    """What has a name that a recipe, or a stage of one, wants. Raises Stop if it is not of that recipe."""
     if (owner := recipe_of(there)) != recipe:
         whose = f"the recipe `{owner}`" if owner else "someone who did not use recipe-runner"
         kind, meta = there["kind"], there["metadata"]
@@ -315,7 +315,7 @@ def named(job: Manifest) -> str:
 
 
 def delete(cluster: Cluster, there: Manifest, deleted: list[str]) -> None:
-    """Deletes this very object, adds its name to `deleted`, and waits until it is gone. Raises Stop where it stays."""
+    """Deletes this very object, adds its name to `deleted`, and waits until it is gone. Raises Stop if it stays."""
     kind, meta = there["kind"], there["metadata"]
     cluster.delete(kind, meta["namespace"], meta["name"], meta["uid"])
     deleted.append(named(there))
@@ -324,7 +324,7 @@ def delete(cluster: Cluster, there: Manifest, deleted: list[str]) -> None:
 
 def gone(cluster: Cluster, kind: str, namespace: str, name: str, uid: str = "") -> None:
     """Waits until an object that is being deleted is gone, or, where `uid` is given, until another has its name. Raises
-    Stop where that takes longer than its pods may take to end."""
+    Stop if that takes longer than its pods may take to end."""
 
     def is_gone() -> bool:
         there = cluster.get(kind, namespace, name)

@@ -158,7 +158,7 @@ def _former(made_by: Manifests) -> Callable[[Manifest], bool]:
 @dataclass(frozen=True)
 class JobProgress:
     """How far training is. latest: its last line, of a step or of its beginning, None before it begins; pace: seconds a
-    step; silent: seconds since the last step; None where unknown. whole: whether the log is read from its beginning;
+    step; silent: seconds since the last step; None if unknown. whole: whether the log is read from its beginning;
     again: whether there are steps of before the last start of a machine."""
 
     latest: Mapping[str, Any] | None = None
@@ -174,7 +174,7 @@ class JobProgress:
 
     @property
     def seconds_left(self) -> float | None:
-        """Until the last step, if the rest continues at this pace; None where nothing continues."""
+        """Until the last step, if the rest continues at this pace; None if nothing continues."""
         if self.latest is None or self.pace is None or self.hangs:
             return None
         return float(self.pace * (self.latest["steps"] - self.latest["step"]))
@@ -188,15 +188,15 @@ class JobProgress:
 
 
 def first_log(cluster: Cluster, job: Manifest, pods: Manifests, tail: int = TAIL, stamped: bool = False) -> str:
-    """The end of the log of a job's first machine; empty where that is not there."""
+    """The end of the log of a job's first machine; empty if that is not there."""
     first = next((pod["metadata"]["name"] for pod in pods if jobs.node_number(pod) == 0), None)
     space, name = job["metadata"]["namespace"], jobs.container(job)
     return (cluster.log(space, first, name, tail=tail, stamped=stamped) or "") if first else ""
 
 
 def early_stop(cluster: Cluster, job: Manifest) -> EarlyStop | None:
-    """What ended a finished job's training before its last step, by the log of its first machine; None where nothing
-    did, or where the log is gone."""
+    """What ended a finished job's training before its last step, by the log of its first machine; None if nothing did,
+    or where the log is gone."""
     text = first_log(cluster, job, jobs.pods_of(cluster, job), tail=10 * TAIL)
     said = [event for event in child_process.events(text) if event.get("event") == records.EARLY_STOP_EVENT]
     return EarlyStop.of(said[-1]) if said else None
@@ -239,7 +239,7 @@ def _time(line: str) -> datetime | None:
 
 
 def seconds(start: str | None, now: datetime, end: str | None = None) -> float:
-    """Between two times that the cluster names, to now where there is no end; 0 where there is no start."""
+    """Between two times that the cluster names, to now if there is no end; 0 if there is no start."""
     last = datetime.fromisoformat(end) if end else now
     return max(0.0, (last - datetime.fromisoformat(start)).total_seconds()) if start else 0.0
 

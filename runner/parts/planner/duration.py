@@ -276,7 +276,7 @@ def sent(workload: Workload) -> float:
 
 def waiting(workload: Workload, gpu: Gpu, computing: float, gbit_s: float | None = None) -> float:
     """Seconds of a step that GPUs wait for each other: what lasts longer than the computing that hides it. computing:
-    seconds of a step. gbit_s: what the network between machines reaches, None where that is the workload's own."""
+    seconds of a step. gbit_s: what the network between machines reaches, None if that is the workload's own."""
     machines = workload.machines
     messages = sent(workload) / slowest_link(machines, gpu, gbit_s or workload.network.gbit_s) + latency(workload, gpu)
     hidden = LINKS[gpu.link if machines.nodes == 1 else "nvlink"].hidden
@@ -291,9 +291,9 @@ HOP, HOP_IN_A_MACHINE = 14.0e-6, {"nvlink": 3.4e-6, "pcie": 5.7e-6, "host": 5.7e
 
 
 def latency(workload: Workload, gpu: Gpu) -> float:
-    """Seconds that a step's messages take to come around however small they are, where there are several machines; in
-    one they are in what published runs reach. Gathering and splitting go around a ring of all GPUs; sums may take a
-    tree over the machines (NCCL, src/graph/tuning.cc, ncclTopoTuneModel: ring and tree)."""
+    """Seconds that a step's messages take to come around however small they are, if there are several machines; in one
+    they are in what published runs reach. Gathering and splitting go around a ring of all GPUs; sums may take a tree
+    over the machines (NCCL, src/graph/tuning.cc, ncclTopoTuneModel: ring and tree)."""
     machines = workload.machines
     if machines.nodes == 1:
         return 0.0
@@ -307,7 +307,7 @@ def latency(workload: Workload, gpu: Gpu) -> float:
 
 
 def slowest_link(machines: Machines, gpu: Gpu, gbit_s: float) -> float:
-    """Bytes a second between two GPUs, over the network where there are several machines. gbit_s: what that reaches."""
+    """Bytes a second between two GPUs, over the network if there are several machines. gbit_s: what that reaches."""
     link = gpu.link_gb_s * 1e9 * LINKS[gpu.link].rate
     if machines.nodes > 1:
         between = gbit_s * 1e9 / 8
@@ -357,7 +357,7 @@ def _step_seconds(workload: Workload, gpu: Gpu, own: float, wait: float) -> floa
 
 
 def estimate(workload: Workload, gpu: Gpu) -> Duration | None:
-    """The time of a run; None where nobody knows how many rows there are."""
+    """The time of a run; None if nobody knows how many rows there are."""
     return _estimate(workload, gpu, constants.constants(gpu.name), spread(workload, gpu))
 
 
@@ -408,8 +408,8 @@ def overhead(
 
 
 def spread(run: Run, gpu: Gpu) -> tuple[float, float]:
-    """The fastest and the slowest that is likely, as shares of the time: of this card where it has been measured, else
-    by what the plan was on published runs."""
+    """The fastest and the slowest that is likely, as shares of the time: of this card if it has been measured, else by
+    what the plan was on published runs."""
     return constants.constants(gpu.name).spread or published_runs.time(run).of(1.0)
 
 

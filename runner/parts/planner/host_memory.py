@@ -49,7 +49,7 @@ def resuming(workload: Workload) -> int:
 
 
 def merging(workload: Workload) -> int:
-    """A process of its own, and the base model whole (`runner.trainer.merging`). 0 where there is no adapter."""
+    """A process of its own, and the base model whole (`runner.trainer.merging`). 0 if there is no adapter."""
     if not workload.adapter:
         return 0
     return PROCESS + workload.widths.linear * parameters.total(workload.model)

@@ -40,7 +40,7 @@ def stated(recipe: Recipe) -> dict[str, Any]:
 
 
 def gpu_memory(recipe: Recipe) -> int | None:
-    """The recipe's limit for each GPU in bytes; None where it has none."""
+    """The recipe's limit for each GPU in bytes; None if it has none."""
     limit = stated(recipe).get("gpu_memory")
     return round(units.size(limit)) if limit else None
 
@@ -201,8 +201,8 @@ def too_few_steps(recipe: Recipe, forecasts: Sequence[Forecast], hint: str = MOR
         steps = forecast.steps or 0
         yield recipe.document.problem(
             (section(recipe, forecast), "epochs"),
-            f"Stage `{forecast.stage.name}` makes {steps} step{'' if steps == 1 else 's'} of {forecast.workload.effective_batch_size} "
-            f"rows, with a warmup of {forecast.warmup_steps}: too few to learn much.",
+            f"Stage `{forecast.stage.name}` makes only {steps} step{'' if steps == 1 else 's'} of {forecast.workload.effective_batch_size:,} "
+            f"rows, {forecast.warmup_steps} of them as warmup. That is too few to learn much.",
             hint,
             severity="note",
         )

@@ -170,7 +170,7 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
     by_trained = {kind: parameters.layer_activations(workload, kind) * tokens for kind in set(trained)}
     whole_layer = [by_trained[kind] for kind in trained]
     layer_input = parameters.boundary(workload) * tokens
-    # Checkpointing keeps every layer's input, also below the first trained layer, where nothing else is kept
+    # Checkpointing keeps every layer's input, also below the first trained layer, if nothing else is kept
     # (torch/utils/checkpoint.py, without reentrance; seen in the trace).
     kept_by_layer = [
         layer_input if workload.checkpointing else 0 if i < lowest else whole_layer[i] for i in range(len(whole_layer))

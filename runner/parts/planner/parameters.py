@@ -53,7 +53,7 @@ class UnknownArchitecture(Exception):
 
 
 def family(model: Model) -> Family:
-    """The architecture of a model. Raises UnknownArchitecture where none of that type is known."""
+    """The architecture of a model. Raises UnknownArchitecture if none of that type is known."""
     if model.model_type not in FAMILIES:
         raise UnknownArchitecture(model.model_type)
     return FAMILIES[model.model_type]

@@ -18,7 +18,7 @@ ENOUGH = 19
 # Published figures are rounded, and versions differ.
 LEAST = 0.01
 # How far formulas and fake-tensor runs lie apart in nine of ten cells (benchmarks/results/estimate-accuracy.txt), which
-# is all that is known of memory where nobody has published a run.
+# is all that is known of memory if nobody has published a run.
 UNLIKE = 0.05
 
 

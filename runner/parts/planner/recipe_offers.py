@@ -166,7 +166,7 @@ def _far_better(one: Offer, other: Offer) -> bool:
 
 
 def _offer(planned: Planned, changes: Changes) -> Offer | None:
-    """The offer that a change makes; None where it does not fit, or gains too little."""
+    """The offer that a change makes; None if it does not fit, or gains too little."""
     offer = _settled(planned, changes) if planned.problems else _tried(planned, changes)
     if offer is None or offer.after.problems or not offer.changes:
         return None
@@ -200,7 +200,7 @@ def _cramped(planned: Planned) -> bool:
 
 
 def _tried(planned: Planned, changes: Changes, look: bool = True) -> Offer | None:
-    """The change with its plan; None where it makes the recipe invalid. look: whether the recipe's files are read for
+    """The change with its plan; None if it makes the recipe invalid. look: whether the recipe's files are read for
     that."""
     try:
         wished = [Override(name, None, value, "the offer") for name, value in changes.items()]
@@ -213,7 +213,7 @@ def _tried(planned: Planned, changes: Changes, look: bool = True) -> Offer | Non
 
 def _settled(planned: Planned, changes: Changes) -> Offer | None:
     """The change with the further changes that it needs, so that all stages fit and the recipe's limits hold. Limits
-    are raised only where nothing else changes, or where a stage does not fit its card; a change that breaks a limit
+    are raised only if nothing else changes, or where a stage does not fit its card; a change that breaks a limit
     otherwise is dropped."""
     roomless = not all(stage.fits for stage in planned.forecasts)
     elsewhere = any(name.startswith("machines.") for name in changes)
@@ -362,7 +362,7 @@ def _longest(planned: Planned) -> Forecast:
 
 def _fewer_steps(planned: Planned, share: float) -> Changes:
     """The settings that leave the longest stage this share of its steps; the stages of a curriculum share theirs. Empty
-    where no step would be left, or nothing gives their number."""
+    if no step would be left, or nothing gives their number."""
     longest = _longest(planned)
     curriculum = longest.stage.name.startswith(CURRICULUM)
     shorter = (

@@ -14,8 +14,7 @@ class State:
     """What is held between steps, in bytes on each GPU. gradients: of all trained weights, once they are there.
 
     buffers: communication. gathered: sharded weights that are whole while the model runs: those outside the layers
-    (`root`) and one layer. layer: whole weights of one layer, root: of what is outside; both 0 where nothing is
-    sharded.
+    (`root`) and one layer. layer: whole weights of one layer, root: of what is outside; both 0 if nothing is sharded.
     """
 
     weights: int
@@ -196,7 +195,7 @@ def gradient(workload: Workload, numbers: parameters.Numbers) -> int:
 
 
 def of_words(workload: Workload, name: str) -> int:
-    """The same of the embedding or the head, by its name; 0 where it is not trained."""
+    """The same of the embedding or the head, by its name; 0 if it is not trained."""
     count = workload.model.vocab_size * workload.model.hidden_size if workload.trains(name) else 0
     return gradient(workload, parameters.Numbers(0, count))
 

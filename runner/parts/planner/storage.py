@@ -120,7 +120,7 @@ def _with_needs(plan: Plan, stage: Stage, forecasts: list[Forecast]) -> Stage:
 
 
 def _room(plan: Plan, forecast: Forecast) -> list[object]:
-    """As `runner.data.report.require_room` reads it; empty where there is room for every row, or where somebody has
+    """As `runner.data.report.require_room` reads it; empty if there is room for every row, or where somebody has
     allowed what never fits."""
     most, stage, gpu = forecast.most_row_tokens, forecast.stage, forecast.gpu
     if most is None or gpu is None or (forecast.rows.longest and forecast.never_fits):
@@ -222,7 +222,7 @@ def _more_memory(plan: Plan, gib: int) -> tuple[tuple[str, ...], str]:
 
 # Leaving the loop and the group, and closing what is written.
 LEAVING = 30
-# For a step and an evaluation that are under way, where nobody knows how many rows there are.
+# For a step and an evaluation that are under way, if nobody knows how many rows there are.
 UNKNOWN = 600
 # However much longer than planned either may take.
 TIMES = 2
@@ -230,7 +230,7 @@ TIMES = 2
 
 def seconds(plan: Plan, forecast: Forecast) -> int | None:
     """The step that is under way, an evaluation that follows it, and the checkpoint at the speed of its claim, in whole
-    minutes; None where the run writes to no claim."""
+    minutes; None if the run writes to no claim."""
     if plan.claim_of(plan.place_of(forecast.stage).run_dir) is None:
         return None
     saving: float = forecast.formulas.written(forecast.stage)["checkpoint"] / (forecast.workload.disk_mb_s * 1e6)

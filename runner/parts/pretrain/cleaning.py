@@ -97,7 +97,7 @@ def clean(corpus: Corpus, folder: Path, where: Cleaning) -> CleaningReport:
     """Writes the kept documents to `folder/text/` (a `text` each) and the dropped ones to `folder/dropped/`, both in
     their order, the same bytes however many tasks have shared them.
 
-    Raises Stop where nothing is left, and where the executor's cluster fails.
+    Raises Stop if nothing is left, and where the executor's cluster fails.
     """
     key = _key(corpus)
     if known := _known(folder, key):
@@ -208,8 +208,8 @@ LOGS = "logs"
 class CorpusRows(PipelineStep):
     """Documents of a local file, of a data set by its number; lines that are no documents are counted and kept aside.
 
-    parts: of each task, one after the other the whole file: shares of it, or, where it cannot be cut, the rows that a
-    task takes of all that it then parses, from and to.
+    parts: of each task, one after the other the whole file: shares of it, or, if it cannot be cut, the rows that a task
+    takes of all that it then parses, from and to.
     """
 
     name = "Rows"
@@ -344,7 +344,7 @@ class HubRows(HuggingFaceDatasetReader):
 
 
 def _reading(hub: str | None, options: Mapping[str, Any], tasks: int) -> int:
-    """How many of the tasks get something to read: datatrove 0.10.1 gives out whole files where there are several."""
+    """How many of the tasks get something to read: datatrove 0.10.1 gives out whole files if there are several."""
     from datasets import load_dataset
 
     files = load_dataset(hub, **options, streaming=True).n_shards if tasks > 1 else 1
@@ -465,7 +465,7 @@ class QuickWords(SpaCyTokenizer):
 
 
 def quick_words(language: str) -> WordTokenizer:
-    """datatrove's tokenizer of a language in this process, made quick where it is one of spaCy's plain ones; all of
+    """datatrove's tokenizer of a language in this process, made quick if it is one of spaCy's plain ones; all of
     datatrove's steps then have it."""
     from spacy.tokenizer import Tokenizer
 

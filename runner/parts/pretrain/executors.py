@@ -40,7 +40,7 @@ class Executor(ABC):
 
     @abstractmethod
     def run(self, name: str, pipeline: list[PipelineStep], tasks: int, logs: Path) -> None:
-        """Runs one step to its end. Raises Stop where a task does not end well."""
+        """Runs one step to its end. Raises Stop if a task does not end well."""
 
     def agreed(self, file: Path, made: Callable[[], Any]) -> Any:
         """What all who work together must know alike, made once; JSON. Here one process begins all steps."""
@@ -148,7 +148,7 @@ class Slurm(Executor):
 
     @staticmethod
     def _wait(name: str, executor: Any, job: Any) -> None:
-        """Until every task has left its mark. Raises Stop where the job is gone and some have not."""
+        """Until every task has left its mark. Raises Stop if the job is gone and some have not."""
         missed = 0
         while undone := executor.get_incomplete_ranks(skip_completed=True):
             missed = 0 if _in_queue(job) else missed + 1
@@ -199,7 +199,7 @@ def chosen(cleaning: Cleaning, size: int | None) -> Executor:
     """The executor that the recipe names; outside the pods of a Job this machine does their work. size: bytes of a
     local file, None for a stream.
 
-    Raises Stop where its cluster cannot be reached from here.
+    Raises Stop if its cluster cannot be reached from here.
     """
     if cleaning.executor == "pods" and INDEX in os.environ:
         pods = cleaning.pods or 1

@@ -169,7 +169,7 @@ def packed_files(recipe: Recipe) -> Iterator[Problem]:
     missing = [file.name for file in expected if not file.is_file()]
     if missing:
         message = f"`{folder}` lacks {listed(missing)}."
-        hint = "Paths start at the recipe's folder. Every context length needs both files."
+        hint = "Check the path; it is relative to the recipe's folder. Every context length needs both files."
         yield recipe.problem("data.packed", message, hint)
     for file, length in expected.items():
         if file.is_file() and (wrong := _no_blocks(file, length)):
@@ -177,7 +177,7 @@ def packed_files(recipe: Recipe) -> Iterator[Problem]:
 
 
 def _no_blocks(file: Path, length: int) -> str:
-    """What keeps a file from being blocks of this length, by its header alone; empty where nothing does. NumPy itself
+    """What keeps a file from being blocks of this length, by its header alone; empty if nothing does. NumPy itself
     would take longer to load than everything else that a check does."""
     try:
         with file.open("rb") as content:

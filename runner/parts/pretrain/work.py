@@ -121,7 +121,7 @@ def tokenizer_for(chosen: Tokenizer, texts: Callable[[], Iterable[str]], folder:
     """The tokenizer in `folder`, trained on the texts or taken from `chosen.base`, with the special tokens of chats
     set.
 
-    Raises Stop where it has more entries than the embedding has rows, or cannot be loaded.
+    Raises Stop if it has more entries than the embedding has rows, or cannot be loaded.
     """
     if chosen.base:
         tokenizer = _taken(chosen.base, chosen.revision, catalog.chat_template("chatml"))
@@ -168,10 +168,9 @@ def pack(
 ) -> dict[str, dict[str, int]]:
     """Writes `train-<length>.npy` and `validation-<length>.npy`; arrays (blocks, length) of token numbers.
 
-    tokens: for each length how many tokens training will read; the training documents are divided among the
-    lengths in these proportions, so that no length learns another's text again. share: part of the documents for
-    validation, on which every length is measured.
-    Raises Stop where the text is too little for one block of a length.
+    tokens: for each length how many tokens training will read; the training documents are divided among the lengths in
+    these proportions, so that no length learns another's text again. share: part of the documents for validation, on
+    which every length is measured. Raises Stop if the text is too little for one block of a length.
     """
     end = tokenizer.convert_tokens_to_ids(END_OF_TEXT)
     encode, dtype = blocks.encoder(tokenizer), np.uint16 if len(tokenizer) <= 2**16 else np.int32
@@ -228,7 +227,7 @@ def _write_blocks(
 def take_packed(source: Path, lengths: Iterable[int], tokenizer: Any, out: Path) -> dict[str, dict[str, int]]:
     """Takes files that somebody has packed already, after looking at them.
 
-    Raises Stop where one is no array of blocks of its length, or holds numbers that the tokenizer does not have.
+    Raises Stop if one is no array of blocks of its length, or holds numbers that the tokenizer does not have.
     """
     report = {}
     for length in lengths:
@@ -267,8 +266,8 @@ READ = ("messages", "tools")
 def prepare_preferences(preferences: Preferences, out: Path, tokenizer_for: TokenizerFor | None = None) -> Report:
     """Writes `train.parquet` and `validation.parquet` (columns `messages`, `chosen`, `rejected`) and `report.json`.
 
-    tokenizer_for: gives the tokenizer that counts what training will cut of longer rows.
-    Raises Stop where too few rows are left to train and validate on.
+    tokenizer_for: gives the tokenizer that counts what training will cut of longer rows. Raises Stop if too few rows
+    are left to train and validate on.
     """
     return PreferenceRows(preferences, preferences.tokenizer).prepare(out, tokenizer_for)
 

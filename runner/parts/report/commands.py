@@ -80,7 +80,7 @@ def why(path: str, sets: tuple[str, ...], stage: str | None) -> None:
 
 
 def _of_recipe(path: str, sets: tuple[str, ...], stage: str | None) -> Iterable[str]:
-    """What is in the way of a recipe's job on the cluster; of its latest run here where it has none there."""
+    """What is in the way of a recipe's job on the cluster; of its latest run here if it has none there."""
     recipe, _ = open_recipe(path, sets, look=False)
     nowhere: Stop | None = None
     if recipe.settings.get("openshift"):
@@ -91,10 +91,9 @@ def _of_recipe(path: str, sets: tuple[str, ...], stage: str | None) -> Iterable[
     try:
         run = find(recipe.name, None)
     except Stop:
-        raise nowhere or Stop(
-            f"`{recipe.name}` has not been run here.",
-            "`recipe rehearse` tries it; `recipe check` lists its problems.",
-        ) from None
+        none = f"`{recipe.name}` has no run on this machine."
+        hint = "Try it with `recipe rehearse`, or list its problems with `recipe check`."
+        raise (Stop(f"{none} {nowhere.text}") if nowhere else Stop(none, hint)) from None
     here = f"What follows is about the run on this machine: {run.path}"
     return chain([f"{nowhere.text.splitlines()[0]} {here}"] if nowhere else [], _of_run(run))
 
@@ -114,7 +113,7 @@ def _of_text(text: str) -> Iterator[str]:
 def _of_folder(folder: Path) -> Iterator[str]:
     """The same of all logs of a folder together, because one machine's may tell what another's waited for.
 
-    Raises Stop where there is none.
+    Raises Stop if there is none.
     """
     logs = sorted(folder.rglob("*.log"))
     if not logs:
@@ -126,7 +125,7 @@ def _of_folder(folder: Path) -> Iterator[str]:
 
 
 def _of_run(run: RunFolder) -> Iterator[str]:
-    """What has ended a run of this machine, or of plain ones; how far it came where nothing has."""
+    """What has ended a run of this machine, or of plain ones; how far it came if nothing has."""
     try:
         told = facts.of(run)
     except Stop:
@@ -140,5 +139,7 @@ def _of_run(run: RunFolder) -> Iterator[str]:
         yield from told.state.fault.splitlines()
     elif failed:
         yield "No reason was recorded. It is still running, or it was killed (by a signal, or with its machine)."
+    elif told.state.status == "finished":
+        yield "It finished, and no problem was recorded."
     if failed and failed.said and not failed.stopped and failed.said not in told.state.fault:
         yield f"It said: {failed.said}"

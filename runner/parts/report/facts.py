@@ -88,7 +88,7 @@ class StageFacts:
     def curves(self) -> tuple[Curve, ...]:
         made = (Curve(title, unit, tuple(self._series(lines))) for title, unit, lines in CURVES)
         whole = [curve for curve in made if curve.series]
-        # Rows a second say the same as tokens a second where there are tokens.
+        # Rows a second say the same as tokens a second if there are tokens.
         tokens = any(curve.title == "Tokens a second" for curve in whole)
         return tuple(curve for curve in whole if not (tokens and curve.title == "Rows a second"))
 
@@ -102,7 +102,7 @@ class StageFacts:
 
     @property
     def peak_gib(self) -> float | None:
-        """The most memory of the first GPU that tensors have held, GiB; None where none was used."""
+        """The most memory of the first GPU that tensors have held, GiB; None if none was used."""
         known = [entry["gpu_memory_gib"] for entry in self.steps if _number(entry.get("gpu_memory_gib"))]
         return max(known, default=None)
 
@@ -204,7 +204,7 @@ class RunFacts:
 
     @property
     def failed(self) -> StageFacts | None:
-        """The stage at which a run has ended that is not finished; None where it is."""
+        """The stage at which a run has ended that is not finished; None if it is."""
         if self.state.status == "finished" and not self.state.fault:
             return None
         begun = [stage for stage in self.stages if stage.state.status == "begun"]
@@ -235,7 +235,7 @@ def _text(value: Any) -> str:
 
 
 def of(run: RunFolder) -> RunFacts:
-    """What a run folder says. Raises Stop where it has no plan on record."""
+    """What a run folder says. Raises Stop if it has no plan on record."""
     plan, planned = plan_of(run), RunManifest.read(run.path)
     foreseen = {one.stage: one for one in planned.foreseen}
     folders = [StageFolder(plan, stage) for stage in plan.stages]
@@ -303,12 +303,12 @@ def _entries(value: Any, **kinds: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _end(folder: Path) -> str:
-    """The ends of a stage's logs: one here, and one a machine where there are several."""
+    """The ends of a stage's logs: one here, and one a machine if there are several."""
     return "\n".join(end_of(log, MOST_OF_LOG) for log in sorted(folder.glob("train*.log")))
 
 
 def end_of(log: Path, most: int) -> str:
-    """The last bytes of a log; empty where it cannot be read."""
+    """The last bytes of a log; empty if it cannot be read."""
     try:
         with log.open("rb") as content:
             content.seek(max(0, log.stat().st_size - most))

@@ -48,7 +48,7 @@ def flat(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _starter(recipe: Recipe) -> tuple[str, tuple[Differs, ...]]:
-    """The starter of the recipe's scenario that it differs least from, and in what; no name where there is none."""
+    """The starter of the recipe's scenario that it differs least from, and in what; no name if there is none."""
     own, best = flat(recipe.settings.plain()), None
     for name, file in packaged.named().items():
         try:

@@ -33,8 +33,8 @@ class Sides(Protocol):
         ...
 
     def ask(self, question: str, earlier: Sequence[Turn]) -> Iterator[tuple[str, ...]]:
-        """What each side has said so far, again and again, all of it last. earlier: what was said before. Raises Stop where the
-        question cannot be put."""
+        """What each side has said so far, again and again, all of it last. earlier: what was said before. Raises Stop
+        if the question cannot be put."""
         ...
 
 
@@ -71,7 +71,7 @@ class Pictures:
 
 
 def sides(recipe: Recipe, folder: StageFolder) -> Models | Pictures:
-    """Who answers of a stage, loaded. Raises Stop where nobody can."""
+    """Who answers of a stage, loaded. Raises Stop if nobody can."""
     if classes := ask.of_pictures(folder):
         return Pictures(classes)
     before, after = ask.models(recipe, folder)
@@ -99,7 +99,8 @@ def _load_both(before: Chat, after: Chat) -> tuple[LoadedModel, LoadedModel]:
 
 
 def stream(loaded: LoadedModel, question: str, earlier: Earlier = ()) -> Iterator[str]:
-    """A model's answer as it comes: each time all of it so far, the whole of it last. It stops where nobody wants the rest."""
+    """A model's answer as it comes: each time all of it so far, the whole of it last. It stops if nobody wants the
+    rest."""
     from transformers import StoppingCriteriaList
 
     said = _Said(loaded.said)
@@ -149,7 +150,8 @@ class _Said:
 def show_page(
     sides: Models | Pictures, title: str, questions: Sequence[str], port: int, ready: Callable[[str], None]
 ) -> None:
-    """Shows the page until ^C. port: 0 for any that is free. ready: is told the address. Raises Stop where the port is taken."""
+    """Shows the page until ^C. port: 0 for any that is free. ready: is told the address. Raises Stop if the port is
+    taken."""
     # It would ask its makers whether there is a newer one, and tell them of this start.
     os.environ.update(GRADIO_ANALYTICS_ENABLED="False", HF_HUB_DISABLE_TELEMETRY="1")
     import gradio

@@ -59,7 +59,7 @@ def start(
     server continues. One that is there already, as it would be sent, is not sent again; before another person's is replaced,
     `confirm` is asked. port: 0 for any; mine: who sends it.
 
-    Raises Stop where the model is not trained yet, the cluster refuses anything, or the server cannot start.
+    Raises Stop if the model is not trained yet, the cluster refuses anything, or the server cannot start.
     """
     manifests = objects(cluster, plan, server, tell)
     if dry_run:
@@ -86,7 +86,7 @@ def start(
 
 
 def stop(cluster: Cluster, plan: Plan, tell: Tell, mine: Owner, confirm: Confirm) -> None:
-    """Removes the server of a plan, and the runtime of its own where it has one. Raises Stop where it is somebody else's, and
+    """Removes the server of a plan, and the runtime of its own if it has one. Raises Stop if it is somebody else's, and
     `confirm` does not allow it."""
     named_so = ((SERVICE, kserve.service_name(plan)), (RUNTIME, kserve.own_runtime(plan)))
     there = [one for kind, name in named_so if (one := _ours(cluster, plan, kind, name))]
@@ -103,7 +103,7 @@ def stop(cluster: Cluster, plan: Plan, tell: Tell, mine: Owner, confirm: Confirm
 def objects(cluster: Cluster, plan: Plan, server: Serving, tell: Tell) -> list[Manifest]:
     """What to send, the InferenceService last: exactly what `recipe render` writes, with the training job that its model is of.
 
-    Raises Stop where the model is not there yet, or its gate is closed.
+    Raises Stop if the model is not there yet, or its gate is closed.
     """
     trained_by = "" if server.source.results is None else _trained_by(cluster, plan, tell)
     service = kserve.service(plan, server)
@@ -117,8 +117,9 @@ def objects(cluster: Cluster, plan: Plan, server: Serving, tell: Tell) -> list[M
 
 
 def _trained_by(cluster: Cluster, plan: Plan, tell: Tell) -> str:
-    """The job that has trained the model, by its number on the cluster; empty where that is gone. Raises Stop where it is at work
-    or has failed, and where the gate after it is not open: a server would answer with half a model, or with one that is no good."""
+    """The job that has trained the model, by its number on the cluster; empty if that is gone. Raises Stop if it is at
+    work or has failed, and if the gate after it is not open: a server would answer with half a model, or with one that
+    is no good."""
     own = [each for each in pipeline.milestones(cluster, plan) if each.stage.name == plan.stages[-1].name]
     training, *gates = own
     for each in own:
@@ -146,14 +147,14 @@ def _trained_by(cluster: Cluster, plan: Plan, tell: Tell) -> str:
 
 
 def _ours(cluster: Cluster, plan: Plan, kind: str, name: str) -> Manifest | None:
-    """The object of that name. Raises Stop where it is not of this recipe."""
+    """The object of that name. Raises Stop if it is not of this recipe."""
     there = cluster.get(kind, plan.site["namespace"], name)
     return there and require_of({"kind": kind, **there}, plan.name)
 
 
 def send(cluster: Cluster, manifests: list[Manifest], tell: Tell, mine: Owner, confirm: Confirm) -> None:
-    """Sends what is not there yet as it should be, with its owner's marks. Raises Stop where the cluster refuses any of it, or
-    `confirm` does; then nothing has been sent."""
+    """Sends what is not there yet as it should be, with its owner's marks. Raises Stop if the cluster refuses any of
+    it, or `confirm` does; then nothing has been sent."""
     service = manifests[-1]
     meta = service["metadata"]
     there = cluster.get(SERVICE, meta["namespace"], meta["name"])
@@ -187,7 +188,7 @@ def _same(there: Manifest, wanted: Manifest) -> bool:
 def wait(cluster: Cluster, service: Manifest, tell: Tell) -> str:
     """Waits until a pod of the server answers, and gives its name; says meanwhile what is in the way.
 
-    Raises Stop where the server is taken away or changed, or can never start.
+    Raises Stop if the server is taken away or changed, or can never start.
     """
     tell("Waiting for it. ^C leaves it there, and the same command continues.")
     cluster, meta, missing, said = cluster.once(), service["metadata"], 0, list[str]()
@@ -252,7 +253,7 @@ def _ready(pods: Manifests) -> str | None:
 
 
 def _condition(pod: Manifest, kind: str) -> str:
-    """The status of a pod's condition of that kind; empty where it has none."""
+    """The status of a pod's condition of that kind; empty if it has none."""
     conditions = conditions_of(pod)
     return next((str(entry["status"]) for entry in conditions if entry["type"] == kind), "")
 
@@ -266,9 +267,9 @@ _NO_RUNTIME = ("RuntimeNotRecognized", "NoSupportingRuntime", "RuntimeDisabled")
 
 @dataclass(frozen=True)
 class ServerState:
-    """A server on the cluster. service: its InferenceService; pods: its own, without those of an earlier one; events: warnings
-    about any of them; workloads: Kueue's of the namespace; log_of: the end of a pod's log, of the time before where it has
-    ended badly and been started again."""
+    """A server on the cluster. service: its InferenceService; pods: its own, without those of an earlier one; events:
+    warnings about any of them; workloads: Kueue's of the namespace; log_of: the end of a pod's log, of the time before
+    if it has ended badly and been started again."""
 
     service: Manifest
     pods: Manifests

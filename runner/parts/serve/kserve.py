@@ -48,10 +48,10 @@ def emitted(recipe: Recipe) -> list[Artifact]:
 
 
 def served(recipe: Recipe) -> tuple[Plan, Serving, ServingForecast | None]:
-    """The plan on the cluster, and the server of what it trains; and what that needs, None where nobody can count its model.
-    Only recipe and catalog are asked.
+    """The plan on the cluster, and the server of what it trains; and what that needs, None if nobody can count its
+    model. Only recipe and catalog are asked.
 
-    Raises Stop where the recipe lacks a section, or its model is on no claim.
+    Raises Stop if the recipe lacks a section, or its model is on no claim.
     """
     if "serve" not in recipe.settings:
         raise Stop(
@@ -185,7 +185,7 @@ def own_runtime(plan: Plan) -> str:
 
 
 def runtime(plan: Plan, server: Serving) -> Manifest | None:
-    """A ServingRuntime of the recipe's own, with what the platform's says; None where that is used."""
+    """A ServingRuntime of the recipe's own, with what the platform's says; None if that is used."""
     if not server.image:
         return None
     movable = {"imagePullPolicy": "Always"} if "@" not in server.image else {}

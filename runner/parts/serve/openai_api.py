@@ -51,12 +51,12 @@ _KEPT_HERE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_UPDATE_CHECK": "1", "HF_HUB
 
 
 def engine_for(chat: Chat) -> str:
-    """The server that is taken where nobody names one."""
+    """The server that is taken if nobody names one."""
     return "vllm" if find_spec("vllm") and chat.adapter and not refusal(Path(chat.adapter)) else "transformers"
 
 
 def refusal(adapter: Path) -> str:
-    """Why vLLM would not serve an adapter; empty where it would."""
+    """Why vLLM would not serve an adapter; empty if it would."""
     return next(saved(adapter).refusals(), "")
 
 
@@ -79,7 +79,7 @@ def serving(engine: str, name: str, before: Chat, after: Chat, folder: Path, por
     """A server, once it answers, for as long as it is wanted. name: of the recipe. folder: of the stage. port: 0 for any that is
     free.
 
-    Raises Stop where it does not start, with the reason.
+    Raises Stop if it does not start, with the reason.
     """
     _require(engine, after)
     import torch
@@ -252,8 +252,9 @@ def opened(url: str, body: Mapping[str, Any] | None = None, seconds: float = SEC
 
 @dataclass(frozen=True)
 class Served:
-    """A recipe's models behind a server. name: of the recipe; url: of the API, up to and with `/v1`; listed: the names that the server knows; before,
-    after: how each is asked, `model` being its name there, empty where the server has none."""
+    """A recipe's models behind a server. name: of the recipe; url: of the API, up to and with `/v1`; listed: the names
+    that the server knows; before, after: how each is asked, `model` being its name there, empty if the server has
+    none."""
 
     name: str
     url: str
@@ -262,7 +263,7 @@ class Served:
     after: Chat
 
     def chat(self, base: bool) -> Chat:
-        """How one is asked. Raises Stop where the server does not have it."""
+        """How one is asked. Raises Stop if the server does not have it."""
         chat = self.before if base else self.after
         if not chat.model:
             raise Stop(
@@ -273,7 +274,7 @@ class Served:
         return chat
 
     def answers(self, chat: Chat, questions: Iterable[str]) -> list[str]:
-        """An answer to each question, without sampling. Raises Stop where the server gives none."""
+        """An answer to each question, without sampling. Raises Stop if the server gives none."""
         return [self._answer(chat, question) for question in questions]
 
     def _answer(self, chat: Chat, question: str) -> str:
@@ -299,7 +300,7 @@ class Served:
     def measure(self, folder: StageFolder) -> Measurement:
         """What can be measured of both models through their server, on the rows that the run has held out. It is recorded nowhere.
 
-        Raises Stop where the run has left nothing to measure by.
+        Raises Stop if the run has left nothing to measure by.
         """
         from transformers import AutoTokenizer
 
@@ -328,7 +329,7 @@ class Served:
 def at(url: str, recipe: Recipe, stage: str | None = None) -> Served:
     """The server at an address, and how the models of a recipe are asked there. stage: whose; left out, the last that trains.
 
-    Raises Stop where nobody answers, or the recipe's model does not read.
+    Raises Stop if nobody answers, or the recipe's model does not read.
     """
     plan = translate(recipe, run_folder(recipe.name, "run").place())
     asked = [each for each in plan.stages if "demo" in each.config.get("recipe_runner", {})]
@@ -374,8 +375,8 @@ def _not_there() -> dict[str, float]:
 
 
 def agreement(served: Served, chat: Chat, folder: StageFolder, before: bool) -> dict[str, float]:
-    """The share of the demo's questions that a model answers, word for word, as it did when the run was trained. Below 1 where
-    another machine, or another precision, rounds otherwise; near 0 where it is another model."""
+    """The share of the demo's questions that a model answers, word for word, as it did when the run was trained. Below
+    1 where another machine, or another precision, rounds otherwise; near 0 if it is another model."""
     known, demo = read_json(folder.path / ANSWERS), read_json(folder.path / DEMO)
     if not known or not demo:
         raise Cannot("the run has no answers to the demo's questions")

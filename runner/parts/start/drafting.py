@@ -9,7 +9,7 @@ import shutil
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -48,6 +48,7 @@ class Technique:
 
     starter: str
     ways: tuple[str, ...] = ()
+    of_rows: Mapping[str, str] = field(default_factory=dict)
     model: str = ""
     words: str = ""
     least: int = 1
@@ -66,7 +67,7 @@ class DataKind:
 TECHNIQUES = {name: Technique(**facts) for name, facts in TABLES["techniques"].items()}
 KINDS = {name: DataKind(**facts) for name, facts in TABLES["kinds"].items()}
 PLACES = {"here": "", "machines": "nodes", "cluster": "openshift"}
-# Results on plain machines, where nobody names another folder.
+# Results on plain machines, if nobody names another folder.
 SHARED = "/shared/models"
 # Columns that people call so, the likeliest first; those of preferences; what a song is asked for with by default.
 ASKING = ("question", "prompt", "instruction", "input", "query", "ask", "q", "title", "source")
@@ -107,7 +108,7 @@ def source(home: str, name: str) -> dict[str, tuple[Any, str]]:
 
 def columns_of(name: str, texts: bool = False) -> list[str]:
     """Of a file, or of a data set on the hub; none of plain text, and of a hub that does not answer. texts: whether a
-    folder is one of texts or images. Raises Stop where they cannot be read."""
+    folder is one of texts or images. Raises Stop if they cannot be read."""
     file = Path(name).expanduser()
     if on_hub(name):
         hub, _, subset = name.partition(":")
@@ -117,7 +118,9 @@ def columns_of(name: str, texts: bool = False) -> list[str]:
             return known if known or not find_spec("datasets") or why_no_hub() else data_sets.hub_columns(asked)
         return []
     if not file.exists():
-        hint = "Paths start at this folder. A data set on the hub is OWNER/NAME, or OWNER/NAME:SUBSET."
+        hint = (
+            "Check the path; it is relative to this folder. A data set on the hub is OWNER/NAME, or OWNER/NAME:SUBSET."
+        )
         raise Stop(f"The file `{file}` does not exist.", hint)
     if file.suffix == ".txt" or (file.is_dir() and texts):
         return []
@@ -164,7 +167,8 @@ class Answers:
 
     @property
     def way(self) -> Technique:
-        return TECHNIQUES[self.technique or self.of.techniques[0]]
+        named = self.technique or self.of.techniques[0]
+        return TECHNIQUES[TECHNIQUES[named].of_rows.get(self.of.rows, named)]
 
     @property
     def origin(self) -> Path:
@@ -201,8 +205,8 @@ class Answers:
 
     @property
     def guessed(self) -> tuple[str, str]:
-        """Templates for the question and the answer; empty where the columns are not known. Raises Stop where they are
-        none of questions with answers."""
+        """Templates for the question and the answer; empty if the columns are not known. Raises Stop if they are none
+        of questions with answers."""
         if not self.columns and on_hub(self.data):
             return "", ""
         known = {name.lower(): name for name in self.columns}
@@ -237,7 +241,7 @@ class Answers:
         return self.of.rows == "songs" and not re.fullmatch(r"(\[[^\[\]]*\])?", self.question)
 
     def template(self, text: str) -> str:
-        """A template as somebody says it: in brackets, or the name of one column. Raises Stop where a column is not
+        """A template as somebody says it: in brackets, or the name of one column. Raises Stop if a column is not
         there."""
         there = self.columns
         whole = text if "[" in text else f"[{text.strip()}]"
@@ -261,9 +265,11 @@ class Answers:
         if self.of.rows in ("text", "pipeline") and (column := self.column or self.holding_text):
             setting = "data.column" if self.of.rows == "pipeline" else "data.text"
             said[setting] = (column, "the column with the text")
+        gone = dict.fromkeys(("data.question", "data.answer"), (None, ""))
+        if self.of.rows == "text" and self.starts("data.question"):
+            return said | gone | {"data.form": ("text", "plain text")}
         if self.of.rows not in ("questions", "conversations", "songs"):
             return said
-        gone = dict.fromkeys(("data.question", "data.answer"), (None, ""))
         guessed = ("", "") if self.form or self.of.rows == "conversations" else self.guessed
         question, answer = self.question or guessed[0], self.answer or guessed[1]
         if self.form or self.of.rows == "conversations":
@@ -281,7 +287,7 @@ class Answers:
         return said | gone | {"data.songs": (drawn, "some are drawn" if on_hub(self.data) else "all of them are drawn")}
 
     def _of_stages(self) -> dict[str, tuple[Any, str]]:
-        """The files of a pipeline's later stages. Raises Stop where their columns are others."""
+        """The files of a pipeline's later stages. Raises Stop if their columns are others."""
         said: dict[str, tuple[Any, str]] = {}
         if self.questions:
             own = Answers("questions", data=self.questions)
@@ -456,7 +462,7 @@ def drafted(name: str, answers: Answers, more: Iterable[Override] = ()) -> Draft
 
 
 def first_rows(name: str, answers: Answers, most: int) -> list[RenderedExample]:
-    """The first rows as the model will see them; none of images. Raises Stop where they cannot be read."""
+    """The first rows as the model will see them; none of images. Raises Stop if they cannot be read."""
     return first(_data(name, answers), most)
 
 
@@ -479,7 +485,7 @@ def choices(answers: Answers) -> list[tuple[catalog.Model, Need]]:
 
 
 def card(answers: Answers, here: str = "") -> str:
-    """The GPU that is proposed: this machine's, else the smallest with room for the model; a middling one where nobody
+    """The GPU that is proposed: this machine's, else the smallest with room for the model; a middling one if nobody
     knows."""
     model = catalog.model(answers.base) if answers.base else None
     told = needs_of(model) if model else {}
@@ -492,7 +498,7 @@ def finished(name: str, answers: Answers, sets: Iterable[Override] = ()) -> Draf
     """The whole recipe: with a batch that fits its GPU and makes enough steps, what else it takes to fit, questions of
     its own data, and what `recipe list` says of it. sets: what somebody sets beside, which wins.
 
-    Raises Stop where it has errors, or has no room on its GPU whatever is changed.
+    Raises Stop if it has errors, or has no room on its GPU whatever is changed.
     """
     sets = list(sets)
     if answers.of.keeps:
@@ -598,7 +604,7 @@ def _power(count: float) -> int:
 
 
 def write(made: Draft, origin: Path) -> list[Path]:
-    """Writes the recipe, and what goes with it, which it gives; nothing at all where it has errors."""
+    """Writes the recipe, and what goes with it, which it gives; nothing at all if it has errors."""
     schema = packaged.schema_file(made.origin.data["scenario"])
     with ExitStack() as undo:
         copied = _copied(made.files.values(), origin.parent, undo) + _lock(made.origin, origin.parent, undo)
@@ -653,7 +659,7 @@ def starter(source: str) -> Path:
     if source in starters:
         return starters[source]
     hint = f"{did_you_mean(source, starters)}Starter recipes: {listed(starters)}."
-    raise Stop(f"There is no starter recipe and no file `{source}`.", hint)
+    raise Stop(f"`{source}` is neither a starter recipe nor a file.", hint)
 
 
 def minimal_starter(source: str) -> Path:
@@ -673,8 +679,7 @@ def minimal_starter(source: str) -> Path:
     return Path(best.file)
 
 
-# Lines of a section of data that are about the rows of one source alone, and where nothing else says which rows
-# validate.
+# Lines of a section of data that are about the rows of one source alone, and if nothing else says which rows validate.
 OF_A_SOURCE = ("path", "hub", "sets", "revision", "subset", "split", "test_split", "sample", "mean", "std")
 VALIDATES, SHARE = ("validation_split", "validation_path"), 0.1
 
@@ -724,14 +729,20 @@ def _columns(document: Document, section: Mapping[str, Any], change: Override) -
 
 
 def _song_columns(document: Document, section: Mapping[str, Any], change: Override) -> list[Override]:
-    """The columns of songs, where the new file has two and calls them otherwise."""
+    """The columns of songs, where the new file has two and calls them otherwise. Where it names artist and genre in two
+    columns and asks for nothing, the question is made of them."""
     songs, found = section.get("songs"), _columns(document, section, change)
     named = [songs.get(name, name) for name in ("instruction", "lyrics")] if isinstance(songs, dict) else []
     if len(found) < 2 or set(named) <= set(found):
         return []
-    home = change.setting.rpartition(".")[0] + ".songs"
-    pairs = zip(("instruction", "lyrics"), guess(found), strict=True)
-    return [Override(f"{home}.{name}", None, column, change.by, "its name in the new file") for name, column in pairs]
+    home, known = change.setting.rpartition(".")[0], {name.lower(): name for name in found}
+    asking, answer = guess(found)
+    if {"artist", "genre"} <= set(known) and "instruction" not in known:
+        asked = {"songs": None, "question": SONG.format(**known), "answer": f"[{answer}]"}
+        return [Override(f"{home}.{name}", None, text, change.by, "of the new columns") for name, text in asked.items()]
+    pairs = {"songs.instruction": asking, "songs.lyrics": answer}
+    why = "its name in the new file"
+    return [Override(f"{home}.{name}", None, column, change.by, why) for name, column in pairs.items()]
 
 
 def _stale_templates(document: Document, section: Mapping[str, Any], change: Override) -> tuple[str, ...]:

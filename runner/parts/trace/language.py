@@ -26,7 +26,7 @@ def trace(workload: Workload, operations: bool = True) -> Traced:
 
     operations: whether to count them too, which takes half as long again.
 
-    Raises ValueError where transformers or peft cannot build the model.
+    Raises ValueError if transformers or peft cannot build the model.
     """
     started = time.monotonic()
     live, mesh = Live(), pretended_mesh(workload)
@@ -75,7 +75,7 @@ def forward(
 ) -> torch.Tensor:
     """The loss, through the path that Trainer and accelerate take: autocast, and outputs raised to fp32.
 
-    reference: the frozen model beside it in preference training; None where the adapter is switched off instead.
+    reference: the frozen model beside it in preference training; None if the adapter is switched off instead.
     """
     tokens = torch.zeros((rows * workload.answers, workload.most_tokens), dtype=torch.long, device=device)
 

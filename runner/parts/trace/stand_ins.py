@@ -73,8 +73,8 @@ def flash(
 
 
 def _pairs(module: Any, queries: int, keys: int, named: Mapping[str, Any]) -> int:
-    """How many keys all queries of a head read together: half of them all where none reads what comes after it, and of those at
-    most as many as a sliding window holds."""
+    """How many keys all queries of a head read together: half of them all if none reads what comes after it, and of
+    those at most as many as a sliding window holds."""
     causal = named.get("is_causal")
     if not (getattr(module, "is_causal", True) if causal is None else causal) or queries != keys:
         return queries * keys
@@ -383,7 +383,7 @@ def loss(
     """The sigmoid loss over chosen answers, the first half of the rows, and rejected ones (Rafailov et al. 2023, arXiv
     2305.18290). What is only logged is computed too, because it takes memory.
 
-    reference: None where an adapter is switched off instead. output: gives a model's output for `tokens` (rows, length).
+    reference: None if an adapter is switched off instead. output: gives a model's output for `tokens` (rows, length).
     """
     from trl.trainer.utils import entropy_from_logits, selective_log_softmax
 

@@ -28,7 +28,7 @@ PLUGIN = "runner.training.plugin.RecipePlugin"
 LIGER_PARTS = {"rope": "rope", "rms_norm": "rms_norm", "glu": "glu_activation"}
 FLASH = "flash_attention_2"
 CONFIG_FILE = "axolotl.yaml"
-# Questions of validation rows that are asked before and after where the recipe names none.
+# Questions of validation rows that are asked before and after if the recipe names none.
 ASKED_OF_ROWS = 5
 # Axolotl 0.19.0 reports its use to a server by default, and may never end where that cannot be reached.
 UNTRACKED = {"AXOLOTL_DO_NOT_TRACK": "1"}
@@ -116,7 +116,16 @@ def training(recipe: Recipe, place: Place, validates: bool = True) -> EngineConf
         "auto_resume_from_checkpoints": True,
         "output_dir": place.checkpoints_dir,
         **reporting(train.report_to, recipe.name),
+        **_resumed(recipe, place),
     }
+
+
+def _resumed(recipe: Recipe, place: Place) -> EngineConfig:
+    """Where the recipe names a checkpoint to go back to."""
+    if not (named := recipe.settings.get("resume_from")):
+        return {}
+    path = named if named.startswith("/") else f"{place.checkpoints_dir}/{named}"
+    return {"resume_from_checkpoint": path, "auto_resume_from_checkpoints": False}
 
 
 def reporting(tool: str, name: str) -> EngineConfig:
@@ -126,8 +135,8 @@ def reporting(tool: str, name: str) -> EngineConfig:
 
 
 def special_tokens(recipe: Recipe) -> ChatTemplate | None:
-    """The special tokens around each message: the model's own, unless the recipe names others. None where only the
-    model's tokenizer knows them."""
+    """The special tokens around each message: the model's own, unless the recipe names others. None if only the model's
+    tokenizer knows them."""
     asked = recipe.data.get("chat_template")
     name = asked if asked in ("chatml", None) else recipe.facts.chat_template
     return catalog.chat_template(name) if name else None

@@ -105,7 +105,7 @@ def machines(recipe: Recipe, place: Place) -> Machines:
 
 
 def gib(stated: str | None) -> float | None:
-    """A stated size in GiB; None where none is stated."""
+    """A stated size in GiB; None if none is stated."""
     return units.size(stated) / GIB if stated else None
 
 
@@ -130,7 +130,7 @@ def batch_facts(recipe: Recipe, section: Section | None = None) -> Mapping[str, 
 
 
 def ddp_bucket_mb(recipe: Recipe) -> int:
-    """MB of gradients that travel together under DDP: PyTorch's own 25 where the recipe says nothing."""
+    """MB of gradients that travel together under DDP: PyTorch's own 25 if the recipe says nothing."""
     return recipe.communication.ddp_bucket_mb or 25
 
 
@@ -149,7 +149,7 @@ def run_facts(recipe: Recipe, place: Place, section: Section | None = None) -> M
 
 
 def time_limit(recipe: Recipe) -> dict[str, float]:
-    """The recipe's time limit as the training process reads it, in seconds; nothing where there is none."""
+    """The recipe's time limit as the training process reads it, in seconds; nothing if there is none."""
     stated = (recipe.settings.get("limits") or {}).get("time")
     return {"time_limit_seconds": units.seconds(stated)} if stated else {}
 
@@ -311,7 +311,7 @@ def rows_and_training(recipe: Recipe, place: Place, training: Stage) -> Iterator
     """The stages `data` and `train` of a recipe with rows of one kind.
 
     Where everything is prepared ahead, `data` also brings the base model and proves what Axolotl will train. Pods with
-    data in their image have no stage `data`; their base model comes onto the claim once, where there is one."""
+    data in their image have no stage `data`; their base model comes onto the claim once, if there is one."""
     if place.on_cluster and not place.prepared:
         if training.model:
             model = {**training.model, "folder": place.model_dir}

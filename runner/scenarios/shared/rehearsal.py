@@ -58,7 +58,7 @@ def _value(recipe: Recipe, path: Path_) -> Any:
 
 
 def before_data(recipe: Recipe, file: str | None) -> list[Override]:
-    """What replaces the recipe's data. file: rows to use instead of the recipe's sample. Raises Stop where this machine
+    """What replaces the recipe's data. file: rows to use instead of the recipe's sample. Raises Stop if this machine
     has nothing to rehearse with."""
     return [*data(recipe, file), *split(recipe), *gates(recipe), *kernels(recipe)]
 
@@ -90,8 +90,9 @@ def real(recipe: Recipe, model: Path) -> list[Override]:
 def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Override]:
     """What replaces the model and for how it is trained, once the rows are known. folder: of the run."""
     joined = "packing" in recipe.train and axolotl.joins_rows(recipe, recipe.train, accelerator=True)
-    mask = "; a mask keeps joined rows apart instead" if joined else ""
+    mask = "; a mask separates joined rows instead" if joined else ""
     model = (
+        ("resume_from", None, "a rehearsal starts from the beginning"),
         ("model.revision", None, "the twin is local"),
         ("model.trust_remote_code", None, "the twin brings no code"),
         ("model.precision", "fp32", "runs on any processor"),
@@ -149,7 +150,7 @@ def data(recipe: Recipe, file: str | None) -> list[Override]:
 
 def sample(recipe: Recipe, home: Path_, data: Settings, other: str = "") -> list[Override]:
     """The sample of a data set that is not on this machine, and a share of a large file that is. other: another way to
-    name rows, for the message. Raises Stop where there is neither."""
+    name rows, for the message. Raises Stop if there is neither."""
     name, own = setting(home), data.get("path")
     if own and (not recipe.on_claim(own) or (recipe.folder / own).exists()):
         return _share(recipe, home, data)
@@ -167,7 +168,7 @@ def sample(recipe: Recipe, home: Path_, data: Settings, other: str = "") -> list
 
 
 def _share(recipe: Recipe, home: Path_, data: Settings) -> list[Override]:
-    """A draw of a file's rows, where it has far more than a rehearsal needs."""
+    """A draw of a file's rows, if it has far more than a rehearsal needs."""
     file = recipe.folder / data["path"]
     size = file.stat().st_size if file.is_file() else 0
     if size <= LARGE or not (data.knows("sets") or data.knows("share")):
@@ -193,7 +194,7 @@ def split(recipe: Recipe) -> list[Override]:
 
 
 def gates(recipe: Recipe) -> Iterator[Override]:
-    """What replaces gates and for what they need. Raises Stop where nothing can."""
+    """What replaces gates and for what they need. Raises Stop if nothing can."""
     for in_rehearsal in parts.hooks("in_rehearsal"):
         yield from in_rehearsal(recipe)
 
@@ -204,7 +205,7 @@ def packing(recipe: Recipe, home: str, section: Settings, compiled: bool = False
     if section["packing"] == "pack":
         return substitute(f"{home}.packing", "pack", "as on a GPU")
     if axolotl.joins_rows(recipe, section, accelerator=True, compiled=compiled):
-        return substitute(f"{home}.packing", "auto", "a mask keeps joined rows apart, FlashAttention needs a GPU")
+        return substitute(f"{home}.packing", "auto", "a mask separates joined rows; FlashAttention needs a GPU")
     return substitute(f"{home}.packing", "none", "rows are padded, as on the GPU")
 
 
@@ -301,6 +302,7 @@ def training(recipe: Recipe, rows: PreparedRows, share: float | None = None) -> 
     )
     of_some = (
         ("train.kernels", "none", "compiled for a GPU"),
+        ("train.cross_entropy", "plain", "the fused and chunked ones are compiled for a GPU"),
         ("train.eval_batch_size", micro, few),
         ("train.warmup_steps", max(1, steps() // 10), "few steps"),
         ("train.eval_steps", third, "few steps"),
@@ -328,7 +330,6 @@ def adapter(recipe: Recipe) -> list[Override]:
     if "lora_rank" not in train:
         return []
     return [
-        substitute("train.cross_entropy", "plain", "the fused and chunked ones are compiled for a GPU"),
         *narrow("train.lora_", train.lora_rank, train.lora_alpha),
     ]
 
@@ -351,8 +352,8 @@ def layers(recipe: Recipe) -> int:
 def _made(recipe: Recipe) -> str:
     """How the twin is made, as a person reads it."""
     facts, chat = recipe.facts, "chat_template" in recipe.data
-    reads = "the runner's own English, also behind what training rows ask" if chat else "the runner's own English"
-    return f"a tiny twin: {layers(recipe)} of {facts.num_hidden_layers} layers, width {twin.WIDTH} of {facts.hidden_size:,}, a tokenizer of these rows; warmed up on {reads}, and on no {('answer' if chat else 'text of these')}; it avoids repeating words (a repetition penalty of {twin.REPETITION_PENALTY:g})"
+    reads = "general English, also after your questions" if chat else "general English"
+    return f"a tiny twin: {layers(recipe)} of {facts.num_hidden_layers} layers, width {twin.WIDTH} of {facts.hidden_size:,}, a tokenizer made from these rows; it first learns {reads}, but none of your {'answers' if chat else 'texts'}; it avoids repeating words (repetition penalty {twin.REPETITION_PENALTY:g})"
 
 
 def shown(original: Recipe, made: list[Override], rows: PreparedRows) -> Iterator[str]:

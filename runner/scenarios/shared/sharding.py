@@ -67,7 +67,7 @@ def optimizer(recipe: Recipe, chosen: str) -> str:
 
 
 def _fsdp(recipe: Recipe) -> EngineConfig:
-    """FSDP2, full shard, one unit a transformer layer; a person's own settings where the recipe says nothing."""
+    """FSDP2, full shard, one unit a transformer layer; a person's own settings if the recipe says nothing."""
     own = own_file(recipe)
     config: EngineConfig = {
         "reshard_after_forward": True,
@@ -107,7 +107,7 @@ NOT_ITS_OWN = ("optimizer", "scheduler")
 
 
 def own_file(recipe: Recipe) -> Document | None:
-    """The person's own file; None where the recipe names none. Raises Stop where it cannot be read."""
+    """The person's own file; None if the recipe names none. Raises Stop if it cannot be read."""
     name = recipe.document.lookup(("sharding", "file"))
     if not name:
         return None
@@ -157,7 +157,7 @@ def decided(recipe: Recipe, precision: str, max_grad_norm: float) -> EngineConfi
 
 
 def _by_reason(recipe: Recipe, precision: str, both: Mapping[str, Any]) -> EngineConfig:
-    """What the runner takes where neither file nor recipe says it. both: what these say together."""
+    """What the runner takes if neither file nor recipe says it. both: what these say together."""
     said = both["zero_optimization"]
     gpus = common.world_size(recipe)
     zero: EngineConfig = {

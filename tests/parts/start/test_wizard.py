@@ -11,8 +11,10 @@ import shlex
 import sys
 import time
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from runner.check.validate import load
@@ -148,10 +150,10 @@ def made_lines() -> list[str]:
             "conversations",
             ["", "talks.jsonl", "", "", "machines", "10.0.0.1, 10.0.0.2", "/shared/mine", "NVIDIA-A40", "2, 3"],
         ),
-        ("text", ["text.txt", "", "", "", ""]),
+        ("text", ["", "text.txt", "", "", "", ""]),
         (
             "songs",
-            ["songs.jsonl", "", "", "", "meta-llama/Llama-3.2-1B-Instruct", "cluster", "mine", "", "NVIDIA-L4", ""],
+            ["", "songs.jsonl", "", "", "", "meta-llama/Llama-3.2-1B-Instruct", "cluster", "mine", "", "NVIDIA-L4", ""],
         ),
         ("images", ["pictures", "", "", ""]),
     ],
@@ -196,7 +198,7 @@ def test_a_model_without_room_is_said_and_nothing_is_left(here, capsys, golden_m
         ("--data", "preferences.jsonl", "--question", "question", "--answer", "rejected"),
         ("--what", "songs", "--data", "preferences.jsonl"),
         ("--what", "pipeline", "--preferences", "my.csv"),
-        ("--what", "text", "--data", "text.txt", "--technique", "adapter"),
+        ("--what", "text", "--data", "text.txt", "--technique", "network"),
         ("--what", "songs", "--data", "asked.csv"),
         ("--what", "songs", "--data", "asked.csv", "--instruction-form", "A song like [artist]"),
         ("--data", "someone/rows"),
@@ -277,6 +279,18 @@ SYSTEMS = {
             "machines.nodes": 2,
         },
     ),
+    "an adapter on plain text": (
+        "--what text --data text.txt --technique adapter",
+        {"scenario": "lora", "data.path": "text.txt", "data.form": "text", "data.question": None},
+    ),
+    "all weights on questions": (
+        "--data my.csv --technique all-weights",
+        {"scenario": "full", "data.question": "[Question]", "model.base": "HuggingFaceTB/SmolLM2-360M-Instruct"},
+    ),
+    "last layers on songs": (
+        "--what songs --data songs.jsonl --technique last-layers",
+        {"scenario": "last-layers", "data.songs.lyrics": "Label", "data.question": None},
+    ),
     "images on the hub": (
         "--what images --data uoft-cs/cifar10 --where cluster --namespace mine",
         {"scenario": "image-classification", "data.hub": "uoft-cs/cifar10", "openshift.namespace": "mine"},
@@ -327,8 +341,8 @@ def test_back_leads_out_of_every_question(here, monkeypatch, golden_message):
     """Also out of a file that is of no use for what was said before, and from the machines to the data."""
     monkeypatch.setattr(new, "terminal", lambda: True)
     monkeypatch.setattr("runner.parts.start.drafting.choices", lambda answers: [])
-    said = ["back", "questions", "adapter", "preferences.jsonl", "lonely.csv", "back", "back", "text", "lonely.csv"]
-    said += ["Wards", "Words", *["back"] * 3, "questions", "adapter", "my.csv", "Reply", "back", "Question", "Reply"]
+    said = ["back", "questions", "adapter", "preferences.jsonl", "lonely.csv", "back", "back", "text", "", "lonely.csv"]
+    said += ["Wards", "Words", *["back"] * 4, "questions", "adapter", "my.csv", "Reply", "back", "Question", "Reply"]
     said += ["", "", "cluster", "My Project", *["back"] * 8, "pipeline", "", "questions.jsonl", "my.csv"]
     said += ["preferences.jsonl", "here", "", ""]
     done = CliRunner().invoke(cli, ["new", "made"], input="\n".join([*said, ""]))
@@ -367,7 +381,7 @@ def test_wrong_answers_are_asked_again_with_a_sentence(here, monkeypatch, golden
     said = [
         "musik",
         "questions",
-        "all-weights",
+        "network",
         "adapter",
         "nothing.csv",
         "header.csv",
@@ -464,3 +478,14 @@ def test_an_end_in_the_middle_leaves_nothing_and_no_trace(here, key, code):
 def test_what_answers_make_rehearses(here, capsys, kind):
     assert _code(["new", "made", "--what", kind, *KINDS[kind], "--gpu", "NVIDIA-L40S"]) == 0
     assert _code(["rehearse", "made.yaml"]) == 0, capsys.readouterr()
+
+
+def test_a_copy_for_songs_in_columns_of_their_own_asks_by_them(here, capsys):
+    """The starter's own songs have one column that asks for each."""
+    lines = [f"Artist {n},folk,Oak and ash under the moon {n}" for n in range(9)]
+    Path("songs.csv").write_text("\n".join(["Artist,Genre,Lyrics", *lines]))
+    assert _code(["new", "mine", "--from", "lyrics", "--set", "data.path=songs.csv"]) == 0
+    data = yaml.safe_load(Path("mine.yaml").read_text("utf-8"))["data"]
+    assert data["question"] == "Generate a song verse in the style of [Artist] in the genre of [Genre]."
+    assert data["answer"] == "[Lyrics]" and "songs" not in data
+    assert _code(["check", "mine.yaml"]) == 0

@@ -56,7 +56,7 @@ MANAGED = (
 def render(plans: Sequence[Plan]) -> list[Artifact]:
     """The site of the one namespace that the plans name; of several, a folder each and a kustomization that takes all.
 
-    Raises Stop where two recipes name the same image by two tags.
+    Raises Stop if two recipes name the same image by two tags.
     """
     spaces = _by_namespace(plans)
     if len(spaces) == 1:
@@ -83,14 +83,14 @@ def _namespace(plan: Plan) -> str:
 def steps(plans: Sequence[Plan], folder: str) -> list[str]:
     """What to do with a site that is in `folder`, a command a line; the last ones from the root of a checkout."""
     spaces = _by_namespace(plans)
-    said = [(f"oc apply -k {folder}", "sends it; again after every change")]
+    said = [(f"oc apply -k {folder}", "applies these files; repeat it after every change")]
     for space, own in spaces.items():
         names = [claim["name"] for plan in own for claim in plan.site["claims"]]
         if len(set(names)) < len(names):
             # For one recipe `submit` makes it, once it has seen that the cluster's storage will do.
             home = folder if len(spaces) == 1 else f"{folder}/{space}".removeprefix("./")
             file = f"{home}/{CLAIMS_FILE}".removeprefix("./")
-            said.append((f"oc create -f {file}", "storage that several recipes share; read its first lines"))
+            said.append((f"oc create -f {file}", "creates storage that several recipes share; read its first lines"))
     for space, own in spaces.items():
         for name in _built(space, own):
             said.append((kubernetes.build_command(name, space), "builds the image, from the root of a checkout"))
@@ -213,8 +213,8 @@ def _kueue(own: Iterable[Plan]) -> str:
 
 
 def _monitoring(space: str, own: Sequence[Plan]) -> list[str]:
-    """What reads the metrics, and the way through the network policies that OpenShift AI puts around each TrainJob.
-    Where it has none yet, a policy of ours would be the first."""
+    """What reads the metrics, and the way through the network policies that OpenShift AI puts around each TrainJob. If
+    it has none yet, a policy of ours would be the first."""
     ports = dict.fromkeys(sorted(plan.site["metrics_port"] for plan in own))
     lines = "\n".join(f"        - protocol: TCP\n          port: {port}" for port in ports)
     walled = any(kubernetes.version(plan.site) >= trainjob.WALLED_SINCE for plan in own)
@@ -281,12 +281,12 @@ def _word(text: str) -> str:
 
 
 def _aligned(text: str) -> str:
-    """The comments behind what they are about, in one column where there is room."""
+    """The comments behind what they are about, in one column if there is room."""
     return re.sub(r"(?m)^( *[^#\s].*?) +(# .*)$", lambda line: f"{line[1]:<{COMMENT_COLUMN - 1}} {line[2]}", text)
 
 
 def beside_jobs(recipe: Recipe, plan: Plan) -> list[Artifact]:
-    """The instructions for files beside a recipe, and the pod that they need, if any; nothing where there are no such
+    """The instructions for files beside a recipe, and the pod that they need, if any; nothing if there are no such
     files."""
     # Where pods read each file or folder, by its name from the recipe's folder.
     files = {name: data_file(recipe, plan.place, name) or "" for _, name in recipe.local_files()}

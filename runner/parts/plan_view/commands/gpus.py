@@ -20,7 +20,7 @@ from runner.tools.problem import Stop
 
 @dataclass(frozen=True)
 class _OnCard:
-    """A recipe on another card. planned: None where it cannot run there; why: the reason."""
+    """A recipe on another card. planned: None if it cannot run there; why: the reason."""
 
     card: catalog.Gpu
     planned: Planned | None
@@ -67,7 +67,7 @@ def gpus(path: str | None, sets: tuple[str, ...], style: str) -> None:
         return
     titles = ("GPU", "MEMORY", "BF16", "TFLOPS", "BANDWIDTH", "BETWEEN GPUS", "CALLED")
     table([titles, *map(_facts, every)])
-    say("\nMEMORY is what PyTorch can use of it. TFLOPS is its dense rate in bf16, or fp16 without bf16.")
+    say("\nMEMORY is the part that PyTorch can use. TFLOPS is the dense rate in bf16, or in fp16 without bf16.")
     end(f"{len(every)} GPUs can be named in a recipe.", "gpus", "RECIPE")
 
 

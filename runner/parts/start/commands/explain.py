@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -44,7 +45,7 @@ _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)( ?[A-Za-z]+)\Z")
 
 @dataclass(frozen=True)
 class Tried:
-    """A recipe with another value. memory_bytes: of its largest stage, seconds: of all; None where nobody can tell.
+    """A recipe with another value. memory_bytes: of its largest stage, seconds: of all; None if nobody can tell.
     refused: why it cannot have that value; changed: lines of emitted files that are then others, by file."""
 
     value: Any
@@ -83,7 +84,7 @@ def named(word: str, scenarios: tuple[str, ...]) -> list[str]:
     """The whole names of the settings that a word means: as it is, as the end of a name, or as another tool calls
     it; that of `train` first, which most recipes have.
 
-    Raises Stop where there is none, with those that are near.
+    Raises Stop if there is none, with those that are near.
     """
     known = list(dict.fromkeys(name for one in scenarios for name, _ in by_schema.settings(one)))
     known.sort(key=lambda name: not name.startswith("train"))
@@ -157,7 +158,7 @@ def _others(recipe: Recipe, setting: str, value: Any) -> list[Any]:
     known = [other for other in offered if other != value]
     if isinstance(value, str) and not known:
         known = [f"{value}2"]
-    # Where there is no other to try, there is a name like it, or leaving it out.
+    # If there is no other to try, there is a name like it, or leaving it out.
     return known[:: max(1, len(known) // MOST_TRIED)][:MOST_TRIED] or [None]
 
 
@@ -171,7 +172,7 @@ def _within_bounds(value: float, part: Mapping[str, Any]) -> bool:
 
 
 def _tried(recipe: Recipe, setting: str, value: Any, before: Mapping[str, str] | None = None) -> Tried:
-    """before: what is emitted for the recipe as it is; None where that has the value already."""
+    """before: what is emitted for the recipe as it is; None if that has the value already."""
     try:
         wished = Override(setting, None, value, "recipe explain")
         other = recipe if before is None else changed(recipe, [wished])[0]
@@ -189,7 +190,7 @@ def _tried(recipe: Recipe, setting: str, value: Any, before: Mapping[str, str] |
 
 def _differing(before: Mapping[str, str] | None, other: Recipe) -> dict[str, tuple[str, ...]] | None:
     """The lines of emitted files that the other recipe has and were not there before, hashes apart. Copies of the
-    recipe count where nothing else differs."""
+    recipe count if nothing else differs."""
     if before is None:
         return None
     after = _emitted(other)
@@ -234,6 +235,8 @@ def explain(setting: str, path: str | None, sets: tuple[str, ...], style: str) -
 
     With RECIPE: its value there. Without: its value in a starter. The name of a section lists its settings.
     """
+    if path and Path(setting).is_file() and not Path(path).exists():
+        setting, path = path, setting
     recipe = load(path, changing.from_options(sets))[0] if path else None
     scenarios = (recipe.scenario,) if recipe else names()
     first, *others = named(setting, scenarios)
@@ -265,7 +268,7 @@ def _name(setting: str) -> str:
 
 
 def _show(one: Explained, called: str) -> None:
-    say(f"{_name(one.setting)}: {one.title}, of {', '.join(one.scenarios)}")
+    say(f"{_name(one.setting)}: {one.title}   (in {', '.join(one.scenarios)})")
     say(one.meaning)
     for values, scenarios in one.values.items():
         if values:
@@ -276,7 +279,7 @@ def _show(one: Explained, called: str) -> None:
         say()
     if one.here is None:
         return
-    why = "" if one.here.value is None else ": the default" if one.origin == "default" else f": {one.origin}"
+    why = "" if one.here.value is None else " (the default)" if one.origin == "default" else f" ({one.origin})"
     say(f"In {called} it is {one.here.shown}{why}.")
     if one.source:
         say(f"  {one.source}")
@@ -290,7 +293,7 @@ def _show(one: Explained, called: str) -> None:
                 each.shown,
                 units.gib(each.memory_bytes) if each.memory_bytes is not None else "-",
                 units.duration(each.seconds) if each.seconds else "-",
-                "as it is" if each is one.here else each.refused,
+                "current value" if each is one.here else each.refused,
             )
             for each in rows
         ]
@@ -309,7 +312,7 @@ def _places(one: Explained) -> None:
     """The emitted lines that the first value that changes any has made others."""
     shown = next((each for each in one.beside if each.changed), None)
     if shown is None or not shown.changed:
-        say("No value that was tried changes a generated file.\n")
+        say("No value that was tried changes a generated file.")
         return
     say(f"{('Leaving it out' if shown.value is None else shown.shown)} would change these generated lines:")
     for path, lines in shown.changed.items():
@@ -317,4 +320,3 @@ def _places(one: Explained) -> None:
             say(f"  {path}: {line if len(line) <= WIDTH else line[:WIDTH] + ' …'}")
         if len(lines) > MOST_LINES:
             say(f"  {path}: and {len(lines) - MOST_LINES} more")
-    say()

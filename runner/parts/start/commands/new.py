@@ -69,11 +69,11 @@ class Question:
         return self.optional or (self.name in ("data", "results") and answers.of.keeps)
 
     def proposed(self, answers: Answers) -> str:
-        """What Enter says, empty where nobody knows."""
+        """What Enter says, empty if nobody knows."""
         return str(PROPOSED[self.name](answers)) if self.name in PROPOSED else ""
 
     def value(self, answers: Answers, said: str) -> Any:
-        """What the field becomes with what was said. Raises Stop where that cannot be."""
+        """What the field becomes with what was said. Raises Stop if that cannot be."""
         if self.name in CHOICES:
             known = CHOICES[self.name](answers)
             if said in known:
@@ -209,7 +209,7 @@ def asked(name: str, given: Mapping[str, str], sets: list[Override]) -> tuple[Dr
     """The recipe that answers make: those that are given, and where somebody is there the others asked for; else what
     is proposed.
 
-    Raises Stop where one that is given cannot be, or where one is missing that nobody can propose.
+    Raises Stop if one that is given cannot be, or where one is missing that nobody can propose.
     """
     there, answers, at = terminal(), Answers(), 0
     if there:
@@ -278,7 +278,7 @@ def _through(name: str, answers: Answers, given: Mapping[str, str], there: bool,
 
 
 def _taken(one: Question, name: str, answers: Answers, said: str) -> Answers:
-    """Raises Stop where the recipe would have errors with it."""
+    """Raises Stop if the recipe would have errors with it."""
     taken = replace(answers, **{one.name: one.value(answers, said)})
     if taken.data or taken.of.keeps:
         # Sections that are only half said are judged when they are whole.
@@ -393,7 +393,7 @@ def new(name: str, source: str | None, short: bool, sets: tuple[str, ...], **ans
             if change.setting not in {own.setting for own in (*made.wished, *made.moved)}:
                 say(f"{change}")
     for file in copied:
-        say(f"{file}: copied with it")
+        say(f"{file}: also copied")
     for problem in made.mended_later:
         say(f"\nStill to do: {problem.message}\n{problem.hint}")
     if said:

@@ -1,5 +1,7 @@
-"""Scenario lora: a low-rank adapter beside a frozen model (Hu et al. 2021, arXiv 2106.09685), on songs or on
-questions and answers. qlora keeps the frozen model in 4 bits (Dettmers et al. 2023, arXiv 2305.14314)."""
+"""Scenarios of one stage: which of a language model's weights are trained, by the scenario, on rows of any kind.
+
+`lora` trains a low-rank adapter beside a frozen model (Hu et al. 2021, arXiv 2106.09685), kept in 4 bits with qlora (Dettmers
+et al. 2023, arXiv 2305.14314); `last-layers` the last transformer layers; `full` and `causal-lm` every weight."""
 
 from __future__ import annotations
 
@@ -13,10 +15,12 @@ from runner.data.conversation_formats import CLASSES, Lyrics, Songs
 from runner.data.data_sets import DataSet, DataSets
 from runner.plan import EngineConfig, Place, Plan
 from runner.recipe import templates
+from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.scenarios.contract import Measurable
-from runner.scenarios.shared import axolotl, common
-from runner.tools.names import listed, setting
+from runner.scenarios.language import text
+from runner.scenarios.shared import axolotl, common, rehearsal
+from runner.tools.names import listed
 from runner.tools.problem import Problem
 
 if TYPE_CHECKING:
@@ -28,20 +32,36 @@ PARTS = ("artist", "genre")
 
 def translate(recipe: Recipe, place: Place) -> Plan:
     def config(place: Place) -> EngineConfig:
-        return axolotl.on_conversations(recipe, place, adapter(recipe, place))
+        if recipe.rows == "text":
+            return text.config(recipe, place, trained(recipe, place))
+        return axolotl.on_conversations(recipe, place, trained(recipe, place))
 
     def data(place: Place) -> DataSets:
-        songs = recipe.data.songs
+        if recipe.rows == "text":
+            return text.plain_text(recipe, place)
+        songs = recipe.data.songs if recipe.rows == "songs" else None
         return _lyrics(recipe, place, songs) if songs else axolotl.questions_and_answers(recipe, place)
 
     return axolotl.plan(recipe, place, config, data, measurable(recipe)[""])
 
 
 def measurable(recipe: Recipe) -> dict[str, Measurable]:
-    tasks = recipe.data.songs.tasks if recipe.data.songs else {}
+    if recipe.rows == "text":
+        return {"": Measurable("text", validates=text.validates(recipe))}
+    tasks = recipe.data.songs.tasks if recipe.rows == "songs" and recipe.data.songs else {}
     # Questions about songs with a class or a name for an answer, each kind with the words that it begins with.
     asked = {name: words for name, (task, words) in CLASSES.items() if tasks.get(task)}
     return {"": Measurable("chat", asked)}
+
+
+def trained(recipe: Recipe, place: Place) -> EngineConfig:
+    """The settings that say which weights are trained; none where all are."""
+    if "adapter" in recipe.train:
+        return adapter(recipe, place)
+    if "last_layers" not in recipe.train:
+        return {}
+    patterns = unfrozen_parameters(recipe.facts, recipe.train.last_layers, recipe.train.lm_head)
+    return {"unfrozen_parameters": patterns} if patterns else {}
 
 
 def adapter(recipe: Recipe, place: Place) -> EngineConfig:
@@ -54,6 +74,22 @@ def adapter(recipe: Recipe, place: Place) -> EngineConfig:
         "lora_target_modules": list(dict.fromkeys(named)),
         **axolotl.lora_kernels(recipe, place),
     }
+
+
+def unfrozen_parameters(model: Model, last_layers: int, lm_head: bool) -> list[str]:
+    """Patterns, as Axolotl's `unfrozen_parameters` reads them, for the last layers and the LM head. None for the whole
+    model: all layers with the LM head, and then the embedding and the last norm too.
+
+    A tied LM head has no parameter of its own: its weight is the embedding's, and unfreezing `lm_head` by name would
+    unfreeze nothing.
+    """
+    first = model.num_hidden_layers - last_layers
+    if first == 0 and lm_head:
+        return []
+    patterns = [f"^{model.layers_path}.{layer}." for layer in range(first, model.num_hidden_layers)]
+    if lm_head:
+        patterns.append(f"^{model.embedding if model.tied else model.lm_head}$")
+    return patterns
 
 
 def fitting(facts: Model, asked: str) -> dict[str, int]:
@@ -84,7 +120,7 @@ def layers(recipe: Recipe) -> Iterator[Problem]:
     # Of an architecture that nobody has looked at, only its trace knows the layers.
     if not facts or facts.model_type not in catalog.model_types():
         return
-    for index, name in enumerate(recipe.train.lora_layers or ()):
+    for index, name in enumerate(recipe.train.get("lora_layers") or ()):
         try:
             found = fitting(facts, name)
         except re.error as error:
@@ -106,23 +142,8 @@ def layers(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem(("train", "lora_layers", index), message, hint)
 
 
-def one_kind(recipe: Recipe) -> Iterator[Problem]:
-    """Data is songs or conversations, by whether the recipe names songs."""
-    if recipe.data.get("songs") is None:
-        return
-    for home, data in recipe.data_sets():
-        there = [name for name in ("question", "answer") if data.get(name) is not None]
-        there += ["form"] if data.get("form") != "auto" else []
-        if not there:
-            continue
-        message = (
-            f"`{setting(home)}` names `songs` and also {listed(there)}, but a row is either a song or a conversation."
-        )
-        yield recipe.problem((*home, there[0]), message, "Keep one of the two.", key=True)
-
-
 def songs(recipe: Recipe) -> Iterator[Problem]:
-    chosen = recipe.data.songs
+    chosen = recipe.data.get("songs")
     if not chosen:
         return
     if not sum(chosen.tasks.values()):
@@ -142,4 +163,26 @@ def songs(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("data.songs.min_words", message, hint)
 
 
-RULES = (layers, one_kind, songs, common.cadence_rule())
+def trained_layers(recipe: Recipe) -> Iterator[Problem]:
+    if not recipe.model_facts or "last_layers" not in recipe.train:
+        return
+    layers, asked = recipe.model_facts.num_hidden_layers, recipe.train.last_layers
+    if asked > layers:
+        message = f"`last_layers` is {asked}, but `{recipe.model.base}` has {layers} layers."
+        hint = f"Write at most {layers}; with `lm_head: true` that trains every weight of the model."
+        yield recipe.problem("train.last_layers", message, hint)
+    if asked == 0 and not recipe.train.lm_head:
+        message = "Nothing is trained: `last_layers` is 0 and `lm_head` is false."
+        hint = "Raise `last_layers`, or set `lm_head: true`."
+        yield recipe.problem("train.last_layers", message, hint)
+
+
+def _validates(recipe: Recipe) -> bool:
+    return recipe.rows != "text" or text.validates(recipe)
+
+
+RULES = (layers, trained_layers, songs, text.one_validation, common.cadence_rule(_validates))
+
+
+def before_data(recipe: Recipe, file: str | None) -> list[Override]:
+    return text.before_data(recipe, file) if recipe.rows == "text" else rehearsal.before_data(recipe, file)

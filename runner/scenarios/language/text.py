@@ -1,13 +1,12 @@
-"""Scenario causal-lm: a language model continues learning from plain text, in blocks of equal length."""
+"""Plain text as rows: documents joined and cut into blocks of equal length."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from runner.data.data_sets import PlainText, TextSet
-from runner.plan import EngineConfig, Place, Plan
+from runner.plan import EngineConfig, Place
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
-from runner.scenarios.contract import Measurable
 from runner.scenarios.shared import axolotl, common, rehearsal
 from runner.tools.names import listed, setting
 from runner.tools.problem import Problem
@@ -17,24 +16,15 @@ VALIDATION = {"validation_split": "hub", "validation_path": "path"}
 GIVES_VALIDATION = (*VALIDATION, "validation_share")
 
 
-def translate(recipe: Recipe, place: Place) -> Plan:
-    def config(place: Place) -> EngineConfig:
-        whole = {
-            **axolotl.model(recipe, place),
-            **axolotl.fused(recipe, place),
-            **blocks(recipe, place),
-            **axolotl.training(recipe, place, validates(recipe)),
-        }
-        if named := recipe.settings.get("resume_from"):
-            path = named if named.startswith("/") else f"{place.checkpoints_dir}/{named}"
-            whole |= {"resume_from_checkpoint": path, "auto_resume_from_checkpoints": False}
-        return whole
-
-    return axolotl.plan(recipe, place, config, lambda place: plain_text(recipe, place), measurable(recipe)[""])
-
-
-def measurable(recipe: Recipe) -> dict[str, Measurable]:
-    return {"": Measurable("text", validates=validates(recipe))}
+def config(recipe: Recipe, place: Place, trained: EngineConfig) -> EngineConfig:
+    """The settings of a recipe that trains on plain text. trained: which weights are."""
+    return {
+        **axolotl.model(recipe, place),
+        **trained,
+        **axolotl.fused(recipe, place),
+        **blocks(recipe, place),
+        **axolotl.training(recipe, place, validates(recipe)),
+    }
 
 
 def validates(recipe: Recipe) -> bool:
@@ -85,6 +75,8 @@ def plain_text(recipe: Recipe, place: Place) -> PlainText:
 
 def one_validation(recipe: Recipe) -> Iterator[Problem]:
     data = recipe.data
+    if recipe.rows != "text":
+        return
     given = [name for name in GIVES_VALIDATION if data.get(name)]
     if len(given) > 1:
         message = f"`data` has {listed(given)}, but validation data comes from one place."
@@ -106,9 +98,6 @@ def one_validation(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem(("data", "validation_path" if same_file else "validation_split"), message, hint)
 
 
-RULES = (one_validation, common.cadence_rule(validates))
-
-
 def before_data(recipe: Recipe, file: str | None) -> list[Override]:
     rows = rehearsal.data(recipe, file)
     one_file = any(change.path[-1] == "path" and change.after for change in rows) or not validates(recipe)
@@ -118,12 +107,10 @@ def before_data(recipe: Recipe, file: str | None) -> list[Override]:
 def _short_blocks(recipe: Recipe, one_file: bool) -> Iterator[Override]:
     """Short blocks, judged on documents that were not trained on. one_file: whether the text is one file by now,
     without one to validate on."""
-    yield rehearsal.substitute("resume_from", None, "a rehearsal starts from the beginning")
     yield rehearsal.substitute(
         "model.sequence_len", min(64, recipe.model.sequence_len), "short blocks make quick steps"
     )
     yield from rehearsal.kernels(recipe)
-    yield rehearsal.substitute("train.cross_entropy", "plain", "the fused and chunked ones are compiled for a GPU")
     if one_file and not recipe.data.validation_share:
         why = "the text is one file, and the rehearsal needs held-out documents"
         yield rehearsal.substitute("data.validation_split", None, why)

@@ -1,0 +1,138 @@
+"""Every technique on every kind of rows, at every place: checked, planned, accepted by Axolotl and, with a twin, trained."""
+
+import shutil
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from runner import catalog, scenarios
+from runner.check.validate import examine, load
+from runner.recipe.recipe import CONVERSATIONS, SONGS, TEXT
+from runner.render import emit
+from runner.scenarios.targets import place
+from runner.tools.text import yaml_text
+from tests.catalog.axolotls_own import unknown_keys, validated
+from tests.conftest import ROOT
+
+SAMPLES = ROOT / "recipes" / "data"
+TECHNIQUES = {
+    "lora": {"scenario": "lora"},
+    "qlora": {"scenario": "lora", "train": {"adapter": "qlora"}},
+    "last-layers": {"scenario": "last-layers"},
+    "full": {"scenario": "full"},
+    "causal-lm": {"scenario": "causal-lm"},
+}
+ROWS = {
+    CONVERSATIONS: {"path": "survival-sample.jsonl", "question": "[question]", "answer": "[answer]"},
+    SONGS: {"path": "lyrics-sample.jsonl", "songs": {"count": 120, "instruction": "Instruction", "lyrics": "Label"}},
+    TEXT: {"path": "gemma-sample.txt", "form": "text", "validation_share": 0.1},
+}
+PLACES = {
+    "here": {},
+    "PyTorchJob": {"openshift": {"namespace": "me", "version": "3.2"}},
+    "TrainJob": {"openshift": {"namespace": "me", "version": "3.6"}},
+    "machines": {
+        "nodes": {
+            "machines": [{"address": "10.0.0.1", "gpus": [0]}, {"address": "10.0.0.2", "gpus": [0]}],
+            "output_dir": "/shared/models/out",
+        }
+    },
+}
+CELLS = list(product(TECHNIQUES, ROWS, PLACES))
+# In every run of the tests one of each technique, and each kind of rows; the others are long.
+SOON = {("lora", TEXT), ("full", CONVERSATIONS), ("last-layers", SONGS)}
+TRAINED = [
+    pytest.param(*cell, marks=() if cell in SOON else pytest.mark.long)
+    for cell in product(TECHNIQUES, ROWS)
+    # 4-bit weights need a GPU: a rehearsal puts `lora` in its place.
+    if cell[0] != "qlora"
+]
+
+
+def written(folder: Path, technique: str, rows: str, where: str = "here") -> Path:
+    data = ROWS[rows]
+    shutil.copy(SAMPLES / data["path"], folder)
+    recipe = {
+        "name": "cell",
+        "model": {"base": "HuggingFaceTB/SmolLM2-360M-Instruct"},
+        **TECHNIQUES[technique],
+        "data": data,
+        "machines": {"gpu": "NVIDIA-L40S", "nodes": 2 if where == "machines" else 1},
+        **PLACES[where],
+    }
+    path = folder / "cell.yaml"
+    path.write_text(yaml_text(recipe), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(("technique", "rows", "where"), CELLS)
+def test_every_cell_is_planned_and_accepted_by_axolotl(technique, rows, where, tmp_path):
+    path = written(tmp_path, technique, rows, where)
+    assert [problem.message for problem in examine(path) if problem.severity == "error"] == []
+    recipe, _, _ = load(path)
+    assert recipe.rows == rows
+    plan = scenarios.translate(recipe, place(recipe))
+    files = {file.path: str(file.text) for file in emit(recipe)} if where != "here" else {}
+    named = {"PyTorchJob": "kind: PyTorchJob", "TrainJob": "kind: TrainJob", "machines": "torchrun"}.get(where, "")
+    assert not named or any(named in text for text in files.values())
+    (stage,) = [stage for stage in plan.stages if stage.trains]
+    (told,) = scenarios.forecasting().predictions(recipe, plan)
+    assert told.stage == stage.name and 0 < told.memory < 46 * 2**30 and told.seconds > 0
+    checked = validated(dict(stage.config), catalog.gpu("NVIDIA-L40S"), 1)
+    assert unknown_keys(dict(stage.config)) == []
+    assert checked.get("adapter") == {"lora": "lora", "qlora": "qlora"}.get(technique)
+    assert bool(checked.get("unfrozen_parameters")) == (technique == "last-layers")
+    assert (checked["datasets"][0]["type"] == "chat_template") == (rows != TEXT)
+
+
+@pytest.mark.parametrize(("technique", "rows"), TRAINED)
+def test_every_cell_learns_in_a_rehearsal(technique, rows, tmp_path, recipe_command):
+    path = written(tmp_path, technique, rows)
+    done = recipe_command("rehearse", path, "--out", tmp_path / "run", env={"HF_HUB_OFFLINE": "1"})
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr
+    trained = {"lora": "(14", "last-layers": "(68", "full": "(100", "causal-lm": "(100"}
+    assert f"parameters {trained[technique]}" in done.stdout
+
+
+@pytest.mark.parametrize("technique", ["lora", "last-layers", "full", "causal-lm"])
+def test_the_rows_are_what_the_data_says(technique, tmp_path):
+    """Without `form`: by the other lines of `data`, and by the ending of its file."""
+
+    def rows(**data: object) -> str:
+        recipe = {"name": "cell", "model": {"base": "HuggingFaceTB/SmolLM2-360M-Instruct"}, **TECHNIQUES[technique]}
+        path = tmp_path / "cell.yaml"
+        path.write_text(yaml_text({**recipe, "data": data, "machines": {"gpu": "NVIDIA-L40S"}}), encoding="utf-8")
+        return load(path, look=False)[0].rows
+
+    assert rows(hub="me/rows", text="content") == TEXT
+    assert rows(sets=[{"hub": "me/rows", "text": "content"}]) == TEXT
+    assert rows(path="notes.txt") == TEXT
+    assert rows(hub="me/rows", question="[q]", answer="[a]") == CONVERSATIONS
+    assert rows(hub="me/rows", form="messages") == CONVERSATIONS
+    assert rows(hub="me/rows", songs={"count": 5}) == SONGS
+    assert rows(hub="me/rows") == (TEXT if technique == "causal-lm" else CONVERSATIONS)
+
+
+@pytest.mark.parametrize(
+    ("technique", "data"),
+    [
+        ("lora", {**ROWS[TEXT], "question": "[q]"}),
+        ("lora", {**ROWS[SONGS], "question": "[q]", "answer": "[a]"}),
+        ("lora", {**ROWS[CONVERSATIONS], "validation_split": "test"}),
+        ("last-layers", {**ROWS[TEXT], "system_prompt": "You are kind."}),
+        ("full", {**ROWS[SONGS], "form": "messages"}),
+    ],
+)
+def test_a_line_for_other_rows_is_refused(technique, data, tmp_path, golden_message):
+    shutil.copy(SAMPLES / data["path"], tmp_path)
+    recipe = {"name": "cell", "model": {"base": "HuggingFaceTB/SmolLM2-360M-Instruct"}, **TECHNIQUES[technique]}
+    path = tmp_path / "cell.yaml"
+    path.write_text(yaml_text({**recipe, "data": data, "machines": {"gpu": "NVIDIA-L40S"}}), encoding="utf-8")
+    golden_message([problem for problem in examine(path) if problem.severity == "error"])
+
+
+def test_a_line_of_another_technique_is_refused(tmp_path, golden_message):
+    path = written(tmp_path, "full", TEXT)
+    path.write_text(path.read_text("utf-8") + "train:\n  lora_rank: 8\n  packing: pack\n", encoding="utf-8")
+    golden_message([problem for problem in examine(path) if problem.severity == "error"])
