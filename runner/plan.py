@@ -19,7 +19,7 @@ RECIPE_FILE = "recipe.json"
 PLAN_FILE = "plan.json"
 # The engine of stages that train nothing: the runner's own work, on a machine that needs no GPU.
 RUNNER = "runner"
-# Where runs on this machine lie, below the current folder.
+# Where runs on this machine are, below the current folder.
 RUNS = "runs"
 # What a claim is asked for with if neither the recipe nor an estimate says how much it must hold.
 USUAL_CLAIM_GIB = 50
@@ -364,7 +364,7 @@ _NEUTRAL = {
     *("run_dir", "out", "proofs", "on_claim"),
     # What is asked after training, and how long its answers may be, teaches nothing.
     *("recipe_runner.demo.questions", "recipe_runner.demo.of_rows", "recipe_runner.demo.max_new_tokens"),
-    # Where checkpoints lie; which ones are gone on from is said by the steps and the stages before.
+    # Where checkpoints are; the steps and the stages before determine which ones a run continues from.
     *("output_dir", "recipe_runner.blocks.continue_from"),
     # What preparing says of the steps that its rows make.
     *("data.effective_batch_size", "data.epochs", "data.warmup_steps", "data.eval_steps"),

@@ -30,7 +30,7 @@ def _stage(plan: Plan, stage: Stage, targets: tuple[str, ...]) -> list[Artifact]
 
 
 def emit(recipe: Recipe, names: tuple[str, ...] = ()) -> list[Artifact]:
-    """The files of the wanted targets, or of all that the recipe names. Pure: the same recipe gives the same bytes.
+    """The files of the requested targets, or of all that the recipe names. Pure: the same recipe gives the same bytes.
 
     What is for plain machines names other folders than what is for the cluster, and is in a folder of its own. Raises
     Stop if the recipe lacks a target's section.

@@ -68,7 +68,7 @@ def gpu_names() -> list[str]:
 
 
 def alike(name: str) -> list[str]:
-    """The labels that somebody may mean who writes `name`; empty if none is near."""
+    """The labels that `name` may mean; empty if none is near."""
     known = gpu_names()
     bare = name.replace(" ", "-").lower()
     near = nearest(name, known)
@@ -101,8 +101,9 @@ DRIVERS = {"12": 525, "13": 580}
 DRIVER = DRIVERS["13"]
 # Linux describes each page of 4 KiB in 64 bytes (`struct page`), and does not count those as memory that there is.
 KERNEL = 64 / 4096
-# OpenShift's sizing of `system-reserved` (machine-config-operator, templates/common/_base/files/kubelet-auto-sizing.yaml;
-# harche/openshift-node-sizing has its table): of each next so many GiB that share.
+# OpenShift's sizing of `system-reserved` (machine-config-operator,
+# templates/common/_base/files/kubelet-auto-sizing.yaml; harche/openshift-node-sizing has its table): of each further
+# block of GiB that share.
 RESERVED_MEMORY = ((4, 0.25), (4, 0.20), (8, 0.10), (112, 0.06), (math.inf, 0.02))
 # The same of CPUs: so much for the first, so much for each other one, and never less than the last.
 RESERVED_FIRST_CPU, RESERVED_OTHER_CPU, RESERVED_CPUS = 0.06, 0.012, 0.5
@@ -139,7 +140,7 @@ def pod_cpus(count: int) -> int:
 
 
 def machine_gib(pod_gib: int) -> int:
-    """The smallest machine, in whole GiB, that has so many GiB for a pod."""
+    """The smallest machine, in whole GiB, that has this many GiB for a pod."""
     size = pod_gib
     while pod_memory_gib(size * GIB) < pod_gib:
         size += 1

@@ -21,7 +21,7 @@ class Model:
     id: hub name or folder. Sizes are counts. tied: whether embedding and LM head are one tensor. layers_path,
     embedding, lm_head: names inside the model, as `named_parameters()` gives them. layer_class: the class of one
     transformer layer, for FSDP. linear: the linear layers inside one, for LoRA. parameters: all parameters, tied ones
-    once; None if nobody has counted. chat_template: the special tokens it was trained to see, a section of
+    once; None if they were not counted. chat_template: the special tokens it was trained to see, a section of
     templates.toml; empty if nobody has looked. fp16: whether its activations stay within fp16. own_template: whether
     its tokenizer has a chat template, as far as is known. custom_code: whether it runs code that comes with the model;
     remote_code: whether that code is fetched from the hub. published: the hub's own count of parameters, which may hold
@@ -272,9 +272,9 @@ UNBOUNDED = 2**31 - 1
 
 
 def _by_usual_names(config: Mapping[str, Any]) -> Facts:
-    """The config of an architecture that nobody has looked at, with its sizes under the usual names, and those that it
-    may lack (heads of a state-space model, positions of ALiBi) as what says nothing: for such a model only its trace
-    counts."""
+    """The config of an architecture that the catalog does not contain, with its sizes under the usual names, and those
+    that it may lack (heads of a state-space model, positions of ALiBi) with neutral values: for such a model only its
+    trace counts."""
     kinds = next((config[name] for name in ("layer_types", "layers_block_type") if config.get(name)), ())
     known: Facts = {"intermediate_size": 0, "num_attention_heads": 1, "max_position_embeddings": UNBOUNDED}
     known |= {"num_hidden_layers": len(kinds)} if kinds else {}
@@ -335,7 +335,7 @@ class ChatTemplate:
 
     @property
     def reply(self) -> str:
-        """What stands before an answer."""
+        """The text before an answer."""
         before = self.turn_of("assistant").partition("{content}")[0]
         return before.replace("{role}", self.assistant).rstrip(" ")
 

@@ -41,14 +41,14 @@ def near_dataset(name: str) -> str | None:
 
 
 def setting_called(word: str, known: Iterable[str]) -> str | None:
-    """The first of the `known` settings that somebody else's name for one may mean; None if none is known by it."""
+    """The first of the `known` settings that another tool's name may mean, or None."""
     meant: list[str] = table("synonyms")["settings"].get(word.lower().replace("-", "_"), [])
     there = set(known)
     return next((name for name in meant if name in there), None)
 
 
 def command_called(word: str) -> str | None:
-    """The command that somebody else's name for one means."""
+    """The command that another tool's name for it means."""
     found: str | None = table("synonyms")["commands"].get(word.lower().replace("_", "-"))
     return found
 

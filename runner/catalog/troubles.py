@@ -13,7 +13,8 @@ from runner.tools.child_process import MARK
 
 PLACES = ("log", "unmade", "queue", "placing", "image", "missing", "mount", "taken", "ended", "server")
 LOG, UNMADE, QUEUE, PLACING, IMAGE, MISSING, MOUNT, TAKEN, ENDED, SERVER = PLACES
-# What a line of any file must hold besides, to be a cluster's word of that kind; a program's own words stand for themselves.
+# What a line of any file must hold besides, to be a cluster's message of that kind; a program's own messages need
+# nothing else.
 _KINDS = {
     place: re.compile(pattern)
     for place, pattern in {
@@ -39,7 +40,7 @@ _ERRORS = tuple(
         r"^.*\b(?:\w*Error|\w*Exception|TrainingStopped)\b.*$",
     )
 )
-# What a launcher says of a child's end, which is nobody's reason.
+# A launcher's words about the end of a child, which never contain the reason.
 _OF_A_CHILD = "ChildFailedError"
 
 
@@ -118,7 +119,7 @@ class FoundTrouble:
 
 
 class _WordsOrDots(dict[str, str]):
-    """Words for a sentence, for one of which nobody may know."""
+    """Words for a sentence; a missing one is shown as `…`."""
 
     def __missing__(self, key: str) -> str:
         return "" if key in _SPARE else "…"
@@ -152,7 +153,7 @@ def planned(memory: str) -> str:
 
 
 def remedy(name: str) -> str:
-    """What to do about a trouble that somebody knows by its name."""
+    """The remedy of a trouble, by its name."""
     return str(table("troubles")[name]["remedy"])
 
 
@@ -208,8 +209,8 @@ def _of_one_machine(speaking: set[int]) -> range:
 
 
 def late(text: str, world_size: int = 0) -> str:
-    """Who came late to a collective that nobody ended, as a sentence; empty if the logs do not say who waited. text:
-    the log of one machine or, with `world_size` (ranks), of all of them together."""
+    """Which rank came late to a collective that never ended, as a sentence; empty if the logs do not show who waited.
+    text: the log of one machine or, with `world_size` (ranks), of all of them together."""
     found = _WAITED.findall(text)
     if not found:
         return ""

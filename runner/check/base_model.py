@@ -66,7 +66,7 @@ def as_locked(recipe: Recipe) -> Iterator[Problem]:
 
 
 def unknown(recipe: Recipe) -> Problem:
-    """That nobody knows the base model; a copy may be made all the same, and its lock file beside it."""
+    """The problem that the base model is unknown. You may still copy the recipe, and write its lock file beside it."""
     base, near = recipe.model.base, catalog.near_model(recipe.model.base)
     if named := hub_name(base):
         message = f"`{base}` is the address of a page, and a model on the hub is called `OWNER/NAME`."
@@ -196,7 +196,7 @@ def advised_precision(recipe: Recipe) -> str:
 
 
 def precisions(recipe: Recipe) -> dict[str, str]:
-    """The precision that each section states, by the section's name: the model's, and a stage's own in its place."""
+    """The precision that each section states, by the section's name: the model's, or a stage's own."""
     sections = {name: one for name, one in recipe.settings.items() if isinstance(one, Settings)}
     return {name: str(one["precision"]) for name, one in sections.items() if one.get("precision")}
 

@@ -191,7 +191,7 @@ def _mark(filled: Any, path: Iterable[str | int]) -> None:
 
 
 def _below(filled: Any, path: Iterable[str | int]) -> Any:
-    """What stands at the path; BROKEN where it, or something above it, is marked already."""
+    """The value at the path; BROKEN if it, or something above it, is marked already."""
     for part in path:
         if filled is BROKEN:
             break

@@ -110,7 +110,7 @@ def counted_here(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.note("machines.nodes", message, hint)
 
 
-# No machine has less or more; whoever writes it meant another unit.
+# No machine has less or more, so another unit was meant.
 LEAST_MEMORY, MOST_MEMORY = 2**30, 64 * 2**40
 LONGEST_SECONDS = 365 * 86400
 

@@ -50,7 +50,7 @@ def problems(document: Document, schema: Schema, errors: Iterable[ValidationErro
         else:
             others.append(error)
     for path, error in lacking.items():
-        # A misspelt setting is said where it stands.
+        # A misspelt setting is reported at its line.
         known = error.schema["properties"]
         there = {*error.instance, *(meant(key, known) for key in error.instance if key not in known)}
         if keys := [key for key in error.validator_value if key not in there and (path or key not in lost)]:
@@ -71,7 +71,7 @@ def _name(path: Path_) -> str:
     return setting(path if any(isinstance(part, int) for part in path) else path[-1:]) or "recipe"
 
 
-# So many unknown settings of one other section have lost the line that opens it.
+# This many unknown settings of one other section mean that the line that opens it is missing.
 _SLIPPED = 2
 
 
@@ -127,7 +127,7 @@ def _unknown(document: Document, root: Schema, section: Schema, path: Path_, key
 
 
 def meant(key: str, known: Iterable[str]) -> str | None:
-    """The setting that an unknown one stands for, by the name that others have for it or as the nearest."""
+    """The setting that an unknown one means: by another tool's name, or as the nearest."""
     return tables.setting_called(key, known) or nearest(key, known)
 
 
@@ -362,11 +362,11 @@ def _taken(part: Schema, definitions: Schema) -> Iterator[str]:
         bounds = [text.format(part[name]) for name, text in BOUNDS.items() if name in part]
         for kind in [part["type"]] if isinstance(part.get("type"), str) else part.get("type", []):
             if kind != "null":
-                yield " ".join([KINDS[kind], *bounds])
+                yield " ".join([part.get("x-pattern-means", KINDS[kind]), *bounds])
 
 
 def unknown_to(document: Document, path: Path_, known: Schema, owner: str) -> Problem:
-    """That whoever takes a setting does not know it."""
+    """The problem that the engine does not know a setting."""
     near, reader = nearest(str(path[-1]), known), "Axolotl's own documentation"
     if not owner.startswith("Axolotl"):
         reader = "the documentation of the tool that reads it"

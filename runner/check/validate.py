@@ -86,7 +86,7 @@ def _model_facts(document: Document, settings: Settings) -> catalog.Model | None
         if name in catalog.model_ids():
             return catalog.model(name)
         locked, problems = lock.find(folder, name, revision)
-        # A broken lock is said by a rule, and not gone around.
+        # A rule reports a broken lock file; it is not ignored.
         return locked or (None if problems else catalog.model(name, folder) or catalog.cached_model(name, revision))
     except (BrokenSetting, KeyError, AttributeError):
         return None
@@ -183,7 +183,8 @@ def _counted(before: Recipe, after: Recipe) -> Iterator[tuple[str, Any]]:
 
 
 def _named(before: Recipe, after: Recipe) -> Iterator[tuple[str, Any]]:
-    """Of the plain machines and their GPUs the first remain where fewer are wanted; more, only a person can name."""
+    """If fewer plain machines or GPUs are needed, the first ones remain. If more are needed, only a person can name
+    them."""
     if "nodes" not in after.settings or not _counts_agree(before):
         return
     machines: list[Mapping[str, Any]] = after.document.lookup(("nodes", "machines"))

@@ -82,7 +82,7 @@ def check(
     return _code(verdict)
 
 
-# What follows where the recipe of a folder stands, and how that is said.
+# The next command for each state of a folder's recipe, and its sentence.
 STANDING = {
     "check": "The recipe has mistakes.",
     "rehearse": "The recipe has no mistakes, but its current version has not been rehearsed.",

@@ -28,7 +28,7 @@ Completing = Callable[[click.Context, click.Parameter, str], list[CompletionItem
 
 
 def _words(begun: str, known: Iterable[str]) -> list[CompletionItem]:
-    """Those that go on as begun, whatever their case; if none begins so, those that hold it."""
+    """The words that begin with it, in any case; if none does, those that contain it."""
     words, low = list(known), begun.lower()
     first = [word for word in words if word.lower().startswith(low)]
     return [CompletionItem(word) for word in first or [word for word in words if low in word.lower()]]
@@ -218,7 +218,7 @@ def print_notes(problems: Iterable[Problem]) -> None:
 
 def with_section(recipe: Recipe, section: str, by: str) -> Recipe:
     """The recipe with a section that is there only where it is written, with the section's defaults if it is not. by:
-    what asks for it. A recipe of a scenario that does not know it stays as it is."""
+    what asks for it. A recipe of a scenario without it does not change."""
     if section in recipe.settings or not recipe.settings.knows(section):
         return recipe
     document, _ = override(recipe.document, [Override(section, None, {}, by=by)])

@@ -50,7 +50,7 @@ def training_options(default_folder: str, *own: Decorator) -> Decorator:
 
 
 def run_folder_from(out: str | None) -> str | None:
-    """The run folder that the person names: `--out`, else OUTPUT_DIR from the environment, which is said aloud."""
+    """The run folder that the person names: `--out`, else OUTPUT_DIR from the environment, which is printed."""
     named = os.environ.get("OUTPUT_DIR")
     if not out and named:
         say(f"run folder: {named}  (OUTPUT_DIR={named})")
@@ -143,7 +143,7 @@ STYLES: Mapping[str, Mapping[str, Any]] = {
 
 
 def proof_lines(folder: str, whole: bool = False) -> Iterator[Styled]:
-    """What is trained, as the proof in a folder has it, in colour; click takes that out if nobody sees it."""
+    """What is trained, from the proof in a folder, in colour. click removes colours if the output is not a terminal."""
     for line in (line for shown in parts.hooks("shown") for line in shown(folder, whole)):
         words = [(kind, printable(text)) for kind, text in line]
         yield Styled("  " + "".join(click.style(text, **STYLES[kind]) if kind else text for kind, text in words))

@@ -22,9 +22,9 @@ PREPARERS = {
     "lyrics": "runner.data.chat",
     "plain-text": "runner.data.blocks",
 }
-# Of a document, what a model is given to continue from: so many words.
+# The number of words of a document that a model gets to continue.
 BEGINNING = 8
-# Bytes of files that are not prepared only to see what would be asked; and of their rows so many are read.
+# From this size on, files are not prepared only to find demo questions; this many of their rows are read instead.
 LARGE, AMONG = 100_000_000, 50
 
 Made = TypeVar("Made")
@@ -73,7 +73,7 @@ def held_out(data: Mapping[str, Any]) -> list[str]:
     files = [Path(one["path"]) for one in data["sets"] if one["path"]]
     if sum(file.stat().st_size for file in files if file.is_file()) <= LARGE:
         preparer = importlib.import_module(PREPARERS[data["kind"]])
-        # Too few rows, or too many bad ones, are said where they are prepared.
+        # Too few rows, or too many bad ones, are reported when they are prepared.
         with suppress(Stop):
             if data["kind"] == "plain-text":
                 return [example.asked for example in reading(preparer.first)(data, "validation")]

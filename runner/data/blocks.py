@@ -42,7 +42,7 @@ Encode = Callable[[list[str]], list[np.ndarray]]
 
 @dataclass
 class TextReport(Examined):
-    """What became of the documents. key: hash of everything that the result depends on.
+    """How the documents were used. key: hash of everything that the result depends on.
 
     train, validation: `documents`, `tokens`, `blocks`, `dropped` (tokens), validation empty if there is none. sets:
     documents to train on by data set. rows_in: that were read, which are more than made a few blocks. skipped: why a
@@ -121,7 +121,7 @@ def prepare(
 ) -> TextReport:
     """Writes `train.parquet`, `validation.parquet` if there is validation data, and `report.json`.
 
-    tokenizer_for: gives the tokenizer; without one there are no blocks. sample_rows: make at most so many blocks, the
+    tokenizer_for: gives the tokenizer; without one there are no blocks. sample_rows: make at most this many blocks, the
     first ones. Raises Stop if there is no tokenizer, or too little text for one block.
     """
     sides = [side for side in SIDES if side == "train" or plain_text.validation_sets or plain_text.validation_share]
@@ -255,7 +255,7 @@ def _notes(plain_text: PlainText, report: TextReport) -> Iterator[str]:
 
 @dataclass
 class BlockCounts:
-    """What became of the text. tokens counts the end-of-text tokens too; dropped is what no block holds."""
+    """How the text was used. tokens counts the end-of-text tokens too; dropped is what no block holds."""
 
     block_len: int
     documents: int = 0
@@ -281,7 +281,7 @@ def write(
     when it is complete.
 
     documents: texts, read once, in order. tokenizer: a Hugging Face tokenizer with an end-of-text token. block_len:
-    tokens of a block. most_blocks: stop after so many; None for all. Raises ValueError if the tokenizer has no
+    tokens of a block. most_blocks: stop after this many; None for all. Raises ValueError if the tokenizer has no
     end-of-text token.
     """
     if tokenizer.eos_token_id is None:
@@ -304,8 +304,8 @@ def cut(documents: Iterable[np.ndarray], counts: BlockCounts, most_blocks: int |
     """Whole blocks of the line of tokens, arrays (blocks, `counts.block_len`) of about GROUP_TOKENS, each good until
     the next.
 
-    documents: the tokens of each, of any number. counts: gets what became of them. most_blocks: stop after so many;
-    None for all.
+    documents: the tokens of each, of any number. counts: is filled with how they were used. most_blocks: stop after
+    this many; None for all.
     """
     length = counts.block_len
     room = None if most_blocks is None else most_blocks * length
@@ -415,7 +415,7 @@ def encoder(tokenizer: Any) -> Encode:
     """Texts to tokens (int32), without the tokenizer's own special tokens around each text."""
     rust: Any = getattr(tokenizer, "backend_tokenizer", None)
     if hasattr(rust, "encode_batch_fast"):
-        # Without offsets and masks, which nobody needs here.
+        # Without offsets and masks, which are not needed here.
         return lambda texts: [
             np.array(encoding.ids, np.int32) for encoding in rust.encode_batch_fast(texts, add_special_tokens=False)
         ]

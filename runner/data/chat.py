@@ -55,8 +55,8 @@ def prepare(
     `report.json`.
 
     tokenizer_for: where it gives a tokenizer, conversations longer than `sequence_len` tokens are left out.
-    sample_rows: keep at most so many pairs, or songs, drawn by the seed. Raises Stop if too few rows are left to train
-    and validate on.
+    sample_rows: keep at most this many pairs, or songs, drawn by the seed. Raises Stop if too few rows are left to
+    train and validate on.
     """
     kind: Any = SongRows if isinstance(asked, Lyrics) else ChatRows
     report: Report = kind(asked, asked.tokenizer).prepare(out, tokenizer_for, sample_rows)
@@ -244,7 +244,7 @@ def _behind(prompt: str, turns: pa.StructArray, offsets: np.ndarray) -> tuple[pa
     return pa.concat_arrays([first, turns]).take(pa.array(taken)), moved
 
 
-# What is in a row whose artist or genre nobody knows.
+# The text of rows whose artist or genre is unknown.
 UNKNOWN = {"", "unknown", "none", "null", "nan", "n/a", "na", "-", "?", "various", "various artists", "misc", "other"}
 
 
@@ -395,7 +395,7 @@ class BottomK:
         self._limit = 2**128
 
     def offer(self, item: Any, key: str, owner: str | None) -> None:
-        """Takes an item, or counts why not. owner: None if it has none; then it counts against nobody."""
+        """Takes an item, or counts why not. owner: None if it has none; then no owner's limit applies."""
         rank = int.from_bytes(hashlib.sha256(f"draw\n{self.seed}\n{key}".encode()).digest()[:16], "big")
         if rank in self._held:
             self.duplicates += 1

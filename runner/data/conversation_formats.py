@@ -34,7 +34,7 @@ ROLES = {
 TrainOn = Literal["assistant", "last", "all"]
 # What Axolotl's `message_field_training` names, beside each turn if not all of a role are trained.
 TRAINING = "training"
-# Stands between the parts of a conversation where it is told from others, and in no text that people write.
+# Separates the parts of a conversation when it is compared with others; no text of people contains it.
 SEPARATOR = "\x1f"
 # What Axolotl calls the template in the model's own tokenizer. Those that it has itself and the catalog names write
 # roles and words, and nothing else.
@@ -43,7 +43,7 @@ OWN = "tokenizer_default"
 CALLS, REASONING = "tool_calls", "reasoning_content"
 BESIDES = (REASONING, CALLS, "tool_call_id", "name")
 
-# The tasks whose answer is a name or a class, and what they ask; by what whoever measures the answers calls them.
+# The tasks whose answer is a name or a class, and their questions, by the names of their metrics.
 STYLE = ("recognise_style", "In whose style is this song verse?")
 GENRE = ("classify_genre", "Which genre is this song verse?")
 CLASSES = {"style": STYLE, "genre": GENRE}
@@ -90,7 +90,7 @@ class Conversation:
 
     @property
     def said(self) -> str:
-        """All that is said in it but what a system prompt says."""
+        """All text in it except the system prompt."""
         return "\n".join(turn.content for turn in self.turns if turn.role != "system")
 
     @property
@@ -110,7 +110,7 @@ def pair(question: str, answer: str) -> tuple[Turn, Turn]:
 
 @dataclass(frozen=True, kw_only=True)
 class Conversations(SplitDataSets):
-    """What becomes of conversations, whatever is in them.
+    """How conversations are prepared, whatever their content.
 
     system_prompt: for those without a system turn of their own. train_on: the turns that are learned. special_tokens:
     those around each message. sequence_len: tokens that a conversation may have; tokenizer: whose tokens those are.
@@ -176,7 +176,7 @@ class ChatSet(DataSet):
                 f"The columns of {self.name} match no form. They are {listed(columns)}.",
                 NO_FORM,
             )
-        # Whatever the form: there is no row, which whoever reads them counts.
+        # In every form: there is no row, and the reader counts that.
         return replace(self, form="messages")
 
 
@@ -371,7 +371,7 @@ def unwritten(conversation: Conversation, template: str) -> str | None:
 
 def rendered(template: ChatTemplate, conversation: list[Message]) -> str:
     """A conversation with the special tokens around each message, as the model is to see it; what a turn has besides
-    its words stands before them, about as long as the model's own template makes it."""
+    its words comes before them, about as long as the model's own template makes it."""
     return template.conversation((turn["role"], _besides(turn) + turn["content"]) for turn in conversation)
 
 

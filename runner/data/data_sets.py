@@ -150,7 +150,7 @@ def hub_rows(source: DataSource, stream: bool) -> Iterator[Numbered]:
     """Rows as (number from 1, row), as they come where `stream` is set, else kept on disk first. Raises Stop if the
     dataset cannot be read, Unreachable where that is for the hub's sake."""
     try:
-        # A stream asks the hub only when its first row is wanted.
+        # A stream asks the hub only when its first row is read.
         yield from enumerate(_loaded(source, stream), 1)
     except Exception as error:
         raise no_dataset(source, error) from None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MOST_CHARACTERS = 20_000_000
 # An answer of fewer characters hardly says anything, unless a label or a number is meant.
 SHORT = 10
-# Of answers that begin with the same words, so many; and a share of so many rows says something.
+# This many answers that begin with the same words are reported; a share means something from this many rows on.
 BEGINNING_WORDS = 3
 BEGINNING_SHARE = 0.2
 FEW = 20
@@ -69,8 +69,8 @@ def sampled(keys: np.ndarray, characters: np.ndarray) -> np.ndarray:
 
 @dataclass
 class Drawn:
-    """The rows of a stream that are looked at, whose length nobody knows before: by their hashes as above, and no more
-    of them in memory than MOST_CHARACTERS have. Equal texts are drawn together. of: rows that have come by."""
+    """The rows of a stream that are looked at, whose length is unknown beforehand: by their hashes as above, and no
+    more of them in memory than MOST_CHARACTERS have. Equal texts are drawn together. of: rows that have come by."""
 
     of: int = 0
     limit: int = 2**64
@@ -159,7 +159,7 @@ def one_sided(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
 
 
 def personal(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
-    """Personal data, counted and named by line; what it is, is said nowhere."""
+    """Personal data, counted and listed by line; the data itself is never printed."""
     said = "rows probably contain some, which the model may repeat"
     remedy = "Remove them, or replace them with invented ones, unless everybody may know them."
     for kind in PERSONAL:
@@ -178,8 +178,8 @@ class PersonalData:
         return self.sign in text and self.pattern.search(text) is not None
 
 
-# Likely ones. Addresses are told by what streets are called in English, German, Dutch, French, Spanish, Portuguese and
-# Italian.
+# Likely ones. Addresses are recognised by the words for streets in English, German, Dutch, French, Spanish, Portuguese
+# and Italian.
 _STREET = r"(?:Street|St\.|Avenue|Ave\.?|Road|Rd\.?|Lane|Ln\.?|Drive|Boulevard|Blvd\.?|Court|Square|Terrace)"
 PERSONAL = (
     PersonalData(

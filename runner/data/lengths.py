@@ -24,10 +24,9 @@ _SKEWED = (-1.01, 1.0)
 
 @dataclass(frozen=True)
 class Lengths(Record):
-    """Lengths of rows, in tokens unless something else is said: their mean, standard deviation (spread) and 99th
-    percentile (high).
+    """Lengths of rows, in tokens by default: their mean, standard deviation (spread) and 99th percentile (high).
 
-    What lies between is taken from the lognormal distribution that is moved until it has all three (Johnson 1949,
+    Values between them come from the lognormal distribution that is shifted until it has all three (Johnson 1949,
     system S_L). Lengths of texts are about so, and the two tails of a row with a fixed prompt before it are kept apart.
     """
 
@@ -67,7 +66,7 @@ class Lengths(Record):
         return Lengths(self.mean * factor + added, self.spread * factor, self.high * factor + added)
 
     def longest(self, rows: float, limit: float, multiple: int = 1) -> float:
-        """The mean length of the longest of so many rows, none longer than `limit`, rounded up to a multiple."""
+        """The mean length of the longest of this many rows, none longer than `limit`, rounded up to a multiple."""
         return _longest(self, max(1.0, rows), limit, multiple)
 
     def within(self, limit: float) -> float:
@@ -143,5 +142,5 @@ def _packed(lengths: Lengths, limit: float) -> float:
     return _POINTS / (len(left) - left[-1] / limit)
 
 
-# Of rows that nobody has counted.
+# Of rows that were not counted.
 UNKNOWN = Lengths()

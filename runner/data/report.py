@@ -1,4 +1,4 @@
-"""Report: what became of the rows, in figures and in words; and what others must know of rows that lie ready."""
+"""Report: how the rows were used, in figures and in words, and the facts about prepared rows that others need."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from runner.tools.problem import Stop
 
 REPORT_FILE = "report.json"
 SHOWN_BAD_LINES = 10
-# So many lines of a kind are named at most, in the file too; all of them are counted.
+# At most this many lines of each kind are named, also in the file; all of them are counted.
 MOST_NAMED = 10_000
 
 
@@ -90,9 +90,9 @@ class DataFinding:
 @dataclass
 class Examined:
     """What is wrong with rows. findings: the doctor's, about `looked_at` of `looked_of` of them, none in a rehearsal.
-    licence: of a dataset on the hub. lost: bad rows, which are kept out though nobody asked for that. bad_lines: where
-    it stands (see `data_sets.where`; 0 where that is nowhere) and why; lost_lines: where, by reason, if there is no
-    other word on each."""
+    licence: of a dataset on the hub. lost: bad rows, which are left out although that was not requested. bad_lines:
+    where it stands (see `data_sets.where`; 0 where that is nowhere) and why; lost_lines: where, by reason, if there is
+    no other word on each."""
 
     lost: int = 0
     bad_lines: list[tuple[Where, str]] = field(default_factory=list)
@@ -112,7 +112,7 @@ class Examined:
         raise NotImplementedError
 
     def lose(self, line: Where, reason: str, why: str = "") -> None:
-        """A bad row is kept out. why: what is to be said of this very line."""
+        """Leaves out a bad row. why: the message for this line."""
         self.lost += 1
         self.leave_out(f"{reason}, named by line below" if why else reason)
         if why:
@@ -222,7 +222,7 @@ class Report(Examined):
             raise
 
     def add(self, part: Report) -> None:
-        """What became of more rows, which come after those that are counted already."""
+        """How more rows were used, which follow those that are already counted."""
         self.rows_in += part.rows_in
         self.lost += part.lost
         self.not_taken += part.not_taken
@@ -301,9 +301,9 @@ def rows_of(report: Report, data: Mapping[str, Any]) -> PreparedRows:
 class PreparedRows(Record):
     """How many rows of whatever kind were prepared, for what follows from that. sampled_from: of how many they are a
     draw, None if all are there. asked: what they were made for, as `asked` has it. lengths: of those to train on, empty
-    if nobody has counted; longest: tokens of the longest of all that are kept, 0 if nobody has counted. contents: what
-    they were made from, as `contents` has it. sets: if there are several data sets, the part of the training rows that
-    each has, 0 to 1, by its name."""
+    if they were not counted; longest: tokens of the longest of all that are kept, 0 if they were not counted. contents:
+    what they were made from, as `contents` has it. sets: if there are several data sets, the part of the training rows
+    that each has, 0 to 1, by its name."""
 
     FILE = "rows.json"
     train_rows: int = 0

@@ -15,7 +15,7 @@ from typing import Any, Self, cast
 from runner.tools.files import table
 from runner.tools.problem import Stop
 
-# At most so many rows are sampled, and half as many at least if there are so many.
+# At most this many rows are sampled, and at least half as many if there are enough.
 MOST = 4096
 # Bytes that are read for a sample; of a larger file its rows are reckoned from the part. Tables are slower to read.
 READ = 256_000_000
@@ -32,7 +32,7 @@ _GAP = re.compile(r"\s*")
 NOT_UTF8 = "bytes that are not UTF-8; save the file again with the encoding UTF-8"
 # Wrong bytes are read as half characters, so that the line that has them can be named.
 KEPT = "surrogateescape"
-# Characters of a table's row that goes over several lines; behind so many a quote counts as not closed.
+# The most characters of a table's row over several lines; beyond them, a quote counts as not closed.
 LONGEST_RECORD = 2**20
 
 
@@ -74,7 +74,7 @@ class SampledRows:
 
 
 class Unreadable(Exception):
-    """Why columns cannot be read, or nobody can count the rows, in plain words; hint: what to do about it. severity:
+    """Why columns cannot be read, or rows cannot be counted, in plain words; hint: what to do about it. severity:
     `note` where only a library for it is not installed."""
 
     def __init__(
@@ -97,8 +97,8 @@ class RowFile:
         raise NotImplementedError
 
     def sample(self, file: Path, columns: Iterable[str]) -> SampledRows:
-        """The count and some rows, in about a second however large the file is. columns: that are wanted, where they
-        can be read alone; all if there are none."""
+        """The count and some rows, in about a second however large the file is. columns: the ones to read, if they can
+        be read alone; all if there are none."""
         raise NotImplementedError
 
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
@@ -194,7 +194,7 @@ class JsonLines(RowFile):
             try:
                 rows.append(json.loads(line.removeprefix(codecs.BOM_UTF8)))
             except (ValueError, RecursionError):
-                continue  # whoever prepares the rows names it
+                continue  # preparing the rows names it
         return SampledRows.of_part(count, rows, "lines", read, size)
 
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
@@ -321,8 +321,8 @@ class JsonList(RowFile):
 
 
 class Documents(RowFile):
-    """Documents of a text file, with empty lines between them; each is told by the number of its first line. column:
-    what their text is called."""
+    """Documents of a text file, with empty lines between them; each is identified by the number of its first line.
+    column: what their text is called."""
 
     def __init__(self, column: str | None) -> None:
         self.column = str(column)

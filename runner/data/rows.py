@@ -1,4 +1,4 @@
-"""Rows of a data file, a folder or a hub dataset: one reader for whoever checks columns, counts rows, or reads all of
+"""Rows of a data file, a folder or a hub dataset: one reader for checking columns, counting rows, and reading all of
 them. Of the ways to read a file this module has those that need a library, Parquet and XLSX, and those of folders."""
 
 import csv
@@ -298,8 +298,8 @@ def good(source: DataSource, *, stream: bool = False) -> Iterator[DataRow]:
 
 def parts_of_file(file: Path, most: int | None, count: int) -> list[FilePart] | None:
     """The first `most` rows of a local file, all of them where None, in `count` parts of about equal size that can be
-    read by themselves, one after the other the same rows as the whole; None if the kind of file has none: a line of a
-    CSV may go on in the next, JSON is one value."""
+    read by themselves, one after the other the same rows as the whole; None if the kind of file has none: a row of a
+    CSV may continue on the next line, and JSON is one value."""
     reader = READERS.get(file.suffix) if file.is_file() else None
     cut = reader.marks(file, most, count) if reader else None
     if cut is None:
@@ -349,8 +349,8 @@ def columns(file: Path, split: str | None = None) -> list[str]:
 
 def sample(path: Path, split: str | None = None, columns: Iterable[str] = (), images: bool = False) -> SampledRows:
     """How many rows there are in what the preparers read, and some of them from everywhere in it, in about a second.
-    split: of a folder that `datasets` has saved. columns: those that are wanted of a file whose columns can be read
-    alone; all if there are none. images: whether rows are images, which are only counted.
+    split: of a folder that `datasets` has saved. columns: the ones to read, of a file whose columns can be read alone;
+    all if there are none. images: whether rows are images, which are only counted.
 
     Raises Unreadable if it cannot be read, or where a library for it is not installed.
     """

@@ -12,7 +12,7 @@ from runner.tools.files import read_json, sha256, write_json
 from runner.tools.names import content_hash
 from runner.tools.problem import Stop
 
-# Longer words are learned from in parts of so many characters.
+# Longer words are learned from in parts of this many characters.
 LONGEST_WORD = 200
 
 
@@ -139,8 +139,8 @@ ROWS_A_PROCESS = 5_000
 
 
 def processes(config: Mapping[str, Any], most: int) -> int:
-    """How many processes are worth their start for tokenising the rows of an Axolotl config, at most so many; 0 is none
-    beside Axolotl's own."""
+    """How many processes are worth their start for tokenising the rows of an Axolotl config, at most this many; 0 is
+    none beside Axolotl's own."""
     import pyarrow.parquet as parquet
 
     rows: int = sum(parquet.read_metadata(file).num_rows for file in _files(config) if file.suffix == ".parquet")

@@ -210,7 +210,7 @@ def main(file: str) -> int:
         carry_out(work, lambda line: print(line, flush=True))
     except Stop as stop:
         print(stop.text, file=sys.stderr, flush=True)
-        # Whoever started this process reads the reason here, as with training.
+        # The parent process reads the reason here, as with training.
         write_json(Path(work["run_dir"]) / STOPPED, {"message": stop.text})
         return stop.code
     return 0

@@ -181,7 +181,7 @@ def _without(document: Document, path: Path_) -> str:
     while last > first and not lines[last].strip():
         last -= 1
     if first and not lines[first - 1].strip() and lines[last + 1 : last + 2] and not lines[last + 1].strip():
-        last += 1  # it stood between two of them, and one is enough
+        last += 1  # it was between two of them, and one is enough
     return "".join(lines[:first] + lines[last + 1 :])
 
 
@@ -273,7 +273,7 @@ def _with(document: Document, path: Path_, change: Override) -> str:
 _FIGURE = re.compile(r"(?<![\w.`-])\d[\d.,]*(?:e-?\d+)?(?![\w-])(?! (?:bytes|bits)\b)")
 _COMMENT = re.compile(r"[ \t]+#(?:[ \t].*)?$")
 
-# What holds for any value of a setting, in a sentence without its full stop; empty if nobody knows it.
+# What holds for any value of a setting, in a sentence without its full stop; empty if unknown.
 Says = Callable[[Path_], str]
 
 

@@ -24,8 +24,8 @@ class Span(NamedTuple):
 class Document:
     """A recipe as it was written, and what was changed on top of it.
 
-    data: plain dicts, lists and scalars. keys, values: for each path, where its key and its value stand.
-    origins: for a path set from outside the file, what set it (`--set train.epochs=2`, `EPOCHS=2`).
+    data: plain dicts, lists and scalars. keys, values: for each path, where its key and its value are. origins: for a
+    path set from outside the file, what set it (`--set train.epochs=2`, `EPOCHS=2`).
     """
 
     file: str

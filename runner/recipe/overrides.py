@@ -198,7 +198,7 @@ def without_time_limit(by: str) -> Override:
 def on_one_machine(
     recipe: Recipe, gpus: int, by: str, why: str, numbers: Sequence[int] | None = None
 ) -> list[Override]:
-    """Puts a recipe on this one machine with so many GPUs, or processes in their place. numbers: of the GPUs, by
+    """Puts a recipe on this one machine with this many GPUs, or processes instead of them. numbers: of the GPUs, by
     default the first ones."""
     here = [{"address": "localhost", "gpus": list(numbers or range(gpus))}]
     plain = [Override("nodes.machines", None, here, by, "this machine")] if "nodes" in recipe.settings else []

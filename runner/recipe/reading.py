@@ -114,7 +114,7 @@ def parse(name: str, text: str, kind: str = "recipe", start: str = START) -> Doc
 MAX_DEPTH = 64
 MAX_VALUES = 100_000
 
-# Tags that change nothing: text, list and section are told by how they are written. `!!str 1` is text, as `"1"` is.
+# Tags that change nothing: text, list and section are recognised by their form. `!!str 1` is text, as `"1"` is.
 TAGS = {"!", "tag:yaml.org,2002:str", "tag:yaml.org,2002:seq", "tag:yaml.org,2002:map"}
 
 EVENTS = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -295,7 +295,7 @@ def scalar(text: str) -> Any:
         return _WORDS[text]
     for base, digits in _WHOLE.items():
         if digits.fullmatch(text):
-            # int() refuses more than 4,300 digits; nobody means such a number.
+            # int() refuses more than 4,300 digits, and no setting needs such a number.
             return int(text, base) if len(text) < 100 else math.inf
     return float(text) if _FLOAT.fullmatch(text) else text
 
@@ -330,7 +330,7 @@ def hidden_header(document: Document, line: int) -> Header | None:
 
 
 def behind_a_comment(document: Document, header: Header, instead: str = "") -> Problem:
-    """The Problem with such a line. instead: what becomes of the lines below it."""
+    """The Problem with such a line. instead: what happens to the lines below it."""
     source = document.text.splitlines()[header.line - 1]
     return document.problem_at(
         Span(header.line, source.index("#") + 1, len(source.partition(":")[0]) - source.index("#") + 1),
@@ -507,7 +507,7 @@ def _missing_dash(document: Document, lines: list[str], line: int) -> Problem | 
 
 
 def _unindented(document: Document, lines: list[str], line: int) -> Problem | None:
-    """The line above, where it and not this one stands otherwise than its neighbours."""
+    """The line above, if that one and not this one is indented unlike its neighbours."""
     above = [number for number in range(1, line) if not _blank(lines[number - 1])][-2:]
     if len(above) < 2:
         return None

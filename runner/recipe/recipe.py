@@ -25,7 +25,7 @@ OUTSIDE_RESULT = (
     *("name", "description", "openshift", "nodes", "serve", "resume_from"),
     *("demo", "limits", "report_to", "gates", "evaluation"),
 )
-# The same within sections. A run that ended for want of memory continues from its checkpoints when it is given more.
+# The same within sections. A run that ended without memory continues from its checkpoints when it is given more.
 _OUTSIDE_IN = {
     "machines": ("memory", "cpus"),
     "train": ("logging_steps", "report_to", "keep_checkpoints"),
@@ -266,7 +266,7 @@ class Recipe(Sections):
 
     @property
     def facts(self) -> Model:
-        """What is known of the base model, for whoever needs it. Raises Stop if nothing is."""
+        """The facts about the base model. Raises Stop if it is unknown."""
         if self.model_facts is None:
             message = f"The model `{self.model.base}` is unknown."
             raise Stop(self.document.problem(("model", "base"), message, "Name one that `recipe check` accepts."))

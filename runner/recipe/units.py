@@ -43,7 +43,7 @@ def duration(count: float) -> str:
 
 
 def at_least(count: float) -> str:
-    """So many seconds or a little more, as a recipe says it."""
+    """This many seconds or slightly more, as a recipe writes it."""
     for unit, size_ in (("d", 86400), ("h", 3600), ("min", 60)):
         if count >= 2 * size_:
             return f"{-(-count // size_):.0f} {unit}"

@@ -25,7 +25,7 @@ def plan_of(recipe: Recipe, run: RunFolder) -> Plan:
 
 
 def newest(plan: Plan) -> StageFolder:
-    """The last stage of the plan that has left a model.
+    """The last stage of the plan that has a model.
 
     Raises Stop if there is none yet.
     """

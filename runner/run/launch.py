@@ -61,7 +61,7 @@ def ahead(stage: Stage, place: Place) -> None:
 
 
 def _require_packages() -> None:
-    """Raises ModuleNotFoundError if the extra `train` is not installed, before a process fails for want of it."""
+    """Raises ModuleNotFoundError if the extra `train` is not installed, before a process fails without it."""
     for package in ("torch", "transformers"):
         if find_spec(package) is None:
             raise ModuleNotFoundError(f"No module named {package!r}", name=package)
@@ -136,7 +136,7 @@ def gpus_of(recipe: Recipe) -> list[int]:
 def particular(visible: str | None, numbers: Sequence[int], count: int) -> list[int]:
     """Which visible GPUs, counted from 0, the recipe names (`nodes.machines[].gpus`).
 
-    If only some of them are here, only these count, because the others are somebody else's. If none is (no numbers,
+    If only some of them are here, only these count, because the others belong to others. If none is (no numbers,
     another machine, names such as `GPU-8f6b…`), all visible ones count.
     """
     names = device_names(visible, count)

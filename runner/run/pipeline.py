@@ -54,7 +54,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class Decision:
-    """What becomes of a stage: `keep`, `begin`, `go on` or `again`; why: a line a reason."""
+    """What happens to a stage: `keep`, `begin`, `go on` or `again`; why: a line a reason."""
 
     stage: Stage
     action: str
@@ -254,8 +254,8 @@ def keep_what_took_training(plan: Plan, decisions: Iterable[Decision], remedy: s
 
 def _make_room(folder: StageFolder, decision: Decision, tell: Tell) -> None:
     tell(f"{decision}")
-    # A GPU that is missing for a day changes inputs too, and must not cost weeks of training. A rehearsal is soon made
-    # again, and on a claim nobody has planned room for two.
+    # A GPU that is missing for a day changes inputs too, and must not cost weeks of training. A rehearsal is quickly
+    # repeated, and a claim is not planned to have room for two.
     if folder.run.kind == "run" and not folder.place.on_cluster and (kept := folder.set_aside()):
         tell(f"{folder.stage.name}: the old result has moved to {kept}; delete it when you no longer need it")
     folder.clear()
@@ -281,7 +281,7 @@ def _launch(folder: StageFolder, watch: Watch) -> None:
 
 
 def _interrupted(folder: StageFolder, step: int, steps: int) -> str:
-    """Where ^C has ended a stage, and where the same command continues. An engine that is told to end saves a
+    """Where ^C has ended a stage, and where the same command continues. An engine that is asked to end saves a
     checkpoint if there is time."""
     name = folder.stage.name
     if not steps:

@@ -192,7 +192,7 @@ def rehearse(
     first, made = changed(recipe, [*own.before_data(recipe, data), *(rehearsal.real(recipe, model) if model else ())])
     rehearsed = first
     plan = translate(first, place)
-    chosen.of(plan)  # a name that is no stage is said before the long list
+    chosen.of(plan)  # an unknown stage is reported before the long list
     # The first stage also makes the twin of the base model, from the rows that it prepares.
     beside = {"sample_rows": rehearsal.MAX_ROWS, "real_model": True} if model else own.stands_in(recipe, run.path)
     prepares = with_config(recipe, plan.stages[0], beside)

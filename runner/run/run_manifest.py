@@ -97,7 +97,7 @@ def predictions(recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
 
 
 def plan_of(run: RunFolder) -> Plan:
-    """The plan that is on record in a run folder, as it is where the folder lies now.
+    """The plan that is on record in a run folder, as it is where the folder is now.
 
     Raises Stop if there is none.
     """

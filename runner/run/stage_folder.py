@@ -155,7 +155,7 @@ class StageFolder:
         elif self.stage.folder:
             shutil.rmtree(self.path, ignore_errors=True)
         else:
-            # Its folder is the run's own, and on a claim perhaps somebody else's too.
+            # Its folder is the run's own, and on a claim perhaps also another run's.
             for entry in [entry for pattern in LEFT for entry in self.path.glob(pattern)]:
                 shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
 

@@ -89,7 +89,7 @@ def rehearsal(scenario: str) -> Substitutions:
 
 
 def prepare(data: Mapping[str, Any], out: Path, **options: Any) -> Report:
-    """Writes what a stage's `data` asks for into `out`; a no-op where it already is there."""
+    """Writes what a stage's `data` asks for into `out`; does nothing if it is there already."""
     return reading(cast(Preparer, _preparer(data)).prepare)(data, out, **options)
 
 
@@ -135,7 +135,8 @@ def composed(scenario: str) -> Schema:
     """The whole schema of a scenario, as its package has it now."""
     source = _whole(scenario)
     source["properties"]["scenario"] |= {"const": scenario, "examples": [scenario]}
-    # What tells copies of a schema apart: its scenario and version, and no address that somebody would have to keep.
+    # What tells copies of a schema apart: its scenario and version, without an address that would have to be
+    # maintained.
     return {"$schema": DIALECT, "$id": f"urn:recipe-runner:{scenario}:{__version__}", **source}
 
 

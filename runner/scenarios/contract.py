@@ -102,7 +102,7 @@ class Translation(Protocol):
 
 class Rules(Protocol):
     """RULES judge recipes of this scenario alone, after those of `runner/check/` that judge all. Rules that look at
-    files of this machine are in FILE_RULES, if there are any: whoever asks after a job need not have them."""
+    files of this machine are in FILE_RULES, if there are any: commands about jobs need not have these files."""
 
     RULES: tuple[Rule, ...]
 
@@ -137,8 +137,8 @@ class Substitutions(Protocol):
 
 class Preparer(Protocol):
     def prepare(self, settings: Any, out: Path, **options: Any) -> Report:
-        """Writes what `settings` ask for into `out`; a no-op where it already is there. They are a frozen dataclass of its
-        own, whose JSON form is a stage's `data`, with its name in PREPARERS as `kind`."""
+        """Writes what `settings` ask for into `out`; does nothing if it is there already. They are a frozen dataclass
+        of its own, whose JSON form is a stage's `data`, with its name in PREPARERS as `kind`."""
         ...
 
     # Where rows can be shown: those that are trained on, one after the other, as the model is to see each.

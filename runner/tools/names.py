@@ -31,7 +31,7 @@ def listed(words: Iterable[str], joint: str = "and") -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """A text on one line, of at most so many characters."""
+    """A text on one line, of at most this many characters."""
     flat = " ".join(text.split())
     return flat if len(flat) <= most else f"{flat[: most - 1]}…"
 

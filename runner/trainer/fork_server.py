@@ -52,7 +52,7 @@ class Forked:
         """Its exit status, negative for a signal. Raises TimeoutExpired."""
         self._server.settimeout(timeout)
         try:
-            # Without the server, nobody knows how the program ended.
+            # Without the server, the end of the program is unknown.
             return int(self._server.recv(LONGEST) or b"1")
         except TimeoutError:
             raise subprocess.TimeoutExpired(str(self.pid), timeout or 0) from None

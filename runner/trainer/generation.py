@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     # It brings pydantic, and a check of a recipe would wait for it.
     from runner.trainer.settings import Demo
 
-# What was said before: questions with their answers.
+# The conversation before: questions with their answers.
 Earlier = Sequence[tuple[str, str]]
 
 
@@ -195,7 +195,7 @@ def chats(run_dir: Path, demo: Mapping[str, Any]) -> tuple[Chat, Chat]:
     return before, Chat(model=best, revision=None, adapter=added, **shared)
 
 
-# Characters of a question that is read at a glance; words of a text's beginning, of which so many tokens are enough.
+# Characters of a question that is read at a glance; words of a text's beginning, of which this many tokens are enough.
 GLANCE, WORDS, TOKENS = 300, 8, 32
 COLUMN = "full-question"
 # Training rows whose words are looked for in the answers.
@@ -214,7 +214,7 @@ def with_questions(demo: Demo, config: Mapping[str, Any], run_dir: Path) -> Demo
 
 
 def evenly(questions: Sequence[str], count: int) -> list[str]:
-    """So many of them, from everywhere among them."""
+    """This many of them, from all parts."""
     count = min(count, len(questions))
     return [questions[index * len(questions) // count] for index in range(count)]
 
@@ -239,7 +239,7 @@ def _beginnings(block: Sequence[int], tokenizer: Any) -> Iterator[str]:
     for start in ends:
         document = block[start + 1 : start + 1 + TOKENS]
         words = tokenizer.decode(list(document), skip_special_tokens=True).split()
-        # The last word may go on in what was not read.
+        # The last word may continue in the part that was not read.
         if tokenizer.eos_token_id not in document and len(words) > WORDS:
             yield " ".join(words[:WORDS])
 

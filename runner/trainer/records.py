@@ -252,7 +252,7 @@ def keep_held_out(dataset: Any, folder: Path) -> None:
 
 
 def _spaced(things: Sequence[int], count: int) -> list[int]:
-    """So many of them, evenly spaced."""
+    """This many of them, evenly spaced."""
     return [things[number * len(things) // count] for number in range(count)]
 
 

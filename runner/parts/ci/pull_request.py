@@ -158,7 +158,8 @@ def _before(one: Changed, base: str) -> Document | None:
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Exit code 1 where a recipe has errors; a comment that cannot be written is said, and is no error of the recipes."""
+    """Exit code 1 where a recipe has errors; a comment that cannot be written is reported, but is no error of the
+    recipes."""
     forge, *paths = arguments
     request = {"github": Request.of_github, "gitlab": Request.of_gitlab}[forge](environment)
     recipes = changed(request.base, paths or ["."]) if request else []

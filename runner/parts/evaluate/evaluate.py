@@ -1,5 +1,5 @@
-"""`python -m runner.parts.evaluate.evaluate FILE`: measures the model that a stage has left, and the one that it began
-with, in its own process.
+"""`python -m runner.parts.evaluate.evaluate FILE`: measures the model of a stage, and the one that it began with, in
+its own process.
 
 A metric that cannot be measured is left out, with the reason under `missing`; nothing is ever filled in."""
 

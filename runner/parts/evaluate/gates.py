@@ -273,7 +273,7 @@ def _code() -> str:
 
 
 def _settings(evaluation: Evaluation | None) -> str:
-    """How the stage is measured, the sample task's content included; where its files lie changes no measurement."""
+    """How the stage is measured, the sample task's content included; where its files are changes no measurement."""
     if evaluation is None:
         return content_hash(None, 32)
     task = evaluation.sample_task

@@ -14,7 +14,7 @@ from runner.trainer.generation import end_tokens
 
 TEXT_BLOCKS = 64
 GENERAL_TOKENS = 1024
-# An answer of so many words is one that is right or wrong; a longer one can be said in many ways.
+# An answer of this many words is one that is right or wrong; a longer one can be worded in many ways.
 SHORT_WORDS = 6
 MOST_ANSWERS = 200
 
@@ -59,7 +59,7 @@ def load(folder: str, tokenizer: str, base: str, revision: str | None, trust: bo
 
 
 def free() -> None:
-    """Gives back what a model held that nobody names any more."""
+    """Frees the memory of a model that is no longer referenced."""
     import gc
 
     import torch

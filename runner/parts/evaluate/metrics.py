@@ -29,7 +29,7 @@ BLOCKS = ("text_loss", "text_perplexity")
 # The share of answers, or of images, that are right; behind a dot that of one kind or class.
 ACCURACY = "accuracy"
 GENERATED = "generated_tokens"
-# So many tokens a model is asked to continue with at most.
+# A model continues with at most this many tokens.
 NEW_TOKENS = 16
 
 # How lm-eval's scores begin. Of these lm-eval says whether more is better; all others that are compared are losses.

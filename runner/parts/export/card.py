@@ -121,14 +121,15 @@ def cell(text: str) -> str:
     return " ".join(plain(text).split()).replace("|", "\\|")
 
 
-# Words that stand for a message's own, without blanks at their ends, which some templates strip.
+# Placeholders for a message's words, without blanks at their ends, which some templates strip.
 _SYSTEM, _FIRST, _ANSWER, _SECOND = "⟪system⟫", "⟪first⟫", "⟪answer⟫", "⟪second⟫"
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """What a chat template writes around messages. begin: before all; system: before and after a system prompt, which stands
-    before the first question; question, answer: before and after each; reply: before the answer that is to come."""
+    """What a chat template writes around messages. begin: before all; system: before and after a system prompt, which
+    comes before the first question; question, answer: before and after each; reply: before the answer that is to
+    come."""
 
     begin: str
     system: tuple[str, str]

@@ -34,7 +34,7 @@ quantize_option = click.option(
 
 
 def kind_of(form: str, quantize: str | None) -> str | None:
-    """The kind of a GGUF file. Raises Stop if there is none of that name, or it is to be no such file."""
+    """The kind of a GGUF file. Raises Stop if there is none of that name, or the file is not to be a GGUF file."""
     from runner.parts.export.gguf import KINDS
 
     if quantize and form != "gguf":

@@ -31,8 +31,9 @@ _WORDS = (
 
 @dataclass(frozen=True)
 class Export(Record):
-    """What is on record beside an export. run, stage: of what; model: hash of what training has left; format, kind: of it, the kind
-    of a GGUF file; files: SHA-256 by name; proof: what was compared, and how it came out; version: of the runner."""
+    """What is on record beside an export. run, stage: of what; model: hash of the trained model; format, kind: of it,
+    the kind of a GGUF file; files: SHA-256 by name; proof: what was compared, and how it came out; version: of the
+    runner."""
 
     FILE = EXPORTED
     run: str = ""
@@ -73,7 +74,7 @@ def tell_of(source: TrainedModel, folder: Path, made: Export) -> None:
 
 
 def place(source: TrainedModel, form: str, kind: str | None) -> Path:
-    """Where an export lies unless somebody names another folder."""
+    """The default folder of an export."""
     return source.home / (f"{form}-{kind}" if kind else form)
 
 
@@ -195,7 +196,7 @@ def _adapter(source: TrainedModel) -> Writer:
         for name in (trained_model.WEIGHTS, "adapter_config.json", *_WORDS):
             for file in sorted(adapter.folder.glob(name)):
                 shutil.copy2(file, folder / file.name)
-        # Whoever loads it has no folder of this machine.
+        # The machine that loads it does not have this machine's folders.
         facts = read_record(folder / "adapter_config.json")
         named = {"base_model_name_or_path": source.hub_base, "revision": source.run.planned.revision or None}
         write_json(folder / "adapter_config.json", facts | (named if source.hub_base else {}))
@@ -244,8 +245,8 @@ def _gguf(source: TrainedModel, kind: str | None) -> Writer:
 
 @contextmanager
 def _for_converter(source: TrainedModel, tokenizer: Any) -> Iterator[Path]:
-    """The model's folder as the converter wants it: it reads tokenizers of SentencePiece from the base model's own file, which
-    transformers 5 does not write again, and some of its settings neither."""
+    """The model's folder as the converter needs it: it reads tokenizers of SentencePiece from the base model's own
+    file, which transformers 5 does not write again, and some of its settings neither."""
     from transformers.utils import cached_file
 
     name, settings = "tokenizer.model", "tokenizer_config.json"
@@ -270,8 +271,8 @@ def _for_converter(source: TrainedModel, tokenizer: Any) -> Iterator[Path]:
 
 
 def _told(tokenizer: Any, chat: bool) -> dict[str, Any]:
-    """What transformers 4 has written into the settings of a tokenizer, and the converter reads there: the tokens that stand for
-    themselves, and whether a text begins with a blank. llama.cpp begins with one behind each of those tokens too, so in a
+    """What transformers 4 has written into the settings of a tokenizer, and the converter reads there: the special
+    tokens, and whether a text begins with a blank. llama.cpp begins with one behind each of those tokens too, so in a
     conversation, which begins with one, what counts is what the tokenizer does there."""
     kept = {
         str(number): {"content": token.content, "special": token.special, "normalized": token.normalized}

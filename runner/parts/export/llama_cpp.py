@@ -35,8 +35,8 @@ _NEEDED = (CONVERTER, "conversion/", "gguf-py/gguf/", "LICENSE")
 
 
 def converter() -> Path:
-    """The folder with llama.cpp's converter, of the version that the extra `gguf` builds; fetched once by pip, which looks where
-    it was told to look for packages, and holds the archive against its hash.
+    """The folder with llama.cpp's converter, of the version that the extra `gguf` builds; fetched once by pip, from its
+    configured index, which compares the archive with its hash.
 
     Raises Stop if it cannot be had.
     """

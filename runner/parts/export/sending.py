@@ -1,5 +1,5 @@
-"""Sending: an export becomes a repository on the hub, private unless somebody says otherwise, and an entry in a Model Registry
-(Kubeflow's, which OpenShift AI has), each by its own client."""
+"""Sending: an export becomes a repository on the hub, private by default, and an entry in a Model Registry (Kubeflow's,
+which OpenShift AI has), each by its own client."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def push(source: TrainedModel, name: str, form: str, kind: str | None, public: b
 
 
 def _require_room(api: HfApi, name: str, public: bool) -> None:
-    """Raises Stop if a repository of that name holds something else, or would show to everybody what nobody said to
-    show."""
+    """Raises Stop if a repository of that name holds something else, or would make something public without
+    permission."""
     from huggingface_hub.errors import RepositoryNotFoundError
 
     try:
@@ -143,10 +143,11 @@ _KEPT = str | int | float | bool
 
 
 def register(source: TrainedModel, server: str, name: str, version: str, uri: str | None) -> str:
-    """Enters a model as a new version, reads it back, and gives where it says that the model lies. server: the registry's address;
-    uri: where the model lies, by default where it was pushed to, or on the claim that it was trained on.
+    """Enters a model as a new version, reads it back, and gives the model's address from the answer. server: the
+    registry's address; uri: the model's address, by default where it was pushed to, or on the claim that it was trained
+    on.
 
-    Raises Stop if nobody knows where the model lies, or the registry refuses.
+    Raises Stop if the model's address is unknown, or the registry refuses.
     """
     where, form = _where(source, uri)
     facts = lineage(source)
@@ -189,12 +190,12 @@ def register(source: TrainedModel, server: str, name: str, version: str, uri: st
 def _author() -> str:
     try:
         return getpass.getuser()
-    except (OSError, KeyError):  # a user whom nobody has written down
+    except (OSError, KeyError):  # a user id without an entry in the passwd file
         return str(os.getuid())
 
 
 def _where(source: TrainedModel, uri: str | None) -> tuple[str, str]:
-    """Where the model lies, as KServe reads it, and in what format."""
+    """Where the model is, as KServe reads it, and in what format."""
     pushed = Pushed.read(source.home)
     if uri:
         return uri, "gguf" if uri.endswith(".gguf") else "safetensors"

@@ -1,5 +1,5 @@
-"""The model that a stage has left, with all that is on record of it; what servers refuse of its adapter; and the proof that exported
-weights are the base model's with what was trained, and nothing else, tensor by tensor."""
+"""The model of a stage, with all records of it; why servers refuse its adapter; and the proof that exported weights are
+the base model's with what was trained, and nothing else, tensor by tensor."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -90,9 +90,8 @@ def _of(pattern: Mapping[str, Any], layer: str, usual: Any) -> Any:
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A model in a run folder. folder: of the stage that has left it; run, stage: what is on record, as the page shows
-    it. base: the model that the stage began with, None if it is not here or is none of a hub's; chat: how it is asked,
-    and what."""
+    """A model in a run folder. folder: of its stage; run, stage: what is on record, as the page shows it. base: the
+    model that the stage began with, None if it is not here or is none of a hub's; chat: how it is asked, and what."""
 
     folder: StageFolder
     run: RunFacts
@@ -113,7 +112,7 @@ class TrainedModel:
 
     @property
     def home(self) -> Path:
-        """Where its exports lie unless somebody names another folder."""
+        """The default folder of its exports."""
         return self.folder.path / EXPORT
 
     @property
@@ -126,9 +125,9 @@ class TrainedModel:
 
 
 def of(run: RunFolder, stage: str | None = None) -> TrainedModel:
-    """The model of a stage of a run; of the last one that has left a model if none is named.
+    """The model of a stage of a run; by default of the last one that has a model.
 
-    Raises Stop if there is none, it is one that tells images apart, or it is no longer what training has left.
+    Raises Stop if there is none, it is one that tells images apart, or it has changed since training.
     """
     plan = plan_of(run)
     folder = StageFolder(plan, plan.stage(stage)) if stage else inference.newest(plan)
@@ -158,7 +157,7 @@ def of(run: RunFolder, stage: str | None = None) -> TrainedModel:
 
 
 def _base(folder: StageFolder, run: RunFacts) -> Base | None:
-    """As merging finds it: as the plan has it where the folder lies now, else by its name on the hub."""
+    """As merging finds it: as the plan has it where the folder is now, else by its name on the hub."""
     base = str(folder.stage.config.get("base_model") or "")
     if Path(base).is_dir():
         return base, None

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 SPLITS = ("train", "validation", "test")
 # The share of the test images that may be in training too (and one always may): good sets have a handful in 10,000.
 MOST_SHARED = 0.01
-# So many of them are named at most, in the file too.
+# At most this many of them are named, also in the file.
 MOST_NAMED = 1000
 
 
@@ -376,10 +376,10 @@ def prepare(
     sample_rows: int | None = None,
     **_unused: Any,
 ) -> ImageReport:
-    """Writes `train.parquet`, `validation.parquet` and `test.parquet` (columns `image`, pixels as bytes, height × width ×
-    3, and `label`) and `report.json`. A no-op where they are there already.
+    """Writes `train.parquet`, `validation.parquet` and `test.parquet` (columns `image`, pixels as bytes, height × width
+    × 3, and `label`) and `report.json`. Does nothing if they are there already.
 
-    sample_rows: keep at most so many images, drawn by the seed, the same number of each class. Raises Stop if a class
+    sample_rows: keep at most this many images, drawn by the seed, the same number of each class. Raises Stop if a class
     has too few images to train and to validate on.
     """
     # Changes with all that the result depends on, of a folder of images with the folder of each, which is its
@@ -440,7 +440,7 @@ def _read(images: ImageSet, report: ImageReport) -> dict[str, list[Picture]]:
             f"Write `model.classes: {len(source.classes)}`.",
         )
     report.classes = source.classes or [str(label) for label in range(images.classes)]
-    # An image of both stays in the test, which is to be that of everybody else.
+    # An image of both stays in the test set, which must be the same as everybody else's.
     train, test = splits["train"], splits["test"]
     both = [(train.pop(digest).named, test[digest].named) for digest in test if digest in train]
     report.shared, report.shared_named = len(both), both[:MOST_NAMED]

@@ -84,7 +84,7 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
 
 
 def _prove(folder: Path, report: ImageReport, settings: RunSettings, tell: bool) -> None:
-    """Looks at the images that are there now, whoever brought them. tell: whether this process leaves the proof."""
+    """Looks at the current images, wherever they came from. tell: whether this process leaves the proof."""
     seen = judging.images({split: folder / f"{split}.parquet" for split in SPLITS}, report.shared)
     if tell:
         seen.write(Path(settings.run_dir))

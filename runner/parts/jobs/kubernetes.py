@@ -124,7 +124,7 @@ def job_name(plan: Plan) -> str:
 
 
 def job(api_version: str, kind: str, spec: Manifest, plan: Plan, stage: Stage) -> Manifest:
-    """The object that an operator makes pods of; spec: what that operator wants to know."""
+    """The object that an operator makes pods of; spec: what that operator needs."""
     return {
         "apiVersion": api_version,
         "kind": kind,

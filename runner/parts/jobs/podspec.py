@@ -6,8 +6,8 @@ from runner.parts.jobs.kubernetes import Manifest
 from runner.plan import Machines, Plan, Stage
 from runner.tools.run_files import SEAL_KEY
 
-# An image runs as a user that nobody knows (restricted-v2: no passwd entry, group 0), so whatever wants to write to
-# a home folder is told where it may. torch's compiler asks for the user's name and fails without one.
+# An image runs as a user id without a name (restricted-v2: no passwd entry, group 0), so programs that write to a home
+# folder get one. torch's compiler asks for the user's name and fails without one.
 HOME = "/tmp/home"
 CACHES = {
     "HOME": HOME,
@@ -79,7 +79,7 @@ def cloned(plan: Plan) -> Manifest:
 
 
 def grace(stage: Stage) -> int:
-    """Seconds that a pod has for its last checkpoint once the cluster wants it to end."""
+    """Seconds that a pod has for its last checkpoint once the cluster asks it to end."""
     return stage.grace_seconds or USUAL_GRACE
 
 
@@ -246,7 +246,7 @@ def writable(plan: Plan) -> dict[str, str]:
 
 
 def nccl(plan: Plan, stage: Stage) -> dict[str, str]:
-    """NCCL's variables (NVIDIA NCCL documentation, Environment Variables). One machine talks to nobody."""
+    """NCCL's variables (NVIDIA NCCL documentation, Environment Variables). A single machine has no one to talk to."""
     network = plan.site.get("network")
     if stage.machines.nodes == 1 or network is None:
         return {}

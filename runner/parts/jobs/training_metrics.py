@@ -188,8 +188,8 @@ class TrainingProgress(TrainerCallback):
         )
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        # While the stage does what comes after its last step nobody knows for how long; at its end nothing remains,
-        # which whoever ends the pod passes on.
+        # After a stage's last step the remaining time is unknown. At its end nothing remains, and the code that ends
+        # the pod reports that.
         self._steps(state)
         self._say(estimatedRemainingSeconds=None)
         write_json(self.file, self.answer | {"estimatedRemainingSeconds": 0})

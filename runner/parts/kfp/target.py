@@ -44,7 +44,7 @@ place = kubernetes.place
 
 
 def named(recipe: Recipe) -> bool:
-    """Only whoever asks for it gets it."""
+    """Only on request."""
     return False
 
 

@@ -79,7 +79,7 @@ def _walked(cluster: Cluster, plan: Plan, wanted: Stage, of_gate: bool = False) 
 
 
 def model_uri(plan: Plan, wanted: Stage) -> str:
-    """Where a stage's model lies, as KServe names a folder of a claim."""
+    """Where a stage's model is, as KServe names a folder of a claim."""
     folder = plan.place_of(wanted).best_model_dir
     place = plan.on_claim(folder)
     return place.uri if place else folder

@@ -61,7 +61,8 @@ def differences(main: Hello, other: Hello) -> list[str]:
 
 @dataclass
 class Arrival:
-    """A machine that has said hello. came, heard: when, and when its beat last went on, both as seen from here, s."""
+    """A machine that has connected. came, heard: when it came, and when its last beat arrived, both in this machine's
+    seconds."""
 
     hello: Hello
     came: float
@@ -146,7 +147,7 @@ class Main:
         return bool(self.store.check([f"left/{number}" for number in range(1, self.store.add("arrivals", 0) + 1)]))
 
     def _say(self, word: str, value: Mapping[str, Any]) -> None:
-        """The first that is said under a word stays."""
+        """The first value of a key stays."""
         if not self.store.check([word]):
             self.store.set(word, json.dumps(value))
 
@@ -173,7 +174,7 @@ def join(hello: Hello, address: str, port: int, patience_s: float, tell: Tell) -
     """
     _wait_for_port(address, port, patience_s, tell)
     heard: queue.Queue[str | Stop | dict[str, str]] = queue.Queue()
-    # In a thread of its own, because a store that does not answer holds whoever asks.
+    # In a thread of its own, because a store that does not answer blocks its caller.
     threading.Thread(target=_talk, args=(hello, address, port, heard), daemon=True).start()
     while True:
         try:

@@ -26,12 +26,12 @@ from runner.parts.openshift.watch import Failed
 from runner.plan import PLAN_FILE, Plan, Stage
 from runner.tools.problem import Stop
 
-# Between two looks, seconds: a pod asks for weeks, and nobody waits for its word.
+# Seconds between two checks: a pod asks for weeks, and nobody waits for the answer.
 PAUSE_SECONDS = 10.0
 
 
 class Program:
-    """What every program in a pod that asks the cluster is told and does first. name: of its module."""
+    """The arguments and first steps of every program in a pod that asks the cluster. name: of its module."""
 
     def __init__(self, name: str) -> None:
         self.parser = argparse.ArgumentParser(prog=f"python -m {name}")
@@ -41,7 +41,7 @@ class Program:
         self.parser.add_argument("--pause", type=float, default=PAUSE_SECONDS)
 
     def begin(self, arguments: list[str]) -> argparse.Namespace:
-        """What it is told; from now on it ends when it is asked to."""
+        """Its arguments. From now on it ends when it is asked to."""
         given = self.parser.parse_args(arguments)
         # The first process of a pod gets no default reaction to signals.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
@@ -167,7 +167,8 @@ def walk(
     files = Files("", {}, {}, sent=files_key)
     while True:
         try:
-            # The driver sends for whoever has sent it, and a run of Kubeflow Pipelines, which names its stage, for its plan's.
+            # The driver sends in the name of the person who sent it; a run of Kubeflow Pipelines, which names its
+            # stage, in that of its plan.
             driver = None if stage else pipeline.driver_of(cluster, plan)
             owner = Owner.of(driver) if driver else pipeline.owner_of_runs(cluster, plan) if stage else Owner()
             alone = Sending(tell, _nobody, target, files=files, alone=True, owner=owner)

@@ -136,7 +136,7 @@ def times(count: int) -> str:
 
 
 def again(entry: Manifest) -> str:
-    """How often a container was started again, to go on a sentence; empty if it was not."""
+    """How often a container was started again, as the end of a sentence; empty if it was not."""
     return f", and was restarted ({times(entry['restartCount'])} so far)" if entry.get("restartCount") else ""
 
 

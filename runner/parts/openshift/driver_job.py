@@ -15,7 +15,7 @@ from runner.plan import PLAN_FILE, RUNNER, Machines, Plan, Stage
 from runner.tools.files import Artifact
 
 PART = "driver"
-# Whoever walks in its place: a run of Kubeflow Pipelines, by the target of that name.
+# What can replace it: a run of Kubeflow Pipelines, by the target of that name.
 PIPELINE = "kfp"
 # Who the driver is: an account with the rights of what it does, which `recipe site` writes.
 ACCOUNT = "recipe-driver"

@@ -147,7 +147,7 @@ def pause() -> None:
 
 
 def patient(seconds: float) -> None:
-    """From now on this process lets so many seconds pass between two looks."""
+    """From now on this process lets this many seconds pass between two checks."""
     global PAUSE_SECONDS
     PAUSE_SECONDS = seconds
 

@@ -73,7 +73,7 @@ def inside(root: Path, name: str) -> Path:
 
 
 def partial(file: Path, expected: str) -> Path:
-    """Where a file lies until it is whole, by the hash that it is to have; another content begins again."""
+    """Where a file is until it is complete, by its expected hash; another content begins again."""
     return file.with_name(f".{file.name[:200]}.{expected[:16]}.partial")
 
 
@@ -114,7 +114,7 @@ def take(root: Path, pieces: Iterable[Piece], body: IO[bytes]) -> None:
 
 
 def keep_only(root: Path, names: Iterable[str]) -> None:
-    """Deletes every file but these: what somebody has taken out of a folder must not be trained on."""
+    """Deletes every file but these: files that were removed from a folder must not be trained on."""
     kept = {inside(root, name) for name in names}
     for file in root.rglob("*"):
         if file.is_file() and file.resolve() not in kept:
@@ -213,7 +213,7 @@ def handler(root: Path, word: str, writes: bool = False) -> type[BaseHTTPRequest
 class FileServer(ThreadingHTTPServer):
     """Ends by itself after a while without requests, because a killed command deletes no pod."""
 
-    # When somebody was asked or answered last, of `time.monotonic`.
+    # The time of the last request or answer, of `time.monotonic`.
     alive = 0.0
 
     def service_actions(self) -> None:

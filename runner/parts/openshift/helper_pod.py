@@ -126,7 +126,7 @@ def _made(cluster: Cluster, manifest: Manifest, tell: Tell) -> Iterator[_Helper]
 
 @contextmanager
 def _interrupted_by(*numbers: signal.Signals) -> Iterator[None]:
-    """These signals act as ^C does, but those that somebody has set otherwise, such as `nohup`."""
+    """These signals act like ^C, except those with another handler, for example under `nohup`."""
     in_main = threading.current_thread() is threading.main_thread()
     ours = [number for number in numbers if in_main and signal.getsignal(number) is signal.SIG_DFL]
     for number in ours:

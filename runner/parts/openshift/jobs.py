@@ -33,12 +33,12 @@ FILES = "recipe-runner/files"
 OWNER = ("recipe-runner/sent-by", "recipe-runner/sent-from-host", "recipe-runner/sent-from-file")
 # The pods of `runner.parts.openshift.helper_pod`, each with one container of that name.
 FETCH, SEND, PROMOTE, LOOK = "fetch", "send", "promote", "look"
-# The containers that do a pod's work, whoever else runs in it.
+# The containers that do a pod's work, among all in it.
 WORKING = (*CONTAINER.values(), batch.PREPARE, batch.GATE, driver_job.PART, FETCH, SEND, PROMOTE, LOOK)
 
 
-# Given a fact, what to do about it (`end it`) and the other person whom it concerns (empty: none), asks whoever gave
-# the command; True for yes. Raises Stop if no one can be asked.
+# Given a fact, what to do about it (`end it`) and the other person whom it concerns (empty: none), asks the person who
+# gave the command; True for yes. Raises Stop if no one can be asked.
 Confirm = Callable[[str, str, str], bool]
 
 
@@ -57,7 +57,7 @@ class Owner:
 
     @classmethod
     def here(cls, path: str, person: str = "") -> "Owner":
-        """Whoever gives a command now, with the recipe file in `path`."""
+        """The person who gives the command now, with the recipe file in `path`."""
         return cls(person, socket.gethostname(), str(Path(path).resolve()))
 
     def signed(self, job: Manifest) -> Manifest:
@@ -135,8 +135,8 @@ def everyone(cluster: Cluster, namespace: str, labels: dict[str, str] | None = N
 
 
 def existing(cluster: Cluster, plan: Plan, stage: Stage, of_gate: bool = False) -> Manifests:
-    """The jobs that have the name of a stage's job, or of its gate's, under any target and whoever made them. They are
-    read by name, because `ours` has only those of recipe-runner."""
+    """The jobs that have the name of a stage's job, or of its gate's, under any target and of any owner. They are read
+    by name, because `ours` has only those of recipe-runner."""
     kinds, name = _called(plan, stage, of_gate)
     return [job for kind in kinds if (job := cluster.get(kind, plan.site["namespace"], name))]
 
@@ -191,7 +191,7 @@ def annotation(job: Manifest, name: str) -> str:
 
 
 def by(job: Manifest | None) -> str:
-    """Who has sent a job, to go on a line about it; empty if that is unknown."""
+    """Who has sent a job, as the end of a line about it; empty if unknown."""
     person = Owner.of(job).person if job else ""
     return f" (sent by {person})" if person else ""
 
@@ -232,7 +232,7 @@ def recipe_of(job: Manifest) -> str:
 
 
 def require_of(there: Manifest, recipe: str) -> Manifest:
-    """What has a name that a recipe, or a stage of one, wants. Raises Stop if it is not of that recipe."""
+    """The object with a name that a recipe, or a stage of one, needs. Raises Stop if it is not of that recipe."""
     if (owner := recipe_of(there)) != recipe:
         whose = f"the recipe `{owner}`" if owner else "someone who did not use recipe-runner"
         kind, meta = there["kind"], there["metadata"]
@@ -245,7 +245,7 @@ def require_of(there: Manifest, recipe: str) -> Manifest:
 
 def makers(cluster: Cluster, job: Manifest) -> Manifests:
     """The objects that make a job's pods: the job itself, and for a TrainJob the plain Jobs of its JobSet, which has
-    its name. Jobs that an earlier TrainJob of that name has left are older than this one."""
+    its name. Jobs of an earlier TrainJob of that name are older than this one."""
     if job["kind"] != "TrainJob":
         return [job]
     meta = job["metadata"]

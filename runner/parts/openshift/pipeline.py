@@ -91,7 +91,7 @@ def milestones(
             verdict = jobs.found(there, plan, stage, of_gate=True)
             state = _state(cluster, verdict, batch.gate_key(stage), files_key)
             if verdict and job and _made(verdict) < _made(job):
-                # Since then the stage was sent again; what it has left may be something else.
+                # Since then the stage was sent again, so its result may be another.
                 state = CHANGED
             way.append(Milestone(stage, True, verdict, state))
     if not any(milestone.done for milestone in way):
@@ -126,7 +126,7 @@ def _state(cluster: Cluster, job: Manifest | None, key_now: str, files_key: str)
         return CHANGED
     end = ended(job)
     if end is None and any(jobs.config_of(pod) != jobs.config_of(job) for pod in jobs.pods_of(cluster, job)):
-        # It was changed manually while its pods were at work, and its operator has left them so.
+        # It was changed manually while its pods were at work, and its operator has not changed them back.
         return CHANGED
     return PROMOTED if end == FAILED and promotion(job) else end or UNDER_WAY
 
@@ -137,7 +137,7 @@ def _made(manifest: Manifest | None) -> str:
 
 
 def promotion(job: Manifest) -> str:
-    """Who has overruled the gate of this Job, when and why; empty if nobody has."""
+    """Who has overruled the gate of this Job, when and why, or empty."""
     return jobs.annotation(job, PROMOTION)
 
 
@@ -178,7 +178,7 @@ def choose(cluster: Cluster, plan: Plan, way: list[Milestone], name: str | None)
 
 
 def require_well(cluster: Cluster, milestone: Milestone) -> None:
-    """Raises Stop if a stage has failed: a person looks first, and whoever submits again tries again."""
+    """Raises Stop if a stage has failed: a person must look first. Submitting again tries again."""
     if milestone.job and milestone.state == FAILED and not milestone.of_gate:
         why = " ".join(diagnose.why(cluster, look(cluster, milestone.job)))
         raise Stop(

@@ -35,7 +35,8 @@ QUEUED, SUSPENDED, WAITING, PULLING, AGAIN, PREPARING, STARTING, TRAINING, MEASU
 ENDED = (FINISHED, FAILED)
 # Lines of a log in which the latest step is looked for.
 TAIL = 400
-# A step is overdue after so long, and so many times its own time: an evaluation and a checkpoint come between two.
+# A step is overdue after this long and this multiple of its own time: an evaluation and a checkpoint may come between
+# two.
 OVERDUE_SECONDS, OVERDUE_STEPS = 600.0, 30
 
 _CONDITION_ENDS = {"Succeeded": FINISHED, "Complete": FINISHED, "Failed": FAILED}
@@ -90,7 +91,7 @@ def look(cluster: Cluster, job: Manifest) -> JobState:
             started = max(filter(None, map(_started, pods)), default=None)
             known = progress(first_log(cluster, job, pods, stamped=True), started, cluster.now())
             again = known.again or any(entry.get("restartCount") for pod in pods for entry in _working(pod))
-            # Of a long log without a step in its end nobody knows more than that it is at work.
+            # If the end of a long log has no step, all that is known is that the job is running.
             phase = TRAINING if not known.begins else AGAIN if again else STARTING
         except TryAgain as silence:
             # The machine of one pod may not answer while all else does.
@@ -256,7 +257,7 @@ def _started(pod: Manifest) -> datetime | None:
     return None
 
 
-# How a cluster takes a pod off its machine: the kubelet for want of memory or disk, the scheduler for a pod of higher
+# How a cluster takes a pod off its machine: the kubelet without memory or disk, the scheduler for a pod of higher
 # priority, and the node controller from a machine that is gone.
 TAKEN = ("Evicted", "Preempted", "TaintManagerEviction")
 

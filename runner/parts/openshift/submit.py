@@ -158,7 +158,7 @@ def _holds(milestone: pipeline.Milestone, sent: Sent) -> bool:
     if milestone.state != FAILED:
         # Only what concerns its result counts.
         return milestone.done or milestone.state == pipeline.UNDER_WAY
-    # It may need another machine. What fetches and prepares may have failed for want of a network, and is tried again.
+    # It may need another machine. What fetches and prepares may have failed without a network, and is tried again.
     contents = {jobs.annotation(job, pipeline.CONTENT) for job in (milestone.job, sent.job)}
     return milestone.stage.trains and len(contents) == 1
 
@@ -211,7 +211,7 @@ class _Sender:
         helpers = [helper_pod.pod(sent.plan, sent.stage, "word", files.folder, writes=True)] if files else []
         helpers += [helper_pod.look_pod(sent.plan, sent.stage, "")] if _looks(sent) else []
         for manifest in helpers:
-            # Under another name: one may be there that an earlier command has left behind.
+            # Under another name, because an earlier command may have left one behind.
             meta = manifest["metadata"]
             cluster.create(manifest | {"metadata": meta | {"name": f"{meta['name']}-dry-run"}}, dry_run=True)
 

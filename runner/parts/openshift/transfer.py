@@ -34,7 +34,7 @@ MOST = 8 * 2**20
 EVERY_SECONDS = 5.0
 # Large, and of no use away from the cluster.
 LEFT_THERE = ("checkpoints/", "scratch/", "data/", f"{SENT_FILES}/")
-# What became of the rows; these come without them.
+# How the rows were used; these come without them.
 REPORTS = (f"/{REPORT}", f"/{REPORT_FILE}")
 # What a stage is for: where some of it has come, what is not among it is of another run.
 RESULTS = (BEST_MODEL, ADAPTER, BEST_IMAGES, DEMO_OUTPUTS)
@@ -194,8 +194,8 @@ def _comes(path: str, stage: Stage, everything: bool) -> bool:
 
 
 def _forget_older(share: Share, names: set[str], target: Path, stage: Stage) -> None:
-    """Deletes results here that another run of the stage has left and this one does not have: a mix of both would load
-    as a model. What was made here from the same run stays, and so do older results until newer ones come.
+    """Deletes results of another run of the stage here that this one does not have: a mix of both would load as a
+    model. What was made here from the same run stays, and so do older results until newer ones come.
 
     names: of all that comes, below `target`.
     """

@@ -39,8 +39,7 @@ class Beside:
 
     @property
     def planned(self) -> float:
-        """Seconds of a step by the formulas alone, or the second run would be compared with the first; 0 if they cannot
-        be told."""
+        """Seconds of a step by the formulas alone, or the second run would be compared with the first; 0 if unknown."""
         return self.foreseen.step_seconds or 0.0
 
     def __str__(self) -> str:
@@ -172,7 +171,7 @@ class Learned(Record):
 
 
 def keep(observed: Iterable[Observed]) -> Path:
-    """Adds runs to the file, instead of what it knew of the same ones; gives where it lies. Raises OSError if it cannot
+    """Adds runs to the file, instead of what it knew of the same ones; gives where it is. Raises OSError if it cannot
     be written."""
     new = [each for each in observed if each.run and each.gpu]
     known = {each.run: each for each in (*Learned.read(settings_folder()).runs, *new)}

@@ -316,8 +316,8 @@ def slowest_link(machines: Machines, gpu: Gpu, gbit_s: float) -> float:
 
 
 def by_network(steps: int, network: Network, wait: Callable[[float], float]) -> tuple[float, float]:
-    """Seconds that so many steps take less and more where the network is the fastest or the slowest that is assumed.
-    wait: seconds of a step at so many Gbit/s."""
+    """Seconds that this many steps take less and more with the fastest and the slowest assumed network. wait: seconds
+    of a step at a number of Gbit/s."""
     usual = wait(network.gbit_s)
     return steps * (usual - wait(network.most)), steps * (wait(network.least) - usual)
 
@@ -357,7 +357,7 @@ def _step_seconds(workload: Workload, gpu: Gpu, own: float, wait: float) -> floa
 
 
 def estimate(workload: Workload, gpu: Gpu) -> Duration | None:
-    """The time of a run; None if nobody knows how many rows there are."""
+    """The time of a run; None if the number of rows is unknown."""
     return _estimate(workload, gpu, constants.constants(gpu.name), spread(workload, gpu))
 
 
@@ -396,8 +396,8 @@ def _estimate(workload: Workload, gpu: Gpu, _: constants.Constants, likely: tupl
 def overhead(
     run: Run, steps: int, step_seconds: float, reading: float, checkpoint: float
 ) -> tuple[Checkpoints, float, tuple[float, float]]:
-    """The checkpoints of a run, the seconds of starting, reading and saving, and between what these lie. reading,
-    checkpoint: bytes; where saving is slower, the clock saves less often."""
+    """The checkpoints of a run, the seconds of starting, reading and saving, and their range. reading, checkpoint:
+    bytes; where saving is slower, the clock saves less often."""
 
     def at(start: float, disk: float) -> tuple[Checkpoints, float]:
         kept = checkpoints_of(run, steps, step_seconds, disk * checkpoint / (run.disk_mb_s * 1e6))
@@ -414,7 +414,7 @@ def spread(run: Run, gpu: Gpu) -> tuple[float, float]:
 
 
 def evaluating(workload: Workload, gpu: Gpu, steps: int) -> tuple[int, float]:
-    """How often a run of so many steps is evaluated, the first time before it starts, and the seconds of one time."""
+    """How often a run of this many steps is evaluated, the first time before it starts, and the seconds of one time."""
     if not workload.evaluation_rows:
         return 0, 0.0
     rows = workload.evaluation_batch_size

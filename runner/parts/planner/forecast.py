@@ -55,7 +55,7 @@ class Forecast:
 
     @property
     def steps(self) -> int | None:
-        """Steps of the optimizer; None if nobody knows the rows."""
+        """Steps of the optimizer; None if the rows are unknown."""
         return self.formulas.steps
 
     @property
@@ -74,8 +74,7 @@ class Forecast:
 
     @property
     def memory_range(self) -> tuple[int, int]:
-        """Between which bytes the need of each GPU lies, in nine of ten cases: by what its tensors may turn out to
-        be."""
+        """The range of bytes that each GPU needs, in nine of ten cases, by the possible sizes of its tensors."""
         memory = self.memory
         tensors = memory.evaluation if memory.moment == EVALUATION else memory.tensors
         low, high = self.memory_spread.of(tensors)
@@ -109,7 +108,7 @@ class Forecast:
             return self.usable is not None and replace(self).memory_range[0] > self.usable
 
     def with_longest(self, tokens: int) -> Forecast:
-        """The same for rows of language of which the longest has so many tokens; with 0, rows fill `sequence_len`."""
+        """The same for rows of language of which the longest has this many tokens; with 0, rows fill `sequence_len`."""
         return replace(self, formulas=self.formulas.changed(longest=tokens))
 
     @cached_property
@@ -147,7 +146,7 @@ class Forecast:
 
     @property
     def largest_micro_batch(self) -> int | None:
-        """The most rows at once that the card has room for; 0 if not even one is, None if nobody knows the card."""
+        """The most rows at once that the card has room for; 0 if not even one is, None if the card is unknown."""
         if (room := self.usable) is None:
             return None
 
@@ -227,7 +226,7 @@ def of(
 
 
 def _network(plan: Plan) -> Network:
-    """What lies between the machines, as the recipe says it, or as those of its kind have it."""
+    """The network between the machines: the recipe's values, or those of its kind."""
     own = (plan.site if plan.place.on_cluster else plan.nodes).get("network") or {}
     kind = own.get("kind") or ("ethernet" if plan.place.on_cluster else "plain")
     return network(kind, own.get("gbit_s"), own.get("links"))
@@ -372,7 +371,7 @@ def _time_limit(recipe: Recipe) -> tuple[str | None, float]:
     return stated, units.seconds(stated) if stated else math.inf
 
 
-# No range of the time reaches so many times its middle; it takes longer to reckon than the middle itself.
+# No range of the time reaches this multiple of its middle; calculating it takes longer than the middle itself.
 WIDEST = 5
 
 

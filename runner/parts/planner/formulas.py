@@ -84,14 +84,14 @@ class Formulas(Protocol):
 
     @property
     def steps(self) -> int | None:
-        """Steps of the optimizer; None if nobody knows the rows."""
+        """Steps of the optimizer; None if the rows are unknown."""
 
     @property
     def warmup_steps(self) -> int:
         """Steps with a rising learning rate, as the engine counts them."""
 
     def time(self, gpu: Gpu) -> Duration | None:
-        """None if nobody knows the rows."""
+        """None if the rows are unknown."""
 
     def rate(self, gpu: Gpu) -> float:
         """Operations a second that the card's data sheet promises."""
@@ -143,7 +143,7 @@ def left_out(run: Run) -> dict[str, Any]:
 
 
 def of_stage(recipe: Recipe, stage: Stage, rows: Rows, look: bool) -> LanguageFormulas | None:
-    """The formulas for a stage; None if nobody knows its model. look: whether the hub's cache may be asked."""
+    """The formulas for a stage; None if its model is unknown. look: whether the hub's cache may be asked."""
     model = _model(recipe, stage, look)
     if model is None:
         return None

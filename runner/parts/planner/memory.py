@@ -100,7 +100,7 @@ def _estimate(workload: Workload, _: constants.Constants) -> Memory:
 
 
 def whole(run: Run, tensors: int) -> int:
-    """What a GPU is taken of, in bytes, where so many of them are tensors: the context and the allocator's slack beside
+    """The bytes that are used on a GPU if this many of them are tensors: the context and the allocator's slack beside
     them."""
     known = constants.constants(run.machines.gpu)
     return round(tensors * (1 + known.slack)) + known.context + nccl(run.machines.world_size)
@@ -137,7 +137,7 @@ def at_peak(run: Run, state: State, moments: Iterable[Moment], evaluation: int) 
 
 
 def nccl(gpus: int) -> int:
-    """Bytes of NCCL's buffers on each of so many GPUs."""
+    """Bytes of NCCL's buffers on each of this many GPUs."""
     return 0 if gpus == 1 else min(NCCL_MOST, max(NCCL_LEAST, int(0.39 * GIB) + NCCL_A_PEER * gpus))
 
 

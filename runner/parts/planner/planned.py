@@ -47,7 +47,7 @@ class ClusterTotals:
 @dataclass(frozen=True)
 class Planned:
     """A recipe, the plan that it makes, and a forecast for each stage that there are formulas for. price: of one GPU
-    hour, as given beside the recipe; rows: as given if nobody can count them."""
+    hour, as given beside the recipe; rows: as given if they cannot be counted."""
 
     recipe: Recipe
     plan: Plan
@@ -104,8 +104,8 @@ class Planned:
 
     @property
     def seconds(self) -> float | None:
-        """Of all stages that train, and of the others that are estimated; None if that of one that trains cannot be
-        told."""
+        """Of all stages that train, and of the others that are estimated; None if that of one that trains is
+        unknown."""
         return None if self.together.without or not self.forecasts else self.together.total_seconds
 
 

@@ -49,7 +49,7 @@ class Rows:
 
 
 def of(recipe: Recipe, plan: Plan, stage: Stage, run_dir: Path | None, given: int | None = None) -> Rows:
-    """What is known of a stage's rows. run_dir: the local run folder, where data may lie prepared already; None if
+    """What is known of a stage's rows. run_dir: the local run folder, where data may be prepared already; None if
     nothing but recipe and catalog may be asked, so that the answer is the same on every machine.
 
     given: what `--rows` says; it means every stage whose rows are counted at all.
@@ -125,8 +125,7 @@ def known(
 
 
 def _prepared(data: Mapping[str, Any], folder: Path | None) -> report.PreparedRows | None:
-    """What lies prepared; None if nothing does, if it was made under other settings, or of what the files held
-    before."""
+    """The prepared rows. None if there are none, or if they were made with other settings or from older files."""
     made = report.PreparedRows.read(folder) if folder else None
     if not made or not made.train_rows or made.asked != report.asked(data):
         return None
@@ -170,8 +169,7 @@ def _of_set(one: Mapping[str, Any], data: Mapping[str, Any], folder: Path | None
 
 
 def _held_out(one: Mapping[str, Any], data: Mapping[str, Any], folder: Path | None) -> int | None:
-    """The rows of a data set that only the validation loss is measured on, or of a split of it; None if nobody
-    knows."""
+    """The rows of a data set that only the validation loss is measured on, or of a split of it; None if unknown."""
     if one.get("path"):
         return _of_set(one, data, folder).training
     return (catalogued(one) or {}).get(f"{one.get('split')}_rows")
@@ -197,7 +195,7 @@ def of_catalog(facts: Mapping[str, Any], data: Mapping[str, Any]) -> Lengths:
 
 
 def _beside(data: Mapping[str, Any]) -> float:
-    """Tokens that stand before each row's own: those of the system prompt, and of what is asked about a song."""
+    """Tokens before each row's own: those of the system prompt, and of the question about a song."""
     prompt = data.get("system_prompt") or ""
     asked = (data.get("songs") or {}).get("instruction_form") or ""
     return (MARKS_A_TURN if prompt else 0) + _tokens(prompt) + _tokens(asked)

@@ -132,7 +132,7 @@ def four_bit(workload: Workload) -> bool:
 
 
 def _bytes(workload: Workload, numbers: parameters.Numbers, trained: bool = True) -> int:
-    """Bytes of so many of the base model's numbers, where they are trained or frozen."""
+    """Bytes of this many of the base model's numbers, where they are trained or frozen."""
     inside = FULL if workload.in_full or (trained and workload.masters) else workload.widths.linear
     return numbers.inside * inside + numbers.outside * (FULL if workload.raised else inside)
 
@@ -189,7 +189,7 @@ def copies(workload: Workload) -> int:
 
 
 def gradient(workload: Workload, numbers: parameters.Numbers) -> int:
-    """Whole gradients of so many weights as the backward pass makes them: FSDP's before they are split, in half
+    """Whole gradients of this many weights as the backward pass makes them: FSDP's before they are split, in half
     precision."""
     return numbers.whole * workload.widths.linear if workload.sharding == "fsdp" else _bytes(workload, numbers)
 

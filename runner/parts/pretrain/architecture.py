@@ -50,7 +50,7 @@ def parameters(shape: sections.Model) -> int:
 AFTER = ("sft", "dpo", "lora")
 # The sections of all stages that train something.
 TRAINED = ("pretrain", *AFTER)
-# What each of them learns from, as whoever measures it has to know.
+# What each of them learns from, for measuring it.
 KINDS: dict[str, Kind] = {"pretrain": "text", "sft": "chat", "dpo": "preferences", "lora": "chat"}
 
 

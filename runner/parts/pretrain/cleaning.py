@@ -151,7 +151,7 @@ def _key(corpus: Corpus) -> str:
 
 
 def _known(folder: Path, key: str) -> CleaningReport | None:
-    """What was said of the text that is there, if it is that of this key."""
+    """The report on the present text, if it belongs to this key."""
     known = read_json(folder / REPORT_FILE)
     fits = isinstance(known, dict) and known.get("key") == key and (folder / "text").is_dir()
     return CleaningReport(**known) if fits else None
@@ -330,7 +330,7 @@ class HubRows(HuggingFaceDatasetReader):
     taken = (1.0, 0)
 
     def _get_dataset_shard(self, dst: Any, rank: int, world_size: int) -> Any:
-        """Of several files those that lie together, so that the tasks one after the other have them in their order."""
+        """Of several files, neighbouring ones, so that the tasks have them in their order."""
         if getattr(dst, "n_shards", 1) < max(2, world_size):
             return super()._get_dataset_shard(dst, rank, world_size)
         return dst.shard(num_shards=world_size, index=rank, contiguous=True)
@@ -387,7 +387,7 @@ def without_near(source: Path, work: Path, on: executors.Executor, language: str
 
 
 class Again(JsonlReader):
-    """The documents that this very task has left of the step before, however many others had none left."""
+    """The documents that this task kept in the step before, even if other tasks kept none."""
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
         if self.data_folder.isfile(name := f"{rank:05d}.jsonl"):

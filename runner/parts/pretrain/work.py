@@ -57,7 +57,7 @@ def data(everything: Data, tell: Tell) -> None:
     lines: list[str] = []
     for title, part in _parts(everything, Path(everything.out)):
         lines += [f"{title}:", *(f"  {line}" for line in part)]
-        # Each part is told as soon as it is there, and all of them are kept for people.
+        # Each part is printed as soon as it is there, and all of them are saved for people.
         tell("\n".join(lines[lines.index(f"{title}:") :]))
     Path(everything.out, REPORT).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -218,14 +218,14 @@ def _write_blocks(
         write_header(out)
         for group in blocks.cut(documents, counts, most_blocks):
             out.write(group.astype(dtype).tobytes())
-        # NumPy's header keeps room for the first axis to grow, so the true count fits where 0 stood.
+        # NumPy's header keeps room for the first axis to grow, so the true count fits in the place of the 0.
         out.seek(0)
         write_header(out)
     return counts
 
 
 def take_packed(source: Path, lengths: Iterable[int], tokenizer: Any, out: Path) -> dict[str, dict[str, int]]:
-    """Takes files that somebody has packed already, after looking at them.
+    """Uses files that are packed already, after checking them.
 
     Raises Stop if one is no array of blocks of its length, or holds numbers that the tokenizer does not have.
     """

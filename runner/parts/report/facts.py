@@ -131,7 +131,7 @@ def _number(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What became of the rows. record: `report.json`, whose fields depend on the kind of data; text: the report as
+    """How the rows were used. record: `report.json`, whose fields depend on the kind of data; text: the report as
     text."""
 
     record: Mapping[str, Any] = field(default_factory=dict)
@@ -296,7 +296,7 @@ def _verdicts(folder: StageFolder) -> tuple[GateVerdict, ...]:
 
 
 def _entries(value: Any, **kinds: Any) -> Iterator[Mapping[str, Any]]:
-    """The entries of a list that have these names, each of its kind; other hands write files too."""
+    """The entries of a list that have these names, each of its kind; other tools write files too."""
     for entry in value if isinstance(value, list) else ():
         if isinstance(entry, dict) and all(isinstance(entry.get(name), kind) for name, kind in kinds.items()):
             yield entry

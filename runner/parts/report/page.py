@@ -66,7 +66,7 @@ def of_run(run: RunFolder) -> str:
 
 
 def together(runs: Sequence[RunFacts]) -> RunsCompared:
-    """Several runs beside each other. Runs of one name are told apart by their folders."""
+    """Several runs beside each other. Runs of one name are distinguished by their folders."""
     names = tuple(run.shown for run in runs)
     stages = tuple(dict.fromkeys(stage.name for run in runs for stage in run.trained))
     settings = (

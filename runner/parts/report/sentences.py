@@ -62,7 +62,7 @@ def answer(run: RunFacts, row: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
 
 
 def rows(run: RunFacts) -> str:
-    """What was trained on, in words; empty if nobody knows."""
+    """The training data, in words; empty if unknown."""
     known = [facts.record for facts in run.data.values() if facts.record]
     if len(known) != 1:
         # Where the data was never here, the proof has counted it.
@@ -94,7 +94,7 @@ def better(stage: StageFacts) -> bool | None:
 
 
 def accuracy_before(stage: StageFacts) -> float | None:
-    """The share of images named right before the first step; None if nobody has counted."""
+    """The share of images named right before the first step; None if they were not counted."""
     return next((entry["accuracy"] for entry in stage.epochs[:1] if "accuracy" in entry), None)
 
 
@@ -195,7 +195,7 @@ def _fault(run: RunFacts) -> tuple[str, ...]:
 
 
 def fault(run: RunFacts) -> str:
-    """Why a run was stopped, as it was said then, or as its stage has left it; empty if nobody has."""
+    """Why a run was stopped, as reported then or recorded by its stage; empty if neither exists."""
     failed = run.failed
     if run.state.fault or failed is None:
         return run.state.fault
@@ -282,7 +282,7 @@ def metrics(stage: StageFacts) -> Iterator[tuple[str, str]]:
 
 
 def data(facts: DataFacts) -> Iterator[tuple[str, str]]:
-    """What became of the rows, a figure a line, of whatever kind they are."""
+    """How the rows were used, one figure in each line, for rows of any kind."""
     record = facts.record
     if source := record.get("source"):
         yield "from", str(source).rstrip("/").rpartition("/")[2]

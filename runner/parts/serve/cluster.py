@@ -39,7 +39,7 @@ from runner.tools.process import HOST, free_port
 Tell = Callable[[str], None]
 SERVICE, RUNTIME = "InferenceService", "ServingRuntime"
 POD_LABEL = "serving.kserve.io/inferenceservice"
-# The training job that has left the weights: of a model that was trained again the server starts again.
+# The training job that wrote the weights: after another training, the server starts again.
 TRAINED_BY = "recipe-runner/trained-by"
 # By what KServe makes pods.
 DEPLOYED = ("Deployment", "ReplicaSet")
@@ -86,8 +86,8 @@ def start(
 
 
 def stop(cluster: Cluster, plan: Plan, tell: Tell, mine: Owner, confirm: Confirm) -> None:
-    """Removes the server of a plan, and the runtime of its own if it has one. Raises Stop if it is somebody else's, and
-    `confirm` does not allow it."""
+    """Removes the server of a plan, and the runtime of its own if it has one. Raises Stop if it belongs to another
+    person, and `confirm` does not allow it."""
     named_so = ((SERVICE, kserve.service_name(plan)), (RUNTIME, kserve.own_runtime(plan)))
     there = [one for kind, name in named_so if (one := _ours(cluster, plan, kind, name))]
     # One question is enough for a server and its runtime.
@@ -173,7 +173,7 @@ def send(cluster: Cluster, manifests: list[Manifest], tell: Tell, mine: Owner, c
         ask({"kind": SERVICE, **there}, mine, confirm, replaces=True)
     with accounted(lambda _: f"{named(service)} was not sent" + ("; the old one continues." if there else ".")):
         for manifest in map(mine.signed, manifests):
-            # One that somebody else has sent since is theirs.
+            # One that another person has sent since belongs to them.
             if there or manifest["kind"] != SERVICE:
                 cluster.apply(manifest)
             elif not cluster.create(manifest):
@@ -226,14 +226,14 @@ def wait(cluster: Cluster, service: Manifest, tell: Tell) -> str:
 
 
 def look(cluster: Cluster, service: Manifest) -> ServerState:
-    """What the cluster has of a server: its pods but for those of an earlier one, and what is said about them."""
+    """What the cluster has of a server: its pods except those of an earlier one, and the messages about them."""
     meta = service["metadata"]
     space, name = meta["namespace"], meta["name"]
     pods = _pods(cluster, service)
     workloads = cluster.list("Workload", space, forgiving=True)
 
     def deployed(event: Manifest) -> bool:
-        # The Deployment and its ReplicaSets are nobody's to read, and say alone why there is no pod.
+        # People may not read the Deployment and its ReplicaSets, but only they explain why there is no pod.
         of = event["involvedObject"]
         return of.get("kind") in DEPLOYED and of.get("name", "").startswith(f"{name}-predictor")
 
@@ -259,7 +259,7 @@ def _condition(pod: Manifest, kind: str) -> str:
 
 
 LESS = "`serve.gpus` or `serve.concurrency`"
-# After so many ends it is not a disk or a network that was slow.
+# After this many ends, a slow disk or network is not the reason.
 TRIES = 3
 # What KServe says of a runtime that it does not find, or may not use.
 _NO_RUNTIME = ("RuntimeNotRecognized", "NoSupportingRuntime", "RuntimeDisabled")

@@ -1,5 +1,5 @@
-"""OpenAI's API: a server here of what a stage has left and what it began with, which answers as training has asked; and the models
-behind such a server, here or elsewhere, asked and measured without their weights.
+"""OpenAI's API: a server here of a stage's model and of the one that it began with, which formats questions as in
+training; and the models behind such a server, here or elsewhere, asked and measured without their weights.
 
 vLLM serves a base model and adapters beside it, and no second whole model; so it is taken where it is installed and an adapter
 was trained. Everything else is served by transformers' own command. Either runs as a child of its own:
@@ -51,7 +51,7 @@ _KEPT_HERE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_UPDATE_CHECK": "1", "HF_HUB
 
 
 def engine_for(chat: Chat) -> str:
-    """The server that is taken if nobody names one."""
+    """The default server."""
     return "vllm" if find_spec("vllm") and chat.adapter and not refusal(Path(chat.adapter)) else "transformers"
 
 
@@ -76,8 +76,7 @@ class LocalServer:
 
 @contextmanager
 def serving(engine: str, name: str, before: Chat, after: Chat, folder: Path, port: int) -> Iterator[LocalServer]:
-    """A server, once it answers, for as long as it is wanted. name: of the recipe. folder: of the stage. port: 0 for any that is
-    free.
+    """A running server, until the block ends. name: of the recipe. folder: of the stage. port: 0 for any that is free.
 
     Raises Stop if it does not start, with the reason.
     """
@@ -221,7 +220,7 @@ def _vllm(home: Path, name: str, after: Chat) -> list[str]:
     base, trained = names.served(name)
     whole = base if after.adapter else trained
     served = folder_of(home, whole)
-    # It samples unless it is told not to; `do_sample` means nothing to it.
+    # It samples unless the temperature is 0; it ignores `do_sample`.
     greedy = {"temperature": 0.0, "max_new_tokens": after.max_new_tokens}
     command = [SERVER, "--model", str(served), "--served-model-name", whole]
     command += ["--generation-config", str(served), "--override-generation-config", json.dumps(greedy)]
@@ -300,7 +299,7 @@ class Served:
     def measure(self, folder: StageFolder) -> Measurement:
         """What can be measured of both models through their server, on the rows that the run has held out. It is recorded nowhere.
 
-        Raises Stop if the run has left nothing to measure by.
+        Raises Stop if the run has no held-out rows.
         """
         from transformers import AutoTokenizer
 
@@ -343,7 +342,7 @@ def at(url: str, recipe: Recipe, stage: str | None = None) -> Served:
     url = f"{whole.rstrip('/').removesuffix('/v1')}/v1"
     listed = tuple(str(model.get("id")) for model in _json(f"{url}/models").get("data") or ())
     base, trained = names.served(recipe.name)
-    # Whoever serves one model may call it as he likes.
+    # A server with one model may give it any name.
     known = trained if trained in listed else listed[0] if len(listed) == 1 and base not in listed else ""
     how = {
         name: demo.get(name) for name in ("system_prompt", "max_new_tokens", "chat", "turn_end", "trust_remote_code")
@@ -421,8 +420,8 @@ def on_rows(served: Served, chat: Chat, rows: Sequence[language.Row], measures: 
 
 
 def main() -> None:
-    """Somebody else's server, as its command runs it, which ends when whoever started it is gone. It works in a folder with nothing
-    in it, because it would take one there for a model of that name."""
+    """transformers' own server, which ends when its parent process is gone. It works in an empty folder, because it
+    would take a folder there for a model of that name."""
     child_process.watch_parent()
     hush()
     os.chdir(sys.argv[1])

@@ -42,9 +42,9 @@ PAGE = 16
 BATCH_LARGE, BATCH_SMALL, LARGE_CARD = 8192, 2048, 70 * GIB
 # Of each request in flight a row of the vocabulary in fp32, sorted with its places, and its probabilities.
 SAMPLER_BYTES = 20
-# Recorded graphs, the CUDA context beside PyTorch's memory, and cuBLAS: about 1.5 GiB. Assumed; nobody has measured it here.
+# Recorded graphs, the CUDA context beside PyTorch's memory, and cuBLAS: about 1.5 GiB. Assumed, not measured here.
 OVERHEAD = int(1.5 * GIB)
-# Of one process, and of the server beside them; nobody has measured it here either.
+# Of one process, and of the server beside them, not measured here.
 PROCESS, SERVER = 4 * GIB, 6 * GIB
 # Part of a file of weights that is in main memory while it is read; a file of them has 5 GB at the most (transformers).
 READ_AT_ONCE = 5 * 10**9
@@ -168,7 +168,7 @@ class ServingForecast:
 
     @cached_property
     def weights(self) -> int:
-        """Split evenly over GPUs, norms aside. Raises UnknownArchitecture if nobody can count them."""
+        """Split evenly over GPUs, norms aside. Raises UnknownArchitecture if they cannot be counted."""
         return math.ceil(self._parameters * NUMBER_BYTES[self.precision] / self.gpus)
 
     @property
@@ -228,7 +228,7 @@ class ServingForecast:
 
     @property
     def budget(self) -> int | None:
-        """What the server may take of a GPU; None if nobody knows the card."""
+        """What the server may take of a GPU; None if the card is unknown."""
         return round(GPU_SHARE * self.gpu.usable_gib * GIB) if self.gpu else None
 
     @property
@@ -253,8 +253,8 @@ class ServingForecast:
 
 
 def server_of(recipe: Recipe, plan: Plan) -> tuple[Serving, ServingForecast | None]:
-    """The server of what a recipe trains, and what it needs; None if nobody can count its model. Pure: recipe and
-    catalog alone are asked. `serve` must be a section of the recipe.
+    """The server of what a recipe trains, and what it needs; None if its model is unknown. Pure: recipe and catalog
+    alone are asked. `serve` must be a section of the recipe.
 
     Raises Stop if its model is on no claim.
     """
@@ -289,8 +289,7 @@ def server_of(recipe: Recipe, plan: Plan) -> tuple[Serving, ServingForecast | No
 
 
 def _placed(one: ServingForecast, gpus: int | None) -> ServingForecast | None:
-    """The forecast on so many GPUs, or on the fewest that it fits; None if nobody can count its model. one: on one
-    GPU."""
+    """The forecast on this many GPUs, or on the fewest that it fits; None if its model is unknown. one: on one GPU."""
     try:
         assert one.total  # UnknownArchitecture comes here, and not from half of a forecast
     except UnknownArchitecture:

@@ -1,5 +1,5 @@
-"""A recipe of one's own: what somebody says of data, model and machines, the settings that follow from it, and a copy
-of another recipe with them in it, before anything is written."""
+"""A recipe of your own: answers about data, model and machines, the settings that follow from them, and a copy of
+another recipe with these settings, before anything is written."""
 
 import filecmp
 import math
@@ -56,7 +56,7 @@ class Technique:
 
 @dataclass(frozen=True)
 class DataKind:
-    """What somebody may have, or the starter that somebody copies; the fields are those of `questions.toml`."""
+    """The kind of a person's data, or the starter to copy; the fields are those of `questions.toml`."""
 
     title: str
     rows: str
@@ -67,14 +67,14 @@ class DataKind:
 TECHNIQUES = {name: Technique(**facts) for name, facts in TABLES["techniques"].items()}
 KINDS = {name: DataKind(**facts) for name, facts in TABLES["kinds"].items()}
 PLACES = {"here": "", "machines": "nodes", "cluster": "openshift"}
-# Results on plain machines, if nobody names another folder.
+# The default folder for results on plain machines.
 SHARED = "/shared/models"
 # Columns that people call so, the likeliest first; those of preferences; what a song is asked for with by default.
 ASKING = ("question", "prompt", "instruction", "input", "query", "ask", "q", "title", "source")
 ANSWERING = ("answer", "response", "output", "completion", "reply", "a", "target", "lyrics", "label", "text")
 BETTER, WORSE = "chosen", "rejected"
 SONG = "Generate a song verse in the style of [{artist}] in the genre of [{genre}]."
-# Songs that are drawn of a data set whose rows nobody has counted.
+# Songs to draw from a data set whose rows were not counted.
 DRAWN = 90_000
 # A data set on the hub, and endings of names that are no such one.
 _HUB = re.compile(r"(?!\.)[\w.-]+/[\w.-]+(:[\w.-]+)?")
@@ -132,9 +132,9 @@ def columns_of(name: str, texts: bool = False) -> list[str]:
 
 @dataclass(frozen=True)
 class Answers:
-    """Empty what nobody has said yet. question, answer: templates of columns; column: of documents. questions,
-    preferences: of a pipeline. gpus: in each machine; numbers: of plain machines. addresses: of these, the main one
-    first; results: a folder that all of them share."""
+    """Answers that are not given yet are empty. question, answer: templates of columns; column: of documents.
+    questions, preferences: of a pipeline. gpus: in each machine; numbers: of plain machines. addresses: of these, the
+    main one first; results: a folder that all of them share."""
 
     kind: str = "questions"
     technique: str = ""
@@ -230,8 +230,7 @@ class Answers:
 
     @property
     def holding_text(self) -> str:
-        """The column of documents, by what it is called, else the first one; of a data set that nobody knows the usual
-        one."""
+        """The column of documents, by what it is called, else the first one; for an unknown data set the usual one."""
         usual = "text" if on_hub(self.data) else ""
         return next((name for name in ("text", "content", *self.columns) if name in self.columns), usual)
 
@@ -241,7 +240,7 @@ class Answers:
         return self.of.rows == "songs" and not re.fullmatch(r"(\[[^\[\]]*\])?", self.question)
 
     def template(self, text: str) -> str:
-        """A template as somebody says it: in brackets, or the name of one column. Raises Stop if a column is not
+        """A template as a person types it: with brackets, or the name of one column. Raises Stop if a column is not
         there."""
         there = self.columns
         whole = text if "[" in text else f"[{text.strip()}]"
@@ -346,8 +345,8 @@ QUESTIONS = 3
 
 @dataclass(frozen=True)
 class Draft:
-    """A copy of the recipe `origin` under another name. changes: what is made in it; wished: what somebody asked for;
-    moved: of those what only says where a file now lies; files: by the setting that names each."""
+    """A copy of the recipe `origin` under another name. changes: what is made in it; wished: changes that the person
+    asked for; moved: those of them that only name the new path of a file; files: by the setting that names each."""
 
     origin: Document
     text: str
@@ -367,7 +366,8 @@ class Draft:
 
     @property
     def mended_later(self) -> list[Problem]:
-        """That nobody knows its model, where somebody has just named it: a lock file beside the copy fixes that."""
+        """The problem that its model is unknown, if the person has just named it: a lock file beside the copy fixes
+        that."""
         recipe, problems = self.judged
         named = any(change.setting == "model.base" for change in self.wished)
         return [problem for problem in problems if named and recipe and problem == base_model.unknown(recipe)]
@@ -425,7 +425,7 @@ OF_A_MODEL = ("model.revision", "model.trust_remote_code", "train.lora_layers")
 
 
 def _with_other_model(document: Document, wished: list[Override]) -> list[Override]:
-    """What goes or changes with the model that a recipe names, where somebody has asked for another one."""
+    """The settings to remove or change when a person asks for another model."""
     said = {change.setting: change.after for change in wished}
     before, base = document.lookup(("model", "base")), said.get("model.base")
     if before is None or base in (None, before):
@@ -485,8 +485,8 @@ def choices(answers: Answers) -> list[tuple[catalog.Model, Need]]:
 
 
 def card(answers: Answers, here: str = "") -> str:
-    """The GPU that is proposed: this machine's, else the smallest with room for the model; a middling one if nobody
-    knows."""
+    """The GPU that is proposed: this machine's, else the smallest with room for the model; a middling one if
+    unknown."""
     model = catalog.model(answers.base) if answers.base else None
     told = needs_of(model) if model else {}
     return here or next(
@@ -496,7 +496,7 @@ def card(answers: Answers, here: str = "") -> str:
 
 def finished(name: str, answers: Answers, sets: Iterable[Override] = ()) -> Draft:
     """The whole recipe: with a batch that fits its GPU and makes enough steps, what else it takes to fit, questions of
-    its own data, and what `recipe list` says of it. sets: what somebody sets beside, which wins.
+    its own data, and what `recipe list` says of it. sets: further settings of the person, which win.
 
     Raises Stop if it has errors, or has no room on its GPU whatever is changed.
     """

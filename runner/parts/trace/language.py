@@ -112,8 +112,8 @@ def _operations(workload: Workload, model: torch.nn.Module, reference: torch.nn.
 
 
 def _grouped(left: Sequence[int], right: Sequence[int], *given: Any, out_shape: Sequence[int], **named: Any) -> int:
-    """Operations of one product a group: with a weight for each of the groups that the rows fall into, or over the rows of
-    each group, whose number nobody knows before it runs and whose sum is all rows."""
+    """Operations of one product a group: with a weight for each of the groups that the rows fall into, or over the rows
+    of each group, whose numbers are unknown before it runs; their sum is all rows."""
     return 2 * prod(left) * right[-1] if len(left) == 2 else 2 * prod(out_shape) * left[-1]
 
 

@@ -43,8 +43,8 @@ def trace(run: Run, operations: bool = True) -> Traced:
 
 
 def any_architecture(run: Workload, folder: Path | None) -> Traced:
-    """The trace of a model whose architecture nobody has looked at, by its own `config.json`: in a folder, or the hub's
-    cache.
+    """The trace of a model whose architecture the catalog does not contain, by its own `config.json`: in a folder, or
+    the hub's cache.
 
     Raises Stop if that is not on this machine, transformers would not train the model so, or the architecture does
     something that fake tensors cannot follow.

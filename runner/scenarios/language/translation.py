@@ -117,7 +117,7 @@ def _lyrics(recipe: Recipe, place: Place, songs: DataSongs) -> Lyrics:
 
 def layers(recipe: Recipe) -> Iterator[Problem]:
     facts = recipe.model_facts
-    # Of an architecture that nobody has looked at, only its trace knows the layers.
+    # Of an architecture that the catalog does not contain, only its trace knows the layers.
     if not facts or facts.model_type not in catalog.model_types():
         return
     for index, name in enumerate(recipe.train.get("lora_layers") or ()):

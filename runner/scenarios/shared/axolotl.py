@@ -91,7 +91,7 @@ def joins_rows(recipe: Recipe, section: Settings, accelerator: bool, compiled: b
 
 
 def packing(recipe: Recipe, place: Place, section: Settings, compiled: bool = False) -> EngineConfig:
-    """What becomes of rows that are shorter than others. section and compiled as in `joins_rows`."""
+    """How rows that are shorter than others are handled. section and compiled as in `joins_rows`."""
     joined = joins_rows(recipe, section, place.accelerator, compiled)
     if section["packing"] == "pack":
         # A small validation side would lose most of its only packed row; and Axolotl 0.19.0, packing one side alone,

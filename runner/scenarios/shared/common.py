@@ -71,7 +71,7 @@ def effective_batch_size(recipe: Recipe, section: Section | None = None) -> int:
 
 
 def world_size(recipe: Recipe) -> int:
-    """GPUs of all machines together, and so many processes."""
+    """GPUs of all machines together, and this many processes."""
     return sum(recipe.gpu_counts)
 
 
@@ -171,7 +171,7 @@ def unevaluated(section: Settings) -> EngineConfig:
 
 
 def _told(section: Settings) -> EngineConfig:
-    """What the training process is told besides: checkpoints of their own steps, and when to end early."""
+    """Further settings of the training process: checkpoints at their own steps, and early stopping."""
     stopping = section.get("early_stopping")
     return {
         **({"save_steps": every} if (every := section.get("save_steps")) else {}),
@@ -303,7 +303,7 @@ def work(
     )
 
 
-# Tokenising is over in minutes, so a modest machine will do: requested is what one with 16 GB and 4 threads has left.
+# Tokenising is over in minutes, so a modest machine is enough: the request fits one with 16 GB and 4 threads.
 PREPARING = Machines(1, 0, "GPUs", memory_gib=16.0, cpus=4, requested_memory_gib=8.0, requested_cpus=3)
 
 

@@ -177,7 +177,7 @@ def _share(recipe: Recipe, home: Path_, data: Settings) -> list[Override]:
     why = f"a seeded draw of {size / 1e6:,.0f} MB"
     if "sets" in home:
         return [substitute(f"{name}.share", share, why)]
-    # A share is said of one of several data sets alone; these lines are about that one.
+    # A share belongs to one of several data sets; these lines are about that one.
     there = {key: value for key in OF_A_FILE if (value := recipe.document.lookup((*home, key))) is not None}
     one = {key: value for key, value in there.items() if key != "sample"}
     return [

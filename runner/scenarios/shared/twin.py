@@ -68,8 +68,8 @@ def wanted(model: Model, special_tokens: ChatTemplate, layers: int, seed: int, f
 
 
 def tokenizer_for(twin: Mapping[str, Any], besides: Iterable[str] = ()) -> Callable[[list[str]], Any]:
-    """A function from the rows' texts to the twin's tokenizer, trained on them and on the texts `besides`. Deletes what
-    another twin has left."""
+    """A function from the rows' texts to the twin's tokenizer, trained on them and on the texts `besides`. Deletes the
+    files of another twin."""
     folder = Path(twin["folder"])
     if read_json(folder / MADE_FROM) != dict(twin):
         shutil.rmtree(folder, ignore_errors=True)
@@ -141,7 +141,7 @@ def _write(
 STEPS = 100
 # Blocks of a step, and the tokens of each.
 BLOCKS, LENGTH = 6, 96
-# Tokens of what is asked that stand before a paragraph: the system prompt is most of it, and the same for all.
+# Tokens of the question before a paragraph: the system prompt is most of it, and the same for all.
 ASKED = 48
 # Words in a row that only the rows may teach.
 OWN_WORDS = 3

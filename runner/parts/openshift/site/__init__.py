@@ -32,7 +32,8 @@ ACCOUNT = "recipe-runner"
 RESULTS_GIB = 100
 COMMENT_COLUMN = 48
 NEWER_QUEUES_SINCE = (0, 15)
-# What is written beside jobs: instructions for files, and the pod that opens their claims, which stays so many seconds.
+# What is written beside jobs: instructions for files, and the pod that opens their claims, which stays for this many
+# seconds.
 README, POD = "FILES.md", "files.yaml"
 PART, OPEN_SECONDS = "files", 4 * 3600
 # What a site's kustomization may take, in this order, and what each file is.

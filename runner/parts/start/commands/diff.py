@@ -91,8 +91,8 @@ def _meaning(name: str, scenario: str) -> str:
 
 def in_plans(before: Document | None, after: Document, price: float | None = None) -> list[Difference]:
     """What each stage of two recipes needs of memory, time and money, the same or not, and the emitted settings that
-    differ. before: None for none, and then no emitted settings are told. price: of one GPU hour, None for the recipes'
-    own.
+    differ. before: None for none, and then no emitted settings are printed. price: of one GPU hour, None for the
+    recipes' own.
 
     Raises Stop if one of them is not valid."""
     old, old_units = _planned(before, price) if before else ({}, {})

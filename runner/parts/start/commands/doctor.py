@@ -86,7 +86,7 @@ class Card:
 class Machine:
     """memory_gib, disk_gib (free at `folder`), shm_gib: GiB. links: how GPUs reach each other, as the driver draws it.
     cuda: the version that PyTorch was built for, empty without one. cards: those that programs may see; visible:
-    CUDA_VISIBLE_DEVICES, None if it is not set. flash_kernel: where FlashAttention's kernel lies, None if it would come
+    CUDA_VISIBLE_DEVICES, None if it is not set. flash_kernel: where FlashAttention's kernel is, None if it would come
     from the hub. ports: looked at; ports_taken: of them. hub: None if it answers, else why not. gated: models asked
     for, with why they cannot be had.
     """
@@ -193,7 +193,7 @@ def _said(*command: str) -> str:
 
 
 def _free_gib(folder: Path) -> float:
-    """Free space where `folder` is or would be, GiB; 0 if it cannot be told."""
+    """Free space where `folder` is or would be, GiB; 0 if unknown."""
     try:
         return shutil.disk_usage(_existing(folder)).free / 2**30
     except OSError:
@@ -292,7 +292,7 @@ def packages(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iter
 
 
 def _flash_attention(machine: Machine) -> Finding:
-    """The package, or the kernel that transformers takes in its place, which the product's own image carries."""
+    """The package, or the kernel that transformers uses instead, which the product's own image contains."""
     why, mend = "for `attention: flash_attention_2`", f"{packaged.install('flash')}, or `attention: sdpa`"
     kernels = machine.packages.get("kernels")
     if version := machine.packages.get("flash-attn"):
@@ -354,7 +354,7 @@ def gpus(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator
 
 
 def _on_processor(recipe: Recipe | None) -> float:
-    """The main memory that `recipe run` needs without a GPU, GiB; 0 if nobody knows the model."""
+    """The main memory that `recipe run` needs without a GPU, GiB; 0 if the model is unknown."""
     if recipe is None:
         return 0.0
     here = changed(recipe, without_gpu(recipe, "this machine"))[0]
@@ -469,7 +469,7 @@ CHECKS = (packages, gpus, memory, disk, ports, hub)
 
 
 def needed_gib(recipe: Recipe | None, plan: Plan | None) -> float:
-    """What the whole run writes, GiB, in the figures of `recipe plan`; 0 if nobody knows the model."""
+    """What the whole run writes, GiB, in the figures of `recipe plan`; 0 if the model is unknown."""
     if recipe is None or plan is None:
         return 0.0
     try:

@@ -45,8 +45,8 @@ _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)( ?[A-Za-z]+)\Z")
 
 @dataclass(frozen=True)
 class Tried:
-    """A recipe with another value. memory_bytes: of its largest stage, seconds: of all; None if nobody can tell.
-    refused: why it cannot have that value; changed: lines of emitted files that are then others, by file."""
+    """A recipe with another value. memory_bytes: of its largest stage, seconds: of all; None if unknown. refused: why
+    it cannot have that value; changed: the lines of emitted files that then differ, by file."""
 
     value: Any
     memory_bytes: int | None = None

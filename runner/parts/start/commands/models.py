@@ -157,13 +157,13 @@ def add(
     a claim of that recipe. It reads only small files, no weights. It also records the hub's commit; recipes beside the lock
     file then train that commit.
     """
-    recipe = recipe or before  # which may also stand before `add`
+    recipe = recipe or before  # which may also come before `add`
     if recipe and out:
         raise click.UsageError("`--recipe` and `--out` both set where to write. Use one of them.")
     document = read(recipe) if recipe else None
     file = Path(recipe).parent / lock.LOCK if recipe else Path(out or lock.LOCK)
     if document and name.startswith("/") and not Path(name).is_dir():
-        made, problems = judge(document)  # nobody knows its model yet, which is an error too
+        made, problems = judge(document)  # its model is unknown yet, which is also an error
         if made is None:
             raise Stop(errors_of(problems))
         with parts.hook("model_on_claim")(made, name, say) as folder:
@@ -189,7 +189,7 @@ def written(file: Path, name: str, revision: str, known_as: str | None = None) -
         )
     if unsuitable := catalog.unsuitable(known_as or name):
         raise Stop(*unsuitable.refusal(known_as or name))
-    lock.entries(file)  # a broken file is said before anything is fetched
+    lock.entries(file)  # a broken file is reported before anything is fetched
     folder = next((place for place in (file.parent / name, Path(name)) if place.is_dir()), None)
     if folder:
         path = name if Path(name).is_absolute() else Path(os.path.relpath(folder, file.parent)).as_posix()
