@@ -362,7 +362,7 @@ def _taken(part: Schema, definitions: Schema) -> Iterator[str]:
         bounds = [text.format(part[name]) for name, text in BOUNDS.items() if name in part]
         for kind in [part["type"]] if isinstance(part.get("type"), str) else part.get("type", []):
             if kind != "null":
-                yield " ".join([KINDS[kind], *bounds])
+                yield " ".join([part.get("x-pattern-means", KINDS[kind]), *bounds])
 
 
 def unknown_to(document: Document, path: Path_, known: Schema, owner: str) -> Problem:

@@ -60,4 +60,4 @@ def ask(
         said = asking.answers_of(chat, [question])[0]
     say()
     say(said)
-    end("The question was formatted as in training.", "compare", path)
+    end("The model has answered. The question was formatted as in training.", "compare", path)

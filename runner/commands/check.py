@@ -70,11 +70,15 @@ def check(
                 f"Skipped {left}, which {('does' if len(found.others) == 1 else 'do')} not look like a recipe. `--strict` checks all files."
             )
         if errors:
-            end("Fix the problems above, starting with the first.", "check", *paths)
+            end(
+                f"{_counted(errors, 'error')} found. Fix {'it' if errors == 1 else 'the first one first'}, then check again.",
+                "check",
+                *paths,
+            )
         elif verdict.checked == 1:
-            end("No problems that can be found before it runs.", "plan", *paths)
+            end("The recipe is valid, as far as it can be checked before it runs.", "plan", *paths)
         else:
-            end("No problems that can be found before they run.", "plan", found.recipes[0])
+            end("The recipes are valid, as far as they can be checked before they run.", "plan", found.recipes[0])
     return _code(verdict)
 
 

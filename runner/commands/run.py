@@ -190,10 +190,22 @@ def run(path: str, sets: tuple[str, ...], yes: bool, out: str | None, fresh: boo
 
 @click.command()
 @training_options(
-    "runs/NAME-rehearsal", click.option("--data", metavar="FILE", help="Use these rows instead of the recipe's sample.")
+    "runs/NAME-rehearsal",
+    click.option("--data", metavar="FILE", help="Use these rows instead of the recipe's sample."),
+    click.option(
+        "--model",
+        metavar="small|DIR",
+        help="Train a real model instead of a tiny twin, for up to ten minutes: `small` downloads SmolLM2-135M-Instruct; or name a folder with a model.",
+    ),
 )
 def rehearse(
-    path: str, sets: tuple[str, ...], data: str | None, out: str | None, fresh: bool, **stages: str | None
+    path: str,
+    sets: tuple[str, ...],
+    data: str | None,
+    model: str | None,
+    out: str | None,
+    fresh: bool,
+    **stages: str | None,
 ) -> None:
     """Run the whole recipe on this machine, with a tiny twin of its model. This needs no GPU and no download."""
     from runner.tools.process import hush
@@ -207,9 +219,23 @@ def rehearse(
     recipe, made = open_recipe(path, sets, environment=True)
     home = folder(recipe.name, "rehearsal", run_folder_from(out))
     with session(home, recipe.name, fresh, data_folder_from("rehearsal")), at_the_end(home), forking():
-        rehearsing.rehearse(recipe, home, data, Selection(**stages), say, watch, made)
-    done = "Rehearsal passed: the whole recipe works here, with a tiny model."
+        rehearsing.rehearse(recipe, home, data, Selection(**stages), say, watch, made, real_model(model))
+    done = f"Rehearsal passed: the whole recipe works here, with a {'real' if model else 'tiny'} model."
     end(done, "submit" if "openshift" in recipe.settings else "run", path)
+
+
+def real_model(named: str | None) -> Path | None:
+    """The folder of the model that `rehearse --model` names; the small one is downloaded, once."""
+    if named != "small":
+        return Path(named).resolve() if named else None
+    from runner.entrypoints import prepare
+    from runner.scenarios.shared.rehearsal import SMALL
+    from runner.tools.files import cache_folder
+
+    folder = cache_folder() / SMALL.rpartition("/")[2]
+    hint = "Check the network, or name a folder with a model: `--model DIR`. Without `--model`, a rehearsal downloads nothing."
+    prepare.fetch_model({"base": SMALL, "revision": "main", "folder": str(folder)}, say, hint)
+    return folder
 
 
 @click.command()
@@ -235,9 +261,8 @@ def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None,
     place = run.place(str(Path(out).resolve()) if out else None)
     # What is trained is proven if that is asked for, and again before a stage holds a GPU.
     carry_out({**translate(recipe, place).stages[0].config, "proofs": None}, say)
-    say(f"written to {out or place.data_dir}")
     if show:
         for proven in parts.hook("show_rows")(recipe, place, show, say):
             for line in proof_lines(proven, whole=True):
                 say(line)
-    end("The rows are ready. The table above shows how each kind was used.", "rehearse", path)
+    end(f"The rows are ready for training, in {out or place.data_dir}.", "rehearse", path)

@@ -50,7 +50,7 @@ def show(path: str, sets: tuple[str, ...], style: str) -> None:
     say("# The comments show where each value comes from: a line of that file, a change, or the default.")
     say("# Lines that begin with # are computed from other settings.")
     say(origins.as_yaml(recipe, by_schema.schema(recipe.scenario), found).rstrip("\n"))
-    end("These are all settings. The output is itself a recipe.", "check", path)
+    end("All settings are printed. The output is itself a recipe.", "check", path)
 
 
 @click.command()

@@ -141,8 +141,13 @@ def _tokenizer(named: Pretrained | None, fetched: Mapping[str, Any] | None) -> C
     return load
 
 
-def fetch_model(model: Mapping[str, Any], tell: Tell) -> None:
-    """Downloads a model's files at its revision, unless they are there; an interrupted download continues."""
+def fetch_model(
+    model: Mapping[str, Any],
+    tell: Tell,
+    hint: str = "Check its name and the network. A gated model also needs `openshift.hub_token_secret`.",
+) -> None:
+    """Downloads a model's files at its revision, unless they are there; an interrupted download continues. hint: what to
+    do where that fails."""
     folder = Path(model["folder"])
     done = read_json(folder / FETCHED)
     if done and (done["base"], done["revision"]) == (model["base"], model["revision"]):
@@ -167,8 +172,7 @@ def fetch_model(model: Mapping[str, Any], tell: Tell) -> None:
         )
     except (HTTPError, OSError) as error:
         raise Stop(
-            f"The model `{model['base']}` at `{model['revision']}` cannot be downloaded: {_first_line(error)}",
-            "Check its name and the network. A gated model also needs `openshift.hub_token_secret`.",
+            f"The model `{model['base']}` at `{model['revision']}` cannot be downloaded: {_first_line(error)}", hint
         ) from None
     write_json(folder / FETCHED, {"base": model["base"], "revision": model["revision"], "commit": facts.sha})
 

@@ -165,7 +165,7 @@ def merge(path: str, sets: tuple[str, ...], run_dir: str | None, out: str | None
         written = merge_run(recipe, run_dir, Path(out) if out else None)
     say(f"the whole model is in {written}")
     end(
-        "It can be asked and served without its adapter.",
+        "The merged model is complete: it needs no adapter.",
         *(("ask", path, "QUESTION") if Path(path).is_file() else ("doctor",)),
     )
 

@@ -121,7 +121,11 @@ def site(paths: tuple[str, ...], sets: tuple[str, ...], out: str | None) -> None
     say()
     for step in sites.steps(plans, str(folder)):
         say(step)
-    end("Run these commands. If you lack the permissions, send the folder to an admin.", "submit", paths[0])
+    end(
+        f"The files for the cluster are in {folder}. Run the commands above once, or send it to an admin.",
+        "submit",
+        paths[0],
+    )
 
 
 @click.command()
@@ -279,11 +283,11 @@ def status(
     if path is None:
         cluster = connect()
         _table(cluster, namespace or cluster.namespace, keep_watching)
-        end("These are the jobs in this namespace.", "status", "RECIPE")
+        end(f"These are the jobs in the namespace {namespace or cluster.namespace}.", "status", "RECIPE")
         return
     plan = open_plan(path, sets)
     _stages(connect(), plan, stage, path)
-    end("This is the current state of the recipe's stages.", "logs", path, "-f")
+    end(f"This is how far the stages of `{plan.name}` are.", "logs", path, "-f")
 
 
 def _table(cluster: Cluster, namespace: str, keep_watching: bool) -> None:
@@ -383,7 +387,7 @@ def logs(path: str, sets: tuple[str, ...], stage: str | None, node: int, follow:
         say(line)
     for reason in why(cluster, look(cluster, job)):
         say(reason, err=True)
-    end("These are all lines so far.", "status", path)
+    end("The log has no more lines so far.", "status", path)
 
 
 @click.command()
@@ -410,12 +414,13 @@ def fetch(path: str, sets: tuple[str, ...], stage: str | None, to: str | None, e
         say(text)
     came, number = transfer.fetch(cluster, plan, chosen, folder.path, say, everything)
     current = transfer.record_results(folder, plan, chosen, number, say)
-    say(f"{came} files fetched to {(Path(to) if to else folder.path) / chosen.folder}")
+    where = (Path(to) if to else folder.path) / chosen.folder
+    say(f"{came} files fetched to {where}")
     if current:
         keep(folder, recipe, plan)
         for after_fetch in parts.hooks("after_fetch"):
             after_fetch(folder, say)
-    end("The results are on this machine.", "compare", path)
+    end(f"The results are in {where}.", "compare", path)
 
 
 @click.command()
@@ -440,7 +445,7 @@ def stop(path: str, sets: tuple[str, ...], stage: str | None, yes: bool, taken: 
         chosen = _end(cluster, plan, stage, lambda job: ask(job, mine, asked), ended)
     if not ended:
         say(f"No job of `{plan.name}` is running or waiting.")
-        end("Nothing was ended.", "status")
+        end("No job was stopped.", "status")
         return
     say(
         f"Stopped {', '.join(ended)}. The results so far are in {plan.only(chosen).place.run_dir}; `recipe submit` continues from there."

@@ -44,8 +44,9 @@ def report(runs: tuple[str, ...], out: str | None) -> None:
     if file.is_dir():
         file = file / PAGE
     write_text(file, page.render([facts.of(folder) for folder in folders]))
-    say(os.path.relpath(file) if file.resolve().is_relative_to(Path.cwd()) else str(file))
-    end("The page is one file; open it in a browser, or send it.", "chat", "RECIPE", "--page")
+    shown = os.path.relpath(file) if file.resolve().is_relative_to(Path.cwd()) else str(file)
+    say(shown)
+    end(f"The page is {shown}. Open it in a browser, or send it.", "chat", "RECIPE", "--page")
 
 
 @click.command()
@@ -75,7 +76,7 @@ def why(path: str, sets: tuple[str, ...], stage: str | None) -> None:
     for line in lines:
         say(line)
     recipe = given.suffix in (".yaml", ".yml")
-    end("That is all that could be found.", *(("logs", path) if recipe else ("doctor",)))
+    end("This is everything that is on record about it.", *(("logs", path) if recipe else ("doctor",)))
 
 
 def _of_recipe(path: str, sets: tuple[str, ...], stage: str | None) -> Iterable[str]:

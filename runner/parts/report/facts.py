@@ -17,6 +17,7 @@ from runner.run.launch import MOST_OF_LOG
 from runner.run.run_folder import RunFolder, RunRecord
 from runner.run.run_manifest import RunManifest, plan_of
 from runner.run.stage_folder import StageFolder, StageRecord
+from runner.scenarios.shared.rehearsal import REAL
 from runner.tools.files import read_json, read_record
 from runner.tools.run_files import ANSWERS, HISTORY, PROOF, REPORT, STOPPED
 from runner.trainer.records import Proof, Summary
@@ -169,6 +170,11 @@ class RunFacts:
     @property
     def rehearsal(self) -> bool:
         return self.state.kind == "rehearsal"
+
+    @property
+    def real_model(self) -> str:
+        """The model that a rehearsal trained instead of a tiny twin; empty for none."""
+        return next((Path(_text(made.after)).name for made in self.state.substitutions if made.by == REAL), "")
 
     @property
     def kind(self) -> str:

@@ -29,6 +29,8 @@ def model(run: RunFacts) -> str:
     if shapes:
         return f"A {tiny}{shapes[0].get('architecture', 'network')} that distinguishes {shapes[0].get('classes', 'its')} classes of images"
     named = (stage.summary.base_model for stage in run.trained if stage.summary.base_model)
+    if run.real_model:
+        return run.real_model
     return f"{'A tiny twin of ' if run.rehearsal else ''}{run.planned.model or next(named, 'A model')}"
 
 

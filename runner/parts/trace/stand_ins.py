@@ -247,15 +247,20 @@ def fuse_loss(model: nn.Module, liger: bool) -> None:
 @contextmanager
 def plain_kernels() -> Iterator[None]:
     """Lets models take the path that PyTorch alone can go, also where a package with kernels for GPUs is installed, as transformers
-    does for an export (5.16.1, `use_kernel_func_from_hub_with_fallback`)."""
+    does for an export (5.16.1, `use_kernel_func_from_hub_with_fallback`). There PyTorch multiplies experts of any type, and knows
+    the product's shape for BF16 alone (2.13)."""
+    from torch import _meta_registrations as shapes
     from transformers.integrations import hub_kernels
 
-    kept = hub_kernels.is_torchdynamo_exporting
+    kept = hub_kernels.is_torchdynamo_exporting, shapes._meta_grouped_mm_common
     hub_kernels.is_torchdynamo_exporting = lambda: True
+    shapes._meta_grouped_mm_common = lambda left, right, *, offs, out_dtype, **rest: (
+        shapes._create_grouped_mm_output_tensor(left, right, offs, out_dtype)
+    )
     try:
         yield
     finally:
-        hub_kernels.is_torchdynamo_exporting = kept
+        hub_kernels.is_torchdynamo_exporting, shapes._meta_grouped_mm_common = kept
 
 
 @contextmanager

@@ -30,6 +30,10 @@ ENOUGH_STEPS = 50
 MAX_PROCESSES = 2
 MAX_RANK = 16
 MIN_VALIDATION_SHARE = 0.1
+# The model of the catalog that `--model small` trains; how long a real model trains, and how long that is planned to be.
+REAL = "--model"
+SMALL = "HuggingFaceTB/SmolLM2-135M-Instruct"
+LONGEST, PLANNED_SECONDS = "5 min", 240
 # Bytes of a file of one's own, of which MAX_ROWS are drawn; of a larger one a share is looked at.
 LARGE = 20_000_000
 OF_A_FILE = ("path", "split", "subset", "revision", "sample")
@@ -65,6 +69,24 @@ def kernels(recipe: Recipe) -> list[Override]:
     return substitutes(recipe, [(f"advanced.axolotl.{key}", None, "Liger's kernels need a GPU") for key in liger])
 
 
+def real(recipe: Recipe, model: Path) -> list[Override]:
+    """What replaces the base model by a real one that this machine's processor trains. model: its folder. Raises Stop
+    where the recipe has no base model."""
+    if not recipe.settings["model"].knows("base"):
+        raise Stop("`--model` replaces the base model, but this recipe has none.", "Leave out `--model`.")
+    if not (model / "config.json").is_file():
+        raise Stop(
+            f"`{model}` is not the folder of a model, because it has no `config.json`.",
+            "Name the folder in which a model was saved, or write `--model small`.",
+        )
+    table = (
+        ("model.revision", None, "the model is local"),
+        ("demo.max_new_tokens", min(80, recipe.demo.max_new_tokens), "a processor writes slowly"),
+    )
+    base = Override("model.base", None, str(model), REAL, "a real model, small enough for this machine")
+    return [base, *substitutes(recipe, table), *without_gpu(recipe, BY)]
+
+
 def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Override]:
     """What replaces the model and for how it is trained, once the rows are known. folder: of the run."""
     joined = "packing" in recipe.train and axolotl.joins_rows(recipe, recipe.train, accelerator=True)
@@ -91,10 +113,12 @@ def stands_in(recipe: Recipe, folder: Path) -> Mapping[str, object]:
 
 
 def judge(plan: Plan, summaries: list[Summary]) -> None:
-    """Raises Stop for fewer than 30 steps, or a validation loss that is unknown or less than 10 % better."""
+    """Raises Stop for fewer than 30 steps, or a validation loss that is unknown or less than 10 % better. A real model
+    has fewer steps, knows more at the start, and must only become better."""
+    tiny = not plan.stages[0].config.get("real_model")
     for summary in summaries:
         first, best, steps = summary.first_validation_loss, summary.best_validation_loss, summary.steps
-        if steps < MIN_STEPS and not summary.early_stop:
+        if tiny and steps < MIN_STEPS and not summary.early_stop:
             raise Stop(
                 f"The rehearsal made {steps} steps, but needs {MIN_STEPS}.",
                 "Give it more rows with `--data`.",
@@ -105,9 +129,10 @@ def judge(plan: Plan, summaries: list[Summary]) -> None:
                 "Check the held-out rows, and the log.",
             )
         gain = 1 - best / first if first else 0.0
-        if gain < MIN_GAIN:
+        if gain < MIN_GAIN if tiny else gain <= 0:
+            needed = f", {gain:.1%} better, but needs {MIN_GAIN:.0%}" if tiny else ""
             raise Stop(
-                f"The rehearsal of `{plan.name}` did not learn: the validation loss went from {first:.3f} to {best:.3f}, {gain:.1%} better, but needs {MIN_GAIN:.0%}.",
+                f"The rehearsal of `{plan.name}` did not learn: the validation loss went from {first:.3f} to {best:.3f}{needed}.",
                 "Check the prepared rows, and which tokens are trained.",
             )
 
@@ -234,17 +259,16 @@ def without_gpu(recipe: Recipe, by: str) -> Iterator[Override]:
     yield overrides.without_time_limit(by)
 
 
-def training(recipe: Recipe, rows: PreparedRows) -> list[Override]:
-    """One process for machines, and batches small enough for at least 50 steps."""
+def training(recipe: Recipe, rows: PreparedRows, share: float | None = None) -> list[Override]:
+    """One process for machines, and batches small enough for at least 50 steps. share: of these, the part that there is
+    time for; None for a twin."""
     chosen, count = recipe.train, rows.train_rows
     if chosen.get("packing") == "pack":
         # Several make one; a fifth is left for what the last tokens of each do not hold.
         count = max(1, int(0.8 * count * rows.lengths.mean / recipe.model.sequence_len) or count // 4)
-    micro, accumulation, epochs = (
-        min(chosen.micro_batch_size, 8),
-        min(chosen.gradient_accumulation_steps, 2),
-        chosen.epochs,
-    )
+    most_rows, most_batches = (8, 2) if share is None else (2, 1)
+    micro, epochs = min(chosen.micro_batch_size, most_rows), chosen.epochs
+    accumulation = min(chosen.gradient_accumulation_steps, most_batches)
 
     def steps() -> int:
         return int(count // (micro * accumulation) * epochs)
@@ -258,6 +282,12 @@ def training(recipe: Recipe, rows: PreparedRows) -> list[Override]:
     while steps() < ENOUGH_STEPS:
         epochs += 1
     few = f"at least {ENOUGH_STEPS} steps from {rows.train_rows} rows"
+    rate, larger = (0.005, "a tiny twin needs larger steps") if share is None else (0.0005, "few steps")
+    limit = overrides.without_time_limit(BY)
+    if share is not None:
+        limit = substitute("limits.time", LONGEST, "a rehearsal takes minutes")
+    if share is not None and share < 1:
+        epochs, few = round(epochs * share, 3), f"as many steps as this processor makes in {LONGEST}"
     third = max(1, steps() // 3)
     table = (
         ("train.micro_batch_size", micro, few),
@@ -265,7 +295,7 @@ def training(recipe: Recipe, rows: PreparedRows) -> list[Override]:
         ("train.epochs", epochs, few),
         ("train.eval_batch_size", None, "the micro batch size"),
         ("train.effective_batch_size", None, "computed from the lines above"),
-        ("train.learning_rate", 0.005, "a tiny twin needs larger steps"),
+        ("train.learning_rate", rate, larger),
         ("train.optimizer", "adamw_torch", "runs on any processor"),
         ("train.logging_steps", 1, "few steps"),
         ("train.report_to", "tensorboard", "needs no account"),
@@ -284,7 +314,7 @@ def training(recipe: Recipe, rows: PreparedRows) -> list[Override]:
         *([packing(recipe, "train", chosen)] if "packing" in chosen else []),
         *substitutes(recipe, of_some),
         *any_improvement("train", chosen),
-        overrides.without_time_limit(BY),
+        limit,
     ]
 
 
@@ -327,8 +357,9 @@ def _made(recipe: Recipe) -> str:
 
 
 def shown(original: Recipe, made: list[Override], rows: PreparedRows) -> Iterator[str]:
-    """The substitutions as a person reads them, the twin first."""
-    yield f"model.base: {original.model.base} → {_made(original)}"
+    """The substitutions as a person reads them, a twin first."""
+    if any(override.setting == "model.base" for override in made):
+        yield f"model.base: {original.model.base} → {_made(original)}"
     if rows.sampled_from is not None:
         yield f"rows: {rows.sampled_from:,} → {rows.train_rows + rows.validation_rows}  (a seeded draw)"
     yield from (str(override) for override in made if override.setting != "model.base")

@@ -205,6 +205,7 @@ def diff(before: str, after: str, plans: bool, price: float | None, style: str) 
             if some:
                 table([(head, before, after, ""), *map(row, some)])
                 say()
-        one = f"{'One' if settings else 'No'} setting differs."
-        say(f"{len(settings)} settings differ." if len(settings) > 1 else one)
-        end("Run a plan for each to see what it needs.", "plan", after)
+        if not settings:
+            say("No setting differs.")
+        several, one = f"{len(settings)} settings differ.", "One setting differs."
+        end(several if len(settings) > 1 else one if settings else "Both recipes are the same.", "plan", after)

@@ -517,7 +517,7 @@ def doctor(path: str | None, sets: tuple[str, ...], out: str | None) -> int:
     )
     say("\n" + ", ".join(counts))
     if problems:
-        end("Fix the problems above.", "doctor", *([path] if path else []))
+        end("This machine is not ready. Fix the problems above.", "doctor", *([path] if path else []))
     else:
         end("This machine is ready.", "rehearse", path or "RECIPE")
     return 1 if problems else 0

@@ -251,7 +251,8 @@ def explain(setting: str, path: str | None, sets: tuple[str, ...], style: str) -
         _show(one, called)
     if others:
         say(f"Other settings with that name: {', '.join(_name(other) for other in others)}.")
-    end("Run a plan to see what another value would cost.", "plan", path or "RECIPE", "--set", f"{_name(first)}=VALUE")
+    name = _name(first)
+    end(f"A plan shows what another value of `{name}` costs.", "plan", path or "RECIPE", "--set", f"{name}=VALUE")
 
 
 def _starter(told: list[Explained], sets: tuple[str, ...]) -> tuple[Recipe, str]:

@@ -387,7 +387,7 @@ def new(name: str, source: str | None, short: bool, sets: tuple[str, ...], **ans
     copied = drafting.write(made, origin)
     if not said:
         called = f"minimal/{origin.stem}" if short else source
-        say(f"{made.target}: a copy of {called}. Edit it, then run: recipe check {made.target}")
+        say(f"{made.target}: a copy of {called}")
         for change in changing.apply(made.origin, made.changes)[1]:
             if change.setting not in {own.setting for own in (*made.wished, *made.moved)}:
                 say(f"{change}")
@@ -397,6 +397,8 @@ def new(name: str, source: str | None, short: bool, sets: tuple[str, ...], **ans
         say(f"\nStill to do: {problem.message}\n{problem.hint}")
     if said:
         _answered(made, said, sets)
+    else:
+        end(f"{made.target} is your own copy of {called}. Edit it in any editor.", "check", str(made.target))
 
 
 def _answered(made: Draft, said: Answers, sets: tuple[str, ...]) -> None:
