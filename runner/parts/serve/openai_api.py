@@ -328,7 +328,7 @@ class Served:
 def at(url: str, recipe: Recipe, stage: str | None = None) -> Served:
     """The server at an address, and how the models of a recipe are asked there. stage: whose; left out, the last that trains.
 
-    Raises Stop if nobody answers, or the recipe's model does not read.
+    Raises Stop if the server is silent, or the recipe's model does not read.
     """
     plan = translate(recipe, run_folder(recipe.name, "run").place())
     asked = [each for each in plan.stages if "demo" in each.config.get("recipe_runner", {})]
