@@ -71,7 +71,7 @@ def kernels(recipe: Recipe) -> list[Override]:
 
 def real(recipe: Recipe, model: Path) -> list[Override]:
     """What replaces the base model by a real one that this machine's processor trains. model: its folder. Raises Stop
-    where the recipe has no base model."""
+    if the recipe has no base model."""
     if not recipe.settings["model"].knows("base"):
         raise Stop("`--model` replaces the base model, but this recipe has none.", "Leave out `--model`.")
     if not (model / "config.json").is_file():
