@@ -127,8 +127,7 @@ Schema = dict[str, Any]
 
 
 # A scenario's schema: its own file, the pieces that scenarios share, and the sections of parts. `make schemas` writes
-# ours;
-# what other people's parts bring is added when it is read.
+# ours; what other people's parts bring is added when it is read.
 
 
 def composed(scenario: str) -> Schema:

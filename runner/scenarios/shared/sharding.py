@@ -97,8 +97,7 @@ def fsdp_decided(recipe: Recipe) -> EngineConfig:
 # distributed_data_parallel_config.py, bucket_size), at least 40 million, at most DeepSpeed's own 500 million.
 BUCKET, BUCKET_A_GPU, MOST_BUCKET = 40_000_000, 1_000_000, 500_000_000
 # Numbers that a step on a disk works through at a time: four buffers in fp32 (DeepSpeed's `buffer_count`) take 1.6 GB
-# of
-# main memory for each process; with DeepSpeed's own 10^9 they would take 16.
+# of main memory for each process; with DeepSpeed's own 10^9 they would take 16.
 DISK_GROUP = 100_000_000
 # Numbers in one of the five buffers that weights on a disk come through; DeepSpeed's default.
 WEIGHTS_BUFFER = 100_000_000
@@ -182,9 +181,8 @@ def _by_reason(recipe: Recipe, precision: str, both: Mapping[str, Any]) -> Engin
         facts = recipe.model_facts
         largest = facts.hidden_size * max(facts.vocab_size, facts.intermediate_size) if facts else 0
         zero["offload_param"] |= {"buffer_size": max(WEIGHTS_BUFFER, -(-largest // gpus))}
-    # PyTorch's fused AdamW steps on a processor too. DeepSpeed's own is compiled when training starts, which
-    # needs a CUDA
-    # toolkit.
+    # PyTorch's fused AdamW steps on a processor too. DeepSpeed's own is compiled when training starts, which needs a
+    # CUDA toolkit.
     return {"zero_optimization": zero, **({} if optimizer == "none" else {"zero_force_ds_cpu_optimizer": False})}
 
 
