@@ -103,7 +103,7 @@ DRIVER = DRIVERS["13"]
 KERNEL = 64 / 4096
 # OpenShift's sizing of `system-reserved` (machine-config-operator,
 # templates/common/_base/files/kubelet-auto-sizing.yaml; harche/openshift-node-sizing has its table): of each further
-# block of GiB that share.
+# GiB that share.
 RESERVED_MEMORY = ((4, 0.25), (4, 0.20), (8, 0.10), (112, 0.06), (math.inf, 0.02))
 # The same of CPUs: so much for the first, so much for each other one, and never less than the last.
 RESERVED_FIRST_CPU, RESERVED_OTHER_CPU, RESERVED_CPUS = 0.06, 0.012, 0.5

@@ -273,8 +273,7 @@ UNBOUNDED = 2**31 - 1
 
 def _by_usual_names(config: Mapping[str, Any]) -> Facts:
     """The config of an architecture that the catalog does not contain, with its sizes under the usual names, and those
-    that it may lack (heads of a state-space model, positions of ALiBi) with neutral values: for such a model only its
-    trace counts."""
+    that it may lack (heads of a state-space model, positions of ALiBi) with neutral values: only its trace counts."""
     kinds = next((config[name] for name in ("layer_types", "layers_block_type") if config.get(name)), ())
     known: Facts = {"intermediate_size": 0, "num_attention_heads": 1, "max_position_embeddings": UNBOUNDED}
     known |= {"num_hidden_layers": len(kinds)} if kinds else {}

@@ -13,8 +13,7 @@ from runner.tools.child_process import MARK
 
 PLACES = ("log", "unmade", "queue", "placing", "image", "missing", "mount", "taken", "ended", "server")
 LOG, UNMADE, QUEUE, PLACING, IMAGE, MISSING, MOUNT, TAKEN, ENDED, SERVER = PLACES
-# What a line of any file must hold besides, to be a cluster's message of that kind; a program's own messages need
-# nothing else.
+# What a line of any file must hold besides, to be a cluster's message of that kind; a program's own need nothing else.
 _KINDS = {
     place: re.compile(pattern)
     for place, pattern in {

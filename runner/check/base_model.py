@@ -90,8 +90,8 @@ def unknown(recipe: Recipe) -> Problem:
 
 
 def _no_folder(recipe: Recipe) -> Problem | None:
-    """The problem of a base model that can only be a folder, but does not exist; None if it may be a hub name, or is on
-    a claim."""
+    """The problem of a base model that can only be a folder, and is none; None if it may be a hub name or on a
+    claim."""
     base = recipe.model.base
     folder = recipe.folder / base
     if recipe.on_claim(base) or not (isdir(folder) or base.startswith((".", "/", "~")) or base.count("/") != 1):

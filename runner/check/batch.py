@@ -27,8 +27,7 @@ SECTIONS = {"scenario", "model", "train", "data", "machines", "openshift", "node
 
 @dataclass(frozen=True)
 class RecipeFiles:
-    """recipes: the files to judge, in the order that they were named; others: YAML below folders that is not a
-    recipe."""
+    """recipes: the files to judge, in the order of the arguments; others: other YAML below folders."""
 
     recipes: tuple[str, ...]
     others: tuple[str, ...]
@@ -76,8 +75,7 @@ def _yaml_below(root: Path) -> Iterator[Path]:
 
 
 def is_meant(file: Path) -> bool:
-    """Whether a file is meant as a recipe, judged by the names at the beginning of its lines; it need not be valid
-    YAML."""
+    """Whether a file is meant as a recipe, judged by the names at the beginning of its lines."""
     lines = _lines(file)
     written = {found[1] for _, line in lines if (found := _SETTING.match(line))}
     return "scenario" in written or len(written & SECTIONS) >= 2
@@ -113,8 +111,8 @@ def _lines(file: Path) -> Iterator[tuple[int, str]]:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What `recipe check` finds. checked: how many recipes; problems: with notes, file by file; bugs: on how many files
-    the runner itself failed."""
+    """What `recipe check` finds. checked: how many recipes; problems: with notes, file by file; bugs: files on which
+    the runner failed."""
 
     checked: int
     problems: tuple[Problem, ...]

@@ -95,8 +95,7 @@ def sentence(scenario: str, path: Path_) -> str:
 
 
 def as_text(document: Document, changes: Iterable[Override]) -> list[Override]:
-    """The changes, with the typed text for text settings: no shell passes on a file's quotes, and the version `3.10` is
-    not a number."""
+    """The changes, with typed text for text settings: shells drop quotes, and the version `3.10` is not a number."""
 
     def one(change: Override) -> Override:
         number = isinstance(change.after, bool | int | float) and change.written is not None
@@ -252,8 +251,7 @@ _SAYS_NOTHING = {
 
 
 def fitting(schema: Mapping[str, Any] | bool) -> Fits:
-    """A function that decides whether a value certainly fits the schema; False if it does not, or if that is
-    unknown."""
+    """A function that decides whether a value certainly fits the schema; False if unsure."""
     if isinstance(schema, bool):
         return lambda value: schema and all(_finite(each) for _, each in leaves(value, bool))
     kind = "string" if "enum" in schema or "const" in schema else schema.get("type")

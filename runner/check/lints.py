@@ -8,8 +8,8 @@ from runner.recipe.recipe import Recipe, Settings
 from runner.tools import packaged
 from runner.tools.problem import Problem
 
-# Above these values a run diverges or learns nothing, in our own starters and in the papers that they name; images with
-# SGD tolerate more.
+# Above these values a run diverges or learns nothing, in our starters and the papers that they name; images with SGD
+# tolerate more.
 HIGHEST_RATE, HIGHEST_SCALED, HIGHEST_OF_IMAGES = 0.02, 0.002, 1.0
 # A warmup of more than half of the steps; fewer epochs than a tenth.
 LONGEST_WARMUP, FEWEST_EPOCHS = 0.5, 0.1

@@ -189,8 +189,7 @@ def packed_batch(recipe: Recipe) -> Iterator[Problem]:
 
 AXOLOTL = f"Axolotl {catalog.AXOLOTL_VERSION}"
 DEEPSPEED = f"DeepSpeed {catalog.DEEPSPEED_VERSION}"
-# Settings whose negative numbers have a meaning: no end, no rank, only at the end, the first tokens. All others are
-# counts or weights.
+# Settings whose negative numbers have a meaning: no end, no rank, only at the end, the first tokens.
 BELOW_ZERO = {
     *("max_steps", "local_rank", "gc_steps", "gc_collect_steps", "fix_untrained_tokens", "generation_top_k"),
     *("dp_shard_size", "dp_replicate_size", "scaling_softmax_bias", "simpo_gamma"),
@@ -306,8 +305,7 @@ def offload_disk(recipe: Recipe) -> Iterator[Problem]:
 
 
 def offloaded_optimizer(recipe: Recipe) -> Iterator[Problem]:
-    """Steps outside the GPU are AdamW's in fp32: the processor does not support the 8 bits of bitsandbytes and
-    torchao."""
+    """Steps outside the GPU are AdamW's in fp32: processors lack the 8 bits of bitsandbytes and torchao."""
     if not sharding.offloaded(recipe)["optimizer"]:
         return
     for name, part in recipe.sections.items():
@@ -318,8 +316,7 @@ def offloaded_optimizer(recipe: Recipe) -> Iterator[Problem]:
 
 
 def own_engine_file(recipe: Recipe) -> Iterator[Problem]:
-    """A user's own file is read and checked against DeepSpeed's or Axolotl's settings; contradictions with the recipe
-    are listed."""
+    """A user's own file is read and checked against DeepSpeed's or Axolotl's settings. Contradictions are listed."""
     if "sharding" not in recipe.settings:
         return
     try:

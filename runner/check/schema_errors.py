@@ -36,8 +36,8 @@ class SchemaProblems:
 
 
 def problems(document: Document, schema: Schema, errors: Iterable[ValidationError]) -> SchemaProblems:
-    """The Problems behind validation errors: one for each unknown setting or misplaced section, and one for everything
-    that is missing."""
+    """The Problems behind validation errors: one for each unknown setting or misplaced section, and one for all missing
+    ones."""
     found: list[Problem] = []
     lost: set[str] = set()
     lacking: dict[Path_, ValidationError] = {}

@@ -1,5 +1,4 @@
-"""Rules about where rows come from: one source in each section, files with the named columns, first rows, and the
-hub."""
+"""Rules about where rows come from: one source in each section, files with the named columns, and the hub."""
 
 from __future__ import annotations
 
@@ -341,8 +340,7 @@ ENDINGS = (".jsonl", ".csv", ".tsv")
 
 
 def first_rows(recipe: Recipe) -> Iterator[Problem]:
-    """Problems in the first rows of local files, long before `recipe prepare` reads all. They are notes, because a few
-    rows are not all."""
+    """Problems in the first rows of local files, long before `recipe prepare` reads all. They are notes."""
     for home, data in recipe.data_sets():
         file = recipe.folder / data["path"] if data.get("path") else None
         songs = data.get("songs")
@@ -416,8 +414,7 @@ def _shown(file: Path, read: list[tuple[int, Conversation | str]]) -> Iterator[t
 
 
 def _too_long(recipe: Recipe, home: Path_, file: Path, conversations: list[Conversation]) -> Iterator[Problem]:
-    """The problem that rows are longer than `sequence_len`: certainly, if they have as many words, or probably, by
-    their letters."""
+    """The problem that rows are longer than `sequence_len`: certainly, by words, or probably, by letters."""
     where, limit = recipe.longest_row(home)
     if not limit or not conversations:
         return

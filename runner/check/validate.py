@@ -183,8 +183,7 @@ def _counted(before: Recipe, after: Recipe) -> Iterator[tuple[str, Any]]:
 
 
 def _named(before: Recipe, after: Recipe) -> Iterator[tuple[str, Any]]:
-    """If fewer plain machines or GPUs are needed, the first ones remain. If more are needed, only a person can name
-    them."""
+    """If fewer machines or GPUs are needed, the first remain. If more are needed, a person must name them."""
     if "nodes" not in after.settings or not _counts_agree(before):
         return
     machines: list[Mapping[str, Any]] = after.document.lookup(("nodes", "machines"))

@@ -18,8 +18,7 @@ from runner.tools import packaged
 from runner.tools.problem import Interrupted, Stop, report_bug
 from runner.tools.process import ensure_home
 
-# The core's own commands, each with its module here and its line of `recipe --help`. A part's commands are in its
-# table.
+# The core's own commands, each with its module here and its line of `recipe --help`. Parts have a table.
 CORE = {
     "list": ("show", "List the starter recipes."),
     "show": ("show", "Print a recipe with every default and where it comes from."),
@@ -120,8 +119,7 @@ def cli(context: click.Context) -> int | None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command line and exits."""
-    # Modules and plans have few reference cycles, and the search for them took a quarter of the time of a check of many
-    # recipes.
+    # Modules and plans have few reference cycles, and searching them took a quarter of a check of many recipes.
     gc.set_threshold(100_000, 20, 20)
     ensure_home()
     sys.exit(_code(arguments))

@@ -63,8 +63,7 @@ OFFERS: dict[str, Completing] = {"gpus": complete_gpu, "models": complete_model}
 
 
 def complete_setting(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Settings of the recipe that the command line names, or of all scenarios; for one with few values, those after the
-    `=` of `--set`."""
+    """Settings of the recipe that the command line names, or of all scenarios; for one with few values, the values."""
     from runner.check import by_schema
 
     scenarios = _scenarios(context)
@@ -199,8 +198,7 @@ def open_recipe(
     aside: bool = False,
 ) -> tuple[Recipe, list[Override]]:
     """The recipe with `--set` and `more` on top, and below them, if `environment` is true, the environment. Prints what
-    changed. look: whether to read the files that it names. aside: print on standard error, because a program reads the
-    output."""
+    changed. look: whether to read the files that it names. aside: print on standard error."""
     wished = os.environ if environment else {}
     recipe, made, notes = load(path, [*changing.from_options(sets), *(more or [])], wished, look)
     print_notes(notes)

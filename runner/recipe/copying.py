@@ -21,8 +21,7 @@ from runner.tools.problem import Problem, Stop
 
 # Words that mean the same with and without quotes, inside brackets too.
 PLAIN = re.compile(r"[A-Za-z0-9/_.]([\w/.@+'?<>=()-]|[ :](?=[\w/.+<>=()]))*")
-# The origin of values that `recipe new` writes with a comment; the column of comments, and the longest list on one
-# line.
+# The origin of values that `recipe new` writes; the column of comments, and the longest list on one line.
 NEW, COMMENTS, LONGEST_LIST = "recipe new", 38, 60
 # A text with changes made in it.
 Edit = Callable[[str, Iterable[Override]], str]
@@ -78,8 +77,8 @@ def rewrite(document: Document, changes: Iterable[Override], edited: Edit = edit
     """Changes the file that was read, and returns the difference, a unified diff without context. edited: how to change
     text.
 
-    Raises Stop, and writes nothing, if the file is read-only or has changed meanwhile, or if its form does not allow
-    the change."""
+    Raises Stop, and writes nothing, if the file is read-only or has changed meanwhile, or its form does not allow
+    it."""
     changes, path = list(changes), Path(document.file)
     wanted, _ = apply(document, changes)
     by_hand = (
@@ -221,8 +220,8 @@ def _shortened(document: Document, path: Path_, count: int) -> str:
 
 
 def _behind(change: Override, parents: list[str | int]) -> str:
-    """The part after the key of a new line: the value (a long list with one item on each line), and the reason for
-    values that the runner chose."""
+    """The part after the key of a new line: the value (a long list with one item on each line), and the reason, if the
+    runner chose it."""
     value, indent = change.after, "  " * (len(parents) + 1)
     note = f"# {change.why}" if change.why and change.by == NEW else ""
     width = COMMENTS - len(f"{indent[2:]}{change.path[-1]}: ")

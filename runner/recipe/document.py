@@ -45,8 +45,7 @@ class Document:
         severity: str = "error",
         mending: Any = None,
     ) -> Problem:
-        """A Problem at the value (or the key) of `path`, or at its nearest parent in the file. mending: a value that
-        solves it."""
+        """A Problem at the value (or the key) of `path`, or at its nearest parent. mending: a value that solves it."""
         if mending is not None:
             found = self.problem(path, message, hint, key=key, severity=severity)
             return replace(found, mends=(".".join(map(str, path)), mending))

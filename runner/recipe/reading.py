@@ -338,8 +338,8 @@ def behind_a_comment(document: Document, header: Header, instead: str = "") -> P
     )
 
 
-# By words of libyaml's message; the first match counts: whether the place is the start of its context, the problem, and
-# the hint.
+# By words of libyaml's message; the first match counts: whether the place is its context's start, the problem, and the
+# hint.
 _COMPLAINTS = (
     (
         ("mapping values are not allowed",),
@@ -412,8 +412,7 @@ def problem_of(document: Document, error: yaml.MarkedYAMLError) -> Problem:
 
 
 def _seen(lines: list[str], line: int, column: int) -> Iterator[tuple[Span, str, str]]:
-    """The mistake that is visible in the text, independent of libyaml's message: the place, the problem, and the
-    hint."""
+    """The mistake that is visible in the text, whatever libyaml says: the place, the problem, and the hint."""
     source = lines[line - 1]
     if "\t" in source[: len(source) - len(source.lstrip())] or source[column - 1 : column] == "\t":
         message = "This line contains a tab. YAML allows only spaces for indentation."

@@ -184,8 +184,7 @@ def with_defaults(value: Any, schema: Mapping[str, Any]) -> Any:
     return filled
 
 
-# The kinds of rows of a recipe with one stage. Each is shown by a setting of `data`, with the settings that belong to
-# it.
+# The kinds of rows of a recipe with one stage. Each has a setting of `data` that shows it, and others.
 CONVERSATIONS, SONGS, TEXT = "conversations", "songs", "text"
 _SAYS_ROWS = {"text": TEXT, "form": CONVERSATIONS, "question": CONVERSATIONS, "answer": CONVERSATIONS}
 
