@@ -86,7 +86,11 @@ def render(
     for module in parts.modules("rules"):
         for rule in getattr(module, "RENDER_NOTES", ()):
             print_notes(rule(recipe))
-    end(f"{len(written)} files are in {folder}/.", "submit" if "openshift" in recipe.settings else "run", path)
+    end(
+        f"{len(written)} {'file is' if len(written) == 1 else 'files are'} in {folder}/.",
+        "submit" if "openshift" in recipe.settings else "run",
+        path,
+    )
 
 
 # Of a run that a command began and did not end, and is not at work in any more.
