@@ -264,9 +264,8 @@ def read(
     source: DataSource, part: FilePart | None = None, *, column: str | None = None, stream: bool = False
 ) -> Iterator[Numbered]:
     """Rows as (line, row). All but .json files come a row at a time, however large they are; from the hub they do where
-    `stream` is set, and are else kept on disk. A folder is one that `datasets` has saved.
-    part: only that of the file. column: what the documents of a .txt file, or a folder of such files, are called, which
-    else cannot be read.
+    `stream` is set, and are else kept on disk. A folder is one that `datasets` has saved. part: only that of the file.
+    column: what the documents of a .txt file, or a folder of such files, are called, which else cannot be read.
 
     Raises Stop if the file or the dataset cannot be read at all.
     """

@@ -32,8 +32,8 @@ def fill(template: str, row: Mapping[str, Any]) -> str:
 
 
 def text_of(value: Any, column: str) -> str:
-    """A value as text; empty for None and NaN. Raises NoText for a list or an object, which would be learned as a
-    program writes it."""
+    """A value as text; empty for None and NaN. Raises NoText for a list or an object, which would be learned as
+    code."""
     if isinstance(value, str):
         return value
     if isinstance(value, list | tuple | Mapping):
@@ -75,5 +75,5 @@ FORMS: Mapping[str, tuple[str, ...]] = {
     "alpaca": ("instruction", "output"),
     "prompt_completion": ("prompt", "completion"),
 }
-# Columns that are read in any form where they are there.
+# Columns that are read in any form, if they exist.
 BESIDES = ("system", "input", "tools")

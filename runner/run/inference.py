@@ -41,8 +41,7 @@ def newest(plan: Plan) -> StageFolder:
 
 
 def folder_of(recipe: Recipe, run_dir: str | None, stage: str | None = None) -> StageFolder:
-    """The stage that a command means: in the run of `run_dir`, or the newest; of that name, or the last with a
-    model."""
+    """The stage for a command: in the run of `run_dir` or the newest one; with that name, or the last with a model."""
     plan = plan_of(recipe, find(recipe.name, run_dir))
     return StageFolder(plan, plan.stage(stage)) if stage else newest(plan)
 

@@ -24,7 +24,7 @@ from runner.trainer.telemetry import History
 
 
 class RecipePlugin(BasePlugin):
-    """Holds the run to its plan, writes its history, and leaves its results."""
+    """Keeps the run to its plan, and writes its history and results."""
 
     def __init__(self) -> None:
         super().__init__()
