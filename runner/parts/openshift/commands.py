@@ -286,8 +286,12 @@ def status(
         end(f"These are the jobs in the namespace {namespace or cluster.namespace}.", "status", "RECIPE")
         return
     plan = open_plan(path, sets)
-    _stages(connect(), plan, stage, path)
-    end(f"This is how far the stages of `{plan.name}` are.", "logs", path, "-f")
+    way = _stages(connect(), plan, stage, path)
+    looked_at = pipeline.looked_at(way)
+    # What can be watched, what has failed, what is not sent yet, and what has all been done.
+    follows = ["-f"] if looked_at and looked_at.at_work else []
+    verb = "fetch" if not looked_at else "logs" if follows else "why" if looked_at.state == FAILED else "submit"
+    end(f"This is how far the stages of `{plan.name}` are.", verb, path, *follows)
 
 
 def _table(cluster: Cluster, namespace: str, keep_watching: bool) -> None:
@@ -328,8 +332,8 @@ def _early(cluster: Cluster, milestone: Milestone) -> str:
     return f"; {ended.told}" if ended else ""
 
 
-def _stages(cluster: Cluster, plan: Plan, only: str | None, path: str) -> None:
-    """Every stage and every gate, or those of one stage. path: of the recipe."""
+def _stages(cluster: Cluster, plan: Plan, only: str | None, path: str) -> list[Milestone]:
+    """Shows every stage and every gate, or those of one stage; returns all. path: of the recipe."""
     if only:
         plan.stage(only)
     there = jobs.ours(cluster, plan)
@@ -361,6 +365,7 @@ def _stages(cluster: Cluster, plan: Plan, only: str | None, path: str) -> None:
         _show(cluster, f"{kind} `{name}`", job, path)
         command = f"oc delete {kind.lower()} {name} -n {plan.site['namespace']}"
         say(f"  The recipe no longer has this stage. To stop it: {command}")
+    return way
 
 
 @click.command()
