@@ -217,7 +217,7 @@ def confirm(yes: bool, taken: tuple[str, ...]) -> Confirm:
 
 @contextmanager
 def live() -> Iterator[watch.Show]:
-    """Shows states: one line that changes on a terminal, a line a change where output is piped."""
+    """Shows states: one line that changes on a terminal, one line for each change where output is piped."""
 
     def text(state: JobState | None, reasons: list[str]) -> str:
         said = [f"{state.name}: {watch.line(state)}"] if state else []
