@@ -21,6 +21,7 @@ PREPARERS = {
     "chat": "runner.data.chat",
     "lyrics": "runner.data.chat",
     "plain-text": "runner.data.blocks",
+    "preferences": "runner.data.preferences",
 }
 # Of a document, what a model is given to continue from: so many words.
 BEGINNING = 8

@@ -27,8 +27,8 @@ def watchdog(tmp_path):
             "learning_rate": 1e-4,
             "demo": {"base_model": "m"},
         }
-        allowed = other.pop("zero_loss_allowed", False)
-        dog = Watchdog(RunSettings(**settings | other), zero_loss_allowed=allowed)
+        words = other.pop("of_words", True)
+        dog = Watchdog(RunSettings(**settings | other), of_words=words)
         dog.vocabulary = 1000
         return dog
 
@@ -56,7 +56,7 @@ def test_a_loss_of_exactly_0_stops_the_run(watchdog, golden_message):
 
 
 def test_dpo_may_reach_0(watchdog):
-    log(watchdog(zero_loss_allowed=True), loss=0.0)
+    log(watchdog(of_words=False), loss=0.0)
 
 
 def test_a_first_loss_above_what_ignorance_gives_stops_the_run(watchdog, golden_message):

@@ -14,7 +14,7 @@ from runner.plan import Plan
 from runner.recipe import overrides
 from runner.recipe.document import Path_
 from runner.recipe.overrides import Override
-from runner.recipe.recipe import DEMO_QUESTIONS, Recipe, Settings, sets_of
+from runner.recipe.recipe import DEMO_QUESTIONS, PREFERENCES, Recipe, Settings, sets_of
 from runner.scenarios.shared import axolotl, common, twin
 from runner.tools.names import setting
 from runner.tools.problem import Stop
@@ -104,12 +104,21 @@ def judge(plan: Plan, summaries: list[Summary]) -> None:
                 f"The rehearsal of `{plan.name}` has no verdict, because it has no validation loss.",
                 "Check the held-out rows, and the log.",
             )
+        if summary.first_preference_accuracy is not None:
+            preferred(summary)
         gain = 1 - best / first if first else 0.0
         if gain < MIN_GAIN:
             raise Stop(
                 f"The rehearsal of `{plan.name}` did not learn: the validation loss went from {first:.3f} to {best:.3f}, {gain:.1%} better, but needs {MIN_GAIN:.0%}.",
                 "Check the prepared rows, and which tokens are trained.",
             )
+
+
+def preferred(summary: Summary) -> None:
+    """Raises Stop unless the better answers were preferred more often at the end."""
+    first, last = summary.first_preference_accuracy, summary.last_preference_accuracy
+    if first is None or last is None or not last > first:
+        raise Stop(f"The rehearsal of DPO did not learn: its accuracy went from {first} to {last}.")
 
 
 def data(recipe: Recipe, file: str | None) -> list[Override]:
@@ -265,7 +274,7 @@ def training(recipe: Recipe, rows: PreparedRows) -> list[Override]:
         ("train.epochs", epochs, few),
         ("train.eval_batch_size", None, "the micro batch size"),
         ("train.effective_batch_size", None, "computed from the lines above"),
-        ("train.learning_rate", 0.005, "a tiny twin needs larger steps"),
+        ("train.learning_rate", 0.0005 if recipe.rows == PREFERENCES else 0.005, "a tiny twin needs larger steps"),
         ("train.optimizer", "adamw_torch", "runs on any processor"),
         ("train.logging_steps", 1, "few steps"),
         ("train.report_to", "tensorboard", "needs no account"),
