@@ -47,22 +47,22 @@ def hardware() -> str:
     """Which card for which model, and how long the starters take on each."""
     basis = (ROOT / "benchmarks/results/outside.txt").read_text("utf-8").splitlines()[:3]
     lines = [
-        "# What hardware for what",
+        "# Which GPU for what",
         "",
         GENERATED,
-        "For people who choose a GPU. Every figure here comes from `recipe plan`; this project measured none. How its plans agree with published runs:",
+        "For people who choose a GPU. Every figure here is an estimate of `recipe plan`; this project measured none. Compared with published runs:",
         "",
         "```text",
         *basis,
         "```",
         "",
-        "The error is the planned value divided by the measured one, minus 1. The range in brackets after a figure comes from such errors. The plan's page lists [what is",
+        "The error is the planned value divided by the measured one, minus 1. The range in brackets after a figure comes from these errors. The plan's page lists [what is",
         "least certain](plan.md#what-is-least-certain).",
         "",
         "## Which card for which model",
         "",
-        f"The smallest of six sizes of card on which training fits, on one GPU, by the upper end of the range: {ROWS} rows of {LENGTH:,} tokens at once, with gradient",
-        "checkpointing and FlashAttention, and all else by default. In brackets the GiB that are needed. Fewer rows at once, or shorter ones, take less.",
+        f"The table shows the smallest of six card sizes on which training fits on one GPU, and in brackets the range of memory in GiB. It assumes {ROWS} rows of {LENGTH:,}",
+        "tokens at once, gradient checkpointing and FlashAttention, and defaults for everything else. Fewer or shorter rows need less.",
         "",
         f"| model | {' | '.join(METHODS)} |",
         "|---|" + "---|" * len(METHODS),
@@ -72,12 +72,12 @@ def hardware() -> str:
         lines.append(f"| {model.partition('/')[2]} | {' | '.join(cells)} |")
     lines += [
         "",
-        f"The cards are {_listed(SIZES)}; others of the same size will do. A model that fits none of them alone fits several GPUs that share it",
-        "(`distribution: fsdp`); `recipe plan` offers that where it helps.",
+        f"The cards are {_listed(SIZES)}. Others of the same size work too. If a model fits none of them, several GPUs can share it",
+        "(`distribution: fsdp`); `recipe plan` suggests that if it helps.",
         "",
         "## How long the starters take",
         "",
-        "Each cell shows the likely time, and its range, on the recipe's own machines (machines × GPUs in brackets), as if each had that card. `-` means that the recipe's rows do not fit on that card unless you change the recipe.",
+        "Each cell shows the likely time, and its range, for the recipe's number of machines and GPUs (in brackets) with that card. `-` means that the recipe does not fit on that card unless you change it.",
         "",
     ]
     names = [name for name, path in packaged.named().items() if path in packaged.starters()]
@@ -91,14 +91,14 @@ def hardware() -> str:
             lines.append(f"| {card.title} | {card.usable_gib:.1f} | {' | '.join(times)} |")
     lines += [
         "",
-        "Cards before Ampere (T4, V100) have no bf16 and no FlashAttention: `recipe check` says at its lines what a recipe then writes.",
-        "Where the network between machines is not known, it is assumed, and the range is that much wider.",
+        "Cards before Ampere (T4, V100) have no bf16 and no FlashAttention. For them, `recipe check` shows which lines to change.",
+        "If the speed of the network between machines is unknown, the plan assumes one, and the range is wider.",
         "",
         "To see the same for your own recipe and card:",
         "",
         "```sh",
         "recipe gpus recipes/lyrics.yaml              # memory and time on each card; without a recipe, what each card is",
-        "recipe models --gpu NVIDIA-L40S              # which models fit on that card, by every default",
+        "recipe models --gpu NVIDIA-L40S              # which models fit on that card, with every default",
         "recipe plan recipes/lyrics.yaml --set machines.gpu=NVIDIA-H100-80GB-HBM3",
         "```",
         "",
@@ -148,7 +148,7 @@ def _time(name: str, label: str) -> str:
 
 
 def songs() -> str:
-    """What the lyrics demo was once hoped to do, and what arithmetic says."""
+    """How many GPUs a thousand songs a second would need."""
     found = json.loads(said("plan", "recipes/lyrics.yaml", "--format", "json"))
     short = json.loads(said("plan", "recipes/minimal/lyrics-demo.yaml", "--format", "json"))
     (stage,) = found["stages"]
@@ -167,8 +167,8 @@ def songs() -> str:
         "# A thousand songs a second",
         "",
         GENERATED,
-        "For people who wonder how fast the lyrics demo can be. The hope was 1,000 songs a second, and all songs in a minute. This page does the",
-        "arithmetic, with the figures of `recipe plan` for the recipe [`lyrics`](starters/lyrics.md).",
+        "For people who wonder how fast the lyrics demo can be. Can it learn 1,000 songs a second, or all songs in a minute? This page",
+        "calculates the answer from the figures of `recipe plan` for the recipe [`lyrics`](starters/lyrics.md).",
         "",
         "```sh",
         "recipe plan recipes/lyrics.yaml --details",
@@ -178,24 +178,24 @@ def songs() -> str:
         "",
         "| | |",
         "|---|---|",
-        f"| songs that are learned from | {rows['training']:,} |",
-        f"| tokens of a song, in the mean | {tokens:.0f} |",
+        f"| training songs | {rows['training']:,} |",
+        f"| tokens of a song, on average | {tokens:.0f} |",
         f"| the model | {stage['parameters'] / 1e9:.2f} billion weights, and {stage['trainable_parameters'] / 1e6:.0f} million of the adapter |",
         f"| operations for a token | {per_token / 1e9:.1f} billion: forward, once more because of gradient checkpointing, and backward |",
         f"| operations for a song | {per_song / 1e12:.1f} million million |",
         f"| what an L40S can do at most | {peak / 1e12:.0f} million million operations a second |",
         "",
-        f"So an L40S that reached its data sheet would learn {peak / per_song:.0f} songs a second. None does: the plan says {now:.1f} songs a second",
-        f"({time['tokens_a_second']:,.0f} tokens), as published runs on such cards reach it, which is {now * per_song / peak:.0%} of the data sheet.",
+        f"So at the rate of its data sheet, an L40S would learn {peak / per_song:.0f} songs a second. No card reaches that rate. The plan expects {now:.1f} songs a second",
+        f"({time['tokens_a_second']:,.0f} tokens), as in published runs on such cards. That is {now * per_song / peak:.0%} of the data sheet.",
         "",
-        "## What was hoped for",
+        "## GPUs for a thousand songs a second",
         "",
         "| | songs a second | L40S at their data sheet's rate | L40S at the planned rate |",
         "|---|---|---|---|",
         f"| 1,000 songs a second | {hoped:,} | {cards[0]:.0f} | {hoped / now:.0f} |",
         f"| an epoch in a minute | {epoch:,.0f} | {cards[1]:.0f} | {epoch / now:.0f} |",
         "",
-        "The last column leaves out the time that machines need to communicate, read and save. With that time, more machines soon gain nothing:",
+        "The last column leaves out the time that machines need to communicate, read and save. With that time included, more machines soon gain nothing:",
         "",
         "```sh",
         "recipe plan recipes/lyrics.yaml --machines 1,2,4,…,1024",
@@ -206,14 +206,14 @@ def songs() -> str:
         "```",
         "",
         f"Two epochs take {units.duration(time['total_seconds'])} on one L40S. The fastest card of the catalog, {faster.title}, takes {units.duration(best.time.total_seconds)}:",
-        f"{best.time.samples_a_second:.0f} songs a second. No setting that leaves the model and the songs as they are comes near a thousand.",
+        f"{best.time.samples_a_second:.0f} songs a second. With this model and these songs, no setting comes near a thousand.",
         "",
         "## What is possible instead",
         "",
         f"- **A demo in minutes**: fewer songs. `minimal/lyrics-demo` takes {short['stages'][0]['rows']['training'] + short['stages'][0]['rows']['evaluation']:,} songs and {units.duration(short['all_stages']['total_seconds'])} on the same card.",
-        "- **A rehearsal in a minute**, without a GPU: all of it, with a tiny model.",
-        "- **A smaller model**: time falls as its weights do. `model.base` is one line.",
-        "- **Shorter songs**: `model.sequence_len` leaves out those that are longer, and time falls as the tokens do.",
+        "- **A rehearsal in a minute**, without a GPU: the whole recipe, with a tiny model.",
+        "- **A smaller model** (`model.base`): half the weights take half the time.",
+        "- **Shorter songs**: `model.sequence_len` leaves out longer ones; half the tokens take half the time.",
         "",
         "```sh",
         "recipe new my-songs --from minimal/lyrics-demo",
@@ -225,7 +225,7 @@ def songs() -> str:
 
 
 def _table(text: str) -> Iterator[str]:
-    """The lines of a plan that compare counts of machines."""
+    """The lines of a plan that compare numbers of machines."""
     lines = text.splitlines()
     start = next(at for at, line in enumerate(lines) if line.startswith("machines  "))
     for line in lines[start:]:

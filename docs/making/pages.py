@@ -27,21 +27,21 @@ DOCS = ROOT / "docs"
 # Where a trouble is looked for, and what a person would call that; the places of troubles.py, in the page's order.
 PLACES = {
     troubles.LOG: "In the log of a run",
-    troubles.UNMADE: "No pod is made",
-    troubles.QUEUE: "It waits in the queue",
-    troubles.PLACING: "No machine takes it",
-    troubles.IMAGE: "The image does not come",
-    troubles.MOUNT: "A volume does not come",
-    troubles.MISSING: "Something that it needs is not there",
-    troubles.TAKEN: "It was taken off its machine",
-    troubles.ENDED: "It was ended",
+    troubles.UNMADE: "No pod is created",
+    troubles.QUEUE: "The job waits in the queue",
+    troubles.PLACING: "No machine can run the pod",
+    troubles.IMAGE: "The image cannot be pulled",
+    troubles.MOUNT: "A volume cannot be mounted",
+    troubles.MISSING: "Something that the pod needs is missing",
+    troubles.TAKEN: "The pod was removed from its machine",
+    troubles.ENDED: "The pod was stopped",
     troubles.SERVER: "A server of the model does not start",
 }
 
 
 def pages() -> dict[Path, str]:
-    """Every generated page, and every picture of a quick command, by where it lies."""
-    os.environ["XDG_CONFIG_HOME"] = "/nonexistent"  # what somebody's own runs have taught the plan is no part of a page
+    """Every generated page, and every picture of a quick command, by its path."""
+    os.environ["XDG_CONFIG_HOME"] = "/nonexistent"  # so that your own runs do not change the pages
     starters = {DOCS / "starters" / f"{_file(name)}.md": starter(name) for name in packaged.named()}
     fixed = {
         "troubles": _troubles(),
@@ -73,10 +73,10 @@ def _troubles() -> str:
         "oc describe pod POD | recipe why -",
         "```",
         "",
-        "It answers with a sentence, a remedy, and at the end a word in brackets, which is a heading on this page. What is wrong in a recipe itself,",
-        "`recipe check` says with its line: [check a recipe](checking.md). What will not work on a machine, `recipe doctor RECIPE` says before anything runs.",
+        "It answers with a sentence and a remedy. The word in brackets at the end is a heading on this page. For mistakes in the recipe itself, use",
+        "`recipe check` ([checking recipes](checking.md)). To check a machine before a run, use `recipe doctor RECIPE`.",
         "",
-        f"These are all {len(troubles.known())} of them. Where words differ from one time to the next, an example stands, or `…`.",
+        f"This page lists all {len(troubles.known())} problems that it recognises. Names and numbers in them are examples.",
         "",
     ]
     for place, title in PLACES.items():
@@ -90,7 +90,7 @@ def _troubles() -> str:
             if remedy.strip():
                 lines += [_plain(remedy.strip()), ""]
             if found:
-                lines += ["It says, for example:", "", "```text", _cut(found.line), "```", ""]
+                lines += ["The log or the cluster shows, for example:", "", "```text", _cut(found.line), "```", ""]
     return "\n".join(lines)
 
 
@@ -127,7 +127,7 @@ def _starters() -> str:
         "# The starter recipes",
         "",
         GENERATED,
-        "`recipe new my-demo --from NAME` makes one of them yours. [Your own data and model](../own-data.md) says how it learns from your rows.",
+        "Copy one with `recipe new my-demo --from NAME`. [Your own data and model](../own-data.md) explains how to train it on your rows.",
         "",
         "| recipe | what it trains | scenario |",
         "|---|---|---|",
@@ -137,12 +137,12 @@ def _starters() -> str:
         "",
         "## In a few lines",
         "",
-        "`recipes/minimal/` has a starter of at most 15 lines for every scenario (35 for the pipeline): what somebody must decide, model,",
-        "data and GPU, and everything else by default.",
+        "`recipes/minimal/` has a short starter for every scenario: at most 15 lines, 35 for the pipeline. It names only what you must decide: model,",
+        "data and GPU. Everything else has a default.",
         "",
         "```sh",
         "recipe new my-demo --from survival --minimal    # the short form of that starter",
-        "recipe show my-demo.yaml                        # all of it: every default, and where each setting comes from",
+        "recipe show my-demo.yaml                        # the whole recipe: every default, and where each setting comes from",
         "```",
         "",
         "| recipe | what it trains | scenario |",
@@ -159,7 +159,7 @@ def _row(name: str) -> str:
 
 
 def starter(name: str) -> str:
-    """The page of a starter: what it is, what it takes, what is made of it, and all of it."""
+    """The page of a starter: what it is, what it needs, and the whole recipe."""
     path = packaged.named()[name]
     recipe = load(path)[0]
     place = "recipes/" + path.relative_to(packaged.folder("recipes")).as_posix()
@@ -180,15 +180,15 @@ def starter(name: str) -> str:
         f"recipe run {copy}.yaml",
         "```",
         "",
-        "## What it will take",
+        "## What it needs",
         "",
         "```text",
         said("plan", place),
         "```",
         "",
-        "[What the plan says](../plan.md) explains the lines; [what hardware for what](../hardware.md) has other cards.",
+        "[What the plan says](../plan.md) explains these lines. [Which GPU for what](../hardware.md) shows other cards.",
         "",
-        "## All of it",
+        "## The whole recipe",
         "",
         f"```{{literalinclude}} {'../' * 2}{place}",
         ":language: yaml",

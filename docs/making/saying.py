@@ -10,7 +10,7 @@ from pathlib import Path
 from runner.commands import cli
 
 ROOT = Path(__file__).resolve().parents[2]
-GENERATED = "<!-- Made by docs/making/pages.py, of the code itself; `make golden` writes it anew. -->\n"
+GENERATED = "<!-- Made by docs/making/pages.py, from the code; `make golden` writes it again. -->\n"
 
 
 class _Screen(io.StringIO):

@@ -107,7 +107,7 @@ def _no_folder(recipe: Recipe) -> Problem | None:
         beside = [inner.name for inner in folder.parent.glob("*/") if inner.is_dir()] if isdir(folder.parent) else []
         near = nearest(folder.name, beside)
         hint = (f"Did you mean `{base.rstrip('/').removesuffix(folder.name)}{near}`? " if near else "") + (
-            "Paths start at the recipe's folder. A model on the hub is `OWNER/NAME`; `recipe models` lists the catalog. A folder on the cluster is below the mount of a claim, `openshift.claims`."
+            "A path is relative to the recipe's folder. A model on the hub is `OWNER/NAME`; `recipe models` lists the catalog. A folder on the cluster is below the mount of a claim, `openshift.claims`."
         )
     return recipe.problem("model.base", message, hint)
 

@@ -324,7 +324,7 @@ def own_engine_file(recipe: Recipe) -> Iterator[Problem]:
     except Stop as stop:
         (problem,) = stop.problems
         message = f"{problem.file}: {problem.message}"
-        yield recipe.problem("sharding.file", message, "Paths start at the recipe's folder.")
+        yield recipe.problem("sharding.file", message, "Check the path; it is relative to the recipe's folder.")
         return
     fsdp = sharding.by_fsdp(recipe)
     if document is None or not (fsdp or recipe.distribution.startswith("zero")):

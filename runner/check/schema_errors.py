@@ -153,7 +153,7 @@ def _missing(document: Document, known: Schema, path: Path_, keys: list[str]) ->
     for key in keys:
         example = known[key].get("examples", [None])[0]
         line = f" For example: `{key}: {example}`" if isinstance(example, str | int | float) and example else ""
-        told.append(f"{f'`{key}`: ' if len(keys) > 1 else ''}{known[key]['description']}{line}")
+        told.append(f"Add `{key}`: {known[key]['description']}{line}")
     return document.problem(path, f"{owner} lacks {listed(keys)}.", "\n".join(told), key=True)
 
 
@@ -226,7 +226,8 @@ def of_another_kind(allowed: str, value: Any, part: Schema, name: str, default: 
     if isinstance(value, str):
         hint = f"Write {kind}{default}."
         if allowed in ("integer", "number"):
-            alone = f"Write only {kind}, with a point for decimals: 0.00005 or 5e-5. Put the unit in the comment."
+            form = "such as 2" if allowed == "integer" else "with a point for decimals: 0.00005 or 5e-5"
+            alone = f"Write only {kind}, without quotes and without a unit, {form}."
             hint = next(_numbers(value.strip()), alone)
         elif allowed == "boolean" and (meant := YES_OR_NO.get(value.lower())):
             hint = f"Write `{meant}`."

@@ -171,7 +171,8 @@ def _data_files(recipe: Recipe, home: Path_, data: Settings, files: tuple[str, .
             continue
         if not os.path.exists(file):
             message = f"The file `{file}` does not exist."
-            yield recipe.problem((*home, setting), message, "Paths start at the recipe's folder.")
+            hint = "Check the path; it is relative to the recipe's folder."
+            yield recipe.problem((*home, setting), message, hint)
             continue
         if data.get("image_column") and file.suffix != ".parquet":
             message = f"`{file}` is not a file of images."

@@ -81,9 +81,9 @@ def check(
 # What follows where the recipe of a folder stands, and how that is said.
 STANDING = {
     "check": "The recipe has mistakes.",
-    "rehearse": "The recipe has no mistakes; it has not been rehearsed as it is now.",
-    "run": "The rehearsal has passed; the model has not been trained as the recipe is now.",
-    "submit": "The rehearsal has passed; the model has not been trained on this machine.",
+    "rehearse": "The recipe has no mistakes, but its current version has not been rehearsed.",
+    "run": "The rehearsal has passed, but the current version of the recipe has not been trained.",
+    "submit": "The rehearsal has passed, but the model has not been trained on this machine.",
     "why": "A command is working on the recipe now.",
     "compare": "The model is trained.",
 }

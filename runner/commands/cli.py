@@ -104,12 +104,17 @@ def cli(context: click.Context) -> int | None:
     if context.invoked_subcommand:
         return None
     from runner.check.batch import within
-
-    if len(recipes := within(Path())) != 1:
-        raise click.exceptions.NoArgsIsHelpError(context)
     from runner.commands.check import standing
+    from runner.commands.options import end
 
-    return standing(str(recipes[0]))
+    if len(recipes := within(Path())) == 1:
+        return standing(str(recipes[0]))
+    click.echo(context.get_help(), err=True)
+    if recipes:
+        end(f"This folder has {len(recipes)} recipes. Name one of them after a command.", "list")
+    else:
+        end("There is no recipe in this folder yet.", "new", "my-demo", "--from", "survival")
+    return 2
 
 
 def main(arguments: list[str] | None = None) -> None:

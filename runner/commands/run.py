@@ -161,7 +161,7 @@ def confirm(yes: bool) -> Callable[[str], bool]:
     def ask(takes: str) -> bool:
         if not yes and not sys.stdin.isatty():
             remedy = "Add `--yes` to start it, or train fewer epochs or rows (`--set`). `recipe rehearse RECIPE` takes minutes."
-            raise Stop(f"{takes} Without a terminal, nothing above an hour starts unasked.", remedy)
+            raise Stop(f"{takes} Without a terminal, `recipe run` cannot ask before a run of over an hour.", remedy)
         return yes or click.confirm(f"{takes} Start it?")
 
     return ask

@@ -46,7 +46,11 @@ def text(file: Path | str, kind: str = "recipe") -> str:
     except FileNotFoundError:
         there = [entry.name for entry in path.parent.glob("*.y*ml") if entry.is_file()] if path.parent.is_dir() else []
         match = nearest(path.name, there)
-        hint = f"Did you mean `{path.parent / match}`?" if match else "`recipe list` shows the starter recipes."
+        hint = (
+            f"Did you mean `{path.parent / match}`?"
+            if match
+            else "Check the path. `recipe list` shows your recipes and the starters."
+        )
         raise Stop(Problem(name, 0, 0, "This file does not exist.", hint)) from None
     except OSError as error:
         raise Stop(Problem(name, 0, 0, f"This file cannot be read: {error.strerror}.")) from None

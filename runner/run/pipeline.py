@@ -62,7 +62,7 @@ class Decision:
 
     def __str__(self) -> str:
         words = {
-            "keep": "done, and stays",
+            "keep": "done, its result is reused",
             "begin": "runs",
             "go on": "continues where it stopped",
             "again": "runs again",

@@ -211,7 +211,7 @@ def rehearse(
         if not rows:
             raise Stop("The stage `data` is not finished, and training depends on its rows.", "Leave out `--stage`.")
         second, more = changed(first, rehearsal.after_data(first, rows, run.path))
-        tell("More substitutions, from the rows")
+        tell("More substitutions, which depend on the rows")
         for line in rehearsal.shown(recipe, more, rows):
             tell(f"  {line}")
         made += more

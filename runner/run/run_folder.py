@@ -204,7 +204,7 @@ def find(name: str, given: str | None) -> RunFolder:
     if not runs:
         raise Stop(
             f"There is no run of `{name}` below `{ROOT}/`.",
-            "`recipe rehearse` and `recipe run` create one; `--run DIR` names another. `recipe status` shows runs on the cluster, and `recipe fetch` downloads them.",
+            "Create one with `recipe rehearse` or `recipe run`, or name another folder with `--run DIR`. `recipe status` shows runs on the cluster; download them with `recipe fetch`.",
         )
     return max(runs, key=_newest)
 

@@ -34,7 +34,7 @@ MISTAKES = [
     ),
     (
         SURVIVAL,
-        "\ntrain:                                # what is trained, and how",
+        "\ntrain:                                # what to train, and how",
         "",
         "last_layers:",
         "Write `train:` above",
@@ -136,7 +136,8 @@ def test_what_a_file_lacks_is_said_once(tmp_path):
     file.write_text("scenario: last-layers\n")
     (found,) = examine(file)
     assert found.message == "The recipe lacks `name`, `model`, `data` and `machines`."
-    assert [line.partition(":")[0] for line in found.hint.splitlines()] == ["`name`", "`model`", "`data`", "`machines`"]
+    added = [line.partition(":")[0] for line in found.hint.splitlines()]
+    assert added == ["Add `name`", "Add `model`", "Add `data`", "Add `machines`"]
 
 
 @pytest.mark.parametrize(

@@ -580,7 +580,7 @@ def test_who_asks_after_a_job_needs_no_data_files(command, edited, recipe_comman
     path = edited(
         ("hub: cahlen/offline-practical-skills-qa-synthetic", "path: data/not-here.jsonl #"),
         ("  revision: main                      # version on the hub\n", ""),
-        ("  split: train                        # which part of it\n", ""),
+        ("  split: train                        # which part of the data set\n", ""),
     )
     nowhere = {"KUBECONFIG": str(tmp_path / "no-cluster")}
     done = recipe_command(command, path, env=nowhere)

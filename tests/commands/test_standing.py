@@ -77,12 +77,19 @@ def test_while_a_command_is_at_work_why_comes_next(alone, shown):
         assert shown().rstrip().endswith("Next: recipe why mine.yaml")
 
 
-@pytest.mark.parametrize("recipes", (0, 2))
-def test_with_no_recipe_or_several_the_help_is_shown(tmp_path, recipes, recipe_command):
+@pytest.mark.parametrize(
+    ("recipes", "ending"),
+    [
+        (0, "\nThere is no recipe in this folder yet.\nNext: recipe new my-demo --from survival\n"),
+        (2, "\nThis folder has 2 recipes. Name one of them after a command.\nNext: recipe list\n"),
+    ],
+)
+def test_with_no_recipe_or_several_the_help_is_shown(tmp_path, recipes, ending, recipe_command):
     for number in range(recipes):
         shutil.copy(ROOT / "recipes/minimal/lora.yaml", tmp_path / f"{number}.yaml")
     done = recipe_command(cwd=tmp_path)
-    assert done.returncode == 2 and "Usage: recipe" in done.stdout + done.stderr
+    assert done.returncode == 2 and "Usage: recipe" in done.stderr
+    assert done.stderr.endswith(ending)
 
 
 def test_the_help_has_five_headings_and_begins_each_with_what_is_used_every_day(recipe_command, golden_message):

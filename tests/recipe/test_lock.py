@@ -290,7 +290,7 @@ def test_a_copy_of_a_recipe_takes_its_models_entry_along(add, tmp_path, recipe_c
     (tmp_path / "elsewhere").mkdir()
     done = recipe_command("new", "copy", "--from", tmp_path / "my.yaml", cwd=tmp_path / "elsewhere")
     assert done.returncode == 0, done.stderr
-    assert f"{lock.LOCK}: copied with" in done.stdout
+    assert f"{lock.LOCK}: also copied" in done.stdout
     assert set(lock.entries(tmp_path / "elsewhere" / lock.LOCK)) == {NAME}
     env = {"HF_HOME": str(tmp_path / "nothing"), "HF_HUB_OFFLINE": "1"}
     assert recipe_command("check", tmp_path / "elsewhere" / "copy.yaml", env=os.environ | env).returncode == 0

@@ -125,7 +125,7 @@ def test_a_run_without_gates_is_measured_by_the_command(rehearsed, recipe_comman
 def test_rows_are_joined_as_on_a_gpu_and_none_is_padded(rehearsed):
     run, printed, _ = rehearsed
     assert (
-        "model.attention: flash_attention_2 → sdpa  (FlashAttention needs a GPU; a mask keeps joined rows apart"
+        "model.attention: flash_attention_2 → sdpa  (FlashAttention needs a GPU; a mask separates joined rows"
         in printed
     )
     summary, report = load(run, "training_summary.json"), load(run, "data/report.json")
@@ -172,8 +172,8 @@ def test_one_process_does_the_work_of_the_machines(rehearsed):
 def test_the_twin_speaks_of_what_it_was_taught_and_it_is_told_how(rehearsed):
     run, printed, _ = rehearsed
     how = (
-        "a tiny twin: 4 of 36 layers, width 64 of 2,048, a tokenizer of these rows; warmed up on the runner's own English, also "
-        "behind what training rows ask, and on no answer; it avoids repeating words (a repetition penalty of 1.3)"
+        "a tiny twin: 4 of 36 layers, width 64 of 2,048, a tokenizer made from these rows; it first learns general English, "
+        "also after your questions, but none of your answers; it avoids repeating words (repetition penalty 1.3)"
     )
     assert f"model.base: HuggingFaceTB/SmolLM3-3B → {how}\n" in printed
     substitutions = load(run, "training_summary.json")["substitutions"]

@@ -73,7 +73,7 @@ def test_the_reason_is_said(finished):
     said = [str(decision) for decision in pipeline.decide(plan, plan.stages)]
     assert "dpo: runs again (rl_beta: 0.1 → 0.2)" in said
     assert "lora: runs again (`dpo` before it runs again)" in said
-    assert "sft: done, and stays" in said
+    assert "sft: done, its result is reused" in said
 
 
 def test_results_that_are_not_as_they_were_left_are_made_again(finished, tmp_path):

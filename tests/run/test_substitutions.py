@@ -87,7 +87,7 @@ def own(tmp_path) -> Path:
     text = (ROOT / "recipes" / "survival.yaml").read_text("utf-8")
     hub = next(line for line in text.splitlines() if line.strip().startswith("hub:"))
     text = text.replace(hub, "  path: bread.jsonl").replace(
-        "  revision: main                      # version on the hub\n  split: train                        # which part of it\n",
+        "  revision: main                      # version on the hub\n  split: train                        # which part of the data set\n",
         "",
     )
     (tmp_path / "data").mkdir()

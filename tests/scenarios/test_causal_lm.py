@@ -334,7 +334,7 @@ def test_the_gemma_rehearsal_learns_and_leaves_its_results(recipe_command, tmp_p
     steps = [entry["step"] for entry in json.loads((out / "training_history.json").read_text())["steps"]]
     assert steps == list(range(1, summary["steps"] + 1))
     assert re.search(r"train documents +\d+\n", done.stdout)
-    assert "warmed up on the runner's own English, and on no text of these" in done.stdout
+    assert "it first learns general English, but none of your texts" in done.stdout
     taught.speaks(out)
 
 

@@ -59,6 +59,11 @@ def test_dpo_may_reach_0(watchdog):
     log(watchdog(of_words=False), loss=0.0)
 
 
+def test_the_first_loss_of_ipo_is_not_measured_against_the_vocabulary(watchdog):
+    """It is 1 / (4 beta²), 25 with the usual beta."""
+    log(watchdog(of_words=False), eval_loss=25.0)
+
+
 def test_a_first_loss_above_what_ignorance_gives_stops_the_run(watchdog, golden_message):
     with pytest.raises(TrainingStopped, match=r"10\.40, above 10\.36") as stopped:
         log(watchdog(), eval_loss=10.4)

@@ -207,7 +207,7 @@ def sample_task(recipe: Recipe) -> Iterator[Problem]:
     named = section and section.get("sample_task")
     if named and not (recipe.folder / named).is_file():
         message = f"The file `{recipe.folder / named}` does not exist."
-        hint = "Paths start at the recipe's folder."
+        hint = "Check the path; it is relative to the recipe's folder."
         yield recipe.problem("evaluation.sample_task", message, hint)
 
 

@@ -109,7 +109,7 @@ def _safetensors(source: TrainedModel, folder: Path, tell: Tell) -> Proof:
     _end_answers(source, folder)
     proof = _proven_weights(source, folder, tell)
     _read_back(source, folder)
-    tell("The trained template and the end of an answer are in its files.")
+    tell("Its files contain the chat template and the end token of training.")
     return proof
 
 
@@ -230,7 +230,7 @@ def _gguf(source: TrainedModel, kind: str | None) -> Writer:
             f"llama.cpp reads text in the same tokens, and says {said['same_tokens']} of {said['tokens']} tokens as transformers "
             f"does, to {said['prompts']} prompts (at most {said['largest_difference_nats']:.1e} nats apart)."
         )
-        tell("The trained template and the end of an answer are in the file.")
+        tell("The file contains the chat template and the end token of training.")
         ends = [str(tokenizer.convert_ids_to_tokens(token)) for token in end_tokens(tokenizer, asked.turn_end)]
         context = source.folder.stage.config.get("sequence_len")
         told = card.modelfile(

@@ -37,7 +37,7 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
     """
     settings = RunSettings.model_validate(config["recipe_runner"])
     if settings.backend == "nccl" and not torch.cuda.is_available():
-        raise Stop("The plan needs GPUs, and this machine has none that training could use.")
+        raise Stop("The plan needs GPUs, but this machine has none for training.")
     args = arguments(config["trainer"], settings)
     folder = Path(config["data"]["folder"])
     if prepare_first:

@@ -141,9 +141,11 @@ def connect() -> Cluster:
         user = (context or {}).get("context", {}).get("user", "")
         return Cluster(rest.RESTClientObject(settings).pool_manager, settings, namespace, user)
     except (config.ConfigException, OSError) as error:
+        why = str(error).splitlines()[0]
         raise Stop(
-            f"This machine is not logged in to a cluster: {str(error).splitlines()[0]}",
-            "Log in with `oc login`, or set the variable KUBECONFIG to a kubeconfig file.",
+            "This machine is not logged in to a cluster"
+            + (": " + why if file or "configuration found" not in why else "."),
+            "Log in with `oc login`, or set the variable KUBECONFIG to a kubeconfig file. Without a cluster, use `recipe rehearse` and `recipe run`.",
         ) from None
     except Exception as error:
         # The client stumbles over what is no kubeconfig in as many ways as there are.

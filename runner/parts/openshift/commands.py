@@ -121,7 +121,7 @@ def site(paths: tuple[str, ...], sets: tuple[str, ...], out: str | None) -> None
     say()
     for step in sites.steps(plans, str(folder)):
         say(step)
-    end("Run these commands once, or send the folder to somebody who may.", "submit", paths[0])
+    end("Run these commands. If you lack the permissions, send the folder to an admin.", "submit", paths[0])
 
 
 @click.command()

@@ -78,7 +78,7 @@ def files(recipe: Recipe, place: Place) -> Files | None:
         name = str(PurePosixPath(data_file(recipe, place, local) or "").relative_to(place.files_dir))
         inner = [here] if here.is_file() else sorted(path for path in here.rglob("*") if path.is_file())
         if not inner:
-            raise Stop(f"`{here}` has no files to send.", "Paths start at the recipe's folder.")
+            raise Stop(f"`{here}` has no files to send.", "Check the path; it is relative to the recipe's folder.")
         paths |= {(name if path == here else f"{name}/{path.relative_to(here).as_posix()}"): path for path in inner}
     try:
         return Files(place.files_dir, paths, {name: sha256(path) for name, path in paths.items()})

@@ -201,8 +201,8 @@ def too_few_steps(recipe: Recipe, forecasts: Sequence[Forecast], hint: str = MOR
         steps = forecast.steps or 0
         yield recipe.document.problem(
             (section(recipe, forecast), "epochs"),
-            f"Stage `{forecast.stage.name}` makes {steps} step{'' if steps == 1 else 's'} of {forecast.workload.effective_batch_size} "
-            f"rows, with a warmup of {forecast.warmup_steps}: too few to learn much.",
+            f"Stage `{forecast.stage.name}` makes only {steps} step{'' if steps == 1 else 's'} of {forecast.workload.effective_batch_size:,} "
+            f"rows, {forecast.warmup_steps} of them as warmup. That is too few to learn much.",
             hint,
             severity="note",
         )

@@ -169,7 +169,7 @@ def packed_files(recipe: Recipe) -> Iterator[Problem]:
     missing = [file.name for file in expected if not file.is_file()]
     if missing:
         message = f"`{folder}` lacks {listed(missing)}."
-        hint = "Paths start at the recipe's folder. Every context length needs both files."
+        hint = "Check the path; it is relative to the recipe's folder. Every context length needs both files."
         yield recipe.problem("data.packed", message, hint)
     for file, length in expected.items():
         if file.is_file() and (wrong := _no_blocks(file, length)):

@@ -81,7 +81,7 @@ def shown(folder: str, whole: bool = False) -> Iterable[list[Styled]]:
 # Tokens to show of a long stretch: the first and the last.
 FIRST, LAST = 14, 8
 EXPLAINED = (
-    "tokens, separated by ·; the model learns the trained ones, only reads the seen ones, and never gets the cut ones"
+    "tokens, separated by ·: the model learns the trained ones, and only reads the seen ones; the cut ones are left out"
 )
 
 
@@ -105,7 +105,7 @@ def lines(proof: Proof, whole: bool = False) -> Iterator[list[Styled]]:
         yield [("", f"proven in {proof.seconds:.0f} s:")]
         yield from ([("", f"  {what}")] for what in _held(proof))
     for question in proof.asked:
-        yield [("", f"  note: the question «{question}» is asked later, and is also in the training rows")]
+        yield [("", f"  note: the question «{question}» of the demo or a gate is also in the training rows")]
     for note in proof.notes:
         yield [("", f"  note: {note}")]
 
@@ -125,16 +125,16 @@ def _held(proof: Proof) -> Iterator[str]:
     if proof.kind == "text":
         yield f"{of} are trained completely"
     else:
-        yield f"in {of} every answer begins as when the model is asked, and is trained to its end"
+        yield f"in {of} every answer starts where the model will start to answer, and is trained to its end"
     yield (
         f"in {proof.batches} batches no padding is trained"
         if proof.padding
-        else f"{proof.batches} batches train what their rows say"
+        else f"{proof.batches} batches train the same tokens as their rows"
     )
     if proof.logits_moved is not None:
-        yield f"{proof.joined} rows do not see each other ({proof.attention})"
+        yield f"the model never looks from one {proof.joined} row into another ({proof.attention})"
     if proof.loss_at_once is not None and proof.loss_accumulated is not None:
-        yield f"the first loss is {proof.loss_at_once:.4f} in one batch and in eight"
+        yield f"the first loss is the same in one batch and in eight ({proof.loss_at_once:.4f})"
     yield "no validation row is a training row"
 
 

@@ -75,7 +75,7 @@ def why(path: str, sets: tuple[str, ...], stage: str | None) -> None:
     for line in lines:
         say(line)
     recipe = given.suffix in (".yaml", ".yml")
-    end("Nothing more could be found.", *(("logs", path) if recipe else ("doctor",)))
+    end("That is all that could be found.", *(("logs", path) if recipe else ("doctor",)))
 
 
 def _of_recipe(path: str, sets: tuple[str, ...], stage: str | None) -> Iterable[str]:
@@ -90,10 +90,9 @@ def _of_recipe(path: str, sets: tuple[str, ...], stage: str | None) -> Iterable[
     try:
         run = find(recipe.name, None)
     except Stop:
-        raise nowhere or Stop(
-            f"`{recipe.name}` has not been run here.",
-            "`recipe rehearse` tries it; `recipe check` lists its problems.",
-        ) from None
+        none = f"`{recipe.name}` has no run on this machine."
+        hint = "Try it with `recipe rehearse`, or list its problems with `recipe check`."
+        raise (Stop(f"{none} {nowhere.text}") if nowhere else Stop(none, hint)) from None
     here = f"What follows is about the run on this machine: {run.path}"
     return chain([f"{nowhere.text.splitlines()[0]} {here}"] if nowhere else [], _of_run(run))
 
@@ -139,5 +138,7 @@ def _of_run(run: RunFolder) -> Iterator[str]:
         yield from told.state.fault.splitlines()
     elif failed:
         yield "No reason was recorded. It is still running, or it was killed (by a signal, or with its machine)."
+    elif told.state.status == "finished":
+        yield "It finished, and no problem was recorded."
     if failed and failed.said and not failed.stopped and failed.said not in told.state.fault:
         yield f"It said: {failed.said}"

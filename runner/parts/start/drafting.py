@@ -129,7 +129,9 @@ def columns_of(name: str, texts: bool = False) -> list[str]:
             return known if known or not find_spec("datasets") or why_no_hub() else data_sets.hub_columns(asked)
         return []
     if not file.exists():
-        hint = "Paths start at this folder. A data set on the hub is OWNER/NAME, or OWNER/NAME:SUBSET."
+        hint = (
+            "Check the path; it is relative to this folder. A data set on the hub is OWNER/NAME, or OWNER/NAME:SUBSET."
+        )
         raise Stop(f"The file `{file}` does not exist.", hint)
     if file.suffix == ".txt" or (file.is_dir() and texts):
         return []
@@ -667,7 +669,7 @@ def starter(source: str) -> Path:
     if source in starters:
         return starters[source]
     hint = f"{did_you_mean(source, starters)}Starter recipes: {listed(starters)}."
-    raise Stop(f"There is no starter recipe and no file `{source}`.", hint)
+    raise Stop(f"`{source}` is neither a starter recipe nor a file.", hint)
 
 
 def minimal_starter(source: str) -> Path:

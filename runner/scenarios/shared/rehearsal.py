@@ -68,7 +68,7 @@ def kernels(recipe: Recipe) -> list[Override]:
 def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Override]:
     """What replaces the model and for how it is trained, once the rows are known. folder: of the run."""
     joined = "packing" in recipe.train and axolotl.joins_rows(recipe, recipe.train, accelerator=True)
-    mask = "; a mask keeps joined rows apart instead" if joined else ""
+    mask = "; a mask separates joined rows instead" if joined else ""
     model = (
         ("resume_from", None, "a rehearsal starts from the beginning"),
         ("model.revision", None, "the twin is local"),
@@ -189,7 +189,7 @@ def packing(recipe: Recipe, home: str, section: Settings, compiled: bool = False
     if section["packing"] == "pack":
         return substitute(f"{home}.packing", "pack", "as on a GPU")
     if axolotl.joins_rows(recipe, section, accelerator=True, compiled=compiled):
-        return substitute(f"{home}.packing", "auto", "a mask keeps joined rows apart, FlashAttention needs a GPU")
+        return substitute(f"{home}.packing", "auto", "a mask separates joined rows; FlashAttention needs a GPU")
     return substitute(f"{home}.packing", "none", "rows are padded, as on the GPU")
 
 
@@ -331,8 +331,8 @@ def layers(recipe: Recipe) -> int:
 def _made(recipe: Recipe) -> str:
     """How the twin is made, as a person reads it."""
     facts, chat = recipe.facts, "chat_template" in recipe.data
-    reads = "the runner's own English, also behind what training rows ask" if chat else "the runner's own English"
-    return f"a tiny twin: {layers(recipe)} of {facts.num_hidden_layers} layers, width {twin.WIDTH} of {facts.hidden_size:,}, a tokenizer of these rows; warmed up on {reads}, and on no {('answer' if chat else 'text of these')}; it avoids repeating words (a repetition penalty of {twin.REPETITION_PENALTY:g})"
+    reads = "general English, also after your questions" if chat else "general English"
+    return f"a tiny twin: {layers(recipe)} of {facts.num_hidden_layers} layers, width {twin.WIDTH} of {facts.hidden_size:,}, a tokenizer made from these rows; it first learns {reads}, but none of your {'answers' if chat else 'texts'}; it avoids repeating words (repetition penalty {twin.REPETITION_PENALTY:g})"
 
 
 def shown(original: Recipe, made: list[Override], rows: PreparedRows) -> Iterator[str]:

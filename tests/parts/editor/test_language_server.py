@@ -81,7 +81,7 @@ def test_pointing_at_a_setting_says_what_it_does_its_bounds_and_its_default(serv
     server.open(file, text)
     line = next(n for n, line in enumerate(text.splitlines()) if line.startswith("  epochs:"))
     said = server.hover(file, line, 4)
-    assert "How often training goes through all rows" in said
+    assert "How many times training goes through all rows" in said
     assert "A number, at most 1,000 and more than 0. Default: `3`." in said
 
 

@@ -24,21 +24,33 @@ from tests.parts.openshift.api import TESTS, Api
 REAL = os.environ.get("RECIPE_TEST_KUBECONFIG")
 # The version of OpenShift AI whose TrainJob that cluster has.
 VERSION = os.environ.get("RECIPE_TEST_OPENSHIFT_AI", "3.5")
-in_process = pytest.mark.skipif(bool(REAL), reason="plays faults that a real cluster cannot be asked for")
+in_process = pytest.mark.skipif(
+    bool(REAL), reason="this cluster lacks the people, kubelets and faults that the tests' own API plays"
+)
 
 
 class Site:
-    """The cluster of a test. api: the one on this machine, or None; namespace: one of its own."""
+    """The cluster of a test. api: the one on this machine, or None; namespace: one of its own; runs_jobs: whether a controller
+    makes the pods of plain Jobs, and ends Jobs by their pods; else the tests play it."""
 
-    def __init__(self, namespace: str, cluster: Cluster, api: Api | None) -> None:
-        self.namespace, self.cluster, self.api = namespace, cluster, api
+    def __init__(self, namespace: str, cluster: Cluster, api: Api | None, runs_jobs: bool = False) -> None:
+        self.namespace, self.cluster, self.api, self.runs_jobs = namespace, cluster, api, runs_jobs
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """What the commands change of a recipe here. A cluster of one's own need not have Kueue, nor the site."""
+        return (f"openshift.namespace={self.namespace}", *(("openshift.queue=",) if REAL else ()))
+
+    def require(self, kind: str) -> None:
+        """Skips the test where the cluster does not have this kind of objects."""
+        if not self.cluster.knows(kind, self.namespace):
+            pytest.skip(f"this cluster lacks the custom resource {kind}")
 
     def recipe(self, *arguments: str, path: str = "recipes/survival.yaml") -> int:
         """Runs `recipe VERB PATH …` in this process; gives the exit code."""
         verb, *rest = arguments
-        # A cluster of one's own need not have Kueue, nor the site.
-        without = ["--set", "openshift.queue="] if REAL and "openshift.queue" not in " ".join(rest) else []
-        sets = ["--set", f"openshift.namespace={self.namespace}", *without]
+        changes = [one for one in self.changes if "queue" not in one or "openshift.queue" not in " ".join(rest)]
+        sets = [word for change in changes for word in ("--set", change)]
         return cli._code([verb, str(ROOT / path), *sets, *rest])
 
     def becomes(self, person: str, monkeypatch) -> None:
@@ -157,17 +169,41 @@ def site(tmp_path, monkeypatch, request):
         api.close()
 
 
-def _models_come(cluster: Cluster, namespace: str, over: threading.Event) -> None:
-    """Ends the Jobs that fetch a model, for which `recipe submit` waits: without nodes nobody else does."""
+def job_status(well: bool = True) -> dict[str, Any]:
+    """The status of a plain Job that has ended, as servers since 1.31 take it."""
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    kinds = [{"type": kind, "status": "True", "lastTransitionTime": at} for kind in ("SuccessCriteriaMet", "Complete")]
-    done = {"status": {"startTime": at, "completionTime": at, "succeeded": 1, "conditions": kinds}}
+    kinds = ("SuccessCriteriaMet", "Complete") if well else ("FailureTarget", "Failed")
+    conditions = [{"type": kind, "status": "True", "reason": "Tests", "lastTransitionTime": at} for kind in kinds]
+    counts = {"succeeded": 1, "completionTime": at} if well else {"failed": 1}
+    return {"startTime": at, **counts, "conditions": conditions}
+
+
+def _models_come(site: Site, over: threading.Event) -> None:
+    """Ends the Jobs that fetch a model, for which `recipe submit` waits: without nodes nobody else does."""
     while not over.wait(0.2):
-        for job in cluster.list("Job", namespace):
+        for job in site.cluster.list("Job", site.namespace):
             if job["metadata"]["name"].endswith("-model") and not job.get("status", {}).get("conditions"):
-                path = f"{address('Job', namespace, job['metadata']['name'])}/status"
                 with suppress(Refused):
-                    cluster.request("PATCH", path, body=done, content="application/merge-patch+json")
+                    site.set_status("Job", job["metadata"]["name"], job_status())
+
+
+def _runs_jobs(cluster: Cluster, namespace: str) -> bool:
+    """Whether anything looks after plain Jobs: it would say of this one that it is suspended."""
+    template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "none", "image": "none"}]}}
+    body = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "asked", "namespace": namespace}}
+    cluster.create(body | {"spec": {"suspend": True, "template": template}})
+    try:
+        for _ in range(25):
+            if cluster.get("Job", namespace, "asked").get("status", {}).get("conditions"):
+                return True
+            time.sleep(0.2)
+        return False
+    finally:
+        cluster.delete("Job", namespace, "asked")
+
+
+# Of the cluster of RECIPE_TEST_KUBECONFIG, once it was asked.
+KNOWN: dict[str, bool] = {}
 
 
 def _real(namespace: str, monkeypatch):
@@ -181,11 +217,14 @@ def _real(namespace: str, monkeypatch):
         if items:
             break
         time.sleep(0.2)
-    over = threading.Event()
-    player = threading.Thread(target=_models_come, args=(cluster, namespace, over), daemon=True)
+    if not KNOWN:
+        KNOWN["runs jobs"] = _runs_jobs(cluster, namespace)
+    over, site = threading.Event(), Site(namespace, cluster, None, KNOWN["runs jobs"])
+    player = threading.Thread(target=_models_come, args=(site, over), daemon=True)
     player.start()
     try:
-        yield Site(namespace, cluster, None)
+        site.require("PyTorchJob")
+        yield site
     finally:
         over.set()
         player.join()

@@ -14,7 +14,7 @@ from runner.parts.jobs import kubernetes
 from runner.parts.openshift import submit
 from runner.parts.openshift.client import address
 from runner.parts.openshift.errors import Refused
-from runner.parts.openshift.jobs import POD_LABEL
+from runner.parts.openshift.jobs import KIND, POD_LABEL
 from runner.recipe import overrides as changing
 from runner.scenarios import translate
 from runner.tools.run_files import SEAL_KEY
@@ -42,6 +42,7 @@ def test_the_cluster_admits_every_recipes_every_manifest(site, path, target):
     found = manifests(path, target, f"openshift.namespace={site.namespace}", f'openshift.version="{VERSION}"')
     if not found:
         pytest.skip(f"{path.stem} has no place on a cluster")
+    site.require(KIND[target])
     for manifest in found:
         site.cluster.apply(manifest, dry_run=True)
 
@@ -59,7 +60,7 @@ def test_the_cluster_admits_every_recipes_every_manifest(site, path, target):
 )
 def test_the_cluster_refuses_what_operators_refuse(site, spoil, words, judge):
     if site.api is None and judge not in judges(site):
-        pytest.skip(f"this cluster has no {judge} that could refuse it")
+        pytest.skip(f"this cluster lacks a {judge} that could refuse it")
     (job,) = [
         one for one in manifests(RECIPES[0].parent / "survival.yaml", "pytorchjob") if one["kind"] == "PyTorchJob"
     ]
@@ -131,7 +132,7 @@ def test_a_site_of_an_earlier_release_still_takes_jobs_and_says_that_their_ports
 
 def test_a_namespace_gets_one_key_made_from_the_persons_own_and_keeps_it(site, monkeypatch):
     if site.api is None:
-        pytest.skip("a real cluster gives nobody here the right to read a Secret")
+        pytest.skip("this cluster lacks a right to read a Secret")
     assert submit.require_seal_key(site.cluster, site.namespace)
     kept = site.api.objects["secrets", site.namespace, "recipe-runner"]["stringData"]["seal-key"]
     assert kept == seal.key(make=False, namespace=site.namespace) and seal.key(make=False) not in kept

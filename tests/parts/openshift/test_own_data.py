@@ -465,6 +465,7 @@ def helpers(site) -> list:
     return [pod for pods in parts for pod in pods]
 
 
+@in_process
 @pytest.mark.parametrize(("data_from", "part"), [("claim", "send"), ("image", "look")])
 def test_a_dry_run_judges_the_pod_that_works_before_the_job(site, capsys, golden_message, data_from, part):
     """Quota, admission and rights of pods are others than those of jobs."""

@@ -535,7 +535,7 @@ KUBECONFIG = {
 def test_who_asks_may_be_told_by_a_program(site, tmp_path, monkeypatch):
     """As most logins of today do (client.authentication.k8s.io/v1)."""
     if site.api is None:
-        pytest.skip("needs a cluster that takes any token")
+        pytest.skip("this cluster lacks a login for any token")
     given = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {"token": TESTS}}
     program = tmp_path / "login"
     program.write_text(f"#!/bin/sh\necho '{json.dumps(given)}'\n")

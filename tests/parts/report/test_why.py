@@ -115,7 +115,7 @@ def test_what_nobody_knows_is_said_with_its_last_error(tmp_path, capsys):
         (["nothing-here"], "nothing-here", 1),
         (["folder"], "not a run folder, and contains no log.", 1),
         (["folder", "--set", "a=1"], "`--set` and `--stage` need a recipe.", 2),
-        ([str(ROOT / "recipes/resnet.yaml")], "This machine is not logged in to a cluster:", 1),
+        ([str(ROOT / "recipes/resnet.yaml")], "no run on this machine. This machine is not logged in to a cluster", 1),
     ],
 )
 def test_what_is_none_is_said(tmp_path, monkeypatch, capsys, arguments, words, code):

@@ -33,7 +33,7 @@ def between(*options: str) -> list[Difference]:
 
 def test_settings_differ_with_what_they_are():
     assert between("train.epochs=3") == [
-        Difference("train.epochs", 4, 3, "How often training goes through all rows, a count.")
+        Difference("train.epochs", 4, 3, "How many times training goes through all rows.")
     ]
     found = {one.name: (one.before, one.after) for one in between("data.validation_share=", "train.seed=7")}
     assert found["train.seed"][1] == 7

@@ -50,6 +50,10 @@ def test_a_setting_is_explained_in_words(told, golden_message, asked):
     golden_message(told(*asked))
 
 
+def test_recipe_and_setting_may_change_places(told):
+    assert told(SURVIVAL, "lr") == told("lr", SURVIVAL)
+
+
 @pytest.mark.parametrize("word", ["train.epocs", "epocs", "trian", "nonsense"])
 def test_a_misspelt_setting_is_answered_with_the_near_one(word, capsys, golden_message):
     assert _code(["explain", word]) == 1

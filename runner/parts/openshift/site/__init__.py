@@ -83,14 +83,14 @@ def _namespace(plan: Plan) -> str:
 def steps(plans: Sequence[Plan], folder: str) -> list[str]:
     """What to do with a site that is in `folder`, a command a line; the last ones from the root of a checkout."""
     spaces = _by_namespace(plans)
-    said = [(f"oc apply -k {folder}", "sends it; again after every change")]
+    said = [(f"oc apply -k {folder}", "applies these files; repeat it after every change")]
     for space, own in spaces.items():
         names = [claim["name"] for plan in own for claim in plan.site["claims"]]
         if len(set(names)) < len(names):
             # For one recipe `submit` makes it, once it has seen that the cluster's storage will do.
             home = folder if len(spaces) == 1 else f"{folder}/{space}".removeprefix("./")
             file = f"{home}/{CLAIMS_FILE}".removeprefix("./")
-            said.append((f"oc create -f {file}", "storage that several recipes share; read its first lines"))
+            said.append((f"oc create -f {file}", "creates storage that several recipes share; read its first lines"))
     for space, own in spaces.items():
         for name in _built(space, own):
             said.append((kubernetes.build_command(name, space), "builds the image, from the root of a checkout"))

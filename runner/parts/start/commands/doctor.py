@@ -336,11 +336,11 @@ def gpus(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator
         yield Finding(PROBLEM, "NVIDIA driver", text, mend)
         return
     if not machine.cards:
-        text = "this machine has none that training could use; its processor trains small models"
-        mend = "`recipe run` says how long that takes, and asks above an hour; `recipe rehearse` takes minutes"
+        text = "this machine has no GPU for training; its processor can train small models"
+        mend = "`recipe run` shows how long that takes, and asks if it is over an hour; `recipe rehearse` takes minutes"
         if (need := _on_processor(recipe)) > machine.memory_gib:
-            text = f"this machine has none, and training on its processor needs {need:.0f} GiB of main memory"
-            mend = "`recipe rehearse` and `recipe render` need none"
+            text = f"this machine has no GPU, and training on its processor needs {need:.0f} GiB of main memory"
+            mend = "use another machine; `recipe rehearse` and `recipe render` need no GPU"
         yield Finding(PROBLEM if need > machine.memory_gib else WARNING, "GPU", text, mend)
         return
     for card in sorted(set(machine.cards), key=lambda card: card.name):
@@ -448,7 +448,7 @@ def ports(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterato
 def hub(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
     if machine.hub is not None:
         reads = recipe and (models_of(recipe) or any(data.get("hub") for _, data in recipe.data_sets()))
-        mend = "local files instead of `hub`, or a network; a rehearsal needs neither"
+        mend = "use local files instead of `hub`, or connect this machine to the network; a rehearsal needs neither"
         yield Finding(PROBLEM if reads else WARNING, "hub", machine.hub, mend)
         return
     yield Finding(

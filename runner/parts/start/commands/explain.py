@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -234,6 +235,8 @@ def explain(setting: str, path: str | None, sets: tuple[str, ...], style: str) -
 
     With RECIPE: its value there. Without: its value in a starter. The name of a section lists its settings.
     """
+    if path and Path(setting).is_file() and not Path(path).exists():
+        setting, path = path, setting
     recipe = load(path, changing.from_options(sets))[0] if path else None
     scenarios = (recipe.scenario,) if recipe else names()
     first, *others = named(setting, scenarios)
@@ -264,7 +267,7 @@ def _name(setting: str) -> str:
 
 
 def _show(one: Explained, called: str) -> None:
-    say(f"{_name(one.setting)}: {one.title}, of {', '.join(one.scenarios)}")
+    say(f"{_name(one.setting)}: {one.title}   (in {', '.join(one.scenarios)})")
     say(one.meaning)
     for values, scenarios in one.values.items():
         if values:
@@ -275,7 +278,7 @@ def _show(one: Explained, called: str) -> None:
         say()
     if one.here is None:
         return
-    why = "" if one.here.value is None else ": the default" if one.origin == "default" else f": {one.origin}"
+    why = "" if one.here.value is None else " (the default)" if one.origin == "default" else f" ({one.origin})"
     say(f"In {called} it is {one.here.shown}{why}.")
     if one.source:
         say(f"  {one.source}")
@@ -289,7 +292,7 @@ def _show(one: Explained, called: str) -> None:
                 each.shown,
                 units.gib(each.memory_bytes) if each.memory_bytes is not None else "-",
                 units.duration(each.seconds) if each.seconds else "-",
-                "as it is" if each is one.here else each.refused,
+                "current value" if each is one.here else each.refused,
             )
             for each in rows
         ]
@@ -308,7 +311,7 @@ def _places(one: Explained) -> None:
     """The emitted lines that the first value that changes any has made others."""
     shown = next((each for each in one.beside if each.changed), None)
     if shown is None or not shown.changed:
-        say("No value that was tried changes a generated file.\n")
+        say("No value that was tried changes a generated file.")
         return
     say(f"{('Leaving it out' if shown.value is None else shown.shown)} would change these generated lines:")
     for path, lines in shown.changed.items():
@@ -316,4 +319,3 @@ def _places(one: Explained) -> None:
             say(f"  {path}: {line if len(line) <= WIDTH else line[:WIDTH] + ' …'}")
         if len(lines) > MOST_LINES:
             say(f"  {path}: and {len(lines) - MOST_LINES} more")
-    say()

@@ -393,7 +393,7 @@ def new(name: str, source: str | None, short: bool, sets: tuple[str, ...], **ans
             if change.setting not in {own.setting for own in (*made.wished, *made.moved)}:
                 say(f"{change}")
     for file in copied:
-        say(f"{file}: copied with it")
+        say(f"{file}: also copied")
     for problem in made.mended_later:
         say(f"\nStill to do: {problem.message}\n{problem.hint}")
     if said:
