@@ -10,9 +10,9 @@ import pytest
 
 from runner.catalog import chat_template
 from runner.data import blocks, doctor, preferences, tokenizers
+from runner.data.conversation_formats import Preferences, PreferenceSet
 from runner.data.data_sets import PlainText, TextSet
 from runner.data.doctor import ExaminedRow
-from runner.data.preferences import Preferences, PreferenceSet
 from runner.data.report import Report
 from runner.data.tokenizers import Pretrained
 from tests.data.test_chat_data import prepare, wanted

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from runner import catalog
-from runner.data.conversation_formats import ChatData
+from runner.data.conversation_formats import ChatData, Preferences, PreferenceSet
 from runner.data.data_sets import DataSet, DataSets
-from runner.data.preferences import Preferences, PreferenceSet
 from runner.parts.pretrain.architecture import parameters
 from runner.plan import Place
 from runner.recipe.recipe import Recipe

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, cast
 
 from runner import catalog
 from runner.catalog import Model
-from runner.data.conversation_formats import CLASSES, Lyrics, Songs
+from runner.data.conversation_formats import CLASSES, Lyrics, Preferences, PreferenceSet, Songs
 from runner.data.data_sets import DataSet, DataSets
-from runner.data.preferences import Preferences, PreferenceSet
 from runner.plan import EngineConfig, Place, Plan
 from runner.recipe import templates
 from runner.recipe.overrides import Override
