@@ -17,6 +17,8 @@ from runner.catalog import AXOLOTL_SETTINGS_FILE
 
 # What a judge of values has no use for.
 WORDS = ("title", "description", "default", "examples", "deprecated")
+# Axolotl splits the name at its last dot, and its schema takes any text.
+PLUGIN = {"type": "string", "pattern": r"\w\.\w", "x-pattern-means": "a class with its module (`my_module.MyPlugin`)"}
 
 
 def compact() -> dict[str, Any]:
@@ -47,6 +49,7 @@ def compact() -> dict[str, Any]:
     models: dict[str, Any] = {}
     sections: dict[str, Any] = {}
     settings = settings_of(AxolotlInputConfig)
+    settings["plugins"]["anyOf"][0]["items"] = PLUGIN
     plugins = {name: settings_of(model) for name, model in _plugins()}
     alternatives = set(_alternatives([settings, sections]))
     for name, section in sections.items():

@@ -70,15 +70,19 @@ def check(
                 f"Skipped {left}, which {('does' if len(found.others) == 1 else 'do')} not look like a recipe. `--strict` checks all files."
             )
         if errors:
-            end("Fix the problems above, starting with the first.", "check", *paths)
+            end(
+                f"{_counted(errors, 'error')} found. Fix {'it' if errors == 1 else 'the first one first'}, then check again.",
+                "check",
+                *paths,
+            )
         elif verdict.checked == 1:
-            end("No problems that can be found before it runs.", "plan", *paths)
+            end("The recipe is valid, as far as it can be checked before it runs.", "plan", *paths)
         else:
-            end("No problems that can be found before they run.", "plan", found.recipes[0])
+            end("The recipes are valid, as far as they can be checked before they run.", "plan", found.recipes[0])
     return _code(verdict)
 
 
-# What follows where the recipe of a folder stands, and how that is said.
+# The next command for each state of a folder's recipe, and its sentence.
 STANDING = {
     "check": "The recipe has mistakes.",
     "rehearse": "The recipe has no mistakes, but its current version has not been rehearsed.",
@@ -111,7 +115,7 @@ def standing(path: str) -> int:
 
 
 def _progress(run: RunFolder, recipe: Recipe, command: str) -> tuple[str, str]:
-    """How far a run of the recipe is, and the command that comes next; empty where the run needs none."""
+    """How far a run of the recipe is, and the command that comes next; empty if the run needs none."""
     state = run.state
     if not state or state.recipe != recipe.name:
         return "not yet", command

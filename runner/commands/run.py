@@ -21,9 +21,9 @@ from runner.tools.text import Styled, printable
 if TYPE_CHECKING:
     from runner.run.run_folder import RunFolder
 
-# Set by a program that watches, which then reads each event as a line (see `runner.tools.child_process`).
+# Set by a watching program, which then reads each event as a line (see `runner.tools.child_process`).
 EVENTS = "RECIPE_EVENTS"
-# What training says of itself: `event`, its kind, and what belongs to that.
+# An event of training: `event` is its kind, the rest its data.
 Event = Mapping[str, Any]
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -50,7 +50,7 @@ def training_options(default_folder: str, *own: Decorator) -> Decorator:
 
 
 def run_folder_from(out: str | None) -> str | None:
-    """The run folder that the person names: `--out`, else OUTPUT_DIR from the environment, which is said aloud."""
+    """The run folder that the person names: `--out`, else OUTPUT_DIR from the environment, which is printed."""
     named = os.environ.get("OUTPUT_DIR")
     if not out and named:
         say(f"run folder: {named}  (OUTPUT_DIR={named})")
@@ -58,7 +58,7 @@ def run_folder_from(out: str | None) -> str | None:
 
 
 def data_folder_from(below: str = "") -> str | None:
-    """The folder for prepared data that DATA_DIR names, or None; said aloud."""
+    """The folder for prepared data that DATA_DIR names, or None; prints it."""
     named = os.environ.get("DATA_DIR")
     if not named:
         return None
@@ -69,7 +69,7 @@ def data_folder_from(below: str = "") -> str | None:
 
 @contextmanager
 def at_the_end(home: RunFolder) -> Iterator[None]:
-    """What parts do when a run has ended, whether well or not: they leave its page."""
+    """The parts' work at the end of a run, successful or not: they write its page."""
     with ExitStack() as all_of_them:
         for around in parts.hooks("at_the_end"):
             all_of_them.enter_context(around(home, say))
@@ -78,7 +78,7 @@ def at_the_end(home: RunFolder) -> Iterator[None]:
 
 @contextmanager
 def watch() -> Iterator[Callable[[Event], None]]:
-    """Shows training's progress: a bar on a terminal, a line now and then where output is piped."""
+    """Shows training's progress: a bar on a terminal, a line now and then if output is piped."""
     if not sys.stdout.isatty():
         yield _events if os.environ.get(EVENTS) else _lines()
         return
@@ -106,7 +106,7 @@ def watch() -> Iterator[Callable[[Event], None]]:
             elif event["event"] == "evaluation":
                 bar.console.print(f"  epoch {event['epoch']:g}: {_evaluation(event)}")
             elif event["event"] == "proof":
-                # Written as it is: tokens may look like rich's marks.
+                # Printed literally: tokens may look like rich's markup.
                 bar.console.file.writelines(f"{line}\n" for line in proof_lines(event["folder"]))
 
         yield show
@@ -143,7 +143,7 @@ STYLES: Mapping[str, Mapping[str, Any]] = {
 
 
 def proof_lines(folder: str, whole: bool = False) -> Iterator[Styled]:
-    """What is trained, as the proof in a folder has it, in colour; click takes that out where nobody sees it."""
+    """What is trained, from the proof in a folder, in colour. click removes colours if the output is not a terminal."""
     for line in (line for shown in parts.hooks("shown") for line in shown(folder, whole)):
         words = [(kind, printable(text)) for kind, text in line]
         yield Styled("  " + "".join(click.style(text, **STYLES[kind]) if kind else text for kind, text in words))
@@ -156,7 +156,7 @@ def _evaluation(event: Event) -> str:
 
 
 def confirm(yes: bool) -> Callable[[str], bool]:
-    """Asks on a terminal whether something long may start; elsewhere `--yes` must answer beforehand."""
+    """Asks on a terminal whether something long may start; without one, `--yes` must answer beforehand."""
 
     def ask(takes: str) -> bool:
         if not yes and not sys.stdin.isatty():
@@ -190,10 +190,22 @@ def run(path: str, sets: tuple[str, ...], yes: bool, out: str | None, fresh: boo
 
 @click.command()
 @training_options(
-    "runs/NAME-rehearsal", click.option("--data", metavar="FILE", help="Use these rows instead of the recipe's sample.")
+    "runs/NAME-rehearsal",
+    click.option("--data", metavar="FILE", help="Use these rows instead of the recipe's sample."),
+    click.option(
+        "--model",
+        metavar="small|DIR",
+        help="Train a real model instead of a tiny twin, for up to ten minutes: `small` downloads SmolLM2-135M-Instruct; or name a folder with a model.",
+    ),
 )
 def rehearse(
-    path: str, sets: tuple[str, ...], data: str | None, out: str | None, fresh: bool, **stages: str | None
+    path: str,
+    sets: tuple[str, ...],
+    data: str | None,
+    model: str | None,
+    out: str | None,
+    fresh: bool,
+    **stages: str | None,
 ) -> None:
     """Run the whole recipe on this machine, with a tiny twin of its model. This needs no GPU and no download."""
     from runner.tools.process import hush
@@ -207,9 +219,23 @@ def rehearse(
     recipe, made = open_recipe(path, sets, environment=True)
     home = folder(recipe.name, "rehearsal", run_folder_from(out))
     with session(home, recipe.name, fresh, data_folder_from("rehearsal")), at_the_end(home), forking():
-        rehearsing.rehearse(recipe, home, data, Selection(**stages), say, watch, made)
-    done = "Rehearsal passed: the whole recipe works here, with a tiny model."
+        rehearsing.rehearse(recipe, home, data, Selection(**stages), say, watch, made, real_model(model))
+    done = f"Rehearsal passed: the whole recipe works here, with a {'real' if model else 'tiny'} model."
     end(done, "submit" if "openshift" in recipe.settings else "run", path)
+
+
+def real_model(named: str | None) -> Path | None:
+    """The folder of the model that `rehearse --model` names; the small one is downloaded, once."""
+    if named != "small":
+        return Path(named).resolve() if named else None
+    from runner.entrypoints import prepare
+    from runner.scenarios.shared.rehearsal import SMALL
+    from runner.tools.files import cache_folder
+
+    folder = cache_folder() / SMALL.rpartition("/")[2]
+    hint = "Check the network, or name a folder with a model: `--model DIR`. Without `--model`, a rehearsal downloads nothing."
+    prepare.fetch_model({"base": SMALL, "revision": "main", "folder": str(folder)}, say, hint)
+    return folder
 
 
 @click.command()
@@ -233,11 +259,10 @@ def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None,
     recipe, _ = open_recipe(path, sets, more=changing.from_data_option(data))
     run = folder(recipe.name, "run")
     place = run.place(str(Path(out).resolve()) if out else None)
-    # What is trained is proven where that is asked for, and again before a stage holds a GPU.
+    # The trained tokens are proven on request, and again before a stage reserves a GPU.
     carry_out({**translate(recipe, place).stages[0].config, "proofs": None}, say)
-    say(f"written to {out or place.data_dir}")
     if show:
         for proven in parts.hook("show_rows")(recipe, place, show, say):
             for line in proof_lines(proven, whole=True):
                 say(line)
-    end("The rows are ready. The table above shows how each kind was used.", "rehearse", path)
+    end(f"The rows are ready for training, in {out or place.data_dir}.", "rehearse", path)

@@ -50,7 +50,7 @@ def show(path: str, sets: tuple[str, ...], style: str) -> None:
     say("# The comments show where each value comes from: a line of that file, a change, or the default.")
     say("# Lines that begin with # are computed from other settings.")
     say(origins.as_yaml(recipe, by_schema.schema(recipe.scenario), found).rstrip("\n"))
-    end("These are all settings. The output is itself a recipe.", "check", path)
+    end("All settings are printed. The output is itself a recipe.", "check", path)
 
 
 @click.command()
@@ -86,15 +86,19 @@ def render(
     for module in parts.modules("rules"):
         for rule in getattr(module, "RENDER_NOTES", ()):
             print_notes(rule(recipe))
-    end(f"{len(written)} files are in {folder}/.", "submit" if "openshift" in recipe.settings else "run", path)
+    end(
+        f"{len(written)} {'file is' if len(written) == 1 else 'files are'} in {folder}/.",
+        "submit" if "openshift" in recipe.settings else "run",
+        path,
+    )
 
 
-# Of a run that a command began and did not end, and is not at work in any more.
+# The state of a run that was neither finished nor is at work.
 INTERRUPTED = "interrupted"
 
 
 def facts(path: Path, name: str = "") -> dict[str, str]:
-    """What a recipe says of itself, under `name` or its own. Of one that is wrong, that it is."""
+    """A recipe's row in the list, under `name` or its own; a wrong one is listed as wrong."""
     try:
         recipe, _, _ = load(path, look=False)
     except Stop:
@@ -111,7 +115,7 @@ def facts(path: Path, name: str = "") -> dict[str, str]:
 
 
 def runs() -> list[dict[str, str]]:
-    """What the run folders below this one say of themselves, the newest first."""
+    """The rows of the run folders below this one, the newest first."""
     from runner.run.run_folder import all_here
     from runner.tools.run_files import RUN
 

@@ -16,16 +16,16 @@ from typing import Any, TypeVar
 from runner.tools.own_words import GENERAL_TEXT
 from runner.tools.problem import Stop
 
-# Who prepares the kinds of data that several scenarios may name; a scenario's own are in its folder.
+# The preparers of the kinds of data that several scenarios may have; a scenario's own are in its folder.
 PREPARERS = {
     "chat": "runner.data.chat",
     "lyrics": "runner.data.chat",
     "plain-text": "runner.data.blocks",
     "preferences": "runner.data.preferences",
 }
-# Of a document, what a model is given to continue from: so many words.
+# The number of words of a document that a model gets to continue.
 BEGINNING = 8
-# Bytes of files that are not prepared only to see what would be asked; and of their rows so many are read.
+# From this size on, files are not prepared only to find demo questions; this many of their rows are read instead.
 LARGE, AMONG = 100_000_000, 50
 
 Made = TypeVar("Made")
@@ -33,8 +33,8 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True)
 class RenderedExample:
-    """A row: what is asked in it, or how its text begins; and all of it, with the marks around each message. picture:
-    of a row that is one, as PNG; its text then says what it shows."""
+    """A row: its question or the beginning of its text, and the complete row with the marks around each message.
+    picture: the row's image, as PNG; its text is then the class."""
 
     asked: str
     text: str
@@ -46,7 +46,7 @@ class RenderedExample:
 
 
 def reading(function: Callable[..., Made]) -> Callable[..., Made]:
-    """A function of a dataclass as one of its JSON form, which is what plans carry."""
+    """A function of a dataclass as one of its JSON form, which plans contain."""
     from pydantic import validate_call
 
     reads: Callable[..., Made] = validate_call(function)
@@ -56,7 +56,7 @@ def reading(function: Callable[..., Made]) -> Callable[..., Made]:
 def first(data: Mapping[str, Any], most: int) -> list[RenderedExample]:
     """The first rows of a stage's `data` that give something to learn; none of a kind whose rows are no text.
 
-    Raises Stop where the rows cannot be read at all.
+    Raises Stop if the rows cannot be read at all.
     """
     if data.get("kind") not in PREPARERS:
         return []
@@ -64,24 +64,24 @@ def first(data: Mapping[str, Any], most: int) -> list[RenderedExample]:
 
 
 def held_out(data: Mapping[str, Any]) -> list[str]:
-    """What the rows ask that the preparation would keep for validation, or how such documents begin; of a large file
-    what its first rows ask.
+    """The questions of the rows that preparation would keep for validation, or the beginnings of such documents; for a
+    large file those of its first rows.
 
-    Raises Stop where the rows cannot be read at all.
+    Raises Stop if the rows cannot be read at all.
     """
     if data.get("kind") not in PREPARERS:
         return []
     files = [Path(one["path"]) for one in data["sets"] if one["path"]]
     if sum(file.stat().st_size for file in files if file.is_file()) <= LARGE:
         preparer = importlib.import_module(PREPARERS[data["kind"]])
-        # Too few rows, or too many bad ones, are said where they are prepared.
+        # Too few rows, or too many bad ones, are reported when they are prepared.
         with suppress(Stop):
             if data["kind"] == "plain-text":
                 return [example.asked for example in reading(preparer.first)(data, "validation")]
             from pyarrow import parquet
 
             with TemporaryDirectory() as folder:
-                # A sample of all rows leaves out what is only looked for in reports.
+                # A sample of all rows leaves out checks that only reports need.
                 reading(preparer.prepare)(data, Path(folder), sample_rows=sys.maxsize)
                 asked = parquet.read_table(Path(folder) / "validation.parquet", columns=["full-question"])
             return [str(question) for question in asked["full-question"].to_pylist()]

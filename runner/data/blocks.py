@@ -1,5 +1,5 @@
 """Plain text becomes blocks: documents from a file or the hub become rows of exactly N tokens, streamed to a Parquet
-file, with a validation side where the recipe has one.
+file, with a validation side if the recipe has one.
 
 Every document is tokenised whole, followed by the end-of-text token, and the long line of tokens is cut every N tokens.
 Each token is in at most one block, in its order; only the tokens after the last whole block are dropped. Memory depends
@@ -31,7 +31,7 @@ from runner.tools.names import content_hash, listed
 from runner.tools.problem import Stop
 
 SIDES = ("train", "validation")
-# Documents are handed over in batches of about this many characters: enough to keep a thread busy, little to hold.
+# Documents are handed over in batches of about this many characters: enough to keep a thread busy, and little memory.
 BATCH_CHARACTERS = 64 * 1024
 # Rows are written in groups of about this many tokens, 2 MB of them.
 GROUP_TOKENS = 512 * 1024
@@ -42,9 +42,9 @@ Encode = Callable[[list[str]], list[np.ndarray]]
 
 @dataclass
 class TextReport(Examined):
-    """What became of the documents. key: hash of everything that the result depends on.
+    """How the documents were used. key: hash of everything that the result depends on.
 
-    train, validation: `documents`, `tokens`, `blocks`, `dropped` (tokens), validation empty where there is none. sets:
+    train, validation: `documents`, `tokens`, `blocks`, `dropped` (tokens), validation empty if there is none. sets:
     documents to train on by data set. rows_in: that were read, which are more than made a few blocks. skipped: why a
     row gave no document, and how often.
     """
@@ -61,7 +61,7 @@ class TextReport(Examined):
     cut_short: bool = False
     notes: list[str] = field(default_factory=list)
 
-    # The rows that training sees are blocks; nothing is drawn.
+    # The training rows are blocks, without a draw.
     sampled_from: None = None
 
     @property
@@ -92,7 +92,7 @@ class TextReport(Examined):
             yield f"    line {number}: {reason}"
 
     def lines(self) -> Iterator[str]:
-        """The report for a person, a line a fact."""
+        """The report for people, one line for each fact."""
         yield f"from                 {self.source}"
         yield from self.left_out()
         if len(self.bad_lines) > SHOWN_BAD_LINES:
@@ -119,11 +119,10 @@ def prepare(
     tokenizer_for: TokenizerFor | None = None,
     sample_rows: int | None = None,
 ) -> TextReport:
-    """Writes `train.parquet`, `validation.parquet` where there is validation data, and `report.json`.
+    """Writes `train.parquet`, `validation.parquet` if there is validation data, and `report.json`.
 
-    tokenizer_for: gives the tokenizer; without one there are no blocks.
-    sample_rows: make at most so many blocks, the first ones.
-    Raises Stop where there is no tokenizer, or too little text for one block.
+    tokenizer_for: gives the tokenizer; without one there are no blocks. sample_rows: make at most this many blocks, the
+    first ones. Raises Stop if there is no tokenizer, or too little text for one block.
     """
     sides = [side for side in SIDES if side == "train" or plain_text.validation_sets or plain_text.validation_share]
     tokenizer = tokenizer_for(documents(plain_text, "train", TextReport())) if tokenizer_for else None
@@ -244,7 +243,7 @@ def _key(plain_text: PlainText, tokenizer: Any, sample_rows: int | None) -> str:
 
 
 def _notes(plain_text: PlainText, report: TextReport) -> Iterator[str]:
-    """What the number of steps means for the intervals of the recipe."""
+    """Notes on the recipe's intervals, from the number of steps."""
     batch, epochs, every = plain_text.effective_batch_size, plain_text.epochs, plain_text.eval_steps
     steps = int(-(-report.train["blocks"] // batch) * epochs)
     yield f"steps                {steps:>11,}   of {batch} blocks each, in {epochs:g} epochs"
@@ -256,7 +255,7 @@ def _notes(plain_text: PlainText, report: TextReport) -> Iterator[str]:
 
 @dataclass
 class BlockCounts:
-    """What became of the text. tokens counts the end-of-text tokens too; dropped is what no block holds."""
+    """How the text was used. tokens counts the end-of-text tokens too; dropped: the tokens outside blocks."""
 
     block_len: int
     documents: int = 0
@@ -265,7 +264,7 @@ class BlockCounts:
 
     @property
     def facts(self) -> dict[str, int]:
-        """That, as a report has it."""
+        """The counts in the form of a report."""
         dropped = self.tokens - self.blocks * self.block_len
         return {"documents": self.documents, "tokens": self.tokens, "blocks": self.blocks, "dropped": dropped}
 
@@ -281,9 +280,9 @@ def write(
     """Writes `file` (Parquet: `input_ids`, `labels`, `attention_mask`, each `block_len` numbers a row), which appears
     when it is complete.
 
-    documents: texts, read once, in order. tokenizer: a Hugging Face tokenizer with an end-of-text token.
-    block_len: tokens of a block. most_blocks: stop after so many; None for all.
-    Raises ValueError where the tokenizer has no end-of-text token.
+    documents: texts, read once, in order. tokenizer: a Hugging Face tokenizer with an end-of-text token. block_len:
+    tokens of a block. most_blocks: stop after this many; None for all. Raises ValueError if the tokenizer has no
+    end-of-text token.
     """
     if tokenizer.eos_token_id is None:
         raise ValueError("the tokenizer has no end-of-text token")
@@ -305,8 +304,8 @@ def cut(documents: Iterable[np.ndarray], counts: BlockCounts, most_blocks: int |
     """Whole blocks of the line of tokens, arrays (blocks, `counts.block_len`) of about GROUP_TOKENS, each good until
     the next.
 
-    documents: the tokens of each, of any number. counts: gets what became of them. most_blocks: stop after so many;
-    None for all.
+    documents: the tokens of each, of any number. counts: is filled with how they were used. most_blocks: stop after
+    this many; None for all.
     """
     length = counts.block_len
     room = None if most_blocks is None else most_blocks * length
@@ -361,7 +360,7 @@ def histogram(counts: np.ndarray) -> list[tuple[int, int, int]]:
 
 
 def figures(counts: np.ndarray) -> dict[str, int]:
-    """What a report says of rows' lengths in tokens."""
+    """A report's figures of rows' lengths in tokens."""
     ordered = np.sort(counts)
     return {
         "min": int(ordered[0]),
@@ -399,7 +398,7 @@ def in_threads(documents: Iterable[str], work: Callable[[list[str]], list[Made]]
 
 
 def in_groups(things: Iterable[Made], size: Callable[[Made], int], enough: int) -> Iterator[list[Made]]:
-    """Lists of things in order; a list ends as soon as its sizes add up to `enough`, the last one with the rest."""
+    """Lists of items in order. A list ends as soon as its sizes add up to `enough`; the last one has the rest."""
     group: list[Made] = []
     together = 0
     for thing in things:
@@ -416,7 +415,7 @@ def encoder(tokenizer: Any) -> Encode:
     """Texts to tokens (int32), without the tokenizer's own special tokens around each text."""
     rust: Any = getattr(tokenizer, "backend_tokenizer", None)
     if hasattr(rust, "encode_batch_fast"):
-        # Without offsets and masks, which nobody needs here.
+        # Without offsets and masks, which are not needed here.
         return lambda texts: [
             np.array(encoding.ids, np.int32) for encoding in rust.encode_batch_fast(texts, add_special_tokens=False)
         ]

@@ -32,33 +32,33 @@ ROLES = {
     "tool": "tool",
 }
 TrainOn = Literal["assistant", "last", "all"]
-# What Axolotl's `message_field_training` names, beside each turn where not all of a role are trained.
+# What Axolotl's `message_field_training` names, beside each turn if not all of a role are trained.
 TRAINING = "training"
-# Stands between the parts of a conversation where it is told from others, and in no text that people write.
+# Separates the parts of a conversation when it is compared with others; no text of people contains it.
 SEPARATOR = "\x1f"
-# What Axolotl calls the template in the model's own tokenizer. Those that it has itself and the catalog names write
-# roles and words, and nothing else.
+# Axolotl's name for the template in the model's own tokenizer. Its own templates in the catalog write only roles and
+# words.
 OWN = "tokenizer_default"
-# What a turn may have besides, for templates that know it.
+# Additional fields of a turn, for templates that support them.
 CALLS, REASONING = "tool_calls", "reasoning_content"
 BESIDES = (REASONING, CALLS, "tool_call_id", "name")
 
-# The tasks whose answer is a name or a class, and what they ask; by what whoever measures the answers calls them.
+# The tasks whose answer is a name or a class, and their questions, by the names of their metrics.
 STYLE = ("recognise_style", "In whose style is this song verse?")
 GENRE = ("classify_genre", "Which genre is this song verse?")
 CLASSES = {"style": STYLE, "genre": GENRE}
 
 
-# A turn as Axolotl reads it: `role`, `content`, and what else templates know.
+# A turn as Axolotl reads it: `role`, `content`, and other fields of templates.
 Message = dict[str, Any]
 
 
 class NoConversation(NoText):
-    """A row that is no conversation, with the reason in plain words."""
+    """A row that is not a conversation, with the reason in plain words."""
 
 
 class Turn(NamedTuple):
-    """What one role says. besides: JSON of what else the turn has, of `BESIDES`; empty where it has nothing."""
+    """The text of one role. besides: JSON of the turn's fields of `BESIDES`; empty if it has none."""
 
     role: str
     content: str
@@ -90,7 +90,7 @@ class Conversation:
 
     @property
     def said(self) -> str:
-        """All that is said in it but what a system prompt says."""
+        """All text in it except the system prompt."""
         return "\n".join(turn.content for turn in self.turns if turn.role != "system")
 
     @property
@@ -110,7 +110,7 @@ def pair(question: str, answer: str) -> tuple[Turn, Turn]:
 
 @dataclass(frozen=True, kw_only=True)
 class Conversations(SplitDataSets):
-    """What becomes of conversations, whatever is in them.
+    """How conversations are prepared, whatever their content.
 
     system_prompt: for those without a system turn of their own. train_on: the turns that are learned. special_tokens:
     those around each message. sequence_len: tokens that a conversation may have; tokenizer: whose tokens those are.
@@ -123,19 +123,19 @@ class Conversations(SplitDataSets):
     tokenizer: Pretrained | None = None
 
     def told(self, conversation: Conversation) -> list[Message]:
-        """A conversation's messages, behind the recipe's system prompt where it has none of its own."""
+        """A conversation's messages, behind the recipe's system prompt if it has none of its own."""
         prompt = self.system_prompt
         own = [Turn("system", prompt.strip())] if prompt and conversation.turns[0].role != "system" else []
         return [turn.message() for turn in (*own, *conversation.turns)]
 
     def rendered(self, conversation: Conversation) -> RenderedExample:
-        """A conversation as the model is to see it."""
+        """A conversation as the model will see it."""
         return RenderedExample(conversation.question, rendered(self.special_tokens, self.told(conversation)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChatSet(DataSet):
-    """Rows in one form. form: None where the rows tell it. question, answer: where they have that of columns, templates
+    """Rows in one form. form: None if it follows from the rows. question, answer: for the form of columns, templates
     with the columns in brackets."""
 
     form: Form | None = "columns"
@@ -143,7 +143,7 @@ class ChatSet(DataSet):
     answer: str | None = None
 
     def conversation(self, template: str, row: Mapping[str, Any]) -> Conversation | str:
-        """That of a row, or why it has none. template: what Axolotl calls the one that is to write it."""
+        """The conversation of a row, or why it has none. template: Axolotl's name of its template."""
         assert self.form is not None
         if self.form != "columns":
             if not all(map(row.__contains__, COLUMNS[self.form])) and (other := told(row)):
@@ -163,7 +163,7 @@ class ChatSet(DataSet):
         return Conversation(pair(question, answer)) if question and answer else "the question or the answer is empty"
 
     def told(self) -> Self:
-        """With the form of its first row that has the columns of one. Raises Stop where none has."""
+        """The same with the form of its first recognisable row. Raises Stop if none has."""
         if self.form:
             return self
         columns: list[str] = []
@@ -176,7 +176,7 @@ class ChatSet(DataSet):
                 f"The columns of {self.name} match no form. They are {listed(columns)}.",
                 NO_FORM,
             )
-        # Whatever the form: there is no row, which whoever reads them counts.
+        # In every form: there is no row, and the reader counts that.
         return replace(self, form="messages")
 
 
@@ -209,7 +209,7 @@ class Songs:
 
 @dataclass(frozen=True, kw_only=True)
 class Lyrics(Conversations):
-    """Conversations about songs. stream: whether a dataset's rows come one at a time, and are not kept on disk."""
+    """Conversations about songs. stream: whether a dataset's rows come one at a time, and are not saved on disk."""
 
     kind: Literal["lyrics"] = "lyrics"
     stream: bool = True
@@ -217,21 +217,21 @@ class Lyrics(Conversations):
 
 
 def stated(form: str, question: str | None, answer: str | None) -> Form | None:
-    """The form that a recipe states, by its name or by templates of columns; None where the rows tell it."""
+    """The form that a recipe states, by its name or by templates of columns; None if it follows from the rows."""
     if form == "auto":
         return "columns" if question or answer else None
     return cast(Form, form)
 
 
 def told(columns: Collection[str]) -> Form | None:
-    """The form that rows with these columns have; None where they have those of none."""
+    """The form of rows with these columns, or None."""
     return next((form for form, needed in COLUMNS.items() if set(needed) <= set(columns)), None)
 
 
 def turns(form: Form, row: Mapping[str, Any]) -> tuple[Turn, ...]:
     """The turns of a row in a form other than columns; the last one answers.
 
-    Raises KeyError with the name of a column that the row lacks, NoText where it is no conversation.
+    Raises KeyError with the name of a column that the row lacks, NoText if it is no conversation.
     """
     said = tuple(_turns(form, row))
     if "user" not in [turn.role for turn in said]:
@@ -269,7 +269,7 @@ def _text(value: Any, column: str) -> str:
 
 
 def _said(value: Any, column: str, role: str | None = None) -> list[Any]:
-    """The turns of a column, in a table as JSON. role: whose turn a plain text is; None where it may not be one."""
+    """The turns of a column, in a table as JSON. role: the role of a plain text; None if there may be none."""
     turns = value
     if isinstance(value, str):
         try:
@@ -338,7 +338,7 @@ def _call(call: Any, number: int) -> Message:
 
 
 def as_json(value: Any, what: str) -> str:
-    """A value of any shape as JSON, which a column holds however its rows differ; text is JSON already."""
+    """A value of any shape as JSON, so that different rows fit into one column; text is JSON already."""
     if not isinstance(value, str):
         return json.dumps(_given(value), ensure_ascii=False)
     try:
@@ -349,14 +349,14 @@ def as_json(value: Any, what: str) -> str:
 
 
 def _given(value: Any) -> Any:
-    """A value without the nothings that Parquet puts where a row lacks what others have."""
+    """A value without the nulls that Parquet adds for fields of other rows."""
     if isinstance(value, Mapping):
         return {key: _given(item) for key, item in value.items() if item is not None}
     return [_given(item) for item in value] if isinstance(value, list) else value
 
 
 def unwritten(conversation: Conversation, template: str) -> str | None:
-    """What a conversation has beside its words that a template would drop silently; None for nothing."""
+    """The fields of a conversation that a template would drop silently, or None."""
     there = {
         name
         for turn in conversation.turns
@@ -370,8 +370,8 @@ def unwritten(conversation: Conversation, template: str) -> str | None:
 
 
 def rendered(template: ChatTemplate, conversation: list[Message]) -> str:
-    """A conversation with the special tokens around each message, as the model is to see it; what a turn has besides
-    its words stands before them, about as long as the model's own template makes it."""
+    """A conversation with the special tokens around each message, as the model will see it. A turn's additional fields
+    come before its words, about as long as the model's own template makes it."""
     return template.conversation((turn["role"], _besides(turn) + turn["content"]) for turn in conversation)
 
 

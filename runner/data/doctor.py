@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MOST_CHARACTERS = 20_000_000
 # An answer of fewer characters hardly says anything, unless a label or a number is meant.
 SHORT = 10
-# Of answers that begin with the same words, so many; and a share of so many rows says something.
+# This many answers that begin with the same words are reported; a share means something from this many rows on.
 BEGINNING_WORDS = 3
 BEGINNING_SHARE = 0.2
 FEW = 20
@@ -33,7 +33,7 @@ SURE = 0.99
 
 @dataclass(frozen=True)
 class ExaminedRow:
-    """line: of the file. text: all of the row. answer: what is learned; None where that is the text, as in documents."""
+    """line: of the file. text: all of the row. answer: what is learned; None if that is the text, as in documents."""
 
     line: Where
     text: str
@@ -69,8 +69,8 @@ def sampled(keys: np.ndarray, characters: np.ndarray) -> np.ndarray:
 
 @dataclass
 class Drawn:
-    """The rows of a stream that are looked at, whose length nobody knows before: by their hashes as above, and no more
-    of them in memory than MOST_CHARACTERS have. Equal texts are drawn together. of: rows that have come by."""
+    """The rows of a stream that are looked at, whose length is unknown beforehand: by their hashes as above, and no
+    more of them in memory than MOST_CHARACTERS have. Equal texts are drawn together. of: rows that have come by."""
 
     of: int = 0
     limit: int = 2**64
@@ -95,7 +95,7 @@ class Drawn:
 
 
 def licences(source: DataSets) -> str:
-    """What the data sets' pages on the hub say; empty where all are files."""
+    """What the data sets' pages on the hub say; empty if all are files."""
     return "; ".join(filter(None, dict.fromkeys(map(data_sets.licence, source.sets))))
 
 
@@ -159,7 +159,7 @@ def one_sided(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
 
 
 def personal(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
-    """Personal data, counted and named by line; what it is, is said nowhere."""
+    """Personal data, counted and listed by line; the data itself is never printed."""
     said = "rows probably contain some, which the model may repeat"
     remedy = "Remove them, or replace them with invented ones, unless everybody may know them."
     for kind in PERSONAL:
@@ -178,8 +178,8 @@ class PersonalData:
         return self.sign in text and self.pattern.search(text) is not None
 
 
-# Likely ones. Addresses are told by what streets are called in English, German, Dutch, French, Spanish, Portuguese and
-# Italian.
+# Likely ones. Addresses are recognised by the words for streets in English, German, Dutch, French, Spanish, Portuguese
+# and Italian.
 _STREET = r"(?:Street|St\.|Avenue|Ave\.?|Road|Rd\.?|Lane|Ln\.?|Drive|Boulevard|Blvd\.?|Court|Square|Terrace)"
 PERSONAL = (
     PersonalData(
@@ -207,7 +207,7 @@ PERSONAL = (
 
 
 def languages(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
-    """The language of each text that is long enough to tell. Raises ImportError where its library is not installed."""
+    """The language of each text that is long enough to tell. Raises ImportError if its library is not installed."""
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
     identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
@@ -238,7 +238,7 @@ _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|\w+")
 
 def near_duplicates(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
     """Rows that share most of their phrases with one before them, by datatrove's MinHash as for pretraining; exact
-    duplicates are named elsewhere. Raises ImportError where it is not installed."""
+    duplicates are named elsewhere. Raises ImportError if it is not installed."""
     import numpy as np
     from datatrove.pipeline.dedup import MinhashDedupSignature
 

@@ -35,9 +35,9 @@ from runner.tools.names import content_hash, listed
 from runner.tools.problem import Stop
 
 SIDES = ("train", "validation")
-# Rows are put on disk in batches of about so many characters.
+# Rows are put on disk in batches of about this many characters.
 BATCH_CHARACTERS = 2**20
-# A process of its own has to read so many bytes before it has earned its start, half a second.
+# A separate process must read this many bytes to be worth its start, half a second.
 PART_BYTES = 16 * 2**20
 # Of the written files.
 GROUP_BYTES = 16 * 2**20
@@ -47,10 +47,10 @@ Asked = TypeVar("Asked", bound=SplitDataSets)
 
 
 class ItemPreparer(ABC, Generic[Asked]):
-    """How rows of one kind become a training and a validation side; each kind says here what is its own.
+    """How rows of one kind become a training and a validation side. Each kind overrides what differs.
 
-    asked: the data sets. tokenizer: whose tokens are counted. spool: the items, once they are read. report: what became
-    of them.
+    asked: the data sets. tokenizer: whose tokens are counted. spool: the items, once they are read. report: how they
+    were used.
     """
 
     spool: Spool
@@ -64,7 +64,7 @@ class ItemPreparer(ABC, Generic[Asked]):
 
     @abstractmethod
     def said(self, batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
-        """Of each item all that is said in it, and what is to be learned to say."""
+        """The complete text of each item, and the part that is learned."""
 
     @abstractmethod
     def measured(self, kept: np.ndarray, tokenizer_for: TokenizerFor | None) -> np.ndarray:
@@ -97,9 +97,9 @@ class ItemPreparer(ABC, Generic[Asked]):
     def prepare(self, out: Path, tokenizer_for: TokenizerFor | None = None, sample_rows: int | None = None) -> Report:
         """Writes `train.parquet`, `validation.parquet` and `report.json`, unless they are in `out` already.
 
-        tokenizer_for: gives the tokenizer. sample_rows: how many rows a rehearsal draws; then nobody looks through
-        them. Raises Stop where too few rows are left to train and validate on, or `out` holds Parquet files that are
-        somebody's own.
+        tokenizer_for: gives the tokenizer. sample_rows: how many rows a rehearsal draws; then the data doctor does not
+        run. Raises Stop if too few rows are left to train and validate on, or `out` contains Parquet files of another
+        origin.
         """
         asked, report = self.asked, self.report
         # Everything that the result depends on.
@@ -112,7 +112,7 @@ class ItemPreparer(ABC, Generic[Asked]):
                 "Name another folder for prepared data.",
             )
         there = all((out / f"{side}.parquet").is_file() for side in SIDES)
-        # What could not be counted for want of a tokenizer is tried again.
+        # What could not be counted without a tokenizer is tried again.
         if known and known.key == report.key and there and (known.token_lengths or tokenizer_for is None):
             return known
         with folder(out) as place:
@@ -136,7 +136,7 @@ class ItemPreparer(ABC, Generic[Asked]):
         doctor.examine(looked, len(kept), self.report)
 
     def _write_sides(self, kept: np.ndarray, out: Path) -> None:
-        """Splits the items whose numbers are `kept`, and writes both sides. Raises Stop where too few rows are left."""
+        """Splits the items whose numbers are `kept`, and writes both sides. Raises Stop if too few rows are left."""
         facts, report = self.spool.facts, self.report
         is_validation = drawn(facts["group"][kept], self.asked.validation_share)
         sides = [kept[~is_validation], kept[is_validation]]
@@ -169,10 +169,10 @@ ItemBatch = Callable[[Sequence[Any]], pa.RecordBatch]
 
 @dataclass(frozen=True)
 class RowCodec:
-    """What becomes of rows.
+    """How rows are prepared.
 
-    item: of a row, or the reason why it has none; it raises KeyError with a column that the row lacks, NoText where
-    the row is to be named with a reason of its own. Another process can be handed it.
+    item: of a row, or the reason why it has none; it raises KeyError with a column that the row lacks, NoText if the
+    row must be named with a reason of its own. Another process can be handed it.
     """
 
     item: Callable[[Mapping[str, Any]], Item | str]

@@ -1,4 +1,4 @@
-"""Report: what became of the rows, in figures and in words; and what others must know of rows that lie ready."""
+"""Report: how the rows were used, in figures and in words, and the facts about prepared rows that others need."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from runner.tools.problem import Stop
 
 REPORT_FILE = "report.json"
 SHOWN_BAD_LINES = 10
-# So many lines of a kind are named at most, in the file too; all of them are counted.
+# At most this many lines of each kind are named, also in the file; all of them are counted.
 MOST_NAMED = 10_000
 
 
@@ -30,7 +30,7 @@ def _in_order(where: Where) -> tuple[str, int]:
 
 
 def numbers(lines: Sequence[Where], count: int) -> str:
-    """The first line numbers of `count`, as they are behind a fact; nothing where none is known."""
+    """The first line numbers of `count`, as the end of a line of the report; empty if unknown."""
     if not lines:
         return ""
     shown = ", ".join(f"{line:,}" if isinstance(line, int) else line for line in lines[:SHOWN_BAD_LINES])
@@ -39,7 +39,7 @@ def numbers(lines: Sequence[Where], count: int) -> str:
 
 
 def require_few(lost: int, of: int, share: float, lines: Iterable[str]) -> None:
-    """Raises Stop where more than `share` of the rows are lost. lines: of the report, which name them."""
+    """Raises Stop if more than `share` of the rows are lost. lines: of the report, which name them."""
     if lost <= share * of:
         return
     said = "\n".join(lines)
@@ -62,8 +62,8 @@ class SetCounts:
 
 @dataclass(frozen=True)
 class DataFinding:
-    """Something that rows do to training. count: of what `kind` names, and of `lines` as many as are named; said: what
-    it is about them, remedy: what to do."""
+    """An effect of rows on training. count: the number of cases of `kind`; lines: some of them; said: the effect;
+    remedy: what to do."""
 
     kind: str
     count: int
@@ -77,11 +77,11 @@ class DataFinding:
         return cls(kind, count, said, remedy, tuple(sorted(lines, key=_in_order)[:MOST_NAMED]))
 
     def told_of(self) -> str:
-        """What it is about, with the lines that are named."""
+        """The effect, with the listed lines."""
         return f"{self.said}{numbers(self.lines, max(self.count, len(self.lines)))}"
 
     def told(self) -> Iterator[str]:
-        """The finding for a person, with the lines that are named."""
+        """The finding for people, with the listed lines."""
         yield f"  {self.kind:<19}{self.count:>9,}   {self.told_of()}"
         if self.remedy:
             yield f"{'':<33}{self.remedy}"
@@ -89,10 +89,10 @@ class DataFinding:
 
 @dataclass
 class Examined:
-    """What is wrong with rows. findings: the doctor's, about `looked_at` of `looked_of` of them, none in a rehearsal.
-    licence: of a dataset on the hub. lost: bad rows, which are kept out though nobody asked for that. bad_lines: where
-    it stands (see `data_sets.where`; 0 where that is nowhere) and why; lost_lines: where, by reason, if there is no
-    other word on each."""
+    """The problems of rows. findings: the doctor's, about `looked_at` of `looked_of` of them, none in a rehearsal.
+    licence: of a dataset on the hub. lost: bad rows, which are left out although that was not requested. bad_lines:
+    where it stands (see `data_sets.where`; 0 where that is nowhere) and why; lost_lines: where, by reason, if there is
+    no other word on each."""
 
     lost: int = 0
     bad_lines: list[tuple[Where, str]] = field(default_factory=list)
@@ -104,15 +104,15 @@ class Examined:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest row that is kept; 0 where rows are not counted."""
+        """Tokens of the longest row that is kept; 0 if rows are not counted."""
         return 0
 
     def leave_out(self, reason: str) -> None:
-        """Counts a row that is kept out."""
+        """Counts a row that is left out."""
         raise NotImplementedError
 
     def lose(self, line: Where, reason: str, why: str = "") -> None:
-        """A bad row is kept out. why: what is to be said of this very line."""
+        """Leaves out a bad row. why: the message for this line."""
         self.lost += 1
         self.leave_out(f"{reason}, named by line below" if why else reason)
         if why:
@@ -122,7 +122,7 @@ class Examined:
             named.append(line)
 
     def examined(self) -> Iterator[str]:
-        """What the doctor has said, for a person."""
+        """The doctor's findings, for people."""
         if self.licence:
             yield f"licence              {self.licence}"
         if self.looked_at:
@@ -139,7 +139,7 @@ class Examined:
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
-        """The report that is in a folder of prepared data, or None."""
+        """The report in a folder of prepared data, or None."""
         try:
             return cast(Self, _form(cls).validate_python(read_json(folder / REPORT_FILE)))
         except ValueError:
@@ -158,12 +158,12 @@ class Report(Examined):
 
     sets: the same by data set. not_taken: rows beyond the share of their data set.
 
-    form: that of the rows, and how it is known; empty where there is but one. not_drawn: rows that the seeded draw of a
-    part passed by. unit: what must not be on both sides of the split. tasks: rows of each kind of task, empty where
-    there is one kind. key: hash of everything that the result depends on. token_lengths: `min`, `median`, `p95`, `max`
-    in tokens, empty where no tokenizer is at hand; lengths: of the rows that are kept. length_bins: the same as a
-    histogram: from how many tokens to how many, both counted in, and of how many rows. longest_kept: of the rows that
-    are kept, 0 where that is `max`.
+    form: that of the rows, and how it is known; empty if there is but one. not_drawn: rows that the seeded draw of a
+    part passed by. unit: what must not be on both sides of the split. tasks: rows of each kind of task, empty if there
+    is one kind. key: hash of everything that the result depends on. token_lengths: `min`, `median`, `p95`, `max` in
+    tokens, empty if no tokenizer is at hand; lengths: of the rows that are kept. length_bins: the same as a histogram:
+    from how many tokens to how many, both counted in, and of how many rows. longest_kept: of the rows that are kept, 0
+    if that is `max`.
     """
 
     key: str = ""
@@ -213,7 +213,7 @@ class Report(Examined):
         self.dropped[reason] += 1
 
     def require_few_lost(self, lost: int, of: int, share: float, folder: Path) -> None:
-        """Raises Stop where more than `share` of the rows are lost, and leaves the report, without a key, in `folder`."""
+        """Raises Stop if more than `share` of the rows are lost, and leaves the report, without a key, in `folder`."""
         try:
             require_few(lost, of, share, [*self.left_out(), *self.found()])
         except Stop:
@@ -222,7 +222,7 @@ class Report(Examined):
             raise
 
     def add(self, part: Report) -> None:
-        """What became of more rows, which come after those that are counted already."""
+        """How more rows were used, which follow those that are already counted."""
         self.rows_in += part.rows_in
         self.lost += part.lost
         self.not_taken += part.not_taken
@@ -234,7 +234,7 @@ class Report(Examined):
             self.lost_lines[reason] = [*self.lost_lines.get(reason, []), *lines][:MOST_NAMED]
 
     def left_out(self) -> Iterator[str]:
-        """Rows that are kept out, and why."""
+        """Rows that are left out, and why."""
         for reason, count in self.dropped.most_common():
             yield f"  dropped            {count:>9,}   {reason}{numbers(self.lost_lines.get(reason, []), count)}"
         for number, reason in self.bad_lines[:SHOWN_BAD_LINES]:
@@ -243,7 +243,7 @@ class Report(Examined):
             yield f"    and {len(self.bad_lines) - SHOWN_BAD_LINES:,} more bad lines, all in {REPORT_FILE}"
 
     def lines(self) -> Iterator[str]:
-        """The report for a person, a line a fact."""
+        """The report for people, one line for each fact."""
         several = self.sets if len(self.sets) > 1 else []
         yield f"rows in              {self.rows_in:>9,}   from {f'{len(several)} data sets' if several else self.source}"
         for index, one in enumerate(several):
@@ -287,12 +287,12 @@ class Report(Examined):
 
 
 def parts_of(rows: Mapping[str, int], of: int) -> dict[str, float]:
-    """What each of several data sets has of `of` rows, 0 to 1; nothing of a single one."""
+    """The share of each of several data sets in `of` rows, 0 to 1; empty for a single one."""
     return {name: round(count / max(1, of), 4) for name, count in rows.items()} if len(rows) > 1 else {}
 
 
 def rows_of(report: Report, data: Mapping[str, Any]) -> PreparedRows:
-    """What others must know of rows with this report; data: what was asked for."""
+    """The facts about rows with this report that others need; data: the request."""
     counts = report.train_rows, report.validation_rows, report.sampled_from
     return PreparedRows(*counts, asked(data), report.lengths, contents(data), report.parts, report.longest)
 
@@ -300,9 +300,10 @@ def rows_of(report: Report, data: Mapping[str, Any]) -> PreparedRows:
 @dataclass(frozen=True)
 class PreparedRows(Record):
     """How many rows of whatever kind were prepared, for what follows from that. sampled_from: of how many they are a
-    draw, None where all are there. asked: what they were made for, as `asked` has it. lengths: of those to train on,
-    empty where nobody has counted; longest: tokens of the longest of all that are kept, 0 where nobody has counted. contents: what they were made from, as `contents` has it. sets: where there are
-    several data sets, the part of the training rows that each has, 0 to 1, by its name."""
+    draw, None if all are there. asked: what they were made for, as `asked` has it. lengths: of those to train on, empty
+    if they were not counted; longest: tokens of the longest of all that are kept, 0 if they were not counted. contents:
+    what they were made from, as `contents` has it. sets: if there are several data sets, the part of the training rows
+    that each has, 0 to 1, by its name."""
 
     FILE = "rows.json"
     train_rows: int = 0
@@ -321,7 +322,7 @@ ROOM = "RECIPE_ROOM_FOR_ROWS"
 
 
 def require_room(data_dir: Path) -> None:
-    """Raises Stop where the GPUs of the plan have no room for the longest row in a folder of prepared data."""
+    """Raises Stop if the GPUs of the plan have no room for the longest row in a folder of prepared data."""
     for folders, tokens, why, remedy in json.loads(os.environ.get(ROOM, "[]")):
         prepared = (PreparedRows.read(data_dir / folder) for folder in folders)
         longest = max((rows.longest for rows in prepared if rows), default=0)
@@ -330,7 +331,7 @@ def require_room(data_dir: Path) -> None:
 
 
 def asked(data: Mapping[str, Any]) -> str:
-    """A hash of what a stage's `data` asks for, wherever its files lie."""
+    """A hash of the request in a stage's `data`, wherever its files are."""
     return content_hash(_anywhere(data), 32)
 
 
@@ -341,7 +342,7 @@ def _anywhere(value: Any) -> Any:
 
 
 def contents(data: Mapping[str, Any]) -> str:
-    """A hash of the files of a stage's `data`; empty where one is a folder or not here, or there are none."""
+    """A hash of the files of a stage's `data`; empty if one is a folder or not here, or there are none."""
     files = [Path(path) for path in _paths(data)]
     return content_hash([sha256(file) for file in files], 32) if files and all(map(Path.is_file, files)) else ""
 

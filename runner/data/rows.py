@@ -1,4 +1,4 @@
-"""Rows of a data file, a folder or a hub dataset: one reader for whoever checks columns, counts rows, or reads all of
+"""Rows of a data file, a folder or a hub dataset: one reader for checking columns, counting rows, and reading all of
 them. Of the ways to read a file this module has those that need a library, Parquet and XLSX, and those of folders."""
 
 import csv
@@ -48,7 +48,7 @@ class Sheet(RowFile):
         return [str(name) for name in first if name is not None] or nameless()
 
     def sample(self, file: Path, columns: Iterable[str]) -> SampledRows:
-        """Of a large one the first rows, because cells are slow to read."""
+        """For a large sheet the first rows, because cells are slow to read."""
         _library("openpyxl", "XLSX")
         small = file.stat().st_size <= row_files.SMALL_SHEET
         numbered = list(islice(self.rows(file), None if small else row_files.MOST))
@@ -124,7 +124,7 @@ class Parquet(RowFile):
             ) from None
 
     def marks(self, file: Path, most: int | None, count: int) -> tuple[list[tuple[int, int]], int] | None:
-        """Each part is whole row groups, so some are empty where there are fewer groups than parts."""
+        """Each part is whole row groups, so some are empty if there are fewer groups than parts."""
         from pyarrow import ArrowInvalid, parquet
 
         try:
@@ -254,7 +254,7 @@ READERS: dict[str, RowFile] = {
 
 
 def _reader(path: Path, split: str | None = None, column: str | None = None) -> RowFile | None:
-    """What reads a file or folder, or None. split: of a folder with several; column: the name for its texts."""
+    """The reader of a file or folder, or None. split: of a folder with several; column: the name for its texts."""
     if path.is_dir():
         return SavedFolder(split) if saved_by_datasets(path) else TextFolder(column)
     return row_files.Documents(column) if path.suffix == ".txt" else READERS.get(path.suffix)
@@ -264,11 +264,10 @@ def read(
     source: DataSource, part: FilePart | None = None, *, column: str | None = None, stream: bool = False
 ) -> Iterator[Numbered]:
     """Rows as (line, row). All but .json files come a row at a time, however large they are; from the hub they do where
-    `stream` is set, and are else kept on disk. A folder is one that `datasets` has saved.
-    part: only that of the file. column: what the documents of a .txt file, or a folder of such files, are called, which
-    else cannot be read.
+    `stream` is set, and are else kept on disk. A folder is one that `datasets` has saved. part: only that of the file.
+    column: what the documents of a .txt file, or a folder of such files, are called, which else cannot be read.
 
-    Raises Stop where the file or the dataset cannot be read at all.
+    Raises Stop if the file or the dataset cannot be read at all.
     """
     file = source.file
     if not file:
@@ -297,9 +296,9 @@ def good(source: DataSource, *, stream: bool = False) -> Iterator[DataRow]:
 
 
 def parts_of_file(file: Path, most: int | None, count: int) -> list[FilePart] | None:
-    """The first `most` rows of a local file, all of them where None, in `count` parts of about equal size that can be
-    read by themselves, one after the other the same rows as the whole; None where the kind of file has none: a line of
-    a CSV may go on in the next, JSON is one value."""
+    """The first `most` rows of a local file, or all of them for None, in `count` parts of about equal size that can be
+    read by themselves, one after the other the same rows as the whole; None if the kind of file has none: a row of a
+    CSV may continue on the next line, and JSON is one value."""
     reader = READERS.get(file.suffix) if file.is_file() else None
     cut = reader.marks(file, most, count) if reader else None
     if cut is None:
@@ -349,10 +348,10 @@ def columns(file: Path, split: str | None = None) -> list[str]:
 
 def sample(path: Path, split: str | None = None, columns: Iterable[str] = (), images: bool = False) -> SampledRows:
     """How many rows there are in what the preparers read, and some of them from everywhere in it, in about a second.
-    split: of a folder that `datasets` has saved. columns: those that are wanted of a file whose columns can be read
-    alone; all where there are none. images: whether rows are images, which are only counted.
+    split: of a folder that `datasets` has saved. columns: the ones to read, of a file whose columns can be read alone;
+    all if there are none. images: whether rows are images, which are only counted.
 
-    Raises Unreadable where it cannot be read, or where a library for it is not installed.
+    Raises Unreadable if it cannot be read, or where a library for it is not installed.
     """
     try:
         if images and path.is_dir():

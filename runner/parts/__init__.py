@@ -53,7 +53,7 @@ class Part:
 
     @property
     def foreign(self) -> bool:
-        """Whether it is somebody else's."""
+        """Whether another package owns it."""
         return not self.package.startswith(f"{__name__}.")
 
     def module(self, name: str) -> str:
@@ -112,7 +112,7 @@ def hooks(moment: str) -> tuple[Callable[..., Any], ...]:
 
 
 def hook(moment: str) -> Callable[..., Any]:
-    """The function of the one part that has it. Raises Stop where no part does."""
+    """The function of the one part that has it. Raises Stop if no part does."""
     if not (known := hooks(moment)):
         raise Stop(f"This needs the part `{missing('hooks', moment)}`, which is not installed here.", INSTALL)
     return known[0]
@@ -137,8 +137,8 @@ def known() -> dict[str, dict[str, Any]]:
 
 @cache
 def missing(kind: str, name: str) -> str:
-    """The part of ours that owns a section, scenario, command or hook and is not here; empty where it is nobody's or here.
-    kind: one of OWNED."""
+    """The part of ours that owns a section, scenario, command or hook and is not here; empty if none owns it or it is
+    here. kind: one of OWNED."""
     owner = (part for part, facts in known().items() if name in facts.get(kind, ()) and part not in found())
     return next(owner, "")
 

@@ -25,9 +25,9 @@ def plan_of(recipe: Recipe, run: RunFolder) -> Plan:
 
 
 def newest(plan: Plan) -> StageFolder:
-    """The last stage of the plan that has left a model.
+    """The last stage of the plan that has a model.
 
-    Raises Stop where there is none yet.
+    Raises Stop if there is none yet.
     """
     folders = [StageFolder(plan, stage) for stage in reversed(plan.stages) if stage.trains]
     for folder in folders:
@@ -41,8 +41,7 @@ def newest(plan: Plan) -> StageFolder:
 
 
 def folder_of(recipe: Recipe, run_dir: str | None, stage: str | None = None) -> StageFolder:
-    """The stage that a command means: in the run of `run_dir`, or the newest; of that name, or the last with a
-    model."""
+    """The stage for a command: in the run of `run_dir` or the newest one; with that name, or the last with a model."""
     plan = plan_of(recipe, find(recipe.name, run_dir))
     return StageFolder(plan, plan.stage(stage)) if stage else newest(plan)
 
@@ -68,7 +67,7 @@ def shares(classes: Mapping[str, float]) -> str:
 def models(recipe: Recipe, folder: StageFolder) -> tuple[Chat, Chat]:
     """A stage's original and its trained model, with the prompts of its training.
 
-    Raises Stop where the stage has no model that could answer.
+    Raises Stop if the stage has no model that could answer.
     """
     stage, demo = folder.stage, read_json(folder.path / DEMO)
     if stage.trains and "demo" not in stage.config["recipe_runner"]:
@@ -99,14 +98,14 @@ def questions_of(recipe: Recipe, folder: StageFolder) -> list[str]:
 
 
 def answers_of(chat: Chat, questions: Sequence[str]) -> list[str]:
-    """An answer to each question, from a model that is loaded once. Raises Stop where it cannot be."""
+    """An answer to each question, from a model that is loaded once. Raises Stop if it cannot be."""
     with loading(chat):
         return list(answers(chat, questions))
 
 
 @contextmanager
 def loading(*wanted: Chat) -> Iterator[None]:
-    """While models are loaded: raises Stop where one is not here or cannot be loaded."""
+    """While models are loaded: raises Stop if one is not here or cannot be loaded."""
     for chat in wanted:
         if Path(chat.model).is_absolute() and not Path(chat.model).is_dir():
             raise Stop(

@@ -14,7 +14,7 @@ from typing import Any
 from runner import catalog, parts, scenarios
 from runner.check.validate import changed
 from runner.data.report import PreparedRows
-from runner.plan import Plan, Prediction, Stage
+from runner.plan import Place, Plan, Prediction, Stage
 from runner.recipe import overrides, units
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
@@ -52,10 +52,10 @@ def run(
     changes: Iterable[Override] = (),
     confirm: Callable[[str], bool] = lambda takes: False,
 ) -> None:
-    """Runs the chosen stages on this machine's GPUs, or on its processor where it has none, and reports the results.
+    """Runs the chosen stages on this machine's GPUs, or on its processor if it has none, and reports the results.
 
-    confirm: asks the person whether something long may start; changes: the person's changes of the recipe.
-    Raises Stop where the processor's memory is too small, where anything fails, and where a gate does not open.
+    confirm: asks the person whether something long may start; changes: the person's changes of the recipe. Raises Stop
+    if the processor's memory is too small, anything fails, or a gate does not open.
     """
     plan = inference.plan_of(recipe, folder)
     stages = chosen.of(plan)
@@ -69,7 +69,7 @@ def run(
         here = changed(recipe, made)[0]
         plan = translate(here, replace(folder.place(), accelerator=False) if slow else folder.place())
         env = {"CUDA_VISIBLE_DEVICES": devices} | ({"OMP_NUM_THREADS": str(threads())} if slow else {})
-        plan = replace(plan, stages=tuple(replace(stage, env={**stage.env, **env}) for stage in plan.stages))
+        plan = _with_env(plan, env)
         if gpus:
             _compare_precision(plan, gpus, tell)
         for line in introduction(plan):
@@ -83,11 +83,15 @@ def run(
         tell(line)
 
 
+def _with_env(plan: Plan, env: dict[str, str]) -> Plan:
+    return replace(plan, stages=tuple(replace(stage, env={**stage.env, **env}) for stage in plan.stages))
+
+
 def _require_patience(
     recipe: Recipe, plan: Plan, stages: list[Stage], tell: Tell, confirm: Callable[[str], bool]
 ) -> None:
-    """Prints how long each chosen stage takes on this machine's processor, and asks where those that begin take above an
-    hour. Raises Stop after a no, and where this machine's memory is too small."""
+    """Prints how long each chosen stage takes on this machine's processor, and asks if the stages that start take over
+    an hour. Raises Stop after a no, or if this machine's memory is too small."""
     planner = forecasting()
     foreseen = {each.stage: each for each in (planner.on_processor(recipe, plan) if planner else ())}
     path, total = recipe.document.file, 0.0
@@ -113,7 +117,7 @@ def _require_patience(
 
 
 def _compare_precision(plan: Plan, gpus: list[str], tell: Tell) -> None:
-    """Prints where the planned precision and this machine's GPU differ."""
+    """Prints a note if the planned precision does not fit this machine's GPU."""
     here = catalog.gpu(catalog.label_of(gpus[0]))
     if here is None:
         return
@@ -138,7 +142,7 @@ def gpus_here(recipe: Recipe) -> tuple[list[str], str]:
 
 
 def _on_these(recipe: Recipe, gpus: list[str], tell: Tell) -> list[Override]:
-    """Puts the recipe on the GPUs that are here, or on the processor where none is, and prints what that changes."""
+    """Puts the recipe on the GPUs that are here, or on the processor if none is, and prints what that changes."""
     planned = common.world_size(recipe)
     count = min(planned, len(gpus)) or 1
     numbers = launch.gpus_of(recipe)[:count]
@@ -176,26 +180,29 @@ def rehearse(
     tell: Tell,
     watch: Watch,
     changes: Iterable[Override] = (),
+    model: Path | None = None,
 ) -> None:
     """Rehearses the chosen stages of a recipe in a run folder and reports the results.
 
-    data: a file with rows to use instead of the recipe's sample. changes: the person's changes of the recipe.
-    Raises Stop where anything fails, a gate does not open, or too little is learned (see the scenario's `rehearsal`).
+    data: a file with rows to use instead of the recipe's sample. changes: the person's changes of the recipe. model: the
+    folder of a real model that is trained instead of a twin. Raises Stop if anything fails, a gate does not open, or too
+    little is learned (see the scenario's `rehearsal`).
     """
-    rehearsal, place = scenarios.rehearsal(recipe.scenario), run.place()
-    first, made = changed(recipe, rehearsal.before_data(recipe, data))
+    own, place = scenarios.rehearsal(recipe.scenario), run.place()
+    first, made = changed(recipe, [*own.before_data(recipe, data), *(rehearsal.real(recipe, model) if model else ())])
     rehearsed = first
     plan = translate(first, place)
-    chosen.of(plan)  # a name that is no stage is said before the long list
+    chosen.of(plan)  # an unknown stage is reported before the long list
     # The first stage also makes the twin of the base model, from the rows that it prepares.
-    prepares = with_config(recipe, plan.stages[0], rehearsal.stands_in(recipe, run.path))
+    beside = {"sample_rows": rehearsal.MAX_ROWS, "real_model": True} if model else own.stands_in(recipe, run.path)
+    prepares = with_config(recipe, plan.stages[0], beside)
     plan = replace(plan, stages=(prepares, *plan.stages[1:]))
     tell("Substitutions for the rehearsal")
     for override in made:
         tell(f"  {override}")
     for line in introduction(plan):
         tell(line)
-    if rehearsal.after_data is not None:
+    if own.after_data is not None:
         # More substitutions follow from the rows, so they come first; meanwhile the engine is imported.
         if engine := next((stage for stage in chosen.of(plan) if stage.trains), None):
             launch.ahead(engine, place)
@@ -210,23 +217,38 @@ def rehearse(
         rows = PreparedRows.read(Path(place.data_dir))
         if not rows:
             raise Stop("The stage `data` is not finished, and training depends on its rows.", "Leave out `--stage`.")
-        second, more = changed(first, rehearsal.after_data(first, rows, run.path))
+        following = _of_real(first, rows, place) if model else own.after_data(first, rows, run.path)
+        second, more = changed(first, following)
         tell("More substitutions, which depend on the rows")
-        for line in rehearsal.shown(recipe, more, rows):
+        for line in own.shown(recipe, more, rows):
             tell(f"  {line}")
         made += more
-        # What the rows were prepared for is the model that they train, not the twin.
+        # The rows were prepared for the model that they train, not for the twin.
         plan = replace(plan, stages=(prepares, *translate(second, place).stages[1:]))
         rehearsed = second
+    if model:
+        plan = _with_env(plan, {"OMP_NUM_THREADS": str(threads())})
+        _require_patience(rehearsed, plan, chosen.of(plan), tell, lambda takes: True)
     keeping = partial(keep, run, recipe, plan, rehearsed)
     summaries = carry_out(plan, chosen.of(plan), tell, watch, run.made_with(changes, made), keeping)
     for line in report(plan):
         tell(line)
     try:
-        rehearsal.judge(plan, summaries)
+        own.judge(plan, summaries)
     except Stop as stop:
         run.mark(run.state.status, fault=stop.text)
         raise
+
+
+def _of_real(recipe: Recipe, rows: PreparedRows, place: Place) -> list[Override]:
+    """The substitutions for a real model, and how much of its training fits into a rehearsal's time on this processor,
+    by the plan."""
+    whole = changed(recipe, rehearsal.training(recipe, rows, 1.0))[0]
+    planner = forecasting()
+    foreseen = planner.on_processor(whole, translate(whole, place)) if planner else ()
+    seconds = sum(each.seconds or 0 for each in foreseen)
+    share = min(1.0, rehearsal.PLANNED_SECONDS / seconds) if seconds else 1.0
+    return rehearsal.training(recipe, rows, share)
 
 
 def introduction(plan: Plan) -> Iterator[str]:
@@ -249,7 +271,7 @@ def report(plan: Plan) -> Iterator[str]:
         yield from _tokens(plan, trained)
     for stage in plan.stages:
         rows = read_json(StageFolder(plan, stage).path / ANSWERS) if stage.trains else None
-        yield from _answers(rows or [], run.kind == "rehearsal")
+        yield from _answers(rows or [], run.kind == "rehearsal", not plan.stages[0].config.get("real_model"))
     for on_record in parts.hooks("on_record"):
         yield from on_record(plan)
     yield ""
@@ -291,10 +313,10 @@ def _tokens(plan: Plan, trained: list[Summary]) -> Iterator[str]:
         yield f"{seen:,} of {plan.facts['tokens_in_all']:,} tokens trained on, up to {last}"
 
 
-def _answers(rows: list[dict[str, Any]], rehearsed: bool) -> Iterator[str]:
+def _answers(rows: list[dict[str, Any]], rehearsed: bool, tiny: bool) -> Iterator[str]:
     if rows and rehearsed:
         yield ""
-        yield "The twin is tiny, so it writes fragments. Compare its words before and after training."
+        yield f"{'The twin is tiny, so it writes fragments. ' if tiny else ''}Compare {'its words' if tiny else 'the answers'} before and after training."
         if any(row.get("learned") for row in rows):
             yield f"Words {'in bold' if sys.stdout.isatty() else 'in *asterisks*'} were learned from the training rows."
     shown = ({**row, **{side: shortened(row[side], GLANCE) for side in ("before", "after")}} for row in rows)

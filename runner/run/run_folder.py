@@ -29,7 +29,8 @@ class RunRecord(Record):
     id: the folder's own number, so that results of another run never count here. recipe: its name. status: `running`,
     `stopped` or `finished`. changes, substitutions: the person's and the runner's changes of the recipe. folder: its
     path when the substitutions were made, which may name it. data_dir: prepared data outside the folder. origin:
-    `cluster` for a fetched run. processor: whether it trains on a processor instead of GPUs. fault: why it stopped, for a person; empty where unknown.
+    `cluster` for a fetched run. processor: whether it trains on a processor instead of GPUs. fault: why it stopped, for
+    a person; empty if unknown.
     """
 
     FILE = RUN
@@ -74,7 +75,7 @@ class RunFolder:
 
     @property
     def shown(self) -> Path:
-        """The folder as a person reads it: below the current one where it is."""
+        """The folder for people: relative to the current one, if it is below it."""
         return self.path.relative_to(Path.cwd()) if self.path.is_relative_to(Path.cwd()) else self.path
 
     @property
@@ -135,7 +136,7 @@ def folder(name: str, kind: str, out: str | None = None) -> RunFolder:
 def session(run: RunFolder, recipe_name: str, fresh: bool, data_dir: str | None = None) -> Iterator[None]:
     """Locks the folder for a run of that recipe.
 
-    Raises Stop where the folder holds a run of another recipe, or things that are no run at all.
+    Raises Stop if the folder holds a run of another recipe, or other files.
     """
     made_here = not run.path.exists()
     with run.lock():
@@ -152,11 +153,13 @@ def open_for(run: RunFolder, recipe_name: str, fresh: bool, remedy: str = "") ->
     """Checks that a folder can be a recipe's, and empties it if `fresh`. remedy: how to name another folder without
     `--out` and `--fresh`.
 
-    Raises Stop where the folder holds a run of another recipe, or things that are no run at all.
+    Raises Stop if the folder holds a run of another recipe, or other files.
     """
     run.path.mkdir(parents=True, exist_ok=True)
     entries = [entry for entry in run.path.iterdir() if entry.name != LOCK]
-    if not run.state and any(entry.name != "data" for entry in entries):
+    # `recipe prepare` leaves the first, and with `--show` the second.
+    prepared = {Path(folder).name for folder in (run.place().data_dir, run.place().scratch_dir)}
+    if not run.state and any(entry.name not in prepared for entry in entries):
         raise Stop(
             f"`{run.path}` contains files that do not belong to a run.",
             remedy or "Name an empty or a new folder with `--out`.",
@@ -169,13 +172,13 @@ def open_for(run: RunFolder, recipe_name: str, fresh: bool, remedy: str = "") ->
 
 
 def require_of(run: RunFolder, recipe_name: str, remedy: str) -> None:
-    """Raises Stop where the folder holds a run of another recipe."""
+    """Raises Stop if the folder holds a run of another recipe."""
     if (owner := run.state.recipe) not in ("", recipe_name):
         raise Stop(f"`{run.path}` contains a run of the recipe `{owner}`.", remedy)
 
 
 def _forget(run: RunFolder, made_here: bool) -> None:
-    """Deletes a folder in which nothing was done."""
+    """Deletes an unused folder."""
     entries = {entry.name for entry in run.path.iterdir()}
     if made_here and entries <= {LOCK, RUN, CONFIG, PLANNED}:
         shutil.rmtree(run.path, ignore_errors=True)
@@ -190,7 +193,7 @@ def all_here() -> list[RunFolder]:
 def find(name: str, given: str | None) -> RunFolder:
     """The run that a reading command means: `--run DIR`, or the recipe's latest, preferably one that has trained.
 
-    Raises Stop where there is none.
+    Raises Stop if there is none.
     """
     if given:
         path = Path(os.path.abspath(given))

@@ -26,7 +26,7 @@ class Differs(Record):
     """A setting that differs from the starter's."""
 
     setting: str = ""
-    # Its value in the starter and in this recipe, as a recipe writes it; empty where there is none.
+    # Its value in the starter and in this recipe, as a recipe writes it; empty if there is none.
     starter: str = ""
     here: str = ""
     origin: str = ""
@@ -55,11 +55,11 @@ class RunManifest(Record):
     # The base model's name, or its architecture.
     model: str = ""
     revision: str = ""
-    # Of the model, as the hub abbreviates it; empty where it is unknown.
+    # Of the model, as the hub abbreviates it; empty if it is unknown.
     licence: str = ""
-    # Of the repository that the recipe is in, with a `+` where the recipe has changed since; empty where it is in none.
+    # Of the recipe's repository, with a `+` if the recipe has changed since; empty without one.
     commit: str = ""
-    # For the run as it goes.
+    # For the run on this machine.
     foreseen: tuple[Prediction, ...] = ()
     # For a rehearsal's recipe on the machines that it names.
     full_size: tuple[Prediction, ...] = ()
@@ -67,7 +67,7 @@ class RunManifest(Record):
 
 def keep(run: RunFolder, recipe: Recipe, plan: Plan, runs: Recipe | None = None) -> None:
     """Writes plan and recipe to the run folder. runs: the recipe with the replacements of a rehearsal or of this
-    machine, to which the plan belongs; the recipe itself where it is None."""
+    machine, to which the plan belongs; the recipe itself if it is None."""
     # Without the texts of the stages' files, which are beside it.
     write_text(run.path / CONFIG / PLAN_FILE, plan.upto(plan.stages[-1]).as_json())
     known = RunManifest.read(run.path)
@@ -97,9 +97,9 @@ def predictions(recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
 
 
 def plan_of(run: RunFolder) -> Plan:
-    """The plan that is on record in a run folder, as it is where the folder lies now.
+    """The recorded plan of a run folder, with the folder's current paths.
 
-    Raises Stop where there is none.
+    Raises Stop if there is none.
     """
     facts = read_record(run.path / CONFIG / PLAN_FILE)
     try:

@@ -89,7 +89,7 @@ class StageFolder:
 
     @property
     def summary(self) -> Summary | None:
-        """What training has said of itself in the end; None where there is nothing yet."""
+        """What training has said of itself in the end; None if there is nothing yet."""
         return Summary.read(self.path) or None
 
     def other(self, name: str) -> StageFolder:
@@ -140,7 +140,7 @@ class StageFolder:
         return bool(self.weights_files) or any((self.path / CHECKPOINTS).rglob("checkpoint-*"))
 
     def set_aside(self) -> Path | None:
-        """Moves the folder of a stage that has trained aside, and returns its new path; None where nothing was trained.
+        """Moves the folder of a stage that has trained aside, and returns its new path; None if nothing was trained.
         Earlier ones stay."""
         if not self.has_trained:
             return None
@@ -155,7 +155,7 @@ class StageFolder:
         elif self.stage.folder:
             shutil.rmtree(self.path, ignore_errors=True)
         else:
-            # Its folder is the run's own, and on a claim perhaps somebody else's too.
+            # Its folder is the run's own, and on a claim perhaps also another run's.
             for entry in [entry for pattern in LEFT for entry in self.path.glob(pattern)]:
                 shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
 
@@ -181,13 +181,13 @@ def inputs(plan: Plan, stage: Stage) -> Mapping[str, Any]:
     by_name: dict[str, Any] = {}
     for name, value in learned_from(stage.config):
         if name.split(".")[-1] in _FILES and _is_given(value, plan.place):
-            # What it holds counts, wherever the command was called from.
+            # Its content counts, for any current folder.
             by_name[f"{name} (its content)"] = content_of(Path(value))
         else:
             by_name[name] = without_place(value, plan.place)
     for before, beginnings in stage.reads.items():
         by_name[f"results of {before}"] = results_of(plan, before, beginnings)
-    # As they will be read back from the record: JSON knows lists and no tuples.
+    # In the form of the JSON record, which has lists but no tuples.
     read_back: Mapping[str, Any] = json.loads(json.dumps(by_name))
     return read_back
 
@@ -201,7 +201,7 @@ def _is_given(value: Any, place: Place) -> bool:
 
 
 def results_of(plan: Plan, name: str, beginnings: tuple[str, ...]) -> str | None:
-    """One hash for a stage's results, of files whose names begin so; None where it is unfinished."""
+    """One hash for a stage's results, of files whose names begin so; None if it is unfinished."""
     folder = StageFolder(plan, plan.stage(name))
     outputs = folder.state.outputs if folder.finished else {}
     chosen = {name: digest for name, digest in outputs.items() if not beginnings or name.startswith(beginnings)}
@@ -232,7 +232,7 @@ def _shown(value: Any) -> str:
 def check_weights(folder: Path) -> int:
     """Opens every weight file and reads every tensor's shape; gives the number of parameters.
 
-    Raises Stop where a file is missing, cut short or no weights at all.
+    Raises Stop if a file is missing, cut short or has no weights.
     """
     from safetensors import SafetensorError, safe_open
 

@@ -1,4 +1,5 @@
-"""Targets: where a recipe can run, and its folders there. Targets belong to parts (`contract.py`, Target)."""
+"""Targets: the places where a recipe can run, and its folders there. Targets belong to parts (`contract.py`,
+Target)."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from runner.recipe.recipe import Recipe
 if TYPE_CHECKING:
     from runner.scenarios.contract import Target
 
-# All that `recipe render` writes for.
+# All targets of `recipe render`.
 NAMES = tuple(parts.table("targets"))
 
 
@@ -26,7 +27,7 @@ def place(recipe: Recipe, name: str | None = None) -> Place:
     """The folders of a recipe's machines: for a target, or for the first target that the recipe has a section for, or this
     machine. Without a target the data files are read where they are now, beside the recipe.
 
-    Raises Stop where the recipe lacks the target's section.
+    Raises Stop if the recipe lacks the target's section.
     """
     if name and hasattr(target(name), "place"):
         return target(name).place(recipe)

@@ -1,5 +1,5 @@
 """Child process: how an engine's process and the command that started it keep in touch. The process ends when the
-command is gone, so that two never work in one folder, and lines of its output report its progress."""
+command is gone, so that two never work in one folder. Lines of its output report its progress."""
 
 import json
 import os
@@ -15,7 +15,7 @@ SECONDS = 0.5
 
 
 def watch_parent() -> None:
-    """Watches from a thread of its own; does nothing where no parent is named."""
+    """Watches from a thread of its own. Does nothing if no parent is named."""
     parent = os.environ.get(PARENT, "")
     if parent.isdigit():
         end_with(int(parent))
@@ -24,7 +24,7 @@ def watch_parent() -> None:
 
 
 def end_with(parent: int) -> None:
-    """Ends this process when that one is gone."""
+    """Ends this process when its parent is gone."""
     threading.Thread(target=_watch, args=(parent,), daemon=True).start()
 
 
@@ -36,7 +36,7 @@ def _watch(parent: int) -> None:
 
 
 def alive(process: int) -> bool:
-    """Whether a process runs; one that has ended and waits to be noticed does not."""
+    """Whether a process runs. A process that has ended, but was not collected yet, does not."""
     try:
         state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:
@@ -51,9 +51,9 @@ def alive(process: int) -> bool:
 
 
 MARK = "[recipe] "
-# What is said of a moment: `event` is its name, and the rest its figures.
+# One event: `event` is its name, the rest are its figures.
 Event = Mapping[str, Any]
-# What a bar says beside it, each for as long as it takes.
+# The text beside a progress bar, for each phase.
 TRAINING, MEASURING, SAVING, ASKING = "training", "measuring", "saving", "asking"
 _DECODER = json.JSONDecoder()
 

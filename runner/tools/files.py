@@ -1,4 +1,4 @@
-"""Files: written so that a reader never sees half of one, and told apart by what they hold."""
+"""Files: writing them so that no reader sees half a file, and recognising them by their content."""
 
 import codecs
 import csv
@@ -24,12 +24,12 @@ def settings_folder() -> Path:
 
 
 def cache_folder() -> Path:
-    """The folder of what can be downloaded again, likewise: below XDG_CACHE_HOME, by default `~/.cache`."""
+    """The folder for what can be downloaded again: below XDG_CACHE_HOME, by default `~/.cache`."""
     return _own_folder("XDG_CACHE_HOME", "~/.cache")
 
 
 def normal(path: str) -> str:
-    """A path as its folder is called: without `.`, `..`, doubled slashes and a slash at its end, which would hide where it leads."""
+    """A path in its shortest form: without `.`, `..`, double slashes and a slash at the end."""
     return os.path.normpath(f"//{path}" if path.startswith("/") else path)
 
 
@@ -44,12 +44,12 @@ class Artifact:
 
     # Relative to the output folder.
     path: str
-    # The whole of it.
+    # The complete text.
     text: str
 
 
 class LazyArtifact(Artifact):
-    """An Artifact whose text is written when it is first read, because whoever only judges a plan reads none."""
+    """An Artifact whose text is written when it is first read, because a command that only judges a plan reads none."""
 
     def __init__(self, path: str, write: Callable[[], str]) -> None:
         object.__setattr__(self, "path", path)
@@ -64,8 +64,8 @@ class LazyArtifact(Artifact):
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Gives a file beside `path` to write, which takes its place when the block ends well, on disk and at once; else
-    nothing is left of it. Its name begins with a dot and contains the process id, so that several may write it."""
+    """Opens a temporary file beside `path`. It replaces `path` atomically when the block succeeds; otherwise it is
+    deleted. Its name begins with a dot and contains the process id, so that several processes may write."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
@@ -79,8 +79,8 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """Gives an empty folder beside `path` to fill, which takes its place when the block ends well. For one process at a
-    time; what a killed one has left is cleared by the next."""
+    """Creates an empty folder beside `path`. It replaces `path` when the block succeeds. For one process at a time; the
+    next one clears what a killed one left."""
     partial = path.with_name(f".{path.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -93,7 +93,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a file, whole or not at all."""
+    """Writes a complete file, or nothing."""
     with replacing(path) as partial:
         partial.write_text(text, encoding="utf-8", newline="\n")
 
@@ -103,22 +103,22 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """The file's content, or None where it is missing or broken."""
+    """The file's content, or None if it is missing or broken."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):  # the last for brackets without end
+    except (OSError, ValueError, RecursionError):  # RecursionError: brackets without end
         return None
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; empty where the file is missing, broken or holds something else."""
+    """The object in a JSON file; empty if the file is missing, broken or holds something else."""
     record = read_json(path)
     return record if isinstance(record, dict) else {}
 
 
 @dataclass(frozen=True)
 class Record:
-    """A JSON file as a dataclass in which every field has a default; false where all fields are defaults."""
+    """A JSON file as a dataclass in which every field has a default. False if all fields have their defaults."""
 
     # Its name in the folder.
     FILE: ClassVar[str]
@@ -135,7 +135,7 @@ class Record:
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Self:
-        """What JSON says. Other versions and other hands write too: what is missing, or not of the field's type, is the
+        """A record from JSON. Other versions and other tools also write it, so a missing or wrong field gets its
         default."""
         kinds, known = get_type_hints(cls), {}
         for name in (field.name for field in fields(cls) if field.name in facts):
@@ -145,7 +145,7 @@ class Record:
 
 
 def _as(kind: Any, value: Any) -> Any:
-    """A value of JSON as one of a type. Raises TypeError where it is none."""
+    """A JSON value as a value of a type. Raises TypeError if it is not one."""
     outer, inner = get_origin(kind) or kind, get_args(kind)
     if outer is UnionType:
         for each in inner:
@@ -165,7 +165,7 @@ def _as(kind: Any, value: Any) -> Any:
 def write_all(folder: Path, artifacts: Iterable[Artifact]) -> list[Path]:
     """Writes all artifacts below `folder`, or none: each is written beside its place first, then all are renamed.
 
-    Raises OSError where the folder cannot be written to; then nothing has changed.
+    Raises OSError if the folder cannot be written to; then nothing has changed.
     """
     paths: list[Path] = []
     with ExitStack() as renamed:
@@ -180,7 +180,7 @@ def write_all(folder: Path, artifacts: Iterable[Artifact]) -> list[Path]:
 
 
 def sha256(file: Path) -> str:
-    """The file's SHA-256; read once a process as long as size and time stay, because models take minutes."""
+    """The file's SHA-256. A process reads it once, until size or time change, because large models take minutes."""
     facts = file.stat()
     return _sha256(str(file), facts.st_size, facts.st_mtime_ns, facts.st_ino)
 
@@ -193,7 +193,7 @@ def _sha256(file: str, *_: int) -> str:
 
 def content_of(path: Path) -> str:
     """A hash of a file's content; for a folder, of its files' names and contents. Times do not count, because a copy is
-    the same data; so everything is read, once a process."""
+    the same data. So everything is read, once in a process."""
     if path.is_file():
         return sha256(path)
     files = sorted(file for file in path.rglob("*") if file.is_file())
@@ -205,7 +205,7 @@ def table(file: Path, errors: str = "strict") -> Iterator[tuple[TextIO, str]]:
     """A file of lines with columns, open in its encoding, and the separator: of the usual marks, the one that cuts the
     first line into most columns. Spreadsheets use semicolons where the comma is for decimals, and also write UTF-16.
 
-    Raises UnicodeDecodeError where it is no such text and `errors` is strict.
+    Raises UnicodeDecodeError if it is no such text and `errors` is strict.
     """
     csv.field_size_limit(2**31 - 1)
     with file.open("rb") as start:
@@ -216,7 +216,7 @@ def table(file: Path, errors: str = "strict") -> Iterator[tuple[TextIO, str]]:
         yield lines, max(",;\t|", key=lambda mark: len(next(csv.reader([first], delimiter=mark), ())))
 
 
-# Files that a folder of text is made of.
+# The kinds of files in a folder of text.
 TEXTS = (".txt", ".md")
 
 
@@ -225,5 +225,5 @@ def text_files(folder: Path) -> list[Path]:
 
 
 def saved_by_datasets(folder: Path) -> bool:
-    """Whether a folder is what `save_to_disk` of the library `datasets` leaves."""
+    """Whether `save_to_disk` of the library `datasets` wrote this folder."""
     return any((folder / name).is_file() for name in ("state.json", "dataset_dict.json"))

@@ -1,4 +1,4 @@
-"""Names: the nearest known name, names and texts as a person reads them, and names that a cluster accepts."""
+"""Names: the nearest known name, names and texts for people, and names that a cluster accepts."""
 
 import difflib
 import hashlib
@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-# So alike are a name and its misspelling, and hardly two names that are both right.
+# A misspelled name is at least this similar to the right one; two right names hardly ever are.
 ALIKE = 0.87
 
 
@@ -19,25 +19,25 @@ def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The beginning of a hint that names the nearest, with a blank after it; empty where nothing is near."""
+    """The beginning of a hint that names the nearest, with a space after it; empty if nothing is near."""
     near = nearest(word, known)
     return f"Did you mean `{near}`? " if near else ""
 
 
 def listed(words: Iterable[str], joint: str = "and") -> str:
-    """Names as a person lists them: `a`, `b` and `c`."""
+    """Names as a list for people: `a`, `b` and `c`."""
     quoted = [f"`{word}`" for word in words]
     return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} {joint} {quoted[-1]}" if quoted else ""
 
 
 def shortened(text: str, most: int) -> str:
-    """A text on one line, of at most so many characters."""
+    """A text on one line, of at most this many characters."""
     flat = " ".join(text.split())
     return flat if len(flat) <= most else f"{flat[: most - 1]}…"
 
 
 def same(text: str) -> str:
-    """Equal for texts that differ in nothing but space and case."""
+    """The same result for texts that differ only in space and case."""
     return " ".join(text.split()).casefold()
 
 
@@ -45,7 +45,7 @@ _HUB_PAGE = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/(?:d
 
 
 def hub_name(address: str) -> str | None:
-    """The name of a model or data set by the address of its page on the hub; None for every other text."""
+    """The name of a model or data set, from the address of its page on the hub; None for any other text."""
     found = _HUB_PAGE.match(address.strip())
     return found[1] if found else None
 
@@ -61,7 +61,7 @@ JOB_NAME = re.compile(r"[a-z]([-a-z0-9]{0,51}[a-z0-9])?\Z")
 
 
 def longest_job_name(machines: int) -> int:
-    """Characters that the name of a job of so many machines may have."""
+    """The maximum length of the name of a job with this number of machines."""
     return min(53, 63 - len(f"-worker-{machines - 1}"))
 
 
@@ -76,7 +76,6 @@ def setting(path: Iterable[str | int]) -> str:
 
 
 def served(name: str) -> tuple[str, str]:
-    """What a server calls the models of a recipe: the one before training and the one after it. The hub's cache, which
-    transformers' server reads, takes no `--`."""
+    """The names of a recipe's models on a server: before training and after it. The hub's cache allows no `--`."""
     plain = re.sub("-{2,}", "-", name)
     return f"{plain}-base", plain

@@ -1,11 +1,11 @@
-"""Words that an answer has from the training rows: those of no text that a model reads elsewhere."""
+"""Words that an answer can only have from the training rows, because nothing else that the model reads has them."""
 
 import re
 from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path
 
-# The project's own text, about nothing in particular: every model is measured on it, and a twin warms up on it.
+# The project's own general text: every model is measured on it, and a twin first learns from it.
 GENERAL_TEXT = Path(__file__).with_name("general_text.txt")
 # An apostrophe inside a word is part of it.
 _WORD = re.compile(r"(\w+(?:['’]\w+)*)")

@@ -1,4 +1,4 @@
-"""Packaged: where starter recipes and schemas are (in the wheel beside the code, in a checkout at its root), and how to
+"""Packaged: where starter recipes and schemas are (beside the code in the wheel, at the root in a checkout), and how to
 install the package's extras."""
 
 import re
@@ -21,7 +21,7 @@ def starters() -> list[Path]:
 
 
 def minimal() -> list[Path]:
-    """The minimal starters: what must be decided, and everything else by default."""
+    """The minimal starters: only what you must decide; everything else has a default."""
     return sorted(folder("recipes").glob("minimal/*.yaml"))
 
 
@@ -34,7 +34,7 @@ def schema_file(scenario: str) -> Path:
     return folder("schemas") / f"{scenario}.schema.json"
 
 
-# By the names that packages are imported by; whatever else a command cannot import is our own bug.
+# By import name. If a command cannot import any other package, that is our own bug.
 EXTRAS = {
     "cluster": {"kubernetes"},
     "data": {"datatrove", "orjson", "py3langid", "spacy"},
@@ -53,20 +53,20 @@ EXTRAS = {
 
 
 def package(module: str) -> str:
-    """The package that a module is of, both by the names that they are imported by."""
+    """The package of a module, both by their import names."""
     return module.partition(".")[0]
 
 
 def bringing(package: str) -> str | None:
-    """The extra that brings a package; None where none does."""
+    """The extra that includes a package, or None."""
     return next((extra for extra, packages in EXTRAS.items() if package in packages), None)
 
 
 def install(extra: str) -> str:
     """The command that installs an extra beside this installation: from its checkout, else from the installed package's
-    own metadata, because no registry need have the project."""
+    own metadata, because the project may not be in a registry."""
     root = Path(__file__).resolve().parents[2]
-    # Its build asks for the torch that is there.
+    # Its build needs the installed torch.
     options = " --no-build-isolation" if extra == "flash" else ""
     if (root / "pyproject.toml").is_file():
         return f"pip install{options} -c {shlex.quote(f'{root}/constraints.txt')} -e {shlex.quote(f'{root}[{extra}]')}"

@@ -1,4 +1,4 @@
-"""Problem: what a person can do wrong, said so that the person can fix it."""
+"""Problem: a mistake of a person, described so that the person can fix it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Any
 
 from runner import __version__
 
-# Characters of a line that are shown; the lines of a recipe are shorter.
+# The number of characters of a line that are shown; recipes have shorter lines.
 SHOWN = 200
 
 
@@ -14,13 +14,10 @@ SHOWN = 200
 class Problem:
     """One thing that is wrong: where, what, and what to do.
 
-    file: as the person named it; a setting given on the command line has `--set key=value` here.
-    line, column: 1-based; 0 where there is no place in a file.
-    message: what is wrong, in plain words.
-    hint: what to do about it; may be empty.
-    source: the text of the line, for showing; width: how many characters the caret marks.
-    severity: `error` stops the command, `note` only informs.
-    fixes: a dotted setting, and a value that by itself would make the problem go away; None where no value does.
+    file: as the person named it, or `--set key=value` for a setting on the command line. line, column: from 1; 0 if
+    there is no place in a file. message: what is wrong, in plain words. hint: what to do about it; may be empty.
+    source: the text of the line, for showing; width: how many characters the caret marks. severity: `error` stops the
+    command, `note` only informs. fixes: a dotted setting with a value that alone would solve the problem, or None.
     """
 
     file: str
@@ -46,8 +43,8 @@ class Problem:
         return "\n".join(lines)
 
     def _excerpt(self) -> tuple[str, str, int]:
-        """What is shown of the line, the blanks in front of the caret, and its width; of a very long line only the part
-        around the caret, and nothing that would move the cursor."""
+        """The part of the line to show, the spaces before the caret, and its width. Of a very long line it is the part
+        around the caret. Control characters are removed."""
         first = max(0, min(self.column - 1 - SHOWN // 3, len(self.source) - SHOWN)) if len(self.source) > SHOWN else 0
         line = self.source[first : first + SHOWN]
         line = "".join(letter if letter.isprintable() or letter in "\t\u00a0" else "\ufffd" for letter in line)
@@ -70,12 +67,12 @@ class Problem:
 
 
 def errors_of(problems: Iterable[Problem]) -> list[Problem]:
-    """Those that stop a command; the others only inform."""
+    """The problems that stop a command; the others only inform."""
     return [problem for problem in problems if problem.severity == "error"]
 
 
 class Stop(Exception):
-    """A command cannot go on and says why: exit code 1 (the work said no) or 2 (wrong use)."""
+    """A command cannot continue, and explains why: exit code 1 (the work failed) or 2 (wrong use)."""
 
     def __init__(self, problems: Problem | str | Iterable[Problem], hint: str = "", code: int = 1) -> None:
         if isinstance(problems, str):
@@ -89,11 +86,11 @@ class Stop(Exception):
 
 
 class Interrupted(KeyboardInterrupt):
-    """^C, with what a person wants to know of what it has ended, and what to do."""
+    """^C, with a message about what was interrupted and what to do."""
 
 
 def report_bug() -> str:
-    """Writes the trace of the exception that is being handled, and says where it is."""
+    """Writes the traceback of the current exception to a file, and returns a message with its path."""
     import tempfile
     import traceback
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from runner.tools.problem import Stop
 
-# What each says at import or load that no user can act on: kernels for other GPUs, deprecations of its own code.
+# Messages at import or load that users can do nothing about: kernels for other GPUs, deprecations inside libraries.
 _CHATTY = (
     *("torchao", "torch.utils._pytree", "DeepSpeed", "transformers", "datasets", "huggingface_hub"),
     "bitsandbytes.backends.cpu.ops",
@@ -44,7 +44,7 @@ def _errors_only(record: logging.LogRecord) -> bool:
 
 
 def memory_gib() -> float:
-    """Main memory, or what a container may use of it where that is less."""
+    """Main memory in GiB, or the container's limit if that is lower."""
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         text = _line(file)
@@ -54,14 +54,14 @@ def memory_gib() -> float:
 
 
 def cores() -> int:
-    """The processors that this process may use, or what a container may use of them where that is less."""
+    """The processors that this process may use, or the container's limit if that is lower."""
     quota, _, period = _line("/sys/fs/cgroup/cpu.max").partition(" ")
     least = max(1, int(quota) // int(period)) if quota.isdigit() else sys.maxsize
     return min(least, len(os.sched_getaffinity(0)))
 
 
 def threads() -> int:
-    """What training on the processor computes with: as many threads as OMP_NUM_THREADS says, else as there are cores."""
+    """The number of threads for training on the processor: OMP_NUM_THREADS, else the number of cores."""
     wanted = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
     return int(wanted) if wanted.isdigit() and int(wanted) else cores()
 
@@ -74,16 +74,16 @@ def _line(file: str) -> str:
 
 
 def ensure_home() -> None:
-    """Gives this process and its children a home folder where the user's cannot be written to: libraries of training
-    cache there. It is below the temporary folder, and stays for the next command."""
+    """Gives this process and its children another home folder if the user's is not writable, because training libraries
+    cache there. It is below the temporary folder, and remains for the next command."""
     home = os.path.expanduser("~")
     if home != "/" and os.access(home, os.W_OK):
         return
-    import tempfile  # a command should not wait for what nearly nobody needs
+    import tempfile  # rarely needed, so no command should wait for it
 
     folder = Path(tempfile.gettempdir()) / f"recipe-runner-home-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.stat().st_uid != os.getuid():  # somebody else was here first
+    if folder.stat().st_uid != os.getuid():  # another process created it first
         folder = Path(tempfile.mkdtemp(prefix="recipe-runner-home-"))
     os.environ["HOME"] = str(folder)
 
@@ -92,9 +92,9 @@ HOST = "127.0.0.1"
 
 
 def bound_port(port: int) -> socket.socket:
-    """A socket on that port, 0 for any that is free, before it listens. Raises Stop where the port cannot be had."""
+    """A socket on that port (0 for any free one) before it listens. Raises Stop if the port is not available."""
     held = socket.socket()
-    # A port that was closed a moment ago is free.
+    # A port that was closed a moment ago counts as free.
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         held.bind((HOST, port))
@@ -108,7 +108,7 @@ def bound_port(port: int) -> socket.socket:
 
 
 def free_port(port: int = 0) -> int:
-    """The port, or with 0 one that is free. Raises Stop where it cannot be had."""
+    """The port, or a free one for 0. Raises Stop if it is not available."""
     with bound_port(port) as held:
         return int(held.getsockname()[1])
 
@@ -118,5 +118,5 @@ INDEX = "JOB_COMPLETION_INDEX"
 
 
 def helping_pod() -> int:
-    """The number of this pod among several; 0 for the only one and the first, which does all that cannot be shared."""
+    """The number of this pod among several. 0 is the first or only one, which does all work that cannot be shared."""
     return int(os.environ.get(INDEX) or 0)

@@ -1,20 +1,21 @@
-"""Text that a terminal may show, and YAML that people can read and that readers of YAML 1.1 and 1.2 (PyYAML; kubectl,
-Helm) take the same way."""
+"""Text that is safe for a terminal, and readable YAML that parsers of YAML 1.1 and 1.2 (PyYAML; kubectl, Helm) read
+alike."""
 
 import re
 from typing import Any
 
 import yaml
 
-# Texts that PyYAML writes and reads without quotes, and that others take for numbers or truth: `840195e251` (a number in the
-# core schema of YAML 1.2, section 10.3.2), octal and binary numbers as Go's reader has them, and YAML 1.1's `y` and `n`.
+# Texts that PyYAML writes and reads without quotes, and that other parsers read as numbers or booleans: `840195e251` (a
+# number in the core schema of YAML 1.2, section 10.3.2), octal and binary numbers as Go's reader has them, and YAML
+# 1.1's `y` and `n`.
 _OTHERWISE_NO_TEXT = re.compile(
     r"[-+]?(\.[0-9][0-9_]*|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9_]+)?|[-+]?0[oO][0-7_]+|[-+]?0[xX][0-9a-fA-F_]+|[-+]?0[bB][01_]+|[yYnN]"
 )
 
 
-# What a terminal obeys and does not show: escape sequences, control characters but for ends of lines and tabs, and marks that
-# turn the direction of writing.
+# What a terminal interprets instead of showing it: escape sequences, control characters except newlines and tabs, and
+# marks that change the direction of writing.
 _CONTROL = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)"
     r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
@@ -22,7 +23,7 @@ _CONTROL = re.compile(
 
 
 def printable(text: str) -> str:
-    """A text without what a terminal would obey, whoever wrote it: a pod, a cluster or somebody else's recipe."""
+    """A text without control sequences. It may come from a pod, a cluster or another person's recipe."""
     return _CONTROL.sub("", text)
 
 

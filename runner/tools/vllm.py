@@ -1,6 +1,6 @@
-"""vLLM: what it serves of an adapter beside its base model, by what a plan says of one or by what PEFT has written.
+"""vLLM: which adapters it serves beside their base model, judged from a plan or from PEFT's files.
 
-Names and limits are vLLM's own, as 0.21 and 0.32 have them (`vllm/config/lora.py`, `vllm/lora/peft_helper.py`).
+Names and limits are those of vLLM 0.21 and 0.32 (`vllm/config/lora.py`, `vllm/lora/peft_helper.py`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,23 +11,23 @@ from typing import Any
 from runner.tools.files import read_record
 from runner.tools.names import listed
 
-# The module that serves.
+# The module of the server.
 SERVER = "vllm.entrypoints.openai.api_server"
-# The ranks that it has room for (MaxLoRARanks).
+# The ranks that it supports (MaxLoRARanks).
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-# Layers that it puts an adapter beside. Names that it does not know it leaves out without a message (vllm, issue 55193).
+# Layers that may have an adapter. vLLM ignores unknown names without a message (vllm, issue 55193).
 LAYERS = {"q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj", "gate_proj", "up_proj", "gate_up_proj", "down_proj"}
 
 
 def room_for(rank: int) -> int | None:
-    """The smallest rank that an adapter has room in, `--max-lora-rank`; None where it takes none so large."""
+    """The smallest supported rank that is large enough, for `--max-lora-rank`, or None."""
     return next((room for room in RANKS if rank <= room), None)
 
 
 @dataclass(frozen=True)
 class ServedAdapter:
-    """What vLLM needs to know of an adapter. rank: the largest in it. whole: layers that it holds whole
-    (`modules_to_save`). bias: which biases it holds, in PEFT's word."""
+    """What vLLM needs to know of an adapter. rank: the largest in it. whole: layers that it contains completely
+    (`modules_to_save`). bias: PEFT's name for the biases in it."""
 
     rank: int
     whole: tuple[str, ...] = ()
@@ -35,7 +35,7 @@ class ServedAdapter:
     dora: bool = False
 
     def refusals(self) -> Iterator[str]:
-        """Why it is not served beside its base model, a sentence without its full stop each."""
+        """The reasons why vLLM cannot serve it beside its base model, each a sentence without a full stop."""
         if room_for(self.rank) is None:
             yield f"its rank is {self.rank}, and vLLM serves ranks up to {RANKS[-1]}"
         if self.whole:

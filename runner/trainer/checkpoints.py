@@ -131,7 +131,7 @@ def saved_anyway(args: Any, state: Any, control: Any) -> bool:
 
 
 def choose(cfg: Any, settings: RunSettings, stop: Callable[[str], NoReturn]) -> str:
-    """Sets `cfg.resume_from_checkpoint`, unless the recipe wants none. Returns the checkpoint that the recipe names,
+    """Sets `cfg.resume_from_checkpoint`, unless the recipe has none. Returns the checkpoint that the recipe names,
     which marks the checkpoints that follow it; empty for none.
 
     stop: ends the run with a reason, where a context length cannot continue the one before.
@@ -139,7 +139,7 @@ def choose(cfg: Any, settings: RunSettings, stop: Callable[[str], NoReturn]) -> 
     own = Path(cfg.output_dir)
     if cfg.resume_from_checkpoint:
         named = Path(cfg.resume_from_checkpoint)
-        # Wherever the run folder lies.
+        # For any place of the run folder.
         name = named.name if named.parent == own else str(named)
         # After a kill the latest one since, so that it costs no more than elsewhere.
         cfg.resume_from_checkpoint = str(last_good(own, name) or named)

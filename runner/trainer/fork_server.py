@@ -52,7 +52,7 @@ class Forked:
         """Its exit status, negative for a signal. Raises TimeoutExpired."""
         self._server.settimeout(timeout)
         try:
-            # Without the server, nobody knows how the program ended.
+            # Without the server, the end of the program is unknown.
             return int(self._server.recv(LONGEST) or b"1")
         except TimeoutError:
             raise subprocess.TimeoutExpired(str(self.pid), timeout or 0) from None
@@ -68,7 +68,7 @@ class ForkServer:
         self.other_end: socket.socket | None = None
 
     def send(self, message: Mapping[str, Any], env: Mapping[str, str], *files: int) -> None:
-        """Sends a request; the first one starts the process, in its environment. Raises OSError where the process is
+        """Sends a request; the first one starts the process, in its environment. Raises OSError if the process is
         gone."""
         if self.other_end is not None:
             # Importing prints nothing of use.
@@ -122,7 +122,7 @@ def _program(command: list[str], env: Mapping[str, str]) -> str:
 
 def ahead(command: list[str], env: Mapping[str, str]) -> None:
     """Lets a server import what a command will need, while something else continues; also for a program in several
-    processes, which are no forks but find the files in memory, as the programs after it find the imports."""
+    processes: they are not forks, but find the files in the disk cache."""
     if module := _program(command, env):
         # Without a server, `fork` leaves the program to a process of its own.
         with suppress(OSError):
@@ -144,7 +144,7 @@ def _fork(command: list[str], env: Mapping[str, str], output: int) -> Forked | N
 
 
 def fork(command: list[str], env: Mapping[str, str]) -> Forked | None:
-    """A command's program in a fork, with its output to read; None where it needs a process of its own."""
+    """A command's program in a fork, with its output to read; None if it needs a process of its own."""
     reads, writes = os.pipe()
     forked = _fork(command, env, writes)
     os.close(writes)

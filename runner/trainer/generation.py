@@ -1,4 +1,4 @@
-"""Answers: a model on disk or on the hub is asked in the words it was trained with.
+"""Answers: a model on disk or on the hub gets questions in the format of its training.
 
 `python -m runner.trainer.generation RUN_DIR FILE…` puts the demo's questions to the original and to the tuned model.
 The files are of training rows, whose words are found in the answers.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     # It brings pydantic, and a check of a recipe would wait for it.
     from runner.trainer.settings import Demo
 
-# What was said before: questions with their answers.
+# The conversation before: questions with their answers.
 Earlier = Sequence[tuple[str, str]]
 
 
@@ -195,7 +195,7 @@ def chats(run_dir: Path, demo: Mapping[str, Any]) -> tuple[Chat, Chat]:
     return before, Chat(model=best, revision=None, adapter=added, **shared)
 
 
-# Characters of a question that is read at a glance; words of a text's beginning, of which so many tokens are enough.
+# Characters of a question that is read at a glance; words of a text's beginning, of which this many tokens are enough.
 GLANCE, WORDS, TOKENS = 300, 8, 32
 COLUMN = "full-question"
 # Training rows whose words are looked for in the answers.
@@ -203,7 +203,7 @@ FIRST_ROWS = 1000
 
 
 def with_questions(demo: Demo, config: Mapping[str, Any], run_dir: Path) -> Demo:
-    """The demo with questions from the validation rows of the engine's config, where it has none of its own."""
+    """The demo with questions from the validation rows of the engine's config, if it has none of its own."""
     if demo.questions or not demo.of_rows:
         return demo
     files = [Path(one["path"]) for one in config.get("test_datasets") or ()]
@@ -214,13 +214,13 @@ def with_questions(demo: Demo, config: Mapping[str, Any], run_dir: Path) -> Demo
 
 
 def evenly(questions: Sequence[str], count: int) -> list[str]:
-    """So many of them, from everywhere among them."""
+    """This many of them, from all parts."""
     count = min(count, len(questions))
     return [questions[index * len(questions) // count] for index in range(count)]
 
 
 def _asked(file: Path, demo: Demo, run_dir: Path) -> Iterator[str]:
-    """What each row asks; of blocks of text how the documents in them begin."""
+    """The question of each row; for blocks of text the beginnings of their documents."""
     from pyarrow import parquet
 
     rows = parquet.ParquetFile(file)
@@ -239,13 +239,13 @@ def _beginnings(block: Sequence[int], tokenizer: Any) -> Iterator[str]:
     for start in ends:
         document = block[start + 1 : start + 1 + TOKENS]
         words = tokenizer.decode(list(document), skip_special_tokens=True).split()
-        # The last word may go on in what was not read.
+        # The last word may continue in the part that was not read.
         if tokenizer.eos_token_id not in document and len(words) > WORDS:
             yield " ".join(words[:WORDS])
 
 
 def taught(rows: Iterable[Mapping[str, Any]], tokenizer: Any) -> Iterator[str]:
-    """The texts of prepared rows that are learned: answers, or all of plain text."""
+    """The learned texts of prepared rows: answers, or all of plain text."""
     for row in rows:
         if "messages" in row:
             yield from (turn["content"] or "" for turn in row["messages"] if turn["role"] == "assistant")
@@ -254,7 +254,7 @@ def taught(rows: Iterable[Mapping[str, Any]], tokenizer: Any) -> Iterator[str]:
 
 
 def _taught_words(files: Iterable[Path], run_dir: Path, trust: bool) -> set[str]:
-    """The words of the first rows of these files: many rows have every word, and then none of them tells anything."""
+    """The words of the first rows of these files: with many rows every word occurs, and then words mean nothing."""
     from pyarrow import parquet
     from transformers import AutoTokenizer
 

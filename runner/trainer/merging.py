@@ -12,7 +12,7 @@ PRECISIONS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "auto": 
 
 
 class NotAnAdapter(ValueError):
-    """The folder holds no adapter, or one that does not say what it belongs to."""
+    """The folder contains no adapter, or one that does not name its base model."""
 
 
 Base = tuple[str, str | None]
@@ -35,7 +35,7 @@ def merge(
 ) -> Path:
     """Adds an adapter's weights to those of its base model and writes the whole model, with its tokenizer, into `out`.
 
-    precision: of the written weights; `auto` is the base model's own. known: the base, where it is not what the adapter
+    precision: of the written weights; `auto` is the base model's own. known: the base, if it is not what the adapter
     says. It reads the base unquantised, also for an adapter that was trained on 4 bits, and needs main memory for all
     of it. Raises NotAnAdapter; OSError or ValueError where a file cannot be read, or adapter and base do not fit.
     """

@@ -24,7 +24,7 @@ from runner.trainer.telemetry import History
 
 
 class RecipePlugin(BasePlugin):
-    """Holds the run to its plan, writes its history, and leaves its results."""
+    """Keeps the run to its plan, and writes its history and results."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class RecipePlugin(BasePlugin):
 
     def register(self, cfg: dict[str, Any]) -> None:
         # With several processes Axolotl 0.19.0 asks the driver about links between GPUs. The CUDA build of torch, which
-        # pip installs on Linux, raises where there is no driver.
+        # pip installs on Linux, raises if there is no driver.
         if not torch.cuda.is_available():
             trainer.check_cuda_p2p_ib_support = lambda: True
 

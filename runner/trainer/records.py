@@ -52,8 +52,7 @@ EARLY_STOP_EVENT = "early_stop"
 def early_stop(
     evaluations: Iterable[Mapping[str, Any]], patience: int, least: float, measure: str, step: int, steps: int
 ) -> EarlyStop | None:
-    """The early stop after `step` of `steps`; None where there was none. evaluations: each with `step` and the
-    measure."""
+    """The early stop after `step` of `steps`; None if there was none. evaluations: each with `step` and the measure."""
     seen = [(entry["step"], entry[measure]) for entry in evaluations if entry.get(measure) is not None]
     if step >= steps or fruitless((value for _, value in seen), least, measure) < patience:
         return None
@@ -157,7 +156,7 @@ class Summary(Record):
 
     @property
     def losses(self) -> str:
-        """The first and the last validation loss in words; empty where there was none."""
+        """The first and the last validation loss in words; empty if there was none."""
         first, last = self.first_validation_loss, self.last_validation_loss
         return f"validation loss {first:.3f} → {last:.3f}" if first is not None and last is not None else ""
 
@@ -187,7 +186,7 @@ class Proof(Record):
     rows_cut: int = 0
     # How rows share a batch: `padded`, `flattened` or `packed`.
     joined: str = ""
-    # The attention that was judged; empty where no model was run.
+    # The attention that was judged; empty if no model was run.
     attention: str = ""
     # The largest change of a row's logits when the row before it changes.
     logits_moved: float | None = None
@@ -198,7 +197,7 @@ class Proof(Record):
     asked: tuple[str, ...] = ()
     # What was not judged completely, and why.
     notes: tuple[str, ...] = ()
-    # Each with `kind` and `message`; none where all is well.
+    # Each with `kind` and `message`; none if all is well.
     faults: tuple[Mapping[str, str], ...] = ()
     # Rows as `row`, `tokens` and `spans`; each span is the name `trained`, `seen` or `cut` and its tokens.
     shown: tuple[Mapping[str, Any], ...] = ()
@@ -212,7 +211,7 @@ class Proof(Record):
 
     @property
     def complaint(self) -> str:
-        """What is wrong, for a person; empty where nothing is."""
+        """What is wrong, for a person; empty if nothing is."""
         return "\n".join(fault["message"] for fault in self.faults)
 
 
@@ -231,8 +230,8 @@ class HeldOut:
 
 
 def keep_held_out(dataset: Any, folder: Path) -> None:
-    """Writes rows of a tokenised data set, evenly spaced where it has too many rows or tokens; nothing without such a
-    data set."""
+    """Writes rows of a tokenised data set, evenly spaced if it has too many rows or tokens; nothing without such a data
+    set."""
     file = folder / HELD_OUT
     count = len(dataset) if dataset is not None and hasattr(dataset, "__getitem__") else 0
     if not count or not {"input_ids", "labels"} <= set(dataset[0]):
@@ -253,12 +252,12 @@ def keep_held_out(dataset: Any, folder: Path) -> None:
 
 
 def _spaced(things: Sequence[int], count: int) -> list[int]:
-    """So many of them, evenly spaced."""
+    """This many of them, evenly spaced."""
     return [things[number * len(things) // count] for number in range(count)]
 
 
 def read_held_out(file: Path) -> HeldOut | None:
-    """The rows in a file; None where there are none."""
+    """The rows in a file; None if there are none."""
     if not file.is_file():
         return None
     from pyarrow import parquet

@@ -16,7 +16,7 @@ from runner.trainer import fork_server
 from runner.trainer.records import ACCURACY, LOSS, EarlyStop, Proof, Summary, TimeUsed, early_stop, versions
 
 if TYPE_CHECKING:
-    # They bring torch, and whoever only looks for a summary would wait for it.
+    # They import torch, and commands that only read a summary would wait for it.
     from runner.trainer.settings import Demo, RunSettings
     from runner.trainer.telemetry import History
 
@@ -46,7 +46,7 @@ def keep_adapter(run_dir: Path, config: Mapping[str, Any]) -> None:
     """The best adapter in `lora_adapter/`, and the model that it makes of its base in `best_model/`."""
     adapter = keep_best(Path(config["output_dir"]), run_dir / run_files.ADAPTER)
     facts = read_json(adapter / "adapter_config.json")
-    # Whoever merges or serves it later must find the same base model again.
+    # Merging or serving it later needs the same base model.
     facts |= {"base_model_name_or_path": config["base_model"], "revision": config.get("revision_of_model")}
     write_json(adapter / "adapter_config.json", facts)
     trust = ["--trust-remote-code"] if config.get("trust_remote_code") else []
@@ -90,7 +90,7 @@ def summary(settings: RunSettings, history: History, config: Mapping[str, Any], 
         tokens=state["tokens"],
         training_seconds=state["seconds"],
         **_taken(settings, history),
-        # A note that an earlier part of the run has left says nothing where there is no limit any more.
+        # A note of an earlier part of the run means nothing if there is no limit any more.
         time_limit=TimeUsed.read(Path(settings.run_dir)) if settings.time_limit_seconds is not None else None,
         early_stop=_early_stop(settings, history, ACCURACY if engine == "images" else LOSS),
         first_validation_loss=losses[0] if losses else None,
@@ -171,7 +171,7 @@ def _alone(module: str, *arguments: str) -> None:
 
 
 def keep_log_and_configs(run_dir: Path, checkpoints: Path, recipe_file: Path) -> None:
-    """Copies the configs that ran and, as `train.log`, Axolotl's own log, because on a cluster nobody else does."""
+    """Copies the configs that ran and, as `train.log`, Axolotl's own log, because on a cluster nothing else does."""
     if run_files.LOG_KEPT not in os.environ and (checkpoints / "debug.log").is_file():
         shutil.copyfile(checkpoints / "debug.log", run_dir / run_files.LOG)
     configs = run_dir / run_files.CONFIG

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 class Demo(BaseModel):
     """Questions before and after training. max_new_tokens: tokens of an answer; categories: by question; turn_end: the
     token that ends an answer, beside end-of-text; chat: whether the model answers, else it continues a text; of_rows:
-    the number of validation rows to take questions from where there are none."""
+    the number of validation rows to take questions from if there are none."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -76,7 +76,7 @@ class RunSettings(BaseModel):
     world_size: processes in all. effective_batch_size: rows a step; effective_batch_tokens: tokens a step of packed
     rows. learning_rate: after scaling. time_limit_earlier: run folders of the stages before, whose training time counts
     too. save_steps: steps between two checkpoints beside those of evaluations; None for as often as they are worth it.
-    demo: None where there is nothing to ask, as with images. flatten: join the rows of a micro batch, also without
+    demo: None if there is nothing to ask, as with images. flatten: join the rows of a micro batch, also without
     FlashAttention. persistent_workers: keep data workers between epochs and evaluations. master_weights: the precision
     of stored weights; None for Axolotl's. blocks: packed blocks instead of Axolotl's own data sets.
     """

@@ -106,7 +106,7 @@ class Watchdog(TrainerCallback):
         self.first_loss_seen = True
 
     def stop(self, message: str) -> NoReturn:
-        """Ends training on every process; the first one leaves the reason for whoever started the run."""
+        """Ends training on every process; the first one writes the reason for the parent process."""
         if PartialState().is_main_process:
             write_json(Path(self.settings.run_dir) / STOPPED, {"message": message})
         raise TrainingStopped(message)
@@ -252,7 +252,7 @@ class TimeLimit(TrainerCallback):
 
 
 class EndOfLength(TrainerCallback):
-    """Ends a context length at its last step, measured and saved, while the schedule goes on to the end of all."""
+    """Ends a context length at its last step, measured and saved, while the schedule continues to the end of all."""
 
     def __init__(self, settings: BlocksSettings) -> None:
         self.settings = settings

@@ -221,6 +221,9 @@ def test_a_plugins_settings_go_with_the_plugin(golden_message):
     golden_message(problem, "without its plug-in")
     (problem,) = examine(survival, [with_setting("survival", "swanlab_projct", "mine")])
     golden_message(problem, "misspelt")
+    (problem,) = examine(survival, [with_setting("survival", "plugins", [GROKFAST, "grokfast"])])
+    assert problem.severity == "error" and setting_of(problem) == "advanced.axolotl.plugins"
+    golden_message(problem, "a plug-in without its module")
     for key, value in (
         ("cut_cross_entropy", True),
         ("use_scattermoe", True),

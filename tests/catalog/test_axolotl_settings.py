@@ -223,6 +223,8 @@ def test_what_axolotl_takes_is_on_file():
     assert catalog.axolotl_settings()["properties"].keys() == known_keys(AxolotlInputConfig).keys()
 
 
+# Axolotl's schema takes any text, and its loader only what is a module and a class.
+NARROWER = ("plugins",)
 PROBES = ("banana", "auto", -1, 0, 1, 0.5, 3.0, True, None, [], ["x"], [1], {}, 10**9)
 
 
@@ -250,7 +252,7 @@ def test_every_value_is_judged_as_axolotl_judges_it():
             judged += 1
             if ours.is_valid(value):
                 assert takes(axolotls, value), (name, value)
-            else:
+            elif name not in NARROWER:
                 assert not takes(axolotls, value, strict=True), (name, value)
     assert judged > 3000
 

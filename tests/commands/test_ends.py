@@ -20,8 +20,6 @@ OTHERWISE = {
     "edit": "^C ends it",
     "open": "(^C stops it)",
     "serve": "^C ends it",
-    "new": "then run: recipe check",
-    "gpus": "`recipe gpus RECIPE`",
 }
 
 
@@ -42,15 +40,15 @@ def parsed(line: str) -> None:
 @pytest.mark.parametrize(
     ("given", "verdict", "then"),
     [
-        (["check", SURVIVAL], "No problems that can be found before it runs.", ["plan", SURVIVAL]),
+        (["check", SURVIVAL], "The recipe is valid, as far as it can be checked before it runs.", ["plan", SURVIVAL]),
         (
             ["check", SURVIVAL, "--set", "train.epochs=-1"],
-            "Fix the problems above, starting with the first.",
+            "1 error found. Fix it, then check again.",
             ["check", SURVIVAL],
         ),
         (["plan", SURVIVAL], "The recipe fits, as far as this machine can tell.", ["rehearse", SURVIVAL]),
         (["list"], "starter recipes are available.", ["new", "my-demo", "--from", "survival"]),
-        (["show", SURVIVAL], "These are all settings. The output is itself a recipe.", ["check", SURVIVAL]),
+        (["show", SURVIVAL], "All settings are printed. The output is itself a recipe.", ["check", SURVIVAL]),
     ],
 )
 def test_a_command_ends_with_a_verdict_and_the_next_command(recipe_command, given, verdict, then):

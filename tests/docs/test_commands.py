@@ -34,9 +34,9 @@ ELSEWHERE = {
     r"ask recipes/seven-b|compare recipes/seven-b|doctor ": "is about a run, or a machine, of the full size",
     r".*\b[A-Z]{3,}\b(?!-)": "has a word for its reader to fill in",
 }
-# On these pages, too: every starter is rehearsed in tests of its own, what is asked on the cluster's page was fetched, and the rows
-# of the rehearsal's page lie on the hub.
-APART = {"docs/starters/": "rehearse", "docs/cluster": "ask", "docs/rehearsal": "prepare"}
+# On these pages, too: every starter is rehearsed in tests of its own, what is asked on the cluster's page was fetched, and `prepare`
+# reads rows that are on the hub.
+APART = {"docs/starters/": "rehearse", "docs/cluster": "ask", "docs/rehearsal": "prepare", "README": "prepare"}
 
 
 def typed(page):

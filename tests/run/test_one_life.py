@@ -212,6 +212,16 @@ def test_a_folder_of_another_recipe_or_of_other_things_is_refused(life, tmp_path
     assert (tmp_path / "letters" / "to-mum.txt").is_file()
 
 
+def test_a_run_begins_where_rows_were_prepared_and_shown(tmp_path):
+    run = RunFolder(tmp_path / "my-demo")
+    place = run.place(None)
+    for left in (place.data_dir, place.tokenised_dir):
+        Path(left).mkdir(parents=True)
+    with session(run, "my-demo", False):
+        pass
+    assert run.state.recipe == "my-demo" and Path(place.data_dir).is_dir()
+
+
 def test_a_refused_command_leaves_no_folder(tmp_path):
     run = RunFolder(tmp_path / "new")
     with pytest.raises(Stop, match="no GPU"), session(run, "x", False):

@@ -93,7 +93,7 @@ def junit(files: Sequence[str], verdict: CheckReport) -> str:
 
 
 def gitlab(files: Sequence[str], verdict: CheckReport) -> str:
-    """GitLab's code quality (docs.gitlab.com, "Code Quality report format"), which wants a line of every problem."""
+    """GitLab's code quality (docs.gitlab.com, "Code Quality report format"), which needs a line for every problem."""
     return as_json(
         [
             {

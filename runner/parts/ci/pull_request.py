@@ -46,7 +46,7 @@ class Request:
 
     @classmethod
     def of_github(cls, environment: Mapping[str, str]) -> Request | None:
-        """None where the event is of no pull request."""
+        """None if the event is of no pull request."""
         event = json.loads(Path(environment["GITHUB_EVENT_PATH"]).read_text(encoding="utf-8"))
         if not (pull := event.get("pull_request")):
             return None
@@ -68,7 +68,7 @@ class Request:
         return cls(environment["CI_MERGE_REQUEST_DIFF_BASE_SHA"], notes, notes, "PUT", who)
 
     def comment(self, text: str) -> None:
-        """Writes our comment again, or makes it where there is none; of nothing it makes none. Raises OSError."""
+        """Writes our comment again, or makes it if there is none; of nothing it makes none. Raises OSError."""
         own = next((one["id"] for one in self._all() if (one.get("body") or "").startswith(MARK)), None)
         if own is not None:
             self._ask(self.updating, f"{self.each}/{own}", {"body": text or f"{MARK}\nNo recipe changes any more."})
@@ -91,16 +91,16 @@ class Request:
 
 @dataclass(frozen=True)
 class Changed:
-    """A recipe that the request changes. before: its file at the base, None where it is new."""
+    """A recipe that the request changes. before: its file at the base, None if it is new."""
 
     file: str
     before: str | None
 
 
 def changed(base: str, paths: Iterable[str]) -> list[Changed]:
-    """The recipes below these paths that are not what they were at a commit, which is fetched where it is not there.
+    """The recipes below these paths that are not what they were at a commit, which is fetched if it is not there.
 
-    Raises Stop where git cannot tell."""
+    Raises Stop if git cannot tell."""
     if _git("cat-file", "-e", f"{base}^{{commit}}", needed=False) is None:
         _git("fetch", "--quiet", "--depth=1", "origin", base)
     told = _git("diff", "--relative", "--name-status", "-z", "-M", "--diff-filter=AMR", base, "--", *paths) or ""
@@ -115,7 +115,7 @@ def changed(base: str, paths: Iterable[str]) -> list[Changed]:
 
 
 def _git(*arguments: str, needed: bool = True) -> str | None:
-    """What git says; None where it ends with an error and is not needed to succeed."""
+    """What git says; None if it ends with an error and is not needed to succeed."""
     done = subprocess.run(["git", *arguments], capture_output=True, encoding="utf-8", errors="surrogateescape")
     if done.returncode == 0:
         return done.stdout
@@ -125,7 +125,7 @@ def _git(*arguments: str, needed: bool = True) -> str | None:
 
 
 def told(recipes: Sequence[Changed], base: str) -> str:
-    """The comment; empty where no recipe changes."""
+    """The comment; empty if no recipe changes."""
     parts = [f"### `{' '.join(one.file.replace('`', '').split())}`\n\n{_told(one, base)}" for one in recipes]
     text = "\n\n".join([MARK, "## What changes in recipes", *parts])
     if len(text) > MOST_LETTERS:
@@ -146,7 +146,7 @@ def _told(one: Changed, base: str) -> str:
 
 
 def _before(one: Changed, base: str) -> Document | None:
-    """The recipe as it was; None where it was not there, or had errors, and there is nothing to compare with."""
+    """The recipe as it was; None if it was not there, or had errors, and there is nothing to compare with."""
     if one.before is None:
         return None
     try:
@@ -158,7 +158,8 @@ def _before(one: Changed, base: str) -> Document | None:
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Exit code 1 where a recipe has errors; a comment that cannot be written is said, and is no error of the recipes."""
+    """Exit code 1 where a recipe has errors; a comment that cannot be written is reported, but is no error of the
+    recipes."""
     forge, *paths = arguments
     request = {"github": Request.of_github, "gitlab": Request.of_gitlab}[forge](environment)
     recipes = changed(request.base, paths or ["."]) if request else []

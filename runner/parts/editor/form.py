@@ -23,8 +23,7 @@ BY = "the form"
 class Field:
     """A setting that the form can change. kind: `text`, `whole`, `number`, `choice`, `yes` or `lines` (a list of
     texts); choices: the values, or the catalog's proposals, each with its description; free: whether other values are
-    allowed. value: the recipe's, None where it leaves the setting out; default: what then holds, as a recipe writes
-    it."""
+    allowed. value: the recipe's, None if it leaves the setting out; default: what then holds, as a recipe writes it."""
 
     path: Path_
     title: str
@@ -79,7 +78,7 @@ def sections(document: Document) -> list[Section]:
 def changed(document: Document, path: Path_, value: Any) -> str:
     """The text with one setting changed; None removes it. Comments stay where they are.
 
-    Raises Stop where the layout of the text does not allow the change."""
+    Raises Stop if the layout of the text does not allow the change."""
     if value is None and document.lookup(path) is None and path not in document.keys:
         return document.text
     # A missing section is written together with the setting.
@@ -126,7 +125,7 @@ def _kind(part: Mapping[str, Any]) -> str | None:
 
 
 class Form:
-    """Shows one section at a time. write: called with a setting and its new value, None where the field was emptied."""
+    """Shows one section at a time. write: called with a setting and its new value, None if the field was emptied."""
 
     def __init__(self, write: Callable[[Path_, Any], Awaitable[None]]) -> None:
         self.write = write
@@ -248,7 +247,7 @@ class Form:
         ).props("options-dense")
 
     async def _typed(self, path: Path_) -> None:
-        """Writes what was typed, as the field's kind of value where it is one; `check` reports where it is not."""
+        """Writes what was typed, as the field's kind of value if it is one; `check` reports if it is not."""
         field, element = self.fields[path]
         text = str(element.value or "")
         if text == _shown(field):

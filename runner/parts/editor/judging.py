@@ -28,7 +28,7 @@ from runner.tools.problem import Problem, Stop, report_bug
 
 
 class ChangedElsewhere(Exception):
-    """Another program has changed or removed the file since it was read. text: the file's text now, None where it is
+    """Another program has changed or removed the file since it was read. text: the file's text now, None if it is
     gone."""
 
     def __init__(self, text: str | None) -> None:
@@ -44,7 +44,7 @@ class Opened:
     known: str = field(init=False)
 
     def __post_init__(self) -> None:
-        """Raises Stop where the file is missing, or no text."""
+        """Raises Stop if the file is missing, or no text."""
         self.read()
 
     def read(self) -> str:
@@ -54,7 +54,7 @@ class Opened:
     def save(self, text: str, over: bool = False) -> None:
         """Writes the text. over: also over the changes of another program.
 
-        Raises ChangedElsewhere where another program has changed the file, and Stop where it cannot be written."""
+        Raises ChangedElsewhere if another program has changed the file, and Stop if it cannot be written."""
         now = reading.text(self.path) if self.path.is_file() else None
         if not over and (now is None or _unix(now) != self.known):
             raise ChangedElsewhere(None if now is None else _unix(now))
@@ -77,8 +77,8 @@ SHOWN, ROWS = 1500, 3
 
 @dataclass(frozen=True)
 class Judged:
-    """document: None where the text is not YAML, or names no scenario; recipe: None where it has errors. problems:
-    errors and notes, in the order of their lines."""
+    """document: None if the text is not YAML, or names no scenario; recipe: None if it has errors. problems: errors and
+    notes, in the order of their lines."""
 
     document: Document | None
     recipe: Recipe | None
@@ -124,7 +124,7 @@ def judge(text: str, file: Path, online: bool = False) -> Judged:
 
 
 def plan(recipe: Recipe, price: float | None) -> PlanSummary:
-    """What a recipe will need. price: of a GPU hour. Raises Stop where that is unknown."""
+    """What a recipe will need. price: of a GPU hour. Raises Stop if that is unknown."""
     try:
         made = translate(recipe, replace(place(recipe), checkpoint_keys=None))
         planned = Planned(recipe, made, forecast.of(recipe, made, price), price)
@@ -139,7 +139,7 @@ def plan(recipe: Recipe, price: float | None) -> PlanSummary:
 def rows(recipe: Recipe) -> dict[str, list[RenderedExample]]:
     """The first rows that a rehearsal trains on, as the model will see them, by their purpose.
 
-    Raises Stop where there are none on this machine."""
+    Raises Stop if there are none on this machine."""
     instead, _ = changed(recipe, scenarios.rehearsal(recipe.scenario).before_data(recipe, None))
     stages = translate(instead, folder(recipe.name, "rehearsal").place()).stages
     kinds = {name: found for stage in stages for name, found in scenarios.first(stage).items()}
@@ -213,7 +213,7 @@ def says(part: Mapping[str, Any]) -> str:
 
 
 def _part(text: str, path: Path_) -> Mapping[str, Any]:
-    """The schema of a setting; empty where it has none. A text without a scenario has that setting alone."""
+    """The schema of a setting; empty if it has none. A text without a scenario has that setting alone."""
     named, names = _SCENARIO.search(text), scenarios.names()
     part: Mapping[str, Any] = {"properties": {"scenario": {"title": "Scenario", "type": "string", "enum": names}}}
     if named and named[1] in names:

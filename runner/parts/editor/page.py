@@ -39,7 +39,7 @@ ANSWER = 30.0
 
 
 def opened(path: Path) -> tuple[Path, Path]:
-    """The folder whose recipes are edited, and the recipe that is shown first. Raises Stop where there is none."""
+    """The folder whose recipes are edited, and the recipe that is shown first. Raises Stop if there is none."""
     if not path.is_dir():
         Opened(path)
         return path.parent, path
@@ -110,7 +110,7 @@ def _counted(count: int, what: str) -> str:
 
 
 class VerdictPane:
-    """The plan in short. changed: called when another price was entered. price: of a GPU hour, None where none is
+    """The plan in short. changed: called when another price was entered. price: of a GPU hour, None if none is
     given."""
 
     def __init__(self, changed: Callable[[], Awaitable[None]]) -> None:
@@ -168,7 +168,7 @@ UNKNOWN = "Rows of this kind cannot be shown. A rehearsal examines them."
 
 
 class RowsPane:
-    """The first rows. recipe: gives the recipe that is edited, None where the text has errors."""
+    """The first rows. recipe: gives the recipe that is edited, None if the text has errors."""
 
     def __init__(self, recipe: Callable[[], Recipe | None]) -> None:
         self.recipe = recipe
@@ -337,7 +337,7 @@ class Page:
     # Typing, and what follows from it.
 
     async def changed(self) -> None:
-        """Judges the text, and again where it has changed meanwhile."""
+        """Judges the text, and again if it has changed meanwhile."""
         self.typed += 1
         if self.judging:
             return

@@ -1,4 +1,4 @@
-"""Server: the page for this machine's own browser and nobody else: a local address with a token, and one folder."""
+"""Server: the page for this machine's own browser only: a local address with a token, and one folder."""
 
 import json
 import secrets
@@ -75,7 +75,7 @@ def serve(file: Path, port: int, ready: Callable[[str], None]) -> None:
     """Serves the page of a recipe, or of the recipes of a folder, until ^C. port: 0 for any free one; ready: called
     with the address.
 
-    Raises Stop where the port is taken, or there is nothing to edit."""
+    Raises Stop if the port is taken, or there is nothing to edit."""
     import uvicorn
     from fastapi import FastAPI, Request
     from fastapi.responses import HTMLResponse, JSONResponse

@@ -1,4 +1,4 @@
-"""Measuring what a stage has left, and the gates that decide whether the next one may start."""
+"""Measuring the result of a stage, and the gates that decide whether the next one may start."""
 
 from runner.parts import Part
 

@@ -180,7 +180,11 @@ def compare(
     _show(("stage", "", *names), shown)
     if not others:
         _answers(recipe, runs[0], questions)
-    end("Those are the differences.", "report", *(run.shown for run in runs))
+    end(
+        f"{'These runs were' if others else 'The run was'} compared, with all answers.",
+        "report",
+        *(run.shown for run in runs),
+    )
 
 
 def _answers(recipe: Recipe, run: RunFolder, questions: Sequence[str]) -> None:

@@ -1,5 +1,5 @@
-"""`python -m runner.parts.evaluate.evaluate FILE`: measures the model that a stage has left, and the one that it began
-with, in its own process.
+"""`python -m runner.parts.evaluate.evaluate FILE`: measures the model of a stage, and the one that it began with, in
+its own process.
 
 A metric that cannot be measured is left out, with the reason under `missing`; nothing is ever filled in."""
 
@@ -168,19 +168,19 @@ def on_blocks(model: Any, file: str) -> dict[str, float]:
 
 
 def improvement(measures: Measures) -> dict[str, float]:
-    """The share by which the perplexity on the held-out rows fell in training; below 0 where it rose."""
+    """The share by which the perplexity on the held-out rows fell in training; below 0 if it rose."""
     old, new = _both(measures, "perplexity")
     return {"improvement.perplexity": 1 - new / old}
 
 
 def forgetting(measures: Measures) -> dict[str, float]:
-    """By how much the loss on the general text rose in training, in nats a token; below 0 where it fell."""
+    """By how much the loss on the general text rose in training, in nats a token; below 0 if it fell."""
     old, new = _both(measures, "general_loss")
     return {"forgetting": new - old}
 
 
 def _both(measures: Measures, name: str) -> tuple[float, float]:
-    """A metric before training and after it. Raises Cannot where one is no finite number."""
+    """A metric before training and after it. Raises Cannot if one is no finite number."""
     old, new = measures.before.get(name), measures.metrics.get(name)
     if new is None:
         raise Cannot(measures.missing.get(name, f"`{name}` was not measured"))
@@ -220,7 +220,7 @@ def by_training(task: Task) -> dict[str, float]:
 
 def loss_rise(task: Task, window: int) -> float:
     """The largest rise of the validation loss from one of the last `window` evaluations to the next, in nats a token;
-    below 0 where it fell every time."""
+    below 0 if it fell every time."""
     losses: list[Any] = [entry["validation_loss"] for entry in _evaluations(task)][-window:]
     if len(losses) < window:
         raise Cannot(f"there were {len(losses)} evaluations, but {window} are needed")
@@ -231,7 +231,7 @@ def loss_rise(task: Task, window: int) -> float:
 
 
 def lm_eval_scores(model: Any, tokenizer: Any, task: Task, measures: Measures) -> dict[str, float]:
-    """lm-eval's scores as `lm_eval.TASK.METRIC`; a sample file replaces the hub where the task names one."""
+    """lm-eval's scores as `lm_eval.TASK.METRIC`; a sample file replaces the hub if the task names one."""
     from lm_eval import simple_evaluate
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
@@ -252,7 +252,7 @@ def lm_eval_scores(model: Any, tokenizer: Any, task: Task, measures: Measures) -
 
 
 def scores(results: Mapping[str, Any], measures: Measures) -> dict[str, float]:
-    """The scores in lm-eval's results, by `METRIC` or, where the task counts it in several ways, only by `METRIC,WAY`,
+    """The scores in lm-eval's results, by `METRIC` or, if the task counts it in several ways, only by `METRIC,WAY`,
     because a lenient way must not pass for the strict one. Notes in `measures` for which of them more is better."""
     values: dict[str, float] = {}
     for name, metrics in results["results"].items():

@@ -18,7 +18,7 @@ from runner.trainer.records import Summary
 
 @dataclass(frozen=True)
 class ComparedLine:
-    """One line of the table: a stage, what is compared, and the text of each run, empty where it has none."""
+    """One line of the table: a stage, what is compared, and the text of each run, empty if it has none."""
 
     stage: str
     what: str
@@ -107,7 +107,7 @@ def shown(folder: StageFolder, measured: Measurement, form: str, judge: bool = T
 
 
 def _rows(measured: Measurement) -> Iterator[tuple[str, str, str]]:
-    """Each metric, before training where that was measured, and after it."""
+    """Each metric, before training if that was measured, and after it."""
     for name in sorted({*measured.metrics, *measured.before}):
         sides = (measured.before, measured.metrics)
         before, after = (gates.shown(side[name]) if name in side else "" for side in sides)
@@ -132,7 +132,9 @@ def _confused(measured: Measurement) -> Iterator[str]:
 
 def _counted(measured: Measurement) -> Iterator[str]:
     if measured.counts:
-        yield "measured on " + ", ".join(f"{name} {count:,}" for name, count in measured.counts.items())
+        yield "measured on " + ", ".join(
+            f"{count:,} {name.replace('_', ' ')}" for name, count in measured.counts.items()
+        )
 
 
 def _markdown(

@@ -79,7 +79,7 @@ class Task(Evaluation):
     model: its folder; checkpoint_step: its step, None for the stage's result; stage_dir: the stage's folder. base: the
     model that the stage began with, empty for none; revision: on the hub. trust_remote_code: whether its own code may
     run. turn_end: the token that ends an answer, beside end-of-text. out: the file for the result. metrics_before: of
-    the stage `before`, None where none is still valid."""
+    the stage `before`, None if none is still valid."""
 
     model: str
     base: str
@@ -234,7 +234,7 @@ def table(verdicts: Iterable[GateVerdict]) -> list[str]:
 
 
 def subject(folder: StageFolder, look: bool = False) -> Subject | None:
-    """The subject that a valid evaluation of this stage has; None where the stage is not finished.
+    """The subject that a valid evaluation of this stage has; None if the stage is not finished.
 
     look: whether to hash the model itself, which takes minutes unless that was just done; else the recorded hash
     counts."""
@@ -273,7 +273,7 @@ def _code() -> str:
 
 
 def _settings(evaluation: Evaluation | None) -> str:
-    """How the stage is measured, the sample task's content included; where its files lie changes no measurement."""
+    """How the stage is measured, the sample task's content included; where its files are changes no measurement."""
     if evaluation is None:
         return content_hash(None, 32)
     task = evaluation.sample_task
@@ -306,10 +306,10 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
     """Evaluates a stage in a process of its own and records the result; another checkpoint than the stage's result is
     recorded as what it is, and opens no gate.
 
-    Raises Stop where the stage has no result, or measuring fails.
+    Raises Stop if the stage has no result, or measuring fails.
     """
     make_key = not folder.place.on_cluster
-    seal.key(make_key)  # nobody measures for an hour what then cannot be sealed
+    seal.key(make_key)  # before measuring for an hour, because the result must be sealed
     stage, about = folder.stage, subject(folder)
     if about is None and checkpoint is None:
         raise Stop(f"The stage `{stage.name}` has no finished result to measure.", "Run it first.")
@@ -320,7 +320,7 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
     out = folder.path / MEASURED
     step = checkpoint.name.removeprefix("checkpoint-") if checkpoint else ""
     gated = stage.evaluation.before
-    # What the gated stage before this one has measured, where that still holds.
+    # What the gated stage before this one has measured, if that still holds.
     before = current(folder.other(gated)) if gated is not None else None
     task = Task(
         **asdict(stage.evaluation) | {"rows": str(stage.evaluation.rows or folder.path / HELD_OUT)},
@@ -360,7 +360,7 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
 def promote(folder: StageFolder, by: str, reason: str) -> Promotion:
     """Records a person's override: the stage continues in spite of its gate.
 
-    Raises Stop where there is nothing to overrule: no finished result, or a gate that is open.
+    Raises Stop if there is nothing to overrule: no finished result, or a gate that is open.
     """
     stage, about, judged = folder.stage, subject(folder, look=True), verdicts(folder, look=True)
     if not stage.gates:
@@ -429,9 +429,9 @@ def closed(folder: StageFolder, consequence: str, where: str = "") -> str:
 
 
 def after_stage(folder: StageFolder, tell: Tell) -> None:
-    """Measures the stage where that is not done for what is there now, and opens or closes its gate.
+    """Measures the stage if that is not done for what is there now, and opens or closes its gate.
 
-    Raises Stop where it stays closed.
+    Raises Stop if it stays closed.
     """
     stage = folder.stage
     if not stage.gates:
@@ -464,7 +464,7 @@ def gate_in_pod(folder: StageFolder, tell: Tell) -> tuple[bool, list[str]]:
     """Whether the gate after the stage is open, and why. A closed gate is measured again, because somebody has sent it
     again.
 
-    Raises Stop where the stage has no result that could be measured."""
+    Raises Stop if the stage has no result that could be measured."""
     if not (current(folder) and opened(folder)[0]):
         tell(f"{folder.stage.name}: measuring")
         measure(folder)

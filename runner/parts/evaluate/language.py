@@ -14,7 +14,7 @@ from runner.trainer.generation import end_tokens
 
 TEXT_BLOCKS = 64
 GENERAL_TOKENS = 1024
-# An answer of so many words is one that is right or wrong; a longer one can be said in many ways.
+# An answer of this many words is one that is right or wrong; a longer one can be worded in many ways.
 SHORT_WORDS = 6
 MOST_ANSWERS = 200
 
@@ -59,7 +59,7 @@ def load(folder: str, tokenizer: str, base: str, revision: str | None, trust: bo
 
 
 def free() -> None:
-    """Gives back what a model held that nobody names any more."""
+    """Frees the memory of a model that is no longer referenced."""
     import gc
 
     import torch
@@ -72,7 +72,7 @@ def free() -> None:
 def loss(model: Any, rows: Sequence[Row]) -> tuple[float, int]:
     """Cross-entropy in nats a token, over all tokens that count in all rows alike, and how many those are.
 
-    Raises Cannot where none counts.
+    Raises Cannot if none counts.
     """
     import torch
 
@@ -120,8 +120,8 @@ def generated(model: Any, tokenizer: Any, prompt: str) -> int:
 
 
 def questions(rows: Sequence[Row], tokenizer: Any, asked: Mapping[str, str], seed: int) -> list[ShortAnswer]:
-    """The rows that end with one short answer; a seeded draw where there are too many. asked: kinds of questions, each
-    by words that are in it."""
+    """The rows that end with one short answer; a seeded draw if there are too many. asked: kinds of questions, each by
+    words that are in it."""
     short = [question for row in rows if (question := _question(row, tokenizer, asked))]
     return short if len(short) <= MOST_ANSWERS else random.Random(seed).sample(short, MOST_ANSWERS)
 
@@ -145,7 +145,7 @@ def accuracy(
     """The share of short answers that the model gives as in the rows, 0 to 1, in all and by kind of question; space,
     case and a final full stop do not count. Without sampling.
 
-    Raises Cannot where no row has a short answer."""
+    Raises Cannot if no row has a short answer."""
     longest = answer_length(chosen, tokenizer)
     # Prompts of like length pad each other least.
     ordered = sorted(chosen, key=lambda question: len(question.prompt))
@@ -160,7 +160,7 @@ def accuracy(
 
 
 def answer_length(chosen: Sequence[ShortAnswer], tokenizer: Any) -> int:
-    """Tokens that the longest of the short answers takes, and a few. Raises Cannot where no row has a short answer."""
+    """Tokens that the longest of the short answers takes, and a few. Raises Cannot if no row has a short answer."""
     if not chosen:
         raise Cannot(f"no held-out row has an answer of at most {SHORT_WORDS} words")
     return max(len(tokenizer(question.answer)["input_ids"]) for question in chosen) + 4

@@ -29,7 +29,7 @@ BLOCKS = ("text_loss", "text_perplexity")
 # The share of answers, or of images, that are right; behind a dot that of one kind or class.
 ACCURACY = "accuracy"
 GENERATED = "generated_tokens"
-# So many tokens a model is asked to continue with at most.
+# A model continues with at most this many tokens.
 NEW_TOKENS = 16
 
 # How lm-eval's scores begin. Of these lm-eval says whether more is better; all others that are compared are losses.
@@ -59,7 +59,7 @@ _RISE = re.compile(r"loss_rise\.([0-9]+)\Z")
 
 
 def parse(text: str) -> Gate:
-    """`perplexity < 15` as a Gate. Raises ValueError where it is none; the schema has refused such a text already."""
+    """`perplexity < 15` as a Gate. Raises ValueError if it is none; the schema has refused such a text already."""
     match = _GATE.match(text)
     if not match or not math.isfinite(threshold := float(match[3])):
         raise ValueError(text)
@@ -67,7 +67,7 @@ def parse(text: str) -> Gate:
 
 
 def bounds(metric: str) -> tuple[float, float]:
-    """The lowest and the highest that a metric can be, infinite where nothing bounds it."""
+    """The lowest and the highest that a metric can be, infinite if nothing bounds it."""
     return next((ends for name, ends in _BOUNDS.items() if re.fullmatch(name, metric)), (-math.inf, math.inf))
 
 
@@ -88,7 +88,7 @@ def is_senseless(gate: Gate) -> bool:
 
 
 def rise_window(metric: str) -> int | None:
-    """N of `loss_rise.N`, the number of last evaluations to look at; None where the metric is another one."""
+    """N of `loss_rise.N`, the number of last evaluations to look at; None if the metric is another one."""
     match = _RISE.match(metric)
     return int(match[1]) if match else None
 
@@ -108,8 +108,7 @@ def producible(what: Measurable, tasks: Iterable[str] = (), before: Collection[s
 
 
 def is_producible(metric: str, known: Iterable[str]) -> bool:
-    """Whether `metric` is one of `known`, with `N` filled by a number of at least 2, `METRIC` and `CLASS` by a
-    word."""
+    """Whether `metric` is one of `known`, with `N` filled by a number of at least 2, `METRIC` and `CLASS` by a word."""
     window = rise_window(metric)
     if window is not None:
         return window >= 2 and RISE in known
@@ -270,9 +269,9 @@ def measured(recipe: Recipe, evaluation: Evaluation, section: str | None) -> tup
 
 
 def in_rehearsal(recipe: Recipe) -> Iterator[Override]:
-    """Every gate with a threshold that a tiny model can meet, on a sample task where the recipe names tasks of the hub.
+    """Every gate with a threshold that a tiny model can meet, on a sample task if the recipe names tasks of the hub.
 
-    Raises Stop where it names some and no file that replaces them.
+    Raises Stop if it names some and no file that replaces them.
     """
     from runner.scenarios.shared.rehearsal import substitute  # with the twin, which nothing but a rehearsal needs
 

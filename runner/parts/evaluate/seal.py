@@ -26,15 +26,15 @@ SHORTEST = 32
 
 
 def key_file() -> Path:
-    """Where this person's key lies, among their settings."""
+    """The path of this person's key, among their settings."""
     return settings_folder() / "key"
 
 
 def key(make: bool, namespace: str = "") -> str:
-    """The key, from the environment (a Secret) or this person's file. make: write one where there is none yet; namespace: whose key
-    is asked for, made from this person's.
+    """The key, from the environment (a Secret) or this person's file. make: write one if there is none yet; namespace:
+    whose key is asked for, made from this person's.
 
-    Raises Stop where there is none, or the file cannot be read or written."""
+    Raises Stop if there is none, or the file cannot be read or written."""
     file = key_file()
     try:
         known = os.environ.get(SEAL_KEY, "").strip()
@@ -65,7 +65,7 @@ def _mac(key: str, text: str) -> str:
 
 
 def _make(file: Path) -> None:
-    """A new key that nobody else may read; one that another process has made meanwhile stays."""
+    """A new key that only this user may read. If another process has just made one, that one is kept."""
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     partial = file.with_name(f".{file.name}.{os.getpid()}")
     with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as written:
@@ -92,7 +92,7 @@ def digest(facts: Mapping[str, Any], key: str) -> str:
 
 
 def broken(facts: Mapping[str, Any]) -> str:
-    """Why a record is not as it was sealed; empty where it is."""
+    """Why a record is not as it was when it was sealed; empty if it is."""
     stated = facts.get(DIGEST)
     if not isinstance(stated, str) or not stated:
         return "the record is not sealed, so its author is unknown"

@@ -76,7 +76,7 @@ def head(source: TrainedModel, form: str) -> str:
 
 
 def measured(source: TrainedModel) -> Mapping[str, Any]:
-    """What was measured of this very model; nothing where it was of another one."""
+    """What was measured of this very model; nothing if it was of another one."""
     return source.stage.measured if gates.current(source.folder) else {}
 
 
@@ -121,14 +121,15 @@ def cell(text: str) -> str:
     return " ".join(plain(text).split()).replace("|", "\\|")
 
 
-# Words that stand for a message's own, without blanks at their ends, which some templates strip.
+# Placeholders for a message's words, without blanks at their ends, which some templates strip.
 _SYSTEM, _FIRST, _ANSWER, _SECOND = "⟪system⟫", "⟪first⟫", "⟪answer⟫", "⟪second⟫"
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """What a chat template writes around messages. begin: before all; system: before and after a system prompt, which stands
-    before the first question; question, answer: before and after each; reply: before the answer that is to come."""
+    """What a chat template writes around messages. begin: before all; system: before and after a system prompt, which
+    comes before the first question; question, answer: before and after each; reply: before the answer that is to
+    come."""
 
     begin: str
     system: tuple[str, str]
@@ -148,7 +149,7 @@ class Pieces:
 
 
 def pieces(tokenizer: Any) -> Pieces | None:
-    """A tokenizer's template in pieces; None where it cannot be put together again from them."""
+    """A tokenizer's template in pieces; None if it cannot be put together again from them."""
     try:
         return _pieces(tokenizer)
     except (ValueError, TypeError):
@@ -205,7 +206,7 @@ def go_template(parts: Pieces) -> str:
     system = f"{_go(parts.system[0])}{{{{ $.System }}}}{_go(parts.system[1])}"
     begin, first = f"{_go(parts.begin)}{{{{ if .System }}}}{system}{{{{ end }}}}", ""
     if parts.within:
-        # The first question is the message after the system prompt, where there is one.
+        # The first question is the message after the system prompt, if there is one.
         first = f"{{{{ if and $.System (eq $i $first) }}}}{system}{{{{ end }}}}"
         begin = (
             '{{ $first := 0 }}{{ range $i, $_ := .Messages }}{{ if and (eq $i 0) (eq .Role "system") }}{{ $first = 1 }}'

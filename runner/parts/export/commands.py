@@ -34,7 +34,7 @@ quantize_option = click.option(
 
 
 def kind_of(form: str, quantize: str | None) -> str | None:
-    """The kind of a GGUF file. Raises Stop where there is none of that name, or it is to be no such file."""
+    """The kind of a GGUF file. Raises Stop if there is none of that name, or the file is not to be a GGUF file."""
     from runner.parts.export.gguf import KINDS
 
     if quantize and form != "gguf":
@@ -165,7 +165,7 @@ def merge(path: str, sets: tuple[str, ...], run_dir: str | None, out: str | None
         written = merge_run(recipe, run_dir, Path(out) if out else None)
     say(f"the whole model is in {written}")
     end(
-        "It can be asked and served without its adapter.",
+        "The merged model is complete: it needs no adapter.",
         *(("ask", path, "QUESTION") if Path(path).is_file() else ("doctor",)),
     )
 
@@ -173,7 +173,7 @@ def merge(path: str, sets: tuple[str, ...], run_dir: str | None, out: str | None
 def merge_run(recipe: Recipe, run_dir: str | None, out: Path | None) -> Path:
     """Merges the adapter of a recipe's run; returns the folder of the model.
 
-    Raises Stop where the recipe trains no adapter, or the run has none yet.
+    Raises Stop if the recipe trains no adapter, or the run has none yet.
     """
     plan = translate(recipe, run_folder.folder(recipe.name, "run").place())
     stages = [stage.name for stage in plan.stages if stage.trains and stage.config.get("adapter")]
@@ -200,7 +200,7 @@ def merge_run(recipe: Recipe, run_dir: str | None, out: Path | None) -> Path:
 
 
 def merge_adapter(adapter: Path, out: Path | None) -> Path:
-    """Merges the adapter in a folder. Raises Stop where it is none, or its base cannot be loaded."""
+    """Merges the adapter in a folder. Raises Stop if it is none, or its base cannot be loaded."""
     return _merge(adapter, out or adapter.with_name(f"{adapter.name}-merged"), "auto", trust=False)
 
 

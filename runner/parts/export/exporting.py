@@ -31,8 +31,9 @@ _WORDS = (
 
 @dataclass(frozen=True)
 class Export(Record):
-    """What is on record beside an export. run, stage: of what; model: hash of what training has left; format, kind: of it, the kind
-    of a GGUF file; files: SHA-256 by name; proof: what was compared, and how it came out; version: of the runner."""
+    """What is on record beside an export. run, stage: of what; model: hash of the trained model; format, kind: of it,
+    the kind of a GGUF file; files: SHA-256 by name; proof: what was compared, and how it came out; version: of the
+    runner."""
 
     FILE = EXPORTED
     run: str = ""
@@ -49,8 +50,8 @@ def export(source: TrainedModel, form: str, kind: str | None, out: Path | None, 
     """Exports a model and gives the folder with it. form: of FORMATS; kind: of a GGUF file, of `gguf.KINDS`, None for what the weights
     are kept in; out: the folder, by default one in the run.
 
-    Raises Stop before anything is written where it cannot be served or its place is taken, and after it, with nothing left, where
-    it is not proven to be what was trained.
+    Raises Stop before anything is written if it cannot be served or its place is taken, and after it, with nothing
+    left, if it is not proven to be what was trained.
     """
     folder = out or place(source, form, kind)
     about = Export(run=source.run.state.id, stage=source.stage.name, model=source.stage.weights, format=form)
@@ -73,12 +74,12 @@ def tell_of(source: TrainedModel, folder: Path, made: Export) -> None:
 
 
 def place(source: TrainedModel, form: str, kind: str | None) -> Path:
-    """Where an export lies unless somebody names another folder."""
+    """The default folder of an export."""
     return source.home / (f"{form}-{kind}" if kind else form)
 
 
 def _require_room(folder: Path, about: Export) -> None:
-    """Raises Stop where a folder holds anything but an earlier export of the same in the same format."""
+    """Raises Stop if a folder holds anything but an earlier export of the same in the same format."""
     if folder.is_dir() and not any(folder.iterdir()):
         return
     known = Export.read(folder)
@@ -92,7 +93,7 @@ Writer = Callable[[Path, Tell], tuple[str, Proof]]
 
 
 def _writer(source: TrainedModel, form: str, kind: str | None) -> Writer:
-    """What writes a format. Raises Stop where it would write what no server can serve."""
+    """What writes a format. Raises Stop if it would write what no server can serve."""
     if form == "adapter":
         return _adapter(source)
     if form == "gguf":
@@ -134,7 +135,7 @@ def _proven_weights(source: TrainedModel, folder: Path, tell: Tell) -> Proof:
 
 @contextmanager
 def _base_at_hand(name: str) -> Iterator[None]:
-    """Raises Stop where a base model cannot be loaded in the block."""
+    """Raises Stop if a base model cannot be loaded in the block."""
     try:
         yield
     except OSError as error:
@@ -195,7 +196,7 @@ def _adapter(source: TrainedModel) -> Writer:
         for name in (trained_model.WEIGHTS, "adapter_config.json", *_WORDS):
             for file in sorted(adapter.folder.glob(name)):
                 shutil.copy2(file, folder / file.name)
-        # Whoever loads it has no folder of this machine.
+        # The machine that loads it does not have this machine's folders.
         facts = read_record(folder / "adapter_config.json")
         named = {"base_model_name_or_path": source.hub_base, "revision": source.run.planned.revision or None}
         write_json(folder / "adapter_config.json", facts | (named if source.hub_base else {}))
@@ -244,8 +245,8 @@ def _gguf(source: TrainedModel, kind: str | None) -> Writer:
 
 @contextmanager
 def _for_converter(source: TrainedModel, tokenizer: Any) -> Iterator[Path]:
-    """The model's folder as the converter wants it: it reads tokenizers of SentencePiece from the base model's own file, which
-    transformers 5 does not write again, and some of its settings neither."""
+    """The model's folder as the converter needs it: it reads tokenizers of SentencePiece from the base model's own
+    file, which transformers 5 does not write again, and some of its settings neither."""
     from transformers.utils import cached_file
 
     name, settings = "tokenizer.model", "tokenizer_config.json"
@@ -270,8 +271,8 @@ def _for_converter(source: TrainedModel, tokenizer: Any) -> Iterator[Path]:
 
 
 def _told(tokenizer: Any, chat: bool) -> dict[str, Any]:
-    """What transformers 4 has written into the settings of a tokenizer, and the converter reads there: the tokens that stand for
-    themselves, and whether a text begins with a blank. llama.cpp begins with one behind each of those tokens too, so in a
+    """What transformers 4 has written into the settings of a tokenizer, and the converter reads there: the special
+    tokens, and whether a text begins with a blank. llama.cpp begins with one behind each of those tokens too, so in a
     conversation, which begins with one, what counts is what the tokenizer does there."""
     kept = {
         str(number): {"content": token.content, "special": token.special, "normalized": token.normalized}
@@ -285,7 +286,8 @@ def _told(tokenizer: Any, chat: bool) -> dict[str, Any]:
 
 
 def _texts(source: TrainedModel) -> tuple[tuple[str, ...], Chat]:
-    """The demo's questions, and how they are asked; where there are none, beginnings of the general text, which is continued."""
+    """The demo's questions, and how they are asked; if there are none, beginnings of the general text, which is
+    continued."""
     if source.questions:
         return source.questions, source.chat
     words = words_of(source.chat)

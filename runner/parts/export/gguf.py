@@ -42,7 +42,7 @@ class Answer:
 
 
 def require_known(model: Path, converter: Path) -> None:
-    """Raises Stop where the converter does not know a model's architecture."""
+    """Raises Stop if the converter does not know a model's architecture."""
     (name, *_) = read_record(model / "config.json").get("architectures") or ["(none)"]
     known = sorted(llama_cpp.architectures(converter))
     if name not in known:
@@ -56,7 +56,7 @@ def require_known(model: Path, converter: Path) -> None:
 def write(model: Path, out: Path, kind: str | None, turn_end: int | None, converter: Path) -> str:
     """Writes a model's folder as a GGUF file and gives its kind. kind: of KINDS; None for what the weights are kept in.
 
-    Raises Stop where it cannot be converted.
+    Raises Stop if it cannot be converted.
     """
     own = _kept_in(model)
     kind = kind or own
@@ -108,7 +108,7 @@ def prove(file: Path, kind: str, chat: Chat, texts: Sequence[str], general: str)
     """Proves that a GGUF file is the model of `chat`: its template and the end of an answer are in it, llama.cpp reads text in the
     same tokens, and says to each question what transformers says. texts: questions, or beginnings of texts; general: any text.
 
-    Gives what was compared. Raises Stop where it is not so.
+    Gives what was compared. Raises Stop if it is not so.
     """
     tokenizer = words_of(chat)
     said = list(answers(chat, tokenizer, texts))

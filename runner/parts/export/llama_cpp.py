@@ -35,10 +35,10 @@ _NEEDED = (CONVERTER, "conversion/", "gguf-py/gguf/", "LICENSE")
 
 
 def converter() -> Path:
-    """The folder with llama.cpp's converter, of the version that the extra `gguf` builds; fetched once by pip, which looks where
-    it was told to look for packages, and holds the archive against its hash.
+    """The folder with llama.cpp's converter, of the version that the extra `gguf` builds; fetched once by pip, from its
+    configured index, which compares the archive with its hash.
 
-    Raises Stop where it cannot be had.
+    Raises Stop if it cannot be had.
     """
     folder = cache_folder() / f"llama.cpp-of-llama-cpp-python-{VERSION}"
     if not (folder / CONVERTER).is_file():
@@ -90,7 +90,7 @@ def architectures(converter: Path) -> Iterator[str]:
 def convert(converter: Path, model: Path, out: Path, kind: str, turn_end: int | None) -> None:
     """Writes a model's folder as a GGUF file. kind: f32, f16, bf16 or q8_0. turn_end: the number of the token that ends an answer.
 
-    Raises Stop where the converter refuses it.
+    Raises Stop if the converter refuses it.
     """
     end = [str(turn_end)] if turn_end is not None else []
     done = _run("convert", str(converter), str(model), str(out), kind, *end)
@@ -99,14 +99,14 @@ def convert(converter: Path, model: Path, out: Path, kind: str, turn_end: int | 
 
 
 def quantise(whole: Path, out: Path, kind: str) -> None:
-    """Writes a GGUF file with fewer bits a weight. Raises Stop where llama.cpp refuses."""
+    """Writes a GGUF file with fewer bits a weight. Raises Stop if llama.cpp refuses."""
     done = _run("quantise", str(whole), str(out), kind)
     if done.returncode:
         raise Stop(f"llama.cpp cannot write this model as {kind}: {_why(done)}", "Name another kind with `--quantize`.")
 
 
 def read(file: Path, task: Mapping[str, Any]) -> dict[str, Any]:
-    """What llama.cpp makes of a file, as `look_into` has it. Raises Stop where it cannot load it."""
+    """What llama.cpp makes of a file, as `look_into` has it. Raises Stop if it cannot load it."""
     with tempfile.TemporaryDirectory() as folder:
         given = Path(folder) / "task.json"
         write_json(given, task)
@@ -143,8 +143,8 @@ def is_gpt2(tokenizer: Path) -> bool:
 
 
 def teach(turn_end: str) -> None:
-    """Tells the converter the name of a pre-tokenizer that it does not know by its hash, what kind of tokenizer a Phi has, and the
-    token that ends an answer. In place of its methods, because it has no options for these."""
+    """Tells the converter the name of a pre-tokenizer that it does not know by its hash, what kind of tokenizer a Phi
+    has, and the token that ends an answer. It replaces methods, because there are no options for these."""
     import gguf
     from conversion.base import TextModel
     from conversion.phi import Phi3MiniModel

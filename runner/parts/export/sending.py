@@ -1,5 +1,5 @@
-"""Sending: an export becomes a repository on the hub, private unless somebody says otherwise, and an entry in a Model Registry
-(Kubeflow's, which OpenShift AI has), each by its own client."""
+"""Sending: an export becomes a repository on the hub, private by default, and an entry in a Model Registry (Kubeflow's,
+which OpenShift AI has), each by its own client."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class Pushed(Record):
 
 
 def push(source: TrainedModel, name: str, form: str, kind: str | None, public: bool, tell: Tell) -> str:
-    """Sends an export to the hub, made again where it is not there or not whole, and gives its address. public: whether a new
-    repository can be read by everybody.
+    """Sends an export to the hub, made again if it is not there or not whole, and gives its address. public: whether a
+    new repository can be read by everybody.
 
-    The token is that of the environment (`HF_TOKEN`) or of the hub's login, and is kept nowhere.
-    Raises Stop where there is none, or the hub refuses.
+    The token is that of the environment (`HF_TOKEN`) or of the hub's login, and is kept nowhere. Raises Stop if there
+    is none, or the hub refuses.
     """
     from huggingface_hub import HfApi, get_token
 
@@ -75,7 +75,8 @@ def push(source: TrainedModel, name: str, form: str, kind: str | None, public: b
 
 
 def _require_room(api: HfApi, name: str, public: bool) -> None:
-    """Raises Stop where a repository of that name holds something else, or would show to everybody what nobody said to show."""
+    """Raises Stop if a repository of that name holds something else, or would make something public without
+    permission."""
     from huggingface_hub.errors import RepositoryNotFoundError
 
     try:
@@ -92,7 +93,7 @@ def _require_room(api: HfApi, name: str, public: bool) -> None:
 
 
 def _whole(source: TrainedModel, form: str, kind: str | None, tell: Tell) -> Path:
-    """The export of this model, with a card of today; made where there is none, or not all of it is as it was made."""
+    """The export of this model, with a card of today; made if there is none, or not all of it is as it was made."""
     folder = exporting.place(source, form, kind)
     known = Export.read(folder)
     same = known.model and known.model == source.stage.weights and known.run == source.run.state.id
@@ -142,10 +143,11 @@ _KEPT = str | int | float | bool
 
 
 def register(source: TrainedModel, server: str, name: str, version: str, uri: str | None) -> str:
-    """Enters a model as a new version, reads it back, and gives where it says that the model lies. server: the registry's address;
-    uri: where the model lies, by default where it was pushed to, or on the claim that it was trained on.
+    """Enters a model as a new version, reads it back, and gives the model's address from the answer. server: the
+    registry's address; uri: the model's address, by default where it was pushed to, or on the claim that it was trained
+    on.
 
-    Raises Stop where nobody knows where the model lies, or the registry refuses.
+    Raises Stop if the model's address is unknown, or the registry refuses.
     """
     where, form = _where(source, uri)
     facts = lineage(source)
@@ -188,12 +190,12 @@ def register(source: TrainedModel, server: str, name: str, version: str, uri: st
 def _author() -> str:
     try:
         return getpass.getuser()
-    except (OSError, KeyError):  # a user whom nobody has written down
+    except (OSError, KeyError):  # a user id without an entry in the passwd file
         return str(os.getuid())
 
 
 def _where(source: TrainedModel, uri: str | None) -> tuple[str, str]:
-    """Where the model lies, as KServe reads it, and in what format."""
+    """Where the model is, as KServe reads it, and in what format."""
     pushed = Pushed.read(source.home)
     if uri:
         return uri, "gguf" if uri.endswith(".gguf") else "safetensors"
@@ -208,7 +210,7 @@ def _where(source: TrainedModel, uri: str | None) -> tuple[str, str]:
 
 
 def _claim(source: TrainedModel) -> str:
-    """Where a model that was trained on a cluster is there, on a claim; empty where it is on none."""
+    """Where a model that was trained on a cluster is there, on a claim; empty if it is on none."""
     told = source.run.planned.settings.get("openshift") or {}
     inner = source.folder.path.relative_to(source.folder.run.path)
     place = on_claim(str(PurePosixPath(told.get("output_dir") or "", inner, BEST_MODEL)), told.get("claims"))
@@ -256,7 +258,7 @@ def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 @contextmanager
 def _registry_refusals(server: str) -> Iterator[None]:
-    """What the registry refuses, in a sentence. Raises ModuleNotFoundError where the extra `registry` is not installed."""
+    """What the registry refuses, in a sentence. Raises ModuleNotFoundError if the extra `registry` is not installed."""
     import aiohttp
     from model_registry.exceptions import StoreError
     from mr_openapi.exceptions import ApiException

@@ -1,5 +1,5 @@
-"""The model that a stage has left, with all that is on record of it; what servers refuse of its adapter; and the proof that exported
-weights are the base model's with what was trained, and nothing else, tensor by tensor."""
+"""The model of a stage, with all records of it; why servers refuse its adapter; and the proof that exported weights are
+the base model's with what was trained, and nothing else, tensor by tensor."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -90,8 +90,8 @@ def _of(pattern: Mapping[str, Any], layer: str, usual: Any) -> Any:
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A model in a run folder. folder: of the stage that has left it; run, stage: what is on record, as the page shows it.
-    base: the model that the stage began with, None where it is not here or is none of a hub's; chat: how it is asked, and what."""
+    """A model in a run folder. folder: of its stage; run, stage: what is on record, as the page shows it. base: the
+    model that the stage began with, None if it is not here or is none of a hub's; chat: how it is asked, and what."""
 
     folder: StageFolder
     run: RunFacts
@@ -106,27 +106,28 @@ class TrainedModel:
 
     @property
     def adapter(self) -> AdapterFolder | None:
-        """The adapter that was trained; None where it was the model itself."""
+        """The adapter that was trained; None if it was the model itself."""
         folder = self.folder.path / ADAPTER
         return AdapterFolder(folder) if (folder / WEIGHTS).is_file() else None
 
     @property
     def home(self) -> Path:
-        """Where its exports lie unless somebody names another folder."""
+        """The default folder of its exports."""
         return self.folder.path / EXPORT
 
     @property
     def hub_base(self) -> str:
-        """The base model's name on the hub; empty where it has none: a folder, a model from nothing, or the twin of a rehearsal."""
+        """The base model's name on the hub; empty if it has none: a folder, a model from nothing, or the twin of a
+        rehearsal."""
         named = self.run.planned.model
         on_hub = named.count("/") == 1 and not named.startswith((".", "/", "~"))
         return named if on_hub and not self.run.rehearsal else ""
 
 
 def of(run: RunFolder, stage: str | None = None) -> TrainedModel:
-    """The model of a stage of a run; of the last one that has left a model where none is named.
+    """The model of a stage of a run; by default of the last one that has a model.
 
-    Raises Stop where there is none, it is one that tells images apart, or it is no longer what training has left.
+    Raises Stop if there is none, it is one that tells images apart, or it has changed since training.
     """
     plan = plan_of(run)
     folder = StageFolder(plan, plan.stage(stage)) if stage else inference.newest(plan)
@@ -156,7 +157,7 @@ def of(run: RunFolder, stage: str | None = None) -> TrainedModel:
 
 
 def _base(folder: StageFolder, run: RunFacts) -> Base | None:
-    """As merging finds it: as the plan has it where the folder lies now, else by its name on the hub."""
+    """As merging finds it: as the plan has it where the folder is now, else by its name on the hub."""
     base = str(folder.stage.config.get("base_model") or "")
     if Path(base).is_dir():
         return base, None
@@ -191,7 +192,7 @@ def modules_of(base: Base, trust_remote_code: bool) -> set[str]:
 
 
 def loaded(name: str, revision: str | None = None, dtype: Any = "auto", trust_remote_code: bool = False) -> Any:
-    """A language model of this machine, or of the hub. Raises OSError where it cannot be had."""
+    """A language model of this machine, or of the hub. Raises OSError if it cannot be had."""
     from transformers import AutoModelForCausalLM
 
     options: dict[str, Any] = {"revision": revision} if revision and not Path(name).is_dir() else {}
@@ -209,8 +210,8 @@ def merged(folder: Path, adapter: AdapterFolder, base: Base, trust_remote_code: 
     """Proves that a model is its base with an adapter in it: each layer that the adapter changes is W + s·B·A within what its
     precision rounds away, and no longer the base's; all others are the base's. Takes twice the model in main memory.
 
-    Gives how many layers changed, and the largest difference from W + s·B·A as a share of the largest change.
-    Raises Stop where it is not so.
+    Gives how many layers changed, and the largest difference from W + s·B·A as a share of the largest change. Raises
+    Stop if it is not so.
     """
     import torch
     from safetensors.torch import load_file
@@ -262,7 +263,7 @@ def _change(adapter: AdapterFolder, parts: Mapping[str, Any], layer: str) -> Any
 def trained(folder: Path, base: Base, trust_remote_code: bool = False) -> Proof:
     """Proves that a model, trained itself, is not the one that it began with. Gives how many of its tensors changed.
 
-    Raises Stop where none has, and OSError where the base model cannot be had.
+    Raises Stop if none has, and OSError where the base model cannot be had.
     """
     import torch
 
@@ -279,7 +280,7 @@ def beside(adapter: Path, base: Base, whole: Path, prompts: Sequence[Sequence[in
     """Proves that an adapter, loaded beside its base model, says what the merged model says, and not what the base model says.
     prompts: in token numbers. Gives the largest difference of a logit from the merged model's, and from the base's.
 
-    Raises Stop where it is not so.
+    Raises Stop if it is not so.
     """
     import torch
     from peft import PeftModel

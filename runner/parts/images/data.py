@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 SPLITS = ("train", "validation", "test")
 # The share of the test images that may be in training too (and one always may): good sets have a handful in 10,000.
 MOST_SHARED = 0.01
-# So many of them are named at most, in the file too.
+# At most this many of them are named, also in the file.
 MOST_NAMED = 1000
 
 
@@ -59,7 +59,7 @@ def class_folders(path: Path) -> bool:
 
 
 def class_names(path: Path) -> list[str]:
-    """The names of the classes, in the order of their labels. Raises Stop where there are none to tell apart."""
+    """The names of the classes, in the order of their labels. Raises Stop if there are none to tell apart."""
     train = path / "train"
     names = [folder.name for folder in folders(train if train.is_dir() else path)]
     if len(names) < 2:
@@ -105,7 +105,7 @@ class Picture:
 
 
 def named_classes(schema: pyarrow.Schema, label_column: str) -> list[str]:
-    """The names of the classes that the library `datasets` leaves in a Parquet file; none where it did not write it."""
+    """The names of the classes that the library `datasets` leaves in a Parquet file; none if it did not write it."""
     known = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
     names: list[str] = known.get("info", {}).get("features", {}).get(label_column, {}).get("names") or []
     return names
@@ -122,7 +122,7 @@ class SourceImage(NamedTuple):
     image: Any
     # The number of its class, or why it is no image.
     label: Any
-    # Its file, as a message about a bad image names it; empty where the number says enough.
+    # Its file, as a message about a bad image names it; empty if the number says enough.
     file: str = ""
     # As a person finds it.
     named: str = ""
@@ -132,7 +132,7 @@ class SourceImage(NamedTuple):
 class PictureReader:
     """Where pictures come from, and what is known of their classes.
 
-    classes: the names of the classes, in the order of their labels; empty where the source names none.
+    classes: the names of the classes, in the order of their labels; empty if the source names none.
     """
 
     images: ImageSet
@@ -141,7 +141,7 @@ class PictureReader:
     def read(self) -> Iterator[tuple[str, int, Picture | Bad]]:
         """`train` or `test`, the number of the row from 1, and the picture or why it is none.
 
-        Raises Stop where the source cannot be read at all.
+        Raises Stop if the source cannot be read at all.
         """
         path = self.images.file
         if path and not path.exists():
@@ -263,7 +263,7 @@ class PictureReader:
 
 
 def decoded(data: bytes) -> np.ndarray | Bad:
-    """The pixels of an encoded image, height × width × 3 bytes. Raises Stop where Pillow is missing."""
+    """The pixels of an encoded image, height × width × 3 bytes. Raises Stop if Pillow is missing."""
     import numpy as np
 
     try:
@@ -359,7 +359,10 @@ class ImageReport(Report):
         yield f"classes              {len(self.classes):>9,}   {', '.join(self.classes[:10])}"
         yield f"training images      {self.train_rows:>9,}"
         yield f"validation images    {self.validation_rows:>9,}   the same share of each class, drawn from all but the test"
-        yield f"test images          {self.test_rows:>9,}   measured once, at the end"
+        measured = (
+            "measured once, at the end" if self.test_rows else "the data has none; the validation images are measured"
+        )
+        yield f"test images          {self.test_rows:>9,}   {measured}"
 
     def named_in_both(self) -> Iterator[str]:
         """The first images that are in training and in the test."""
@@ -376,11 +379,11 @@ def prepare(
     sample_rows: int | None = None,
     **_unused: Any,
 ) -> ImageReport:
-    """Writes `train.parquet`, `validation.parquet` and `test.parquet` (columns `image`, pixels as bytes, height × width ×
-    3, and `label`) and `report.json`. A no-op where they are there already.
+    """Writes `train.parquet`, `validation.parquet` and `test.parquet` (columns `image`, pixels as bytes, height × width
+    × 3, and `label`) and `report.json`. Does nothing if they are there already.
 
-    sample_rows: keep at most so many images, drawn by the seed, the same number of each class.
-    Raises Stop where a class has too few images to train and to validate on.
+    sample_rows: keep at most this many images, drawn by the seed, the same number of each class. Raises Stop if a class
+    has too few images to train and to validate on.
     """
     # Changes with all that the result depends on, of a folder of images with the folder of each, which is its
     # class, too.
@@ -440,7 +443,7 @@ def _read(images: ImageSet, report: ImageReport) -> dict[str, list[Picture]]:
             f"Write `model.classes: {len(source.classes)}`.",
         )
     report.classes = source.classes or [str(label) for label in range(images.classes)]
-    # An image of both stays in the test, which is to be that of everybody else.
+    # An image of both stays in the test set, which must be the same as everybody else's.
     train, test = splits["train"], splits["test"]
     both = [(train.pop(digest).named, test[digest].named) for digest in test if digest in train]
     report.shared, report.shared_named = len(both), both[:MOST_NAMED]
@@ -450,7 +453,7 @@ def _read(images: ImageSet, report: ImageReport) -> dict[str, list[Picture]]:
 
 
 def _require_few_shared(report: ImageReport, of: int, out: Path) -> None:
-    """Raises Stop where training has more than a small share of the test: then one was made of the other."""
+    """Raises Stop if training has more than a small share of the test: then one was made of the other."""
     count = report.shared
     if count <= max(1, MOST_SHARED * of):
         return

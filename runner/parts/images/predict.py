@@ -21,7 +21,7 @@ BATCH = 256
 def load(weights: Path) -> Callable[[Path], dict[str, float]]:
     """A function from a file with a picture to the share that the network gives each class, by name, the largest first.
 
-    It raises Stop where the file is no picture, or the weights cannot be read.
+    It raises Stop if the file is no picture, or the weights cannot be read.
     """
 
     @cache
@@ -62,8 +62,8 @@ def measure(task: Any, measures: Any) -> None:
 
 
 def on_images(model: Path, folder: Path, measures: Any) -> dict[str, float]:
-    """Loss and accuracies on the test images, or on those for validation where there is no test: in all, and of each
-    class by its name as a gate can write it. Notes the confusion matrix."""
+    """Loss and accuracies on the test images, or on those for validation if there is no test: in all, and of each class
+    by its name as a gate can write it. Notes the confusion matrix."""
     from runner.parts.images import network
     from runner.parts.images.training import ImageDataset
 

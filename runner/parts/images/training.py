@@ -33,7 +33,7 @@ from runner.trainer.telemetry import History
 def train(config: dict[str, Any], prepare_first: bool = False) -> None:
     """Trains, or continues from the last checkpoint, and writes the results; the summary last.
 
-    Raises Stop where there is no GPU that the plan has, or no prepared images.
+    Raises Stop if there is no GPU that the plan has, or no prepared images.
     """
     settings = RunSettings.model_validate(config["recipe_runner"])
     if settings.backend == "nccl" and not torch.cuda.is_available():
@@ -84,7 +84,7 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
 
 
 def _prove(folder: Path, report: ImageReport, settings: RunSettings, tell: bool) -> None:
-    """Looks at the images that are there now, whoever brought them. tell: whether this process leaves the proof."""
+    """Looks at the current images, wherever they came from. tell: whether this process leaves the proof."""
     seen = judging.images({split: folder / f"{split}.parquet" for split in SPLITS}, report.shared)
     if tell:
         seen.write(Path(settings.run_dir))

@@ -29,7 +29,7 @@ CONFIG_FILE = "images.yaml"
 # Of a rehearsal.
 MAX_IMAGES = 1000
 WIDTH = 16
-# So many looks at images are enough for the narrow twin, and take half a minute on two cores.
+# This many passes over images are enough for the narrow twin, and take half a minute on two cores.
 LOOKS = 5000
 MIN_ACCURACY = 0.60
 
@@ -151,7 +151,7 @@ def classes(recipe: Recipe) -> Iterator[Problem]:
 
 
 def classes_on_the_hub(recipe: Recipe) -> Iterator[Problem]:
-    """A data set that somebody has counted has as many classes as the recipe says."""
+    """If the classes of a data set were counted, the recipe must have the same number."""
     hub, stated = recipe.data.hub, recipe.model.classes
     there = (catalog.dataset(hub) or {}).get("classes") if hub and not recipe.data.path else None
     if there and there != stated:
@@ -219,7 +219,7 @@ def shown(original: Recipe, made: list[Override], rows: PreparedRows) -> Iterato
 
 
 def judge(plan: Plan, summaries: list[Summary]) -> None:
-    """Raises Stop where fewer than 60 % of the validation images are told right."""
+    """Raises Stop if fewer than 60 % of the validation images are classified correctly."""
     for summary in summaries:
         accuracy = summary.best_accuracy or 0.0
         if accuracy < MIN_ACCURACY:

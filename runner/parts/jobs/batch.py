@@ -124,8 +124,8 @@ def prepare_job(plan: Plan, stage: Stage) -> Manifest:
 
 
 def gate(plan: Plan, stage: Stage) -> list[Artifact]:
-    """The Job that measures what a stage has left, on the claim, and ends well only where the gate after it is open. It is no part
-    of `kustomization.yaml`, because it comes after. Empty where no gate stands."""
+    """The Job that measures the result of a stage on the claim, and succeeds only if the gate after it is open. It is
+    no part of `kustomization.yaml`, because it comes after. Empty if there is no gate."""
     if not stage.gates:
         return []
     conditions = "; ".join(map(str, stage.gates))

@@ -35,8 +35,8 @@ echo "cloned $1 at $2"
 
 
 def init_containers(plan: Plan, env: list[Manifest]) -> list[Manifest]:
-    """The container that clones the plan's code before the pod's own starts; empty where the code is in the image. It has the
-    image of the pod's own container, which needs git, so that no second image has to be brought to the cluster.
+    """The container that clones the plan's code before the pod's own starts; empty if the code is in the image. It has
+    the image of the pod's own container, which needs git, so that no second image has to be brought to the cluster.
     """
     if plan.code_from_git is None:
         return []
@@ -50,7 +50,7 @@ def init_containers(plan: Plan, env: list[Manifest]) -> list[Manifest]:
             # Without a terminal git would otherwise wait for a user's name and password without end.
             "env": [*env, {"name": "GIT_TERMINAL_PROMPT", "value": "0"}],
             "resources": {"requests": resources, "limits": resources},
-            # What git says, where it cannot be done.
+            # What git says, if it cannot be done.
             "terminationMessagePolicy": "FallbackToLogsOnError",
             "securityContext": kubernetes.CLOSED | {"readOnlyRootFilesystem": True},
             "volumeMounts": [{"name": "code", "mountPath": MOUNT}, {"name": "tmp", "mountPath": "/tmp"}],

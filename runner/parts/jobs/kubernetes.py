@@ -84,7 +84,7 @@ def place(recipe: Recipe) -> Place:
     """The folders of a recipe's pods: configs from the config map, data from a claim or the image, results on the first
     claim, scratch on the pod's own disk.
 
-    Raises Stop where the recipe names no cluster.
+    Raises Stop if the recipe names no cluster.
     """
     if "openshift" not in recipe.settings:
         raise Stop(
@@ -111,8 +111,8 @@ def place(recipe: Recipe) -> Place:
 
 
 def _model_dir(recipe: Recipe, mount: str) -> str | None:
-    """The folder of a base model that is fetched ahead, one a model and revision, shared by recipes; None where the
-    recipe has no model, or one that is in a folder already."""
+    """The folder of a base model that is fetched ahead, one a model and revision, shared by recipes; None if the recipe
+    has no model, or one that is in a folder already."""
     if "base" not in recipe.settings.get("model", ()) or recipe.base_folder or recipe.model.base.startswith("/"):
         return None
     base = recipe.model.base
@@ -124,7 +124,7 @@ def job_name(plan: Plan) -> str:
 
 
 def job(api_version: str, kind: str, spec: Manifest, plan: Plan, stage: Stage) -> Manifest:
-    """The object that an operator makes pods of; spec: what that operator wants to know."""
+    """The object that an operator makes pods of; spec: what that operator needs."""
     return {
         "apiVersion": api_version,
         "kind": kind,

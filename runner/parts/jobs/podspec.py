@@ -6,8 +6,8 @@ from runner.parts.jobs.kubernetes import Manifest
 from runner.plan import Machines, Plan, Stage
 from runner.tools.run_files import SEAL_KEY
 
-# An image runs as a user that nobody knows (restricted-v2: no passwd entry, group 0), so whatever wants to write to
-# a home folder is told where it may. torch's compiler asks for the user's name and fails without one.
+# An image runs as a user id without a name (restricted-v2: no passwd entry, group 0), so programs that write to a home
+# folder get one. torch's compiler asks for the user's name and fails without one.
 HOME = "/tmp/home"
 CACHES = {
     "HOME": HOME,
@@ -79,7 +79,7 @@ def cloned(plan: Plan) -> Manifest:
 
 
 def grace(stage: Stage) -> int:
-    """Seconds that a pod has for its last checkpoint once the cluster wants it to end."""
+    """Seconds that a pod has for its last checkpoint once the cluster asks it to end."""
     return stage.grace_seconds or USUAL_GRACE
 
 
@@ -208,7 +208,8 @@ def variables(plan: Plan, plain: dict[str, str]) -> list[Manifest]:
 
 
 def seal_key(plan: Plan) -> list[Manifest]:
-    """The key that measured numbers are sealed with, for pods of a plan with gates. Where it is missing the pod says so itself."""
+    """The key that measured numbers are sealed with, for pods of a plan with gates. If it is missing the pod says so
+    itself."""
     key = {"name": KEY_SECRET, "key": KEY, "optional": True}
     return [{"name": SEAL_KEY, "valueFrom": {"secretKeyRef": key}}] if plan.has_gates else []
 
@@ -245,7 +246,7 @@ def writable(plan: Plan) -> dict[str, str]:
 
 
 def nccl(plan: Plan, stage: Stage) -> dict[str, str]:
-    """NCCL's variables (NVIDIA NCCL documentation, Environment Variables). One machine talks to nobody."""
+    """NCCL's variables (NVIDIA NCCL documentation, Environment Variables). A single machine has no one to talk to."""
     network = plan.site.get("network")
     if stage.machines.nodes == 1 or network is None:
         return {}
@@ -258,7 +259,7 @@ def nccl(plan: Plan, stage: Stage) -> dict[str, str]:
 
 
 def joined(plan: Plan, stage: Stage) -> dict[str, str]:
-    """What joins a pod to a secondary network, where the recipe names one (Multus, Kubernetes Network Custom Resource
+    """What joins a pod to a secondary network, if the recipe names one (Multus, Kubernetes Network Custom Resource
     Definition De-facto Standard v1.3, section 4.1.1)."""
     attachment = (plan.site.get("network") or {}).get("attachment")
     return {"k8s.v1.cni.cncf.io/networks": attachment} if attachment and stage.machines.nodes > 1 else {}

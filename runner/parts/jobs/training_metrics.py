@@ -23,7 +23,7 @@ from runner.trainer.telemetry import History
 
 def answer(variable: str, what: str, kind: str, say: Callable[[], str]) -> bool:
     """Answers `/metrics` with what `say` gives, at the port that an environment variable names, for as long as the
-    process lives. False where none is named, or it is in use, which is no reason to stop.
+    process lives. False if none is named, or it is in use, which is no reason to stop.
 
     what: is not served then, in words; kind: the answer's content type.
     """
@@ -117,7 +117,7 @@ class Metrics(TrainerCallback):
 
 
 def gpus() -> Iterator[tuple[str, tuple[str, dict[str, float]]]]:
-    """What the driver says of the GPUs of this machine's processes, by their ranks; nothing where there are none."""
+    """What the driver says of the GPUs of this machine's processes, by their ranks; nothing if there are none."""
     if not torch.cuda.is_available():
         return
     first, count = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("LOCAL_WORLD_SIZE", "1")))
@@ -188,8 +188,8 @@ class TrainingProgress(TrainerCallback):
         )
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        # While the stage does what comes after its last step nobody knows for how long; at its end nothing remains,
-        # which whoever ends the pod passes on.
+        # After a stage's last step the remaining time is unknown. At its end nothing remains, and the code that ends
+        # the pod reports that.
         self._steps(state)
         self._say(estimatedRemainingSeconds=None)
         write_json(self.file, self.answer | {"estimatedRemainingSeconds": 0})

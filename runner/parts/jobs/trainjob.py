@@ -1,6 +1,7 @@
-"""Target trainjob: a stage as a TrainJob of Kubeflow Trainer v2, trainer.kubeflow.org/v1alpha1, as OpenShift AI 3.2 to 3.5 and 3.6
-have it. The two forms say the same in different places: what the runtime's pod gets on top stands under `podTemplateOverrides`
-until 3.5, and under `runtimePatches` from 3.6 on. The trainer itself injects PET_* and refuses them from us.
+"""Target trainjob: a stage as a TrainJob of Kubeflow Trainer v2, trainer.kubeflow.org/v1alpha1, as OpenShift AI 3.2 to
+3.5 and 3.6 have it. The two forms have the same content in different places: additions to the runtime's pod are under
+`podTemplateOverrides` until 3.5, and under `runtimePatches` from 3.6 on. The trainer itself injects PET_* and refuses
+them from us.
 """
 
 from collections.abc import Mapping
@@ -20,11 +21,12 @@ KIND = kubernetes.TRAINJOB
 NODE = "node"
 RUNTIME = "torch-distributed"
 SINCE = (3, 2)
-# Since when a NetworkPolicy of OpenShift AI's own stands before the pods of each (opendatahub-io/trainer, pkg/rhai/networkpolicy).
+# Since when OpenShift AI's own NetworkPolicy protects the pods of each (opendatahub-io/trainer,
+# pkg/rhai/networkpolicy).
 WALLED_SINCE = (3, 3)
 # Since when Kueue knows a TrainJob (the Red Hat build since 1.2), and since when it asks one for the form of 3.6.
 QUEUED_SINCE, STUCK_SINCE = (0, 14), (0, 17)
-# Who makes the patch; patches of one job are told apart by it.
+# Who makes the patch; it distinguishes the patches of one job.
 MANAGER = "recipe-runner.io/render"
 
 # The folders of the recipe's pods.
@@ -36,8 +38,8 @@ def named(recipe: Recipe) -> bool:
 
 
 def job(plan: Plan, stage: Stage) -> list[Artifact]:
-    """What trains as a TrainJob, everything else as a Job, with all that goes with it. plan: of this stage alone. Raises Stop where
-    the recipe's version of OpenShift AI has no TrainJob."""
+    """What trains as a TrainJob, everything else as a Job, with all that goes with it. plan: of this stage alone.
+    Raises Stop if the recipe's version of OpenShift AI has no TrainJob."""
     if not stage.trains:
         return batch.prepare(plan, stage)
     if kubernetes.version(plan.site) < SINCE:
@@ -78,8 +80,9 @@ def _unsaid(plan: Plan, stage: Stage) -> str:
 
 
 def stuck(site: Mapping[str, Any]) -> str:
-    """What is said where the versions on record do not go together: Kueue before 0.14 knows no TrainJob, and from 0.17 on starts one
-    by `runtimePatches`, which Trainer 2.1 does not know (kueue#11931). Empty where that is not so, or not known."""
+    """The message if the recorded versions do not work together: Kueue before 0.14 knows no TrainJob, and from 0.17 on
+    starts one by `runtimePatches`, which Trainer 2.1 does not know (kueue#11931). Empty if that is not so, or not
+    known."""
     if not (site.get("queue") and site.get("kueue")):
         return ""
     if kubernetes.numbers(site["kueue"]) < QUEUED_SINCE:

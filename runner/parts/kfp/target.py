@@ -44,7 +44,7 @@ place = kubernetes.place
 
 
 def named(recipe: Recipe) -> bool:
-    """Only whoever asks for it gets it."""
+    """Only on request."""
     return False
 
 
@@ -119,7 +119,7 @@ def _component(part: str) -> Spec:
 
 
 def _inputs(parameters: Spec, **artifacts: Spec | None) -> Spec:
-    """What something takes, or is given: texts, and a model where there is one."""
+    """What something takes, or is given: texts, and a model if there is one."""
     given = {name: artifact for name, artifact in artifacts.items() if artifact}
     return {"parameters": parameters} | ({"artifacts": given} if given else {})
 
@@ -159,7 +159,7 @@ class _Tasks:
 
     def up_to_a_gate(self, stages: list[Stage], before: Spec | None, base: Spec | None) -> Spec:
         """The tasks up to the first gate, and in a condition all after it. before, base: where the first task finds the
-        previous result, and the model; None where there is none."""
+        previous result, and the model; None if there is none."""
         tasks: Spec = {}
         for number, stage in enumerate(stages):
             part = "train" if stage.trains else "prepare"
@@ -176,7 +176,7 @@ class _Tasks:
         return tasks
 
     def _after(self, stage: Stage, later: list[Stage], gate: str, made: Spec, model: Spec | None) -> Spec:
-        """What follows a gate: the stages after it where it is open, and the end of the run where it is closed."""
+        """What follows a gate: the stages after it if it is open, and the end of the run if it is closed."""
         verdict, said = (
             {"taskOutputParameter": {"producerTask": gate, "outputParameterKey": name}} for name in ("verdict", "said")
         )

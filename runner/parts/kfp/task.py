@@ -35,7 +35,7 @@ Output = dict[str, Any]
 
 
 def stage(cluster: Cluster, plan: Plan, wanted: Stage) -> tuple[dict[str, str], dict[str, Output]]:
-    """Parameters and artifacts' metadata of a stage that is done then. Raises Stop where it goes no further."""
+    """Parameters and artifacts' metadata of a stage that is done then. Raises Stop if it goes no further."""
     done = _walked(cluster, plan, wanted)
     if done is None or done.job is None:
         raise Stop(f"The recipe has no stage `{wanted.name}`.", "Render the pipeline again.")
@@ -79,7 +79,7 @@ def _walked(cluster: Cluster, plan: Plan, wanted: Stage, of_gate: bool = False) 
 
 
 def model_uri(plan: Plan, wanted: Stage) -> str:
-    """Where a stage's model lies, as KServe names a folder of a claim."""
+    """Where a stage's model is, as KServe names a folder of a claim."""
     folder = plan.place_of(wanted).best_model_dir
     place = plan.on_claim(folder)
     return place.uri if place else folder

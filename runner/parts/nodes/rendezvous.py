@@ -22,7 +22,7 @@ from runner.tools.problem import Stop
 
 Tell = Callable[[str], None]
 TELL_EVERY_S = 15.0
-# Between two looks into the store, and how long one that says nothing is waited for at least.
+# The time between two reads of the store, and the shortest wait for a silent machine.
 BEAT_S = 0.25
 SILENT_S = 5.0
 
@@ -61,7 +61,8 @@ def differences(main: Hello, other: Hello) -> list[str]:
 
 @dataclass
 class Arrival:
-    """A machine that has said hello. came, heard: when, and when its beat last went on, both as seen from here, s."""
+    """A machine that has connected. came, heard: when it came, and when its last beat arrived, both in this machine's
+    seconds."""
 
     hello: Hello
     came: float
@@ -103,7 +104,7 @@ class Main:
     def gather(self) -> list[int]:
         """Waits for all machines; returns their GPU counts by rank.
 
-        Raises Stop where one does not come, or differs; then every machine that is there hears why.
+        Raises Stop if one does not come, or differs; then every machine that is there hears why.
         """
         begin = told = time.monotonic()
         while True:
@@ -146,7 +147,7 @@ class Main:
         return bool(self.store.check([f"left/{number}" for number in range(1, self.store.add("arrivals", 0) + 1)]))
 
     def _say(self, word: str, value: Mapping[str, Any]) -> None:
-        """The first that is said under a word stays."""
+        """The first value of a key stays."""
         if not self.store.check([word]):
             self.store.set(word, json.dumps(value))
 
@@ -169,11 +170,11 @@ def join(hello: Hello, address: str, port: int, patience_s: float, tell: Tell) -
     """Another machine's side: waits for the main machine's port, says hello, and waits until all is ready; gives the files
     that the main machine has written, each with its hash.
 
-    Raises Stop where the main machine does not come, refuses, or stops.
+    Raises Stop if the main machine does not come, refuses, or stops.
     """
     _wait_for_port(address, port, patience_s, tell)
     heard: queue.Queue[str | Stop | dict[str, str]] = queue.Queue()
-    # In a thread of its own, because a store that does not answer holds whoever asks.
+    # In a thread of its own, because a store that does not answer blocks its caller.
     threading.Thread(target=_talk, args=(hello, address, port, heard), daemon=True).start()
     while True:
         try:

@@ -40,7 +40,7 @@ def emitted(recipe: Recipe) -> list[Artifact]:
 def place(recipe: Recipe) -> Place:
     """The folders of a recipe's plain machines: all on the shared storage, but each machine's own scratch.
 
-    Raises Stop where the recipe names no plain machines.
+    Raises Stop if the recipe names no plain machines.
     """
     section: Nodes | None = recipe.settings.get("nodes")
     if section is None:
@@ -80,7 +80,7 @@ def script(plan: Plan, stage: Stage, rank: int) -> str:
             f"# Beside recipe.json, the text of the recipe must have the same name as beside the recipe: {path}\n"
             for path in _data_files(stage)
         ),
-        # These three stand inside quotes; the schema keeps out what bash would read there.
+        # These three are inside quotes; the schema excludes characters that bash would interpret.
         main_address=main["address"],
         gpus=",".join(map(str, machine["gpus"])),
         total_gpus=stage.machines.world_size,

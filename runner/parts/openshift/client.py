@@ -59,7 +59,7 @@ class Later(ModuleType):
 @cache
 def client_parts() -> tuple[Any, Any, Any]:
     """The client's kubeconfig reader, its configuration and its connection pool. Importing the client itself still
-    gives all of it. Raises Stop where it is not installed."""
+    gives all of it. Raises Stop if it is not installed."""
     found = importlib.util.find_spec(ROOT)
     if found is None or not found.submodule_search_locations:
         raise Stop("The cluster commands need a package that is not installed.", packaged.install("cluster"))
@@ -119,7 +119,7 @@ Query = Sequence[tuple[str, Any]]
 
 
 class Response(Protocol):
-    """An answer of HTTP. data: the whole body, where it was not asked for with `stream`."""
+    """An answer of HTTP. data: the whole body, if it was not asked for with `stream`."""
 
     status: int
     data: bytes
@@ -129,7 +129,7 @@ class Response(Protocol):
 
 
 def connect() -> Cluster:
-    """The cluster of the current context of the user's kubeconfig. Raises Stop where there is none."""
+    """The cluster of the current context of the user's kubeconfig. Raises Stop if there is none."""
     config, client, rest = client_parts()
     settings = client.Configuration()
     # Named here, because the client looks at the variable once, when it is imported.
@@ -187,8 +187,8 @@ def connect_in_pod(server: str, keys: Path, namespace: str) -> Cluster:
 
 
 class Cluster:
-    """What the commands ask of a cluster. Every method raises Stop in plain words where the cluster refuses, and
-    TryAgain where it does not answer; `request` alone raises Refused, with the status and the cluster's own words.
+    """What the commands ask of a cluster. Every method raises Stop in plain words if the cluster refuses, and TryAgain
+    if it does not answer; `request` alone raises Refused, with the status and the cluster's own words.
 
     A request is tried again for a while, as kubectl does it: after 429 and 5xx, and after a connection that broke.
 
@@ -221,8 +221,8 @@ class Cluster:
         return datetime.now(UTC) + self.ahead
 
     def person(self) -> str:
-        """Who this user is to the cluster; the kubeconfig's name of the user where it does not answer (before
-        Kubernetes 1.28)."""
+        """Who this user is to the cluster; the kubeconfig's name of the user if it does not answer (before Kubernetes
+        1.28)."""
         api = "authentication.k8s.io/v1"
         review = {"apiVersion": api, "kind": "SelfSubjectReview"}
         try:
@@ -236,7 +236,7 @@ class Cluster:
             return self.user.partition("/")[0]
 
     def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
-        """The object, or None where there is none of that name, or no such kind."""
+        """The object, or None if there is none of that name, or no such kind."""
         try:
             return self._read(kind, namespace, name)
         except Refused as refused:
@@ -247,7 +247,7 @@ class Cluster:
     def list(
         self, kind: str, namespace: str, labels: Mapping[str, str] | None = None, forgiving: bool = False
     ) -> Manifests:
-        """All objects with these labels; none where the cluster does not know the kind.
+        """All objects with these labels; none if the cluster does not know the kind.
 
         forgiving: none, too, where this user may not see them.
         """
@@ -261,7 +261,7 @@ class Cluster:
             raise refused.stop(kind, namespace, "") from None
 
     def require_namespace(self, namespace: str) -> None:
-        """Raises Stop where there is no such namespace; a cluster lists nothing in it, and not every user may ask."""
+        """Raises Stop if there is no such namespace; a cluster lists nothing in it, and not every user may ask."""
         try:
             self._json("GET", address("Namespace", "", namespace))
         except Refused as refused:
@@ -298,7 +298,7 @@ class Cluster:
             raise refused.stop(kind, meta["namespace"], meta["name"]) from None
 
     def create(self, manifest: Mapping[str, Any], dry_run: bool = False) -> bool:
-        """Creates an object; False where one of its name is there. One that an unanswered try has created is ours."""
+        """Creates an object; False if one of its name is there. One that an unanswered try has created is ours."""
         query = [("fieldManager", MANAGER), ("fieldValidation", "Strict"), *([("dryRun", "All")] if dry_run else [])]
         kind, meta = manifest["kind"], manifest["metadata"]
         try:
@@ -317,7 +317,7 @@ class Cluster:
             raise refused.stop(kind, namespace, name) from None
 
     def delete(self, kind: str, namespace: str, name: str, uid: str = "", grace_seconds: int | None = None) -> bool:
-        """Deletes an object and what belongs to it; False where it was not there. uid: of the only one that is meant."""
+        """Deletes an object and what belongs to it; False if it was not there. uid: of the only one that is meant."""
         # It stays until all that belongs to it has ended.
         options: dict[str, Any] = {"propagationPolicy": "Foreground"}
         options |= {"preconditions": {"uid": uid}} if uid else {}
@@ -341,7 +341,7 @@ class Cluster:
         stamped: bool = False,
         since: str = "",
     ) -> str | None:
-        """A container's log; None where it has not started, or there is no previous container (`previous`). stamped:
+        """A container's log; None if it has not started, or there is no previous container (`previous`). stamped:
         whether each line begins with its time; since: the time from which lines are read."""
         query: list[tuple[str, Any]] = [("container", container)]
         query += [("previous", "true")] if previous else []
@@ -393,7 +393,7 @@ class Cluster:
                     continue
                 patience = errors.PATIENCE_SECONDS if self.begun else errors.PROMPT_SECONDS
                 passed, wait = time.monotonic() - begun, max(errors.PAUSE_SECONDS, trouble.after)
-                # Where nothing was ever reached, a VPN is off or the address is wrong.
+                # If nothing was ever reached, a VPN is off or the address is wrong.
                 passes = trouble.own or (isinstance(trouble, Lost) and self.answered)
                 if self.hasty or not passes or passed + wait > patience:
                     raise
@@ -453,7 +453,7 @@ class Cluster:
 
 
 def pieces(cluster: Cluster, response: Response, size: int) -> Iterator[bytes]:
-    """The body of a response that was asked for with `stream`, as it comes. Raises Lost where the connection breaks."""
+    """The body of a response that was asked for with `stream`, as it comes. Raises Lost if the connection breaks."""
     import urllib3
 
     try:
@@ -499,8 +499,8 @@ TENSORBOARD_PORT = 6006
 
 
 def tensorboard(cluster: Cluster, namespace: str, claim: str | None) -> str:
-    """The name of the pod of the TensorBoard over a claim, or of one that does not say over which. Raises Stop where
-    none runs."""
+    """The name of the pod of the TensorBoard over a claim, or of one that does not say over which. Raises Stop if none
+    runs."""
     for pod in cluster.list("Pod", namespace, TENSORBOARD):
         meta = pod["metadata"]
         if pod.get("status", {}).get("phase") == "Running" and meta["labels"].get(INSTANCE, claim) == claim:
@@ -525,7 +525,7 @@ def forward(
     """Passes connections to `local_port` (0: any free one) on to the pod's port, until it is interrupted.
 
     pod: its name, or a function that gives the name for each connection. ready: called with the local port once it
-    listens. Raises Stop where the local port is in use.
+    listens. Raises Stop if the local port is in use.
     """
     with bound_port(local_port) as listener:
         listener.listen()

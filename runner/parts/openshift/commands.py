@@ -76,7 +76,7 @@ def open_both(path: str, sets: tuple[str, ...], look: bool = True) -> tuple[Reci
 
 
 def find_job(cluster: Cluster, plan: Plan, stage: Stage) -> Manifest:
-    """The stage's job on the cluster. Raises Stop where there is none."""
+    """The stage's job on the cluster. Raises Stop if there is none."""
     for job in jobs.existing(cluster, plan, stage):
         return job
     cluster.require_namespace(plan.site["namespace"])
@@ -87,7 +87,7 @@ def find_job(cluster: Cluster, plan: Plan, stage: Stage) -> Manifest:
 def job_at_work(cluster: Cluster, plan: Plan, name: str | None) -> Manifest:
     """The job that a person who looks means: of the stage `name`, else of the stage or gate at work or not done yet.
 
-    Raises Stop where there is none.
+    Raises Stop if there is none.
     """
     if name is not None:
         return find_job(cluster, plan, plan.stage(name))
@@ -121,7 +121,11 @@ def site(paths: tuple[str, ...], sets: tuple[str, ...], out: str | None) -> None
     say()
     for step in sites.steps(plans, str(folder)):
         say(step)
-    end("Run these commands. If you lack the permissions, send the folder to an admin.", "submit", paths[0])
+    end(
+        f"The files for the cluster are in {folder}. Run the commands above once, or send it to an admin.",
+        "submit",
+        paths[0],
+    )
 
 
 @click.command()
@@ -279,11 +283,15 @@ def status(
     if path is None:
         cluster = connect()
         _table(cluster, namespace or cluster.namespace, keep_watching)
-        end("These are the jobs in this namespace.", "status", "RECIPE")
+        end(f"These are the jobs in the namespace {namespace or cluster.namespace}.", "status", "RECIPE")
         return
     plan = open_plan(path, sets)
-    _stages(connect(), plan, stage, path)
-    end("This is the current state of the recipe's stages.", "logs", path, "-f")
+    way = _stages(connect(), plan, stage, path)
+    looked_at = pipeline.looked_at(way)
+    # What can be watched, what has failed, what is not sent yet, and what has all been done.
+    follows = ["-f"] if looked_at and looked_at.at_work else []
+    verb = "fetch" if not looked_at else "logs" if follows else "why" if looked_at.state == FAILED else "submit"
+    end(f"This is how far the stages of `{plan.name}` are.", verb, path, *follows)
 
 
 def _table(cluster: Cluster, namespace: str, keep_watching: bool) -> None:
@@ -324,8 +332,8 @@ def _early(cluster: Cluster, milestone: Milestone) -> str:
     return f"; {ended.told}" if ended else ""
 
 
-def _stages(cluster: Cluster, plan: Plan, only: str | None, path: str) -> None:
-    """Every stage and every gate, or those of one stage. path: of the recipe."""
+def _stages(cluster: Cluster, plan: Plan, only: str | None, path: str) -> list[Milestone]:
+    """Shows every stage and every gate, or those of one stage; returns all. path: of the recipe."""
     if only:
         plan.stage(only)
     there = jobs.ours(cluster, plan)
@@ -357,6 +365,7 @@ def _stages(cluster: Cluster, plan: Plan, only: str | None, path: str) -> None:
         _show(cluster, f"{kind} `{name}`", job, path)
         command = f"oc delete {kind.lower()} {name} -n {plan.site['namespace']}"
         say(f"  The recipe no longer has this stage. To stop it: {command}")
+    return way
 
 
 @click.command()
@@ -383,7 +392,7 @@ def logs(path: str, sets: tuple[str, ...], stage: str | None, node: int, follow:
         say(line)
     for reason in why(cluster, look(cluster, job)):
         say(reason, err=True)
-    end("These are all lines so far.", "status", path)
+    end("The log has no more lines so far.", "status", path)
 
 
 @click.command()
@@ -410,12 +419,13 @@ def fetch(path: str, sets: tuple[str, ...], stage: str | None, to: str | None, e
         say(text)
     came, number = transfer.fetch(cluster, plan, chosen, folder.path, say, everything)
     current = transfer.record_results(folder, plan, chosen, number, say)
-    say(f"{came} files fetched to {(Path(to) if to else folder.path) / chosen.folder}")
+    where = (Path(to) if to else folder.path) / chosen.folder
+    say(f"{came} files fetched to {where}")
     if current:
         keep(folder, recipe, plan)
         for after_fetch in parts.hooks("after_fetch"):
             after_fetch(folder, say)
-    end("The results are on this machine.", "compare", path)
+    end(f"The results are in {where}.", "compare", path)
 
 
 @click.command()
@@ -440,7 +450,7 @@ def stop(path: str, sets: tuple[str, ...], stage: str | None, yes: bool, taken: 
         chosen = _end(cluster, plan, stage, lambda job: ask(job, mine, asked), ended)
     if not ended:
         say(f"No job of `{plan.name}` is running or waiting.")
-        end("Nothing was ended.", "status")
+        end("No job was stopped.", "status")
         return
     say(
         f"Stopped {', '.join(ended)}. The results so far are in {plan.only(chosen).place.run_dir}; `recipe submit` continues from there."
@@ -450,7 +460,7 @@ def stop(path: str, sets: tuple[str, ...], stage: str | None, yes: bool, taken: 
 
 def _end(cluster: Cluster, plan: Plan, stage: str | None, ask: Callable[[Manifest], None], ended: list[str]) -> Stage:
     """Ends what `recipe stop` ends, and adds its names to `ended`; returns the stage that it is about. ask: Raises Stop
-    where a job may not be ended."""
+    if a job may not be ended."""
 
     def end_job(job: Manifest) -> None:
         ask(job)
@@ -514,7 +524,7 @@ def open_tensorboard(path: str, sets: tuple[str, ...], port: int, no_browser: bo
 def why_on_cluster(path: str, sets: tuple[str, ...], stage: str | None) -> list[str]:
     """How far a recipe's job is, and what is in its way.
 
-    Raises Stop where the cluster has no job of the recipe, or cannot be asked."""
+    Raises Stop if the cluster has no job of the recipe, or cannot be asked."""
     plan = open_plan(path, sets)
     cluster = connect()
     state = look(cluster, job_at_work(cluster, plan, stage))

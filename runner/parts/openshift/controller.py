@@ -26,12 +26,12 @@ from runner.parts.openshift.watch import Failed
 from runner.plan import PLAN_FILE, Plan, Stage
 from runner.tools.problem import Stop
 
-# Between two looks, seconds: a pod asks for weeks, and nobody waits for its word.
+# Seconds between two checks: a pod asks for weeks, and an answer is never urgent.
 PAUSE_SECONDS = 10.0
 
 
 class Program:
-    """What every program in a pod that asks the cluster is told and does first. name: of its module."""
+    """The arguments and first steps of every program in a pod that asks the cluster. name: of its module."""
 
     def __init__(self, name: str) -> None:
         self.parser = argparse.ArgumentParser(prog=f"python -m {name}")
@@ -41,7 +41,7 @@ class Program:
         self.parser.add_argument("--pause", type=float, default=PAUSE_SECONDS)
 
     def begin(self, arguments: list[str]) -> argparse.Namespace:
-        """What it is told; from now on it ends when it is asked to."""
+        """Its arguments. From now on it ends when it is asked to."""
         given = self.parser.parse_args(arguments)
         # The first process of a pod gets no default reaction to signals.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
@@ -50,16 +50,16 @@ class Program:
 
 
 def opened(given: argparse.Namespace) -> tuple[Cluster, Plan]:
-    """The cluster, and the plan that is in the pod. Raises Stop where either cannot be had."""
+    """The cluster, and the plan that is in the pod. Raises Stop if either cannot be had."""
     plan = entry.read(given.file, driver_job.read)
     return connect_in_pod(given.server, given.keys, plan.site["namespace"]), plan
 
 
 def submit_all(cluster: Cluster, plan: Plan, how: Sending) -> Sent | None:
     """Sends the first milestone that is not done, with everything that only this machine has, and then the driver.
-    Returns the driver, None where all is done. Sent twice it changes nothing. The rest is as in `submit`.
+    Returns the driver, None if all is done. Sent twice it changes nothing. The rest is as in `submit`.
 
-    Raises Stop where the cluster refuses anything, and then nothing has been sent, and where the next gate is closed.
+    Raises Stop if the cluster refuses anything, and then nothing has been sent, and where the next gate is closed.
     """
     space = plan.site["namespace"]
     if cluster.get("ServiceAccount", space, ACCOUNT) is None:
@@ -85,7 +85,7 @@ def submit_all(cluster: Cluster, plan: Plan, how: Sending) -> Sent | None:
 
 
 def wake(cluster: Cluster, plan: Plan, tell: Tell) -> None:
-    """Starts the driver again after a promotion, with its former options and owner, where it was made from this very
+    """Starts the driver again after a promotion, with its former options and owner, if it was made from this very
     recipe."""
     job = pipeline.driver_of(cluster, plan)
     if job is None or pipeline.walks(job):
@@ -117,7 +117,7 @@ def _send(cluster: Cluster, plan: Plan, what: Sent, how: Sending) -> None:
 
 
 def promote(cluster: Cluster, plan: Plan, stage: Stage, by: str, reason: str, tell: Tell) -> None:
-    """Lets a stage pass in spite of its closed gate. Raises Stop where there is nothing to overrule."""
+    """Lets a stage pass in spite of its closed gate. Raises Stop if there is nothing to overrule."""
     if not stage.gates:
         raise Stop(f"The stage `{stage.name}` has no gate to overrule.")
     verdict = pipeline.milestone_of(cluster, plan, stage, of_gate=True)
@@ -162,12 +162,13 @@ def walk(
     """Sends what comes next and waits for it, until all is done, or the stage of that name, or the gate after it.
     Returns that milestone, None for all. files_key: of the data files on the claim.
 
-    Raises Stop with the reason where it cannot continue: a closed gate, a failed stage, or a refusal of the cluster.
+    Raises Stop with the reason if it cannot continue: a closed gate, a failed stage, or a refusal of the cluster.
     """
     files = Files("", {}, {}, sent=files_key)
     while True:
         try:
-            # The driver sends for whoever has sent it, and a run of Kubeflow Pipelines, which names its stage, for its plan's.
+            # The driver sends in the name of the person who sent it; a run of Kubeflow Pipelines, which names its
+            # stage, in that of its plan.
             driver = None if stage else pipeline.driver_of(cluster, plan)
             owner = Owner.of(driver) if driver else pipeline.owner_of_runs(cluster, plan) if stage else Owner()
             alone = Sending(tell, _nobody, target, files=files, alone=True, owner=owner)

@@ -57,8 +57,8 @@ def _told(said: str, place: str, otherwise: str, **words: str) -> str:
 
 
 def unmade_pod(events: Manifests, less: str, otherwise: str) -> str:
-    """Why a pod was not made, by the latest event that says so; empty where none does. less: the settings that ask for
-    less; otherwise: the remedy where the reason is unknown."""
+    """Why a pod was not made, by the latest event that says so; empty if none does. less: the settings that ask for
+    less; otherwise: the remedy if the reason is unknown."""
     said = next((event["message"] for event in reversed(events) if event.get("reason") in NOT_MADE), "")
     return said and _told(said, troubles.UNMADE, f"{said}. {otherwise}", less=less)
 
@@ -86,7 +86,7 @@ def placing(pod: Manifest, events: Manifests, where: str, less: str) -> Iterator
 
 
 def taken_off(where: str, reason: str, said: str, at: str = "") -> str:
-    """Why a pod was taken off its machine, and when, where that is known."""
+    """Why a pod was taken off its machine, and when, if that is known."""
     found = troubles.find(f"{reason}: {said}", troubles.TAKEN, said=said)
     return f"{where} was removed from its machine{at}: {found or said}"
 
@@ -136,7 +136,7 @@ def times(count: int) -> str:
 
 
 def again(entry: Manifest) -> str:
-    """How often a container was started again, to go on a sentence; empty where it was not."""
+    """How often a container was started again, as the end of a sentence; empty if it was not."""
     return f", and was restarted ({times(entry['restartCount'])} so far)" if entry.get("restartCount") else ""
 
 
@@ -196,8 +196,10 @@ def _missing_pods(state: JobState) -> Iterator[str]:
         and not state.job.get("status")
         and (minutes := seconds(state.job["metadata"].get("creationTimestamp"), state.now) // 60)
     ):
+        plain = state.job["kind"] == "Job"
+        who, it = ("controller", "the cluster's own for Jobs") if plain else ("operator", "the training operator")
         yield (
-            f"No operator has picked up the {state.job['kind']} for {minutes:.0f} minutes; the training operator may be down. Ask the cluster's admin whether it runs."
+            f"No {who} has picked up the {state.job['kind']} for {minutes:.0f} min; {it} may be down. Ask the cluster's admin whether it runs."
         )
 
 

@@ -15,13 +15,13 @@ from runner.plan import PLAN_FILE, RUNNER, Machines, Plan, Stage
 from runner.tools.files import Artifact
 
 PART = "driver"
-# Whoever walks in its place: a run of Kubeflow Pipelines, by the target of that name.
+# What can replace it: a run of Kubeflow Pipelines, by the target of that name.
 PIPELINE = "kfp"
 # Who the driver is: an account with the rights of what it does, which `recipe site` writes.
 ACCOUNT = "recipe-driver"
 # Where every pod finds the cluster, and the account's key and the cluster's authority.
 SERVER, KEYS = "https://kubernetes.default.svc", "/var/run/secrets/kubernetes.io/serviceaccount"
-# How the driver ends where it has decided to, at a closed gate for example; it is not started again then.
+# How the driver ends if it has decided to, at a closed gate for example; it is not started again then.
 DECIDED = 3
 # New pods after which it is given up; those that a cluster takes off their machines do not count.
 DEATHS = 20
@@ -61,7 +61,8 @@ def written(plan: Plan) -> str:
 
 
 def read(text: str) -> Plan:
-    """The plan that `written` wrote, or `Plan.as_json` for drivers of earlier releases. Raises ValueError where it is none."""
+    """The plan that `written` wrote, or `Plan.as_json` for drivers of earlier releases. Raises ValueError if it is
+    none."""
     form = json.loads(text)
     texts = form.pop("texts", None)
     for stage in form["stages"] if texts else ():

@@ -120,7 +120,7 @@ def passes(status: int) -> bool:
 
 
 def unreachable(server: str, error: Exception) -> Stop:
-    """Why a request has got no answer. A certificate that is not trusted stays so; all else may pass."""
+    """Why a request has no answer. A certificate that is not trusted stays so; all else may pass."""
     said = str(error)
     if found := re.search(r"CERTIFICATE_VERIFY_FAILED\] certificate verify failed: (.+?)(?: \(_ssl|$)", said):
         return Stop(
@@ -147,7 +147,7 @@ def pause() -> None:
 
 
 def patient(seconds: float) -> None:
-    """From now on this process lets so many seconds pass between two looks."""
+    """From now on this process lets this many seconds pass between two checks."""
     global PAUSE_SECONDS
     PAUSE_SECONDS = seconds
 

@@ -65,7 +65,7 @@ class Piece:
 
 
 def inside(root: Path, name: str) -> Path:
-    """The file of that name below `root`. Raises PermissionError where it would be elsewhere."""
+    """The file of that name below `root`. Raises PermissionError if it would be elsewhere."""
     file = (root / name).resolve()
     if not file.is_relative_to(root.resolve()) or file == root.resolve():
         raise PermissionError(name)
@@ -73,7 +73,7 @@ def inside(root: Path, name: str) -> Path:
 
 
 def partial(file: Path, expected: str) -> Path:
-    """Where a file lies until it is whole, by the hash that it is to have; another content begins again."""
+    """Where a file is until it is complete, by its expected hash; another content begins again."""
     return file.with_name(f".{file.name[:200]}.{expected[:16]}.partial")
 
 
@@ -98,7 +98,7 @@ def _there(file: Path, size: int, expected: str, sign: Callable[[], None]) -> in
 
 
 def take(root: Path, pieces: Iterable[Piece], body: IO[bytes]) -> None:
-    """Writes pieces as they come in a body, one behind the other. Raises ValueError where one does not continue what is
+    """Writes pieces as they come in a body, one behind the other. Raises ValueError if one does not continue what is
     there."""
     for piece in pieces:
         file = inside(root, piece.path)
@@ -114,7 +114,7 @@ def take(root: Path, pieces: Iterable[Piece], body: IO[bytes]) -> None:
 
 
 def keep_only(root: Path, names: Iterable[str]) -> None:
-    """Deletes every file but these: what somebody has taken out of a folder must not be trained on."""
+    """Deletes every file but these: files that were removed from a folder must not be trained on."""
     kept = {inside(root, name) for name in names}
     for file in root.rglob("*"):
         if file.is_file() and file.resolve() not in kept:
@@ -213,7 +213,7 @@ def handler(root: Path, word: str, writes: bool = False) -> type[BaseHTTPRequest
 class FileServer(ThreadingHTTPServer):
     """Ends by itself after a while without requests, because a killed command deletes no pod."""
 
-    # When somebody was asked or answered last, of `time.monotonic`.
+    # The time of the last request or answer, of `time.monotonic`.
     alive = 0.0
 
     def service_actions(self) -> None:

@@ -39,7 +39,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Share:
-    """The files behind a helper. base: where the cluster has them; writes: whether files are sent, and not fetched."""
+    """The files behind a helper. base: if the cluster has them; writes: whether files are sent, and not fetched."""
 
     cluster: Cluster
     base: str
@@ -50,7 +50,7 @@ class Share:
         return "The data files cannot be sent" if self.writes else "The files on the claim cannot be read"
 
     def ask(self, path: str, body: Any = None, **how: Any) -> Response:
-        """One request, a POST where it has a body. Raises TryAgain where the next one may be answered, else Stop."""
+        """One request, a POST if it has a body. Raises TryAgain if the next one may be answered, else Stop."""
         try:
             method = "GET" if body is None else "POST"
             return self.cluster.request(method, f"{self.base}/{quote(path)}", body=body, **how)
@@ -67,7 +67,7 @@ class Share:
         return patiently(lambda: self.ask(path, body)).data
 
     def signed(self, path: str, body: Any = None) -> dict[str, Any]:
-        """What is answered behind signs of life. Raises Stop where the helper's disk refused."""
+        """What is answered behind signs of life. Raises Stop if the helper's disk refused."""
         answer: dict[str, Any] = json.loads(self.get(path, body))
         if "error" in answer:
             raise Stop(f"{self._failed}: {answer['error']}")
@@ -126,7 +126,7 @@ def _made(cluster: Cluster, manifest: Manifest, tell: Tell) -> Iterator[_Helper]
 
 @contextmanager
 def _interrupted_by(*numbers: signal.Signals) -> Iterator[None]:
-    """These signals act as ^C does, but those that somebody has set otherwise, such as `nohup`."""
+    """These signals act like ^C, except those with another handler, for example under `nohup`."""
     in_main = threading.current_thread() is threading.main_thread()
     ours = [number for number in numbers if in_main and signal.getsignal(number) is signal.SIG_DFL]
     for number in ours:
@@ -161,7 +161,7 @@ class _Helper:
             self.tell(f"Pod `{self.name}` could not be deleted; it ends by itself. {refusal.text.splitlines()[0]}")
 
     def require(self, claims: list[str]) -> None:
-        """Raises Stop where a claim is missing: the pod would wait without end."""
+        """Raises Stop if a claim is missing: the pod would wait without end."""
         for claim in claims:
             if self.cluster.get("PersistentVolumeClaim", self.space, claim) is None:
                 self.cluster.require_namespace(self.space)
@@ -184,7 +184,7 @@ class _Helper:
     def looks(self) -> Iterator[Manifest | None]:
         """The pod, looked at again and again, and what it waits for as soon as that is known.
 
-        Raises Stop where it does not start for long.
+        Raises Stop if it does not start for long.
         """
         deadline = time.monotonic() + PATIENCE_SECONDS
         told: set[str] = set()
@@ -237,9 +237,9 @@ def pod(plan: Plan, stage: Stage, word: str, folder: str, writes: bool = False) 
 
 
 def require_rows(cluster: Cluster, plan: Plan, stage: Stage, contents: str, tell: Tell) -> None:
-    """Raises Stop where the stage's image has no rows for it, or others than the recipe asks for now.
+    """Raises Stop if the stage's image has no rows for it, or others than the recipe asks for now.
 
-    contents: of its files as they are on this machine; empty where they are not here, and then they are not compared.
+    contents: of its files as they are on this machine; empty if they are not here, and then they are not compared.
     """
     for line in finished(cluster, look_pod(plan, stage, contents), LOOK, tell):
         tell(line)
@@ -257,7 +257,7 @@ def look_pod(plan: Plan, stage: Stage, contents: str) -> Manifest:
 
 def look(folder: str, expected: str, contents: str, name: str) -> int:
     """Checks whether the image of this process has a recipe's rows, and the GPUs room for them (`python -m
-    runner.entrypoints.embedded`); 1 where not.
+    runner.entrypoints.embedded`); 1 if not.
 
     folder: where the rows should be; expected, contents: the settings and files that they should be made from
     (`runner.data.report`; empty contents: unknown); name: the recipe's.

@@ -33,12 +33,12 @@ FILES = "recipe-runner/files"
 OWNER = ("recipe-runner/sent-by", "recipe-runner/sent-from-host", "recipe-runner/sent-from-file")
 # The pods of `runner.parts.openshift.helper_pod`, each with one container of that name.
 FETCH, SEND, PROMOTE, LOOK = "fetch", "send", "promote", "look"
-# The containers that do a pod's work, whoever else runs in it.
+# The containers that do a pod's work, among all in it.
 WORKING = (*CONTAINER.values(), batch.PREPARE, batch.GATE, driver_job.PART, FETCH, SEND, PROMOTE, LOOK)
 
 
-# Given a fact, what to do about it (`end it`) and the other person whom it concerns (empty: none), asks whoever gave the
-# command; True for yes. Raises Stop where no one can be asked.
+# Given a fact, what to do about it (`end it`) and the other person whom it concerns (empty: none), asks the person who
+# gave the command; True for yes. Raises Stop if no one can be asked.
 Confirm = Callable[[str, str, str], bool]
 
 
@@ -57,7 +57,7 @@ class Owner:
 
     @classmethod
     def here(cls, path: str, person: str = "") -> "Owner":
-        """Whoever gives a command now, with the recipe file in `path`."""
+        """The person who gives the command now, with the recipe file in `path`."""
         return cls(person, socket.gethostname(), str(Path(path).resolve()))
 
     def signed(self, job: Manifest) -> Manifest:
@@ -124,7 +124,7 @@ def ours(cluster: Cluster, plan: Plan) -> Manifests:
 
 
 def everyone(cluster: Cluster, namespace: str, labels: dict[str, str] | None = None) -> Manifests:
-    """Every job of a namespace that recipe-runner has rendered, with these labels besides. Raises Stop where there is no
+    """Every job of a namespace that recipe-runner has rendered, with these labels besides. Raises Stop if there is no
     such namespace."""
     labels = {"app.kubernetes.io/managed-by": "recipe-runner"} | (labels or {})
     # Items of a list do not say what they are.
@@ -135,8 +135,8 @@ def everyone(cluster: Cluster, namespace: str, labels: dict[str, str] | None = N
 
 
 def existing(cluster: Cluster, plan: Plan, stage: Stage, of_gate: bool = False) -> Manifests:
-    """The jobs that have the name of a stage's job, or of its gate's, under any target and whoever made them. They are
-    read by name, because `ours` has only those of recipe-runner."""
+    """The jobs that have the name of a stage's job, or of its gate's, under any target and of any owner. They are read
+    by name, because `ours` has only those of recipe-runner."""
     kinds, name = _called(plan, stage, of_gate)
     return [job for kind in kinds if (job := cluster.get(kind, plan.site["namespace"], name))]
 
@@ -162,7 +162,7 @@ def runs_in(plan: Plan, job: Manifest) -> bool:
 
 
 def config_of(manifest: Any) -> str:
-    """The config map that a pod, or the pods of a job, read; empty where they read none."""
+    """The config map that a pod, or the pods of a job, read; empty if they read none."""
     if isinstance(manifest, dict):
         if manifest.get("name") == "config" and "configMap" in manifest:
             return str(manifest["configMap"]["name"])
@@ -171,8 +171,8 @@ def config_of(manifest: Any) -> str:
 
 
 def config_maps(cluster: Cluster, plan: Plan, stage: Stage) -> dict[str, Manifest]:
-    """The config maps of a stage as it is and was, which are named by content, by name; none where this person may not read
-    them. plan: of that stage alone."""
+    """The config maps of a stage as it is and was, which are named by content, by name; none if this person may not
+    read them. plan: of that stage alone."""
     labels = kubernetes.labels(plan, stage)
     del labels["recipe-runner/fingerprint"]
     there = cluster.list("ConfigMap", plan.site["namespace"], labels, forgiving=True)
@@ -186,12 +186,12 @@ def container(job: Manifest) -> str:
 
 
 def annotation(job: Manifest, name: str) -> str:
-    """An annotation of a job; empty where it has none of that name."""
+    """An annotation of a job; empty if it has none of that name."""
     return str((job["metadata"].get("annotations") or {}).get(name, ""))
 
 
 def by(job: Manifest | None) -> str:
-    """Who has sent a job, to go on a line about it; empty where that is unknown."""
+    """Who has sent a job, as the end of a line about it; empty if unknown."""
     person = Owner.of(job).person if job else ""
     return f" (sent by {person})" if person else ""
 
@@ -216,23 +216,23 @@ def phase_of(pod: Manifest) -> str:
 
 
 def queue_of(manifest: Manifest) -> str:
-    """The queue of Kueue that an object waits in; empty where it waits in none."""
+    """The queue of Kueue that an object waits in; empty if it waits in none."""
     return str((manifest["metadata"].get("labels") or {}).get("kueue.x-k8s.io/queue-name", ""))
 
 
 def foreseen(job: Manifest, what: str) -> str:
-    """A prediction of the plan for a job (`runner.parts.jobs.kubernetes.foreseen`), memory with its unit; empty where
+    """A prediction of the plan for a job (`runner.parts.jobs.kubernetes.foreseen`), memory with its unit; empty if
     there is none."""
     return annotation(job, f"{kubernetes.PLANNED}{what}")
 
 
 def recipe_of(job: Manifest) -> str:
-    """The recipe, or the stage of one, that a job was made from; empty where recipe-runner has not made it."""
+    """The recipe, or the stage of one, that a job was made from; empty if recipe-runner has not made it."""
     return annotation(job, "recipe-runner/recipe")
 
 
 def require_of(there: Manifest, recipe: str) -> Manifest:
-    """What has a name that a recipe, or a stage of one, wants. Raises Stop where it is not of that recipe."""
+    """The object with a name that a recipe, or a stage of one, needs. Raises Stop if it is not of that recipe."""
     if (owner := recipe_of(there)) != recipe:
         whose = f"the recipe `{owner}`" if owner else "someone who did not use recipe-runner"
         kind, meta = there["kind"], there["metadata"]
@@ -245,7 +245,7 @@ def require_of(there: Manifest, recipe: str) -> Manifest:
 
 def makers(cluster: Cluster, job: Manifest) -> Manifests:
     """The objects that make a job's pods: the job itself, and for a TrainJob the plain Jobs of its JobSet, which has
-    its name. Jobs that an earlier TrainJob of that name has left are older than this one."""
+    its name. Jobs of an earlier TrainJob of that name are older than this one."""
     if job["kind"] != "TrainJob":
         return [job]
     meta = job["metadata"]
@@ -315,7 +315,7 @@ def named(job: Manifest) -> str:
 
 
 def delete(cluster: Cluster, there: Manifest, deleted: list[str]) -> None:
-    """Deletes this very object, adds its name to `deleted`, and waits until it is gone. Raises Stop where it stays."""
+    """Deletes this very object, adds its name to `deleted`, and waits until it is gone. Raises Stop if it stays."""
     kind, meta = there["kind"], there["metadata"]
     cluster.delete(kind, meta["namespace"], meta["name"], meta["uid"])
     deleted.append(named(there))
@@ -324,7 +324,7 @@ def delete(cluster: Cluster, there: Manifest, deleted: list[str]) -> None:
 
 def gone(cluster: Cluster, kind: str, namespace: str, name: str, uid: str = "") -> None:
     """Waits until an object that is being deleted is gone, or, where `uid` is given, until another has its name. Raises
-    Stop where that takes longer than its pods may take to end."""
+    Stop if that takes longer than its pods may take to end."""
 
     def is_gone() -> bool:
         there = cluster.get(kind, namespace, name)

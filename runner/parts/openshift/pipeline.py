@@ -80,8 +80,8 @@ def milestones(
     claims: Claims | None = None,
     there: Manifests | None = None,
 ) -> list[Milestone]:
-    """Every milestone of a recipe, in order. files_key: of the data files on this machine, where that counts; claims,
-    there: results of `claims_of` and `ours`, where the caller has them."""
+    """Every milestone of a recipe, in order. files_key: of the data files on this machine, if that counts; claims,
+    there: results of `claims_of` and `ours`, if the caller has them."""
     way = []
     there = jobs.ours(cluster, plan) if there is None else there
     for stage in plan.stages:
@@ -91,7 +91,7 @@ def milestones(
             verdict = jobs.found(there, plan, stage, of_gate=True)
             state = _state(cluster, verdict, batch.gate_key(stage), files_key)
             if verdict and job and _made(verdict) < _made(job):
-                # Since then the stage was sent again; what it has left may be something else.
+                # Since then the stage was sent again, so its result may be another.
                 state = CHANGED
             way.append(Milestone(stage, True, verdict, state))
     if not any(milestone.done for milestone in way):
@@ -126,7 +126,7 @@ def _state(cluster: Cluster, job: Manifest | None, key_now: str, files_key: str)
         return CHANGED
     end = ended(job)
     if end is None and any(jobs.config_of(pod) != jobs.config_of(job) for pod in jobs.pods_of(cluster, job)):
-        # It was changed manually while its pods were at work, and its operator has left them so.
+        # It was changed manually while its pods were at work, and its operator has not changed them back.
         return CHANGED
     return PROMOTED if end == FAILED and promotion(job) else end or UNDER_WAY
 
@@ -137,26 +137,26 @@ def _made(manifest: Manifest | None) -> str:
 
 
 def promotion(job: Manifest) -> str:
-    """Who has overruled the gate of this Job, when and why; empty where nobody has."""
+    """Who has overruled the gate of this Job, when and why, or empty."""
     return jobs.annotation(job, PROMOTION)
 
 
 def current(way: list[Milestone]) -> Milestone | None:
-    """The first milestone that is not done; None where all are."""
+    """The first milestone that is not done; None if all are."""
     return next((milestone for milestone in way if not milestone.done), None)
 
 
 def looked_at(way: list[Milestone]) -> Milestone | None:
-    """The milestone that a person means who names no stage: the one at work, else the first that is not done; None
-    where all are done."""
+    """The milestone that a person means who names no stage: the one at work, else the first that is not done; None if
+    all are done."""
     return next((milestone for milestone in way if milestone.at_work), None) or current(way)
 
 
 def choose(cluster: Cluster, plan: Plan, way: list[Milestone], name: str | None) -> Milestone | None:
-    """The milestone that `recipe submit` sends: the first that is not done, or that of the stage `name`; None where all
+    """The milestone that `recipe submit` sends: the first that is not done, or that of the stage `name`; None if all
     are done.
 
-    Raises Stop where one before it is not done, and where the next gate is closed.
+    Raises Stop if one before it is not done, and where the next gate is closed.
     """
     if name is None:
         milestone = current(way)
@@ -178,7 +178,7 @@ def choose(cluster: Cluster, plan: Plan, way: list[Milestone], name: str | None)
 
 
 def require_well(cluster: Cluster, milestone: Milestone) -> None:
-    """Raises Stop where a stage has failed: a person looks first, and whoever submits again tries again."""
+    """Raises Stop if a stage has failed: a person must look first. Submitting again tries again."""
     if milestone.job and milestone.state == FAILED and not milestone.of_gate:
         why = " ".join(diagnose.why(cluster, look(cluster, milestone.job)))
         raise Stop(
@@ -190,7 +190,7 @@ def require_well(cluster: Cluster, milestone: Milestone) -> None:
 def outdated(way: list[Milestone], milestone: Milestone) -> list[Milestone]:
     """The other milestones that are at work on the recipe as it was before it changed.
 
-    Raises Stop where one is at work on the recipe as it is, perhaps with what this one would make again.
+    Raises Stop if one is at work on the recipe as it is, perhaps with what this one would make again.
     """
     others = [other for other in way if other is not milestone and other.at_work]
     for other in others:
@@ -216,12 +216,12 @@ def closed(cluster: Cluster, milestone: Milestone) -> str:
 
 
 def table(cluster: Cluster, milestone: Milestone) -> list[str]:
-    """What a gate's pod has said in the end; empty where it is gone."""
+    """What a gate's pod has said in the end; empty if it is gone."""
     return last_words(cluster, milestone.job, batch.GATE) if milestone.job else []
 
 
 def last_words(cluster: Cluster, job: Manifest, part: str) -> list[str]:
-    """What the pod of a job has said in the end, in its container `part`; empty where it is gone."""
+    """What the pod of a job has said in the end, in its container `part`; empty if it is gone."""
     meta = job["metadata"]
     for pod in jobs.pods_of(cluster, job):
         for entry in jobs.containers_of(pod):
@@ -245,7 +245,7 @@ def driver_sent(plan: Plan, target: str | None, files_key: str) -> Sent:
 
 
 def driver_of(cluster: Cluster, plan: Plan) -> Manifest | None:
-    """The driver that the cluster has. Raises Stop where its name is in use for something else."""
+    """The driver that the cluster has. Raises Stop if its name is in use for something else."""
     alone = plan.only(driver_job.stage(plan))
     job = cluster.get("Job", plan.site["namespace"], kubernetes.job_name(alone))
     return jobs.require_of(job, alone.name) if job else None
@@ -318,8 +318,8 @@ def _of_runs(plan: Plan) -> tuple[Plan, Stage]:
 
 def end_run(cluster: Cluster, plan: Plan, name: str) -> None:
     """Ends a run as the pipeline server does, by a deadline that is over (`TerminateWorkflow` in kfp's
-    `resource_manager.go`), and waits until none of its tasks can send anything. Raises Stop where the cluster refuses,
-    or the run does not end."""
+    `resource_manager.go`), and waits until none of its tasks can send anything. Raises Stop if the cluster refuses, or
+    the run does not end."""
     cluster.patch("Workflow", plan.site["namespace"], name, {"spec": {"activeDeadlineSeconds": 0}})
     if not in_time(lambda: name not in runs_of(cluster, plan)):
         raise Stop(f"Workflow `{name}` should end, but is still there.", "Look at it with `oc describe`.")

@@ -63,8 +63,8 @@ def _of_site(rule: Callable[[Recipe, Openshift], Iterator[Problem]]) -> Callable
 
 @_of_site
 def links_are_used(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
-    """Over Ethernet, NCCL uses only the interfaces that are named. A name without a number at its end stands for all
-    that begin so."""
+    """Over Ethernet, NCCL uses only the interfaces that are named. A name without a number at its end means all that
+    begin with it."""
     if site.network.kind != "ethernet":
         return
     named = site.network.interface.removeprefix("=").split(",")
@@ -145,7 +145,7 @@ def deadline(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 
 @_of_site
 def data_place(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
-    """What the cluster prepares needs a claim to lie on, and what is not sent must come from somewhere."""
+    """Data that the cluster prepares needs a claim, and files that are not sent need another source."""
     if site.data_from == "git" and recipe.code_from_git is None:
         message = "The data should come from a clone, but `image.code_from_git` names no commit."
         hint = "Add `image.code_from_git`. Or write `claim`, and `recipe submit` uploads the files."
@@ -281,7 +281,7 @@ def stated_twice(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 
 @_of_site
 def secrets_beside_code(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
-    """What pods clone can read their Secrets and send them elsewhere, and so can a server that stands instead of the hub."""
+    """What pods clone can read their Secrets and send them elsewhere, and so can a server that replaces the hub."""
     secrets = [site[name] for name in ("hub_token_secret", "tracking_secret") if site.get(name)]
     whom: list[tuple[Path_, str]] = [
         (("openshift", "environment", name), f"`{name}` decides where pods send what they read, and that server")
@@ -337,5 +337,5 @@ RULES = (
     *(storage, pods_fit, links_are_used, data_place, deadline, anothers_image, folders, ports),
     *(trackers, mlflow_is_there, stated_twice, secrets_beside_code, placeholder_commit),
 )
-# What whoever renders or sends a recipe is to know of its files, and `check` need not say.
+# Notes about a recipe's files for rendering and sending it, which `check` does not print.
 RENDER_NOTES = (only_here,)

@@ -35,7 +35,8 @@ QUEUED, SUSPENDED, WAITING, PULLING, AGAIN, PREPARING, STARTING, TRAINING, MEASU
 ENDED = (FINISHED, FAILED)
 # Lines of a log in which the latest step is looked for.
 TAIL = 400
-# A step is overdue after so long, and so many times its own time: an evaluation and a checkpoint come between two.
+# A step is overdue after this long and this multiple of its own time: an evaluation and a checkpoint may come between
+# two.
 OVERDUE_SECONDS, OVERDUE_STEPS = 600.0, 30
 
 _CONDITION_ENDS = {"Succeeded": FINISHED, "Complete": FINISHED, "Failed": FAILED}
@@ -90,7 +91,7 @@ def look(cluster: Cluster, job: Manifest) -> JobState:
             started = max(filter(None, map(_started, pods)), default=None)
             known = progress(first_log(cluster, job, pods, stamped=True), started, cluster.now())
             again = known.again or any(entry.get("restartCount") for pod in pods for entry in _working(pod))
-            # Of a long log without a step in its end nobody knows more than that it is at work.
+            # If the end of a long log has no step, all that is known is that the job is running.
             phase = TRAINING if not known.begins else AGAIN if again else STARTING
         except TryAgain as silence:
             # The machine of one pod may not answer while all else does.
@@ -158,7 +159,7 @@ def _former(made_by: Manifests) -> Callable[[Manifest], bool]:
 @dataclass(frozen=True)
 class JobProgress:
     """How far training is. latest: its last line, of a step or of its beginning, None before it begins; pace: seconds a
-    step; silent: seconds since the last step; None where unknown. whole: whether the log is read from its beginning;
+    step; silent: seconds since the last step; None if unknown. whole: whether the log is read from its beginning;
     again: whether there are steps of before the last start of a machine."""
 
     latest: Mapping[str, Any] | None = None
@@ -174,7 +175,7 @@ class JobProgress:
 
     @property
     def seconds_left(self) -> float | None:
-        """Until the last step, if the rest continues at this pace; None where nothing continues."""
+        """Until the last step, if the rest continues at this pace; None if nothing continues."""
         if self.latest is None or self.pace is None or self.hangs:
             return None
         return float(self.pace * (self.latest["steps"] - self.latest["step"]))
@@ -188,15 +189,15 @@ class JobProgress:
 
 
 def first_log(cluster: Cluster, job: Manifest, pods: Manifests, tail: int = TAIL, stamped: bool = False) -> str:
-    """The end of the log of a job's first machine; empty where that is not there."""
+    """The end of the log of a job's first machine; empty if that is not there."""
     first = next((pod["metadata"]["name"] for pod in pods if jobs.node_number(pod) == 0), None)
     space, name = job["metadata"]["namespace"], jobs.container(job)
     return (cluster.log(space, first, name, tail=tail, stamped=stamped) or "") if first else ""
 
 
 def early_stop(cluster: Cluster, job: Manifest) -> EarlyStop | None:
-    """What ended a finished job's training before its last step, by the log of its first machine; None where nothing
-    did, or where the log is gone."""
+    """What ended a finished job's training before its last step, by the log of its first machine; None if nothing did,
+    or where the log is gone."""
     text = first_log(cluster, job, jobs.pods_of(cluster, job), tail=10 * TAIL)
     said = [event for event in child_process.events(text) if event.get("event") == records.EARLY_STOP_EVENT]
     return EarlyStop.of(said[-1]) if said else None
@@ -239,7 +240,7 @@ def _time(line: str) -> datetime | None:
 
 
 def seconds(start: str | None, now: datetime, end: str | None = None) -> float:
-    """Between two times that the cluster names, to now where there is no end; 0 where there is no start."""
+    """Between two times that the cluster names, to now if there is no end; 0 if there is no start."""
     last = datetime.fromisoformat(end) if end else now
     return max(0.0, (last - datetime.fromisoformat(start)).total_seconds()) if start else 0.0
 
@@ -256,7 +257,7 @@ def _started(pod: Manifest) -> datetime | None:
     return None
 
 
-# How a cluster takes a pod off its machine: the kubelet for want of memory or disk, the scheduler for a pod of higher
+# How a cluster takes a pod off its machine: the kubelet without memory or disk, the scheduler for a pod of higher
 # priority, and the node controller from a machine that is gone.
 TAKEN = ("Evicted", "Preempted", "TaintManagerEviction")
 

@@ -39,7 +39,7 @@ NOT_CLOSED = (
 class Sending:
     """How a plan is sent. target: the kind of training job, None for that of the recipe's cluster; dry_run: whether the
     cluster only judges; files: what is sent to the claim before the first stage; contents: the hashes of each stage's
-    data files, by its name; none where they are not here (see `runner.data.report.contents`); written: the bytes that the
+    data files, by its name; none if they are not here (see `runner.data.report.contents`); written: the bytes that the
     recipe writes to each claim, by its name; owner: who sends it.
 
     alone: whether the driver sends it. The driver tries nothing again that has failed, and a person's machine has
@@ -58,15 +58,15 @@ class Sending:
 
     @property
     def files_key(self) -> str:
-        """Of the data files that are on the claim, or are sent there; empty where there are none."""
+        """Of the data files that are on the claim, or are sent there; empty if there are none."""
         return self.files.key if self.files else ""
 
 
 def submit(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent | None:
-    """Sends what comes next of a plan, or the stage of that name. Returns what is then under way, None where nothing
-    is. It waits for what needs no GPU, and then sends what comes after it.
+    """Sends what comes next of a plan, or the stage of that name. Returns what is then under way, None if nothing is.
+    It waits for what needs no GPU, and then sends what comes after it.
 
-    Raises Stop where the cluster refuses anything, and then nothing has been sent, and where it has failed before.
+    Raises Stop if the cluster refuses anything, and then nothing has been sent, and if it has failed before.
     """
     what = step(cluster, plan, stage, how)
     while what and not (how.dry_run or stage is not None or what.of_gate or what.stage.trains):
@@ -158,7 +158,7 @@ def _holds(milestone: pipeline.Milestone, sent: Sent) -> bool:
     if milestone.state != FAILED:
         # Only what concerns its result counts.
         return milestone.done or milestone.state == pipeline.UNDER_WAY
-    # It may need another machine. What fetches and prepares may have failed for want of a network, and is tried again.
+    # It may need another machine. What fetches and prepares may have failed without a network, and is tried again.
     contents = {jobs.annotation(job, pipeline.CONTENT) for job in (milestone.job, sent.job)}
     return milestone.stage.trains and len(contents) == 1
 
@@ -173,13 +173,13 @@ class _Sender:
     claims: Claims
 
     def existing(self, sent: Sent) -> Manifests:
-        """Jobs of this name, under any target. Raises Stop where one is not of this recipe."""
+        """Jobs of this name, under any target. Raises Stop if one is not of this recipe."""
         there = jobs.existing(self.cluster, self.plan, sent.stage, sent.of_gate)
         return [jobs.require_of(job, sent.plan.name) for job in there]
 
     def made(self, sent: Sent) -> Manifests:
-        """The objects that are made for a job. A claim that exists keeps its size and mode: nobody may change them, and
-        it has somebody's results."""
+        """The objects that are made for a job. A claim that exists keeps its size and mode: they cannot be changed, and
+        it contains results."""
         return [
             manifest
             for manifest in sent.support
@@ -187,7 +187,7 @@ class _Sender:
         ]
 
     def judge(self, sent: Sent, there: Manifests, files: Files | None = None, keeps: bool = False) -> None:
-        """Raises Stop where the queue is missing, a claim will not do, or the server's own dry run refuses anything.
+        """Raises Stop if the queue is missing, a claim will not do, or the server's own dry run refuses anything.
 
         there: the jobs that this one replaces; files: what is sent before it; keeps: whether the existing job stays,
         with its claims.
@@ -211,7 +211,7 @@ class _Sender:
         helpers = [helper_pod.pod(sent.plan, sent.stage, "word", files.folder, writes=True)] if files else []
         helpers += [helper_pod.look_pod(sent.plan, sent.stage, "")] if _looks(sent) else []
         for manifest in helpers:
-            # Under another name: one may be there that an earlier command has left behind.
+            # Under another name, because an earlier command may have left one behind.
             meta = manifest["metadata"]
             cluster.create(manifest | {"metadata": meta | {"name": f"{meta['name']}-dry-run"}}, dry_run=True)
 
@@ -232,7 +232,7 @@ class _Sender:
             )
 
     def _claims_will_do(self, sent: Sent) -> None:
-        """Raises Stop where a claim is being deleted or too small, or where a claim for one machine is used by several: a
+        """Raises Stop if a claim is being deleted or too small, or where a claim for one machine is used by several: a
         cluster would attach it to the first machine, and the others' pods would wait without end."""
         count = kubernetes.most_machines([self.plan])
         for name, claim in self.claims.items():
@@ -303,7 +303,7 @@ def _heal(cluster: Cluster, sent: Sent, job: Manifest | None, tell: Tell) -> Non
     for manifest in sent.support:
         if job and manifest["kind"] == "ConfigMap" and manifest["metadata"]["name"] in lost:
             made = cluster.apply(manifest)["metadata"]
-            # Whoever may not read them has one applied that is there, which changes nothing.
+            # Without the right to read them, an existing one is applied again, which changes nothing.
             if made["creationTimestamp"] > job["metadata"]["creationTimestamp"]:
                 tell(f"ConfigMap `{made['name']}`, which its pods read, was missing; it exists again")
 
@@ -342,7 +342,7 @@ def ask(job: Manifest, mine: Owner, confirm: Confirm, replaces: bool = False) ->
     every one of another person. Raises Stop after a no."""
     owner, end = Owner.of(job), ended(job)
     name = jobs.named(job)
-    # Empty where either is unknown, or both are one.
+    # Empty if either is unknown, or both are one.
     person = owner.person if mine.person and owner.person != mine.person else ""
     if going(job) or (end and not person) or (owner == mine and not replaces):
         return
@@ -382,7 +382,7 @@ def make_room(cluster: Cluster, job: Manifest, tell: Tell, deleted: list[str]) -
 def wait(cluster: Cluster, sent: Sent, tell: Tell) -> None:
     """Waits for a job, so that what comes after it can be sent; tells of its phases, not of its steps.
 
-    Raises Stop where it is taken away, and Failed where it fails.
+    Raises Stop if it is taken away, and Failed if it fails.
     """
     said: list[str] = []
 
@@ -398,8 +398,8 @@ def wait(cluster: Cluster, sent: Sent, tell: Tell) -> None:
 
 
 def require_storage(cluster: Cluster, made: Manifests, tell: Callable[[str], None]) -> None:
-    """Reports what is unknown about the storage of new claims. Raises Stop where it cannot be as they ask: such a claim
-    is never bound, and pods wait without end.
+    """Reports what is unknown about the storage of new claims. Raises Stop if it cannot be as they ask: such a claim is
+    never bound, and pods wait without end.
 
     made: the manifests.
     """
@@ -457,10 +457,10 @@ def _default(classes: dict[str, Manifest]) -> str | None:
 
 
 def require_seal_key(cluster: Cluster, namespace: str, dry_run: bool = False) -> bool:
-    """Makes the Secret with the namespace's key where it has none; returns whether it did. An existing one stays, because
-    measured results are sealed with it: one of an earlier release has the own key of whoever sent first.
+    """Makes the Secret with the namespace's key if it has none; returns whether it did. An existing one stays, because
+    measured results are sealed with it: in one of an earlier release it is the first sender's own key.
 
-    Raises Stop where the cluster refuses it.
+    Raises Stop if the cluster refuses it.
     """
     manifest = {
         "apiVersion": "v1",

@@ -34,7 +34,7 @@ MOST = 8 * 2**20
 EVERY_SECONDS = 5.0
 # Large, and of no use away from the cluster.
 LEFT_THERE = ("checkpoints/", "scratch/", "data/", f"{SENT_FILES}/")
-# What became of the rows; these come without them.
+# How the rows were used; these come without them.
 REPORTS = (f"/{REPORT}", f"/{REPORT_FILE}")
 # What a stage is for: where some of it has come, what is not among it is of another run.
 RESULTS = (BEST_MODEL, ADAPTER, BEST_IMAGES, DEMO_OUTPUTS)
@@ -59,15 +59,14 @@ class Files:
 
     @property
     def key(self) -> str:
-        """One hash for all; empty where there is nothing to send."""
+        """One hash for all; empty if there is nothing to send."""
         return content_hash(dict(self.digests), 32) if self.digests else self.sent
 
 
 def files(recipe: Recipe, place: Place) -> Files | None:
-    """The files of this machine that pods find on a claim, by their names there; None where pods get them in another
-    way.
+    """The files of this machine that pods find on a claim, by their names there; None if pods get them in another way.
 
-    Raises Stop where one is missing or cannot be read.
+    Raises Stop if one is missing or cannot be read.
     """
     site = recipe.openshift
     if site is None or site.data_from != "claim" or place.files_dir is None:
@@ -90,7 +89,7 @@ def upload(cluster: Cluster, plan: Plan, stage: Stage, sent: Files, tell: Tell) 
     """Sends what the claim has not got, and takes away there what is here no more. What has come over stays, whatever
     breaks; sending again continues behind it. plan: of the stage alone.
 
-    Raises Stop where the claim is too small, or the helper does not start.
+    Raises Stop if the claim is too small, or the helper does not start.
     """
     with helper(cluster, plan, stage, tell, sent.folder, writes=True) as share:
         left = _state(share, sent)
@@ -125,7 +124,7 @@ def _mib(size: int) -> str:
 
 
 def _state(share: Share, sent: Files) -> dict[str, int]:
-    """Bytes that are still to be sent, by file. Raises Stop where the claim has no room for them."""
+    """Bytes that are still to be sent, by file. Raises Stop if the claim has no room for them."""
     sizes = {name: path.stat().st_size for name, path in sent.paths.items()}
     asked = {name: (size, sent.digests[name]) for name, size in sizes.items()}
     answer = share.signed("state", asked)
@@ -165,10 +164,10 @@ def fetch(
     cluster: Cluster, plan: Plan, stage: Stage, target: Path, tell: Tell, everything: bool = False
 ) -> tuple[int, str]:
     """Brings a stage's results into its place below the run folder `target`; returns how many files came, and the run's
-    own number on the claim, empty where it has none. A complete file of the same hash does not come again; a partial
-    one continues.
+    own number on the claim, empty if it has none. A complete file of the same hash does not come again; a partial one
+    continues.
 
-    Raises Stop where there are no results, or the helper does not start.
+    Raises Stop if there are no results, or the helper does not start.
     """
     with helper(cluster, plan.only(stage), stage, tell, plan.place.run_dir) as share:
         files = json.loads(share.get("list"))
@@ -195,8 +194,8 @@ def _comes(path: str, stage: Stage, everything: bool) -> bool:
 
 
 def _forget_older(share: Share, names: set[str], target: Path, stage: Stage) -> None:
-    """Deletes results here that another run of the stage has left and this one does not have: a mix of both would load
-    as a model. What was made here from the same run stays, and so do older results until newer ones come.
+    """Deletes results of another run of the stage here that this one does not have: a mix of both would load as a
+    model. What was made here from the same run stays, and so do older results until newer ones come.
 
     names: of all that comes, below `target`.
     """
@@ -214,7 +213,7 @@ def _forget_older(share: Share, names: set[str], target: Path, stage: Stage) -> 
 
 
 def _one(share: Share, file: dict[str, Any], target: Path, tell: Tell) -> int:
-    """One file; 1 where it came over, 0 where it was here. Raises Stop where its hash does not agree in the end."""
+    """One file; 1 where it came over, 0 if it was here. Raises Stop if its hash does not agree in the end."""
     path = target / file["path"]
     if not path.resolve().is_relative_to(target.resolve()):
         raise Stop(f"The cluster named a file outside the folder: {file['path']}")
@@ -262,7 +261,7 @@ def _continue(share: Share, name: str, half: Path, size: int) -> None:
 
 
 def require_imported(folder: RunFolder, plan: Plan) -> None:
-    """Raises Stop where the folder holds a run that this machine made itself, or one of another recipe."""
+    """Raises Stop if the folder holds a run that this machine made itself, or one of another recipe."""
     require_of(folder, plan.name, ELSEWHERE)
     if folder.state and folder.state.origin != "cluster":
         raise Stop(f"`{folder.path}` contains a run of this machine.", ELSEWHERE)
@@ -272,8 +271,7 @@ def record_results(folder: RunFolder, plan: Plan, stage: Stage, number: str, tel
     """Marks the run folder, and replaces names that hold on the cluster only. Returns whether the results are of the
     recipe as it is now.
 
-    number: the run's own on the claim, which its evaluations name; empty where it has none, and then no evaluation
-    counts.
+    number: the run's own on the claim, which its evaluations name; empty if it has none, and then no evaluation counts.
     """
     home = folder.path / stage.folder
     state = StageRecord.read(home)
@@ -307,7 +305,7 @@ def copied(recipe: Recipe, folder: str, tell: Callable[[str], None]) -> Iterator
     """The small files of the model in `folder` on one of the recipe's claims, in a temporary folder of this machine.
     The recipe need not be valid yet: its model is not known before.
 
-    Raises Stop where the recipe has no such claim, or the claim no such folder.
+    Raises Stop if the recipe has no such claim, or the claim no such folder.
     """
     if not recipe.on_claim(folder):
         raise Stop(

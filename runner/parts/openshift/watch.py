@@ -34,7 +34,7 @@ class Gone(Stop):
 def follow(cluster: Cluster, sent: Sent, show: Show) -> JobState:
     """Shows a job's state until it ends; returns the last one.
 
-    Raises Gone where the job is taken away, and Failed where it fails.
+    Raises Gone if the job is taken away, and Failed if it fails.
     """
     cluster, missing = cluster.once(), 0
     while True:
@@ -85,8 +85,8 @@ def rest(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class JobRow:
-    """A job: its state, what is in its way, its place in its queue (`2nd of 5`, empty where it waits in none), and
-    the GPU hours that it has used so far; None where that is unknown."""
+    """A job: its state, what is in its way, its place in its queue (`2nd of 5`, empty if it waits in none), and the GPU
+    hours that it has used so far; None if that is unknown."""
 
     state: JobState
     why: list[str] = field(default_factory=list)
@@ -95,7 +95,7 @@ class JobRow:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """As TITLES has them; empty what nobody knows, or what is over."""
+        """The values of TITLES; empty if unknown or over."""
         state, latest = self.state, self.state.progress.latest or {}
         at_work = state.phase == TRAINING
         left = state.progress.seconds_left if at_work else None
@@ -155,7 +155,7 @@ def rows(cluster: Cluster, namespace: str) -> list[JobRow]:
 
 
 def table(rows: list[JobRow]) -> list[str]:
-    """The rows under their titles, without columns that nobody fills, and below each what is in its way."""
+    """The rows under their titles, without empty columns, and below each row its problem."""
     cells = [TITLES, *(row.cells for row in rows)]
     kept = [column for column in range(len(TITLES)) if any(line[column] for line in cells[1:])]
     width = {column: max(len(line[column]) for line in cells) for column in kept}
@@ -196,8 +196,9 @@ def ordinal(number: int) -> str:
 
 def gpu_hours(state: JobState, now: datetime | None = None) -> float | None:
     """How long GPUs were held: by each pod from its start to its end; by pods before a preemption as long as Kueue had
-    admitted them; by a job that has ended and lost its pods, all its GPUs from its start to its end, None where neither it
-    nor its Jobs record the start. What waits or is suspended holds none. Replaced pods that are gone are not counted."""
+    admitted them; by a job that has ended and lost its pods, all its GPUs from its start to its end, None if neither it
+    nor its Jobs record the start. What waits or is suspended holds none. Replaced pods that are gone are not
+    counted."""
     pods, seen = [*state.replaced, *state.pods], {each["type"]: each for each in jobs.conditions_of(state.job)}
     held = [(jobs.gpus_of(pod["spec"]), pod.get("status", {}).get("startTime"), _end_of(pod)) for pod in pods]
     # A TrainJob has no condition `Running`.
@@ -241,7 +242,7 @@ class NotYet(Stop):
 
 
 def pod_of(cluster: Cluster, job: Manifest, node: int) -> Manifest:
-    """The pod of machine `node`, 0 the master. Raises Stop where the job is for fewer, NotYet where it is not there."""
+    """The pod of machine `node`, 0 the master. Raises Stop if the job is for fewer, NotYet if it is not there."""
     meta = job["metadata"]
     if node >= (planned := jobs.machines(job)):
         raise Stop(
@@ -262,7 +263,7 @@ def pod_of(cluster: Cluster, job: Manifest, node: int) -> Manifest:
 
 
 def whole_log(cluster: Cluster, job: Manifest, node: int) -> list[str]:
-    """A machine's log, that of the previous container first where it was restarted."""
+    """A machine's log, that of the previous container first if it was restarted."""
     pod = pod_of(cluster, job, node)
     space, name = job["metadata"]["namespace"], pod["metadata"]["name"]
     lines: list[str] = []
@@ -282,7 +283,7 @@ def _restarts(pod: Manifest) -> int:
 def follow_log(cluster: Cluster, find: Callable[[], Manifest | None], node: int, say: Callable[[str], None]) -> None:
     """Says every new line of a machine's log until its job ends; continues after restarts and lost connections.
 
-    Raises Stop where the cluster refuses, and where there is no such machine: waiting would change neither.
+    Raises Stop if the cluster refuses, and if there is no such machine: waiting would change neither.
     """
     since, silent, restarts = "", False, 0
     while True:

@@ -124,7 +124,7 @@ def _stage(planned: Planned, stage: Forecast, nodes: list[int], traced: Traced |
             "shown": memory.shown,
             # None for an unknown card.
             "usable": stage.usable,
-            # The recipe's limit, None where it has none.
+            # The recipe's limit, None if it has none.
             "limit": limits.gpu_memory(planned.recipe),
             # The moment of the peak.
             "moment": memory.moment,
@@ -143,7 +143,7 @@ def _stage(planned: Planned, stage: Forecast, nodes: list[int], traced: Traced |
         "learning_rate": work.learning_rate,
         "warmup_steps": stage.warmup_steps,
         "warmup_share": stage.warmup_steps / stage.steps if stage.steps else None,
-        # tokens: of a mean row; longest: of the longest one, 0 where unknown. longest_source: of an estimate of it.
+        # tokens: of a mean row; longest: of the longest one, 0 if unknown. longest_source: of an estimate of it.
         "rows": {
             "training": work.rows,
             "evaluation": work.evaluation_rows,
@@ -165,7 +165,7 @@ def _offer(offer: Offer) -> dict[str, object]:
     """An offer: its lines, what all stages take after it, and what they learn less or differently, in words."""
     return {
         "lines": offer.lines,
-        # None where they are unknown.
+        # None if they are unknown.
         "total_seconds": offer.after.seconds,
         "gpu_hours": offer.after.together.gpu_hours,
         # None also where the price is another card's.

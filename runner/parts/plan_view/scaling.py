@@ -23,16 +23,16 @@ RESTART = 600.0
 BYTES_A_TOKEN = 13
 # Where the time goes. computing: micro batches, optimizer and evaluation; communication: waiting for other GPUs;
 # saving: checkpoints, bytes over the claim's speed; reading: models and rows that all machines read from one claim, and
-# starting; restarts: what failures cost, infinite where none is survived.
+# starting; restarts: what failures cost, infinite if none is survived.
 LIMITS = ("computing", "communication", "saving", "reading", "restarts")
 
 
 @dataclass(frozen=True)
 class StageOnMachines:
-    """A stage on a number of machines; seconds are None where they are unknown. parts: all seconds by LIMITS; restarts
-    are None where the run would never end. failures: how many are likely; save_seconds: between two checkpoints as the
-    recipe has them; best_save_seconds: the cheapest interval (Young 1974, CACM 17: the root of 2 × saving × time
-    between failures). fits: whether the card has enough memory."""
+    """A stage on a number of machines; seconds are None if they are unknown. parts: all seconds by LIMITS; restarts are
+    None if the run would never end. failures: how many are likely; save_seconds: between two checkpoints as the recipe
+    has them; best_save_seconds: the cheapest interval (Young 1974, CACM 17: the root of 2 × saving × time between
+    failures). fits: whether the card has enough memory."""
 
     nodes: int
     gpus: int
@@ -160,7 +160,7 @@ class RunOnMachines:
 
 
 def rows(forecasts: Sequence[Forecast], counts: Iterable[int]) -> list[RunOnMachines]:
-    """One entry for each count of machines; empty where the time of a stage is unknown."""
+    """One entry for each count of machines; empty if the time of a stage is unknown."""
     made: list[RunOnMachines] = []
     first: RunOnMachines | None = None
     for count in counts:

@@ -1,4 +1,5 @@
-"""Measured: what benchmarks/memory_on_gpu.py found on a card, instead of what is assumed where nobody has measured.
+"""Measured: what benchmarks/memory_on_gpu.py found on a card, instead of the assumptions for cards without a
+measurement.
 
 Its results files are in the catalog, one a card, and travel in the wheel.
 """
@@ -25,8 +26,8 @@ class Constants:
 
     slack: what the allocator holds beyond live tensors, as a share of them. context: bytes of the driver, of kernels
     and of cuBLAS. slowness: seconds of a step over those that the formulas say. spread: the fastest and the slowest
-    likely time, as shares of the time, None where too little was measured. source: card, date, versions and count of
-    cells; empty where all of it is assumed.
+    likely time, as shares of the time, None if too little was measured. source: card, date, versions and count of
+    cells; empty if all of it is assumed.
     """
 
     slack: float = 0.04

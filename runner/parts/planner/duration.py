@@ -276,7 +276,7 @@ def sent(workload: Workload) -> float:
 
 def waiting(workload: Workload, gpu: Gpu, computing: float, gbit_s: float | None = None) -> float:
     """Seconds of a step that GPUs wait for each other: what lasts longer than the computing that hides it. computing:
-    seconds of a step. gbit_s: what the network between machines reaches, None where that is the workload's own."""
+    seconds of a step. gbit_s: what the network between machines reaches, None if that is the workload's own."""
     machines = workload.machines
     messages = sent(workload) / slowest_link(machines, gpu, gbit_s or workload.network.gbit_s) + latency(workload, gpu)
     hidden = LINKS[gpu.link if machines.nodes == 1 else "nvlink"].hidden
@@ -291,9 +291,9 @@ HOP, HOP_IN_A_MACHINE = 14.0e-6, {"nvlink": 3.4e-6, "pcie": 5.7e-6, "host": 5.7e
 
 
 def latency(workload: Workload, gpu: Gpu) -> float:
-    """Seconds that a step's messages take to come around however small they are, where there are several machines; in
-    one they are in what published runs reach. Gathering and splitting go around a ring of all GPUs; sums may take a
-    tree over the machines (NCCL, src/graph/tuning.cc, ncclTopoTuneModel: ring and tree)."""
+    """Seconds that a step's messages take to come around however small they are, if there are several machines; in one
+    they are in what published runs reach. Gathering and splitting go around a ring of all GPUs; sums may take a tree
+    over the machines (NCCL, src/graph/tuning.cc, ncclTopoTuneModel: ring and tree)."""
     machines = workload.machines
     if machines.nodes == 1:
         return 0.0
@@ -307,7 +307,7 @@ def latency(workload: Workload, gpu: Gpu) -> float:
 
 
 def slowest_link(machines: Machines, gpu: Gpu, gbit_s: float) -> float:
-    """Bytes a second between two GPUs, over the network where there are several machines. gbit_s: what that reaches."""
+    """Bytes a second between two GPUs, over the network if there are several machines. gbit_s: what that reaches."""
     link = gpu.link_gb_s * 1e9 * LINKS[gpu.link].rate
     if machines.nodes > 1:
         between = gbit_s * 1e9 / 8
@@ -316,8 +316,8 @@ def slowest_link(machines: Machines, gpu: Gpu, gbit_s: float) -> float:
 
 
 def by_network(steps: int, network: Network, wait: Callable[[float], float]) -> tuple[float, float]:
-    """Seconds that so many steps take less and more where the network is the fastest or the slowest that is assumed.
-    wait: seconds of a step at so many Gbit/s."""
+    """Seconds that this many steps take less and more with the fastest and the slowest assumed network. wait: seconds
+    of a step at a number of Gbit/s."""
     usual = wait(network.gbit_s)
     return steps * (usual - wait(network.most)), steps * (wait(network.least) - usual)
 
@@ -357,7 +357,7 @@ def _step_seconds(workload: Workload, gpu: Gpu, own: float, wait: float) -> floa
 
 
 def estimate(workload: Workload, gpu: Gpu) -> Duration | None:
-    """The time of a run; None where nobody knows how many rows there are."""
+    """The time of a run; None if the number of rows is unknown."""
     return _estimate(workload, gpu, constants.constants(gpu.name), spread(workload, gpu))
 
 
@@ -396,8 +396,8 @@ def _estimate(workload: Workload, gpu: Gpu, _: constants.Constants, likely: tupl
 def overhead(
     run: Run, steps: int, step_seconds: float, reading: float, checkpoint: float
 ) -> tuple[Checkpoints, float, tuple[float, float]]:
-    """The checkpoints of a run, the seconds of starting, reading and saving, and between what these lie. reading,
-    checkpoint: bytes; where saving is slower, the clock saves less often."""
+    """The checkpoints of a run, the seconds of starting, reading and saving, and their range. reading, checkpoint:
+    bytes; where saving is slower, the clock saves less often."""
 
     def at(start: float, disk: float) -> tuple[Checkpoints, float]:
         kept = checkpoints_of(run, steps, step_seconds, disk * checkpoint / (run.disk_mb_s * 1e6))
@@ -408,13 +408,13 @@ def overhead(
 
 
 def spread(run: Run, gpu: Gpu) -> tuple[float, float]:
-    """The fastest and the slowest that is likely, as shares of the time: of this card where it has been measured, else
-    by what the plan was on published runs."""
+    """The fastest and the slowest that is likely, as shares of the time: of this card if it has been measured, else by
+    what the plan was on published runs."""
     return constants.constants(gpu.name).spread or published_runs.time(run).of(1.0)
 
 
 def evaluating(workload: Workload, gpu: Gpu, steps: int) -> tuple[int, float]:
-    """How often a run of so many steps is evaluated, the first time before it starts, and the seconds of one time."""
+    """How often a run of this many steps is evaluated, the first time before it starts, and the seconds of one time."""
     if not workload.evaluation_rows:
         return 0, 0.0
     rows = workload.evaluation_batch_size

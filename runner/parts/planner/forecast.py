@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What one stage needs. formulas: of its engine, for its workload. gpu: None where the catalog does not know it.
+    """What one stage needs. formulas: of its engine, for its workload. gpu: None if the catalog does not know it.
     price: of one GPU hour, None for none."""
 
     stage: Stage
@@ -55,7 +55,7 @@ class Forecast:
 
     @property
     def steps(self) -> int | None:
-        """Steps of the optimizer; None where nobody knows the rows."""
+        """Steps of the optimizer; None if the rows are unknown."""
         return self.formulas.steps
 
     @property
@@ -74,8 +74,7 @@ class Forecast:
 
     @property
     def memory_range(self) -> tuple[int, int]:
-        """Between which bytes the need of each GPU lies, in nine of ten cases: by what its tensors may turn out to
-        be."""
+        """The range of bytes that each GPU needs, in nine of ten cases, by the possible sizes of its tensors."""
         memory = self.memory
         tensors = memory.evaluation if memory.moment == EVALUATION else memory.tensors
         low, high = self.memory_spread.of(tensors)
@@ -109,7 +108,7 @@ class Forecast:
             return self.usable is not None and replace(self).memory_range[0] > self.usable
 
     def with_longest(self, tokens: int) -> Forecast:
-        """The same for rows of language of which the longest has so many tokens; with 0, rows fill `sequence_len`."""
+        """The same for rows of language of which the longest has this many tokens; with 0, rows fill `sequence_len`."""
         return replace(self, formulas=self.formulas.changed(longest=tokens))
 
     @cached_property
@@ -119,7 +118,7 @@ class Forecast:
 
     @property
     def most_row_tokens(self) -> int | None:
-        """Tokens of the longest row that the card may have room for; None where it may have room for every row."""
+        """Tokens of the longest row that the card may have room for; None if it may have room for every row."""
         work = self.workload
         if not isinstance(work, Workload) or work.packing or not self.with_longest(0).never_fits:
             return None
@@ -127,8 +126,8 @@ class Forecast:
 
     @property
     def shorter_rows(self) -> int | None:
-        """A power of two for `sequence_len` that cuts no row, with room for what an estimate may miss; None where rows
-        are not much shorter."""
+        """A power of two for `sequence_len` that cuts no row, with room for what an estimate may miss; None if rows are
+        not much shorter."""
         work = self.workload
         if not isinstance(work, Workload) or work.packing or not work.longest:
             return None
@@ -147,8 +146,7 @@ class Forecast:
 
     @property
     def largest_micro_batch(self) -> int | None:
-        """The most rows at once that the card has room for; 0 where not even one is, None where nobody knows the
-        card."""
+        """The most rows at once that the card has room for; 0 if not even one is, None if the card is unknown."""
         if (room := self.usable) is None:
             return None
 
@@ -183,7 +181,7 @@ MISSED = 1.25
 
 
 def largest(fits: Callable[[int], bool]) -> int:
-    """The largest count for which `fits(count)` is true; 0 where it is for none, more than `MOST_TRIED` where it is for
+    """The largest count for which `fits(count)` is true; 0 if it is for none, more than `MOST_TRIED` where it is for
     all."""
     low, high = 0, 1
     while high <= MOST_TRIED and fits(high):
@@ -205,8 +203,8 @@ def of(
     """A Forecast for every stage that there are formulas for.
 
     look: whether data prepared here, data files and the hub's cache may be asked; without, the answer is the same on
-    every machine. Raises UnknownArchitecture where a model's architecture has no formulas; any_architecture: not here,
-    but where its figures are asked for.
+    every machine. Raises UnknownArchitecture if a model's architecture has no formulas; any_architecture: not here, but
+    where its figures are asked for.
     """
     forecasts = []
     run_dir = Path(RUNS) / recipe.name if look else None
@@ -228,14 +226,14 @@ def of(
 
 
 def _network(plan: Plan) -> Network:
-    """What lies between the machines, as the recipe says it, or as those of its kind have it."""
+    """The network between the machines: the recipe's values, or those of its kind."""
     own = (plan.site if plan.place.on_cluster else plan.nodes).get("network") or {}
     kind = own.get("kind") or ("ethernet" if plan.place.on_cluster else "plain")
     return network(kind, own.get("gbit_s"), own.get("links"))
 
 
 def _disk(recipe: Recipe, plan: Plan, stage: Stage) -> dict[str, Any]:
-    """How fast the claim is that a stage writes to, and that machines share it; each has its own where it is none."""
+    """How fast the claim is that a stage writes to, and that machines share it; each has its own if it is none."""
     if (claim := plan.claim_of(plan.place_of(stage).run_dir)) is None:
         return {}
     where = ("openshift", "claims", list(plan.site["claims"]).index(claim), "write_mb_s")
@@ -268,7 +266,7 @@ OFFERED = "`recipe plan` suggests changes with their time and cost, and `recipe 
 
 def too_large(recipe: Recipe, forecast: Forecast, known_better: bool = False) -> Problem | None:
     """The verdict on memory, the same in every command, at the line that names the GPU: an error where a stage never
-    fits, a note where it may fit, and where only rows of full length do not. None where all fits, or the GPU is unknown.
+    fits, a note where it may fit, and where only rows of full length do not. None if all fits, or the GPU is unknown.
 
     known_better: whether somebody has allowed what never fits."""
     need, have, full = forecast.memory.total, forecast.usable, forecast.full.memory.total
@@ -373,7 +371,7 @@ def _time_limit(recipe: Recipe) -> tuple[str | None, float]:
     return stated, units.seconds(stated) if stated else math.inf
 
 
-# No range of the time reaches so many times its middle; it takes longer to reckon than the middle itself.
+# No range of the time reaches this multiple of its middle; calculating it takes longer than the middle itself.
 WIDEST = 5
 
 

@@ -26,7 +26,7 @@ W_co = TypeVar("W_co", bound=Run, covariant=True)
 
 @dataclass(frozen=True)
 class Counts:
-    """Parameters: of the model itself, tied ones once; trained ones; and the adapter's, 0 where there is none."""
+    """Parameters: of the model itself, tied ones once; trained ones; and the adapter's, 0 if there is none."""
 
     total: int
     trainable: int
@@ -76,7 +76,7 @@ class Formulas(Protocol):
 
     @property
     def counts(self) -> Counts:
-        """Raises UnknownArchitecture where the model's architecture has no formulas."""
+        """Raises UnknownArchitecture if the model's architecture has no formulas."""
 
     @property
     def memory(self) -> Memory:
@@ -84,14 +84,14 @@ class Formulas(Protocol):
 
     @property
     def steps(self) -> int | None:
-        """Steps of the optimizer; None where nobody knows the rows."""
+        """Steps of the optimizer; None if the rows are unknown."""
 
     @property
     def warmup_steps(self) -> int:
         """Steps with a rising learning rate, as the engine counts them."""
 
     def time(self, gpu: Gpu) -> Duration | None:
-        """None where nobody knows the rows."""
+        """None if the rows are unknown."""
 
     def rate(self, gpu: Gpu) -> float:
         """Operations a second that the card's data sheet promises."""
@@ -143,7 +143,7 @@ def left_out(run: Run) -> dict[str, Any]:
 
 
 def of_stage(recipe: Recipe, stage: Stage, rows: Rows, look: bool) -> LanguageFormulas | None:
-    """The formulas for a stage; None where nobody knows its model. look: whether the hub's cache may be asked."""
+    """The formulas for a stage; None if its model is unknown. look: whether the hub's cache may be asked."""
     model = _model(recipe, stage, look)
     if model is None:
         return None

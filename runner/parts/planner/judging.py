@@ -59,7 +59,7 @@ def sized(recipe: Recipe, plan: Plan) -> Plan:
 
 
 def written(recipe: Recipe, plan: Plan) -> dict[str, int]:
-    """The bytes that the plan writes to each claim, by its name; empty where the model has no formulas."""
+    """The bytes that the plan writes to each claim, by its name; empty if the model has no formulas."""
     try:
         forecasts = forecast.of(recipe, plan, look=False)
     except UnknownArchitecture:
@@ -75,7 +75,7 @@ def on_processor(recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
 
 
 def predictions(recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
-    """The predictions for each stage that trains; empty where the model has no formulas."""
+    """The predictions for each stage that trains; empty if the model has no formulas."""
     try:
         made = forecast.of(recipe, plan)
         with constants.taking({stage.machines.gpu: constants.ASSUMED for stage in plan.stages}):

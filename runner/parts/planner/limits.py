@@ -40,7 +40,7 @@ def stated(recipe: Recipe) -> dict[str, Any]:
 
 
 def gpu_memory(recipe: Recipe) -> int | None:
-    """The recipe's limit for each GPU in bytes; None where it has none."""
+    """The recipe's limit for each GPU in bytes; None if it has none."""
     limit = stated(recipe).get("gpu_memory")
     return round(units.size(limit)) if limit else None
 

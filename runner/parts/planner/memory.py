@@ -100,7 +100,7 @@ def _estimate(workload: Workload, _: constants.Constants) -> Memory:
 
 
 def whole(run: Run, tensors: int) -> int:
-    """What a GPU is taken of, in bytes, where so many of them are tensors: the context and the allocator's slack beside
+    """The bytes that are used on a GPU if this many of them are tensors: the context and the allocator's slack beside
     them."""
     known = constants.constants(run.machines.gpu)
     return round(tensors * (1 + known.slack)) + known.context + nccl(run.machines.world_size)
@@ -137,7 +137,7 @@ def at_peak(run: Run, state: State, moments: Iterable[Moment], evaluation: int) 
 
 
 def nccl(gpus: int) -> int:
-    """Bytes of NCCL's buffers on each of so many GPUs."""
+    """Bytes of NCCL's buffers on each of this many GPUs."""
     return 0 if gpus == 1 else min(NCCL_MOST, max(NCCL_LEAST, int(0.39 * GIB) + NCCL_A_PEER * gpus))
 
 
@@ -170,7 +170,7 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
     by_trained = {kind: parameters.layer_activations(workload, kind) * tokens for kind in set(trained)}
     whole_layer = [by_trained[kind] for kind in trained]
     layer_input = parameters.boundary(workload) * tokens
-    # Checkpointing keeps every layer's input, also below the first trained layer, where nothing else is kept
+    # Checkpointing keeps every layer's input, also below the first trained layer, if nothing else is kept
     # (torch/utils/checkpoint.py, without reentrance; seen in the trace).
     kept_by_layer = [
         layer_input if workload.checkpointing else 0 if i < lowest else whole_layer[i] for i in range(len(whole_layer))

@@ -24,7 +24,7 @@ RANKS = (64, 32, 16, 8)
 
 @dataclass(frozen=True)
 class Lines:
-    """Where a recipe has the settings of a stage. section: the stage's own, `train` where there is one stage."""
+    """Where a recipe has the settings of a stage. section: the stage's own, `train` if there is one stage."""
 
     recipe: Recipe
     section: str
@@ -35,7 +35,7 @@ class Lines:
         return cls(recipe, next((name for name in names if name in recipe.settings), "train"))
 
     def find(self, *settings: str) -> str | None:
-        """The dotted name of the first of these settings that the recipe has; None where it has none of them."""
+        """The dotted name of the first of these settings that the recipe has; None if it has none of them."""
         for section in (self.section, "model", "speed"):
             for setting in settings:
                 if section in self.recipe.settings and setting in self.recipe.settings[section]:

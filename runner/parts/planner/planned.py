@@ -20,8 +20,8 @@ from runner.tools.problem import Problem
 
 @dataclass(frozen=True)
 class ClusterTotals:
-    """Time and cost of the stages whose time can be told, and the names of those that train and have none. gpu_hours:
-    of the stages that train. cost: None where no price is named."""
+    """Time and cost of the stages with a known time, and the names of those that train and have none. gpu_hours: of the
+    stages that train. cost: None if no price is named."""
 
     total_seconds: float
     range_seconds: tuple[float, float]
@@ -47,7 +47,7 @@ class ClusterTotals:
 @dataclass(frozen=True)
 class Planned:
     """A recipe, the plan that it makes, and a forecast for each stage that there are formulas for. price: of one GPU
-    hour, as given beside the recipe; rows: as given where nobody can count them."""
+    hour, as given beside the recipe; rows: as given if they cannot be counted."""
 
     recipe: Recipe
     plan: Plan
@@ -57,8 +57,7 @@ class Planned:
 
     @classmethod
     def of(cls, recipe: Recipe, price: float | None = None, rows: int | None = None) -> Planned:
-        """Raises UnknownArchitecture where there are no formulas for a model, and Stop where the recipe makes no
-        plan."""
+        """Raises UnknownArchitecture if there are no formulas for a model, and Stop where the recipe makes no plan."""
         plan = translate(recipe, place(recipe))
         return cls(recipe, plan, forecast.of(recipe, plan, price, rows), price, rows)
 
@@ -105,8 +104,8 @@ class Planned:
 
     @property
     def seconds(self) -> float | None:
-        """Of all stages that train, and of the others that are estimated; None where that of one that trains cannot be
-        told."""
+        """Of all stages that train, and of the others that are estimated; None if that of one that trains is
+        unknown."""
         return None if self.together.without or not self.forecasts else self.together.total_seconds
 
 
@@ -139,7 +138,7 @@ class Hardware:
 
 
 def hardware(recipe: Recipe, forecasts: Sequence[Forecast]) -> Hardware | None:
-    """What the machines have that the largest stage trains on; None where nothing is planned."""
+    """What the machines have that the largest stage trains on; None if nothing is planned."""
     if not forecasts:
         return None
     largest = max(forecasts, key=lambda forecast: forecast.stage.machines.world_size)

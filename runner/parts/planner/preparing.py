@@ -61,7 +61,7 @@ def _pace(work: str) -> float:
 
 
 def _text(recipe: Recipe) -> float:
-    """10^6 bytes of all documents that are read; 0 where those of one data set are unknown."""
+    """10^6 bytes of all documents that are read; 0 if those of one data set are unknown."""
     sizes = []
     for one in (one for home, one in recipe.data_sets() if home[0] == "data"):
         file, facts = recipe.folder / (one.get("path") or ""), catalogued(one) or {}
@@ -72,7 +72,7 @@ def _text(recipe: Recipe) -> float:
 
 
 def _processors(stage: Stage) -> int:
-    """That clean at once, where a queue gives as many as the recipe names; 0 where it names none."""
+    """That clean at once, where a queue gives as many as the recipe names; 0 if it names none."""
     cleaning, own = stage.config["cleaning"], stage.machines.cpus
     workers, tasks = max(0, cleaning["workers"]), cleaning["tasks"] or 0
     if cleaning["executor"] in ("slurm", "ray"):

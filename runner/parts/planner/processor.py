@@ -1,5 +1,5 @@
-"""Processor: how fast this machine's own processor trains, measured in a second and stored, so that it can be planned like a
-GPU of the catalog where there is none."""
+"""Processor: how fast this machine's own processor trains, measured in a second and stored, so that it can be planned
+like a GPU of the catalog if there is none."""
 
 from __future__ import annotations
 

@@ -13,12 +13,12 @@ from runner.parts.planner.workload import Run, Workload
 from runner.tools.files import read_json
 
 FILE = catalog.HERE / "outside.json"
-# So many rows must be there before their own lowest and highest hold nine of ten of what comes after.
+# With this many rows, their own lowest and highest values cover nine of ten later ones.
 ENOUGH = 19
 # Published figures are rounded, and versions differ.
 LEAST = 0.01
-# How far formulas and fake-tensor runs lie apart in nine of ten cells (benchmarks/results/estimate-accuracy.txt), which
-# is all that is known of memory where nobody has published a run.
+# How far formulas and fake-tensor runs differ in nine of ten cells (benchmarks/results/estimate-accuracy.txt), which is
+# all that is known of memory without a published run.
 UNLIKE = 0.05
 
 
@@ -89,8 +89,9 @@ def _known(what: str) -> tuple[tuple[Kind, float], ...]:
     return tuple((Kind(*named), error) for *named, error in (kept or {}).get(what, ()))
 
 
-# What runs may share, the closest first, and how that is said. The first that enough runs share counts. Time has one
-# level: ranges of runs that share the card, and not the sharding, held 83 % of runs whose source and kind were left out.
+# What runs may share, the closest first, and the words for it. The first that enough runs share counts. Time has one
+# level: ranges of runs that share the card, and not the sharding, held 83 % of runs whose source and kind were left
+# out.
 _Same = Callable[[Kind, Kind], bool]
 _MEMORY: tuple[tuple[_Same, str], ...] = (
     (lambda a, b: (a.method, a.sharding, a.loss) == (b.method, b.sharding, b.loss), "like this"),
@@ -113,7 +114,7 @@ def time(run: Run) -> Spread:
 def _found(this: Kind, what: str) -> Spread:
     known = _known(what)
     if what == "time" and this.sharding not in {other.sharding for other, _ in known}:
-        # Better runs over a network that nobody named than none of this sharding.
+        # Runs over an unnamed network are better than none of this sharding.
         known += tuple(each for each in _known("unnamed_network") if each[0].sharding == this.sharding)
     return spread(this, known, what)
 

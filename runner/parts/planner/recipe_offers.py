@@ -23,7 +23,7 @@ from runner.recipe.overrides import Override
 from runner.tools.problem import Problem, Stop
 
 MOST, MOST_OF_A_KIND = 5, 2
-# The share of the seconds or of the GPU hours that an offer that nobody needs may leave at most.
+# An offer that is not needed must leave at most this share of the seconds or of the GPU hours.
 WORTH = 0.95
 # And the share to which the other of the two may grow for that.
 AT_MOST = 1.5
@@ -166,7 +166,7 @@ def _far_better(one: Offer, other: Offer) -> bool:
 
 
 def _offer(planned: Planned, changes: Changes) -> Offer | None:
-    """The offer that a change makes; None where it does not fit, or gains too little."""
+    """The offer that a change makes; None if it does not fit, or gains too little."""
     offer = _settled(planned, changes) if planned.problems else _tried(planned, changes)
     if offer is None or offer.after.problems or not offer.changes:
         return None
@@ -174,13 +174,13 @@ def _offer(planned: Planned, changes: Changes) -> Offer | None:
 
 
 def _worth(offer: Offer) -> bool:
-    """Whether an offer that nobody needs gains something and loses nothing but checkpoints."""
+    """Whether an offer that is not needed gains something and loses nothing but checkpoints."""
     before, after = offer.before, offer.after
     if (offer.loss and not offer.saves_less) or after.seconds is None or before.seconds is None:
         return False
     if {note.message for note in after.notes} - {note.message for note in before.notes}:
         return False
-    # An offer that nobody needs must fit in the whole likely range, with rows of full length.
+    # An offer that is not needed must fit in the whole likely range, with rows of full length.
     if _cramped(after):
         return False
     if _cramped(before) and offer.scope == OfferScope.LINES:
@@ -200,7 +200,7 @@ def _cramped(planned: Planned) -> bool:
 
 
 def _tried(planned: Planned, changes: Changes, look: bool = True) -> Offer | None:
-    """The change with its plan; None where it makes the recipe invalid. look: whether the recipe's files are read for
+    """The change with its plan; None if it makes the recipe invalid. look: whether the recipe's files are read for
     that."""
     try:
         wished = [Override(name, None, value, "the offer") for name, value in changes.items()]
@@ -213,7 +213,7 @@ def _tried(planned: Planned, changes: Changes, look: bool = True) -> Offer | Non
 
 def _settled(planned: Planned, changes: Changes) -> Offer | None:
     """The change with the further changes that it needs, so that all stages fit and the recipe's limits hold. Limits
-    are raised only where nothing else changes, or where a stage does not fit its card; a change that breaks a limit
+    are raised only if nothing else changes, or where a stage does not fit its card; a change that breaks a limit
     otherwise is dropped."""
     roomless = not all(stage.fits for stage in planned.forecasts)
     elsewhere = any(name.startswith("machines.") for name in changes)
@@ -362,7 +362,7 @@ def _longest(planned: Planned) -> Forecast:
 
 def _fewer_steps(planned: Planned, share: float) -> Changes:
     """The settings that leave the longest stage this share of its steps; the stages of a curriculum share theirs. Empty
-    where no step would be left, or nothing gives their number."""
+    if no step would be left, or nothing gives their number."""
     longest = _longest(planned)
     curriculum = longest.stage.name.startswith(CURRICULUM)
     shorter = (

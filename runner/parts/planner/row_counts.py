@@ -29,10 +29,10 @@ MARKS_A_DOCUMENT = 1
 
 @dataclass(frozen=True)
 class Rows:
-    """Counts of rows, None where they are unknown. lengths: in tokens, empty where they are unknown. longest: tokens of
-    the longest row, counted or by estimate, 0 where it is unknown.
+    """Counts of rows, None if they are unknown. lengths: in tokens, empty if they are unknown. longest: tokens of the
+    longest row, counted or by estimate, 0 if it is unknown.
 
-    source: of the figures, in words; longest_source: of an estimated `longest`, empty where every row was counted.
+    source: of the figures, in words; longest_source: of an estimated `longest`, empty if every row was counted.
     """
 
     training: int | None = None
@@ -49,7 +49,7 @@ class Rows:
 
 
 def of(recipe: Recipe, plan: Plan, stage: Stage, run_dir: Path | None, given: int | None = None) -> Rows:
-    """What is known of a stage's rows. run_dir: the local run folder, where data may lie prepared already; None where
+    """What is known of a stage's rows. run_dir: the local run folder, where data may be prepared already; None if
     nothing but recipe and catalog may be asked, so that the answer is the same on every machine.
 
     given: what `--rows` says; it means every stage whose rows are counted at all.
@@ -88,7 +88,7 @@ def _mixed(domain: Rows, training: int, general: Rows, share: float) -> Rows:
 
 
 def _longest(parts: Sequence[Rows]) -> tuple[int, str]:
-    """The longest row of several data sets, and the source of an estimate; 0 where that of one is unknown."""
+    """The longest row of several data sets, and the source of an estimate; 0 if that of one is unknown."""
     sources = dict.fromkeys(part.longest_source for part in parts if part.longest_source)
     known = all(part.longest for part in parts)
     return (max((part.longest for part in parts), default=0), " and ".join(sources)) if known else (0, "")
@@ -100,8 +100,8 @@ def known(
     """What is known of rows: from `--rows`, prepared already, in the recipe, in local files, or in the catalog. Lengths
     that were not counted while preparing are those of files and catalog.
 
-    data: as a preparer reads it. folder: where it writes; None where no file may be opened. samples: of the data sets,
-    in their order.
+    data: as a preparer reads it. folder: where it writes; None if no file may be opened. samples: of the data sets, in
+    their order.
     """
     share = float(data.get("validation_share") or 0)
     made = _prepared(data, folder)
@@ -125,8 +125,7 @@ def known(
 
 
 def _prepared(data: Mapping[str, Any], folder: Path | None) -> report.PreparedRows | None:
-    """What lies prepared; None where nothing does, where it was made under other settings, or of what the files held
-    before."""
+    """The prepared rows. None if there are none, or if they were made with other settings or from older files."""
     made = report.PreparedRows.read(folder) if folder else None
     if not made or not made.train_rows or made.asked != report.asked(data):
         return None
@@ -170,8 +169,7 @@ def _of_set(one: Mapping[str, Any], data: Mapping[str, Any], folder: Path | None
 
 
 def _held_out(one: Mapping[str, Any], data: Mapping[str, Any], folder: Path | None) -> int | None:
-    """The rows of a data set that only the validation loss is measured on, or of a split of it; None where nobody
-    knows."""
+    """The rows of a data set that only the validation loss is measured on, or of a split of it; None if unknown."""
     if one.get("path"):
         return _of_set(one, data, folder).training
     return (catalogued(one) or {}).get(f"{one.get('split')}_rows")
@@ -197,7 +195,7 @@ def of_catalog(facts: Mapping[str, Any], data: Mapping[str, Any]) -> Lengths:
 
 
 def _beside(data: Mapping[str, Any]) -> float:
-    """Tokens that stand before each row's own: those of the system prompt, and of what is asked about a song."""
+    """Tokens before each row's own: those of the system prompt, and of the question about a song."""
     prompt = data.get("system_prompt") or ""
     asked = (data.get("songs") or {}).get("instruction_form") or ""
     return (MARKS_A_TURN if prompt else 0) + _tokens(prompt) + _tokens(asked)
@@ -238,8 +236,7 @@ def _sampled(there: SampledRows, one: Mapping[str, Any], data: Mapping[str, Any]
             continue  # brackets without end
         taken += bool(read)
         lengths += [tokens + beside for tokens in read]
-    # A row that none can be made of is left out by whoever prepares them; where none is like what was looked for,
-    # nothing is known.
+    # Preparing leaves out a row that gives none; if none has the expected form, nothing is known.
     count = round(there.count * taken / len(there.rows)) if taken else there.count
     longest = math.ceil(max(lengths, default=0))
     return Rows(count, None, Lengths.counted(lengths), source, longest, f"the longest of {source}" if longest else "")

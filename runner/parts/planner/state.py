@@ -14,8 +14,7 @@ class State:
     """What is held between steps, in bytes on each GPU. gradients: of all trained weights, once they are there.
 
     buffers: communication. gathered: sharded weights that are whole while the model runs: those outside the layers
-    (`root`) and one layer. layer: whole weights of one layer, root: of what is outside; both 0 where nothing is
-    sharded.
+    (`root`) and one layer. layer: whole weights of one layer, root: of what is outside; both 0 if nothing is sharded.
     """
 
     weights: int
@@ -85,10 +84,10 @@ def _zero(workload: Workload, stage: int) -> State:
     setup_buckets; stage3.py, ipg_buckets).
 
     In stage 3 some weights are whole: those that come up again within `reuse` numbers, which around the turn from
-    forward to backward are as many as lie half as far away, and those gathered ahead, each in one piece before it is
-    copied out of it (0.18.9, runtime/zero: partitioned_param_coordinator.py, __params_to_release and fetch_sub_module).
-    What is beside the GPU is not here, gradients included, which follow the optimizer from stage 2 on as their bucket
-    is full."""
+    forward to backward are those half as far away, and those gathered ahead, each in one piece before it is copied
+    out of it (0.18.9, runtime/zero: partitioned_param_coordinator.py, __params_to_release and fetch_sub_module). What
+    is beside the GPU is not here, gradients included, which follow the optimizer from stage 2 on as their bucket is
+    full."""
     shards, wide = workload.machines.world_size, workload.widths.linear
     count = parameters.trainable(workload)
     weights = weights_of(workload) + reference(workload)
@@ -133,7 +132,7 @@ def four_bit(workload: Workload) -> bool:
 
 
 def _bytes(workload: Workload, numbers: parameters.Numbers, trained: bool = True) -> int:
-    """Bytes of so many of the base model's numbers, where they are trained or frozen."""
+    """Bytes of this many of the base model's numbers, where they are trained or frozen."""
     inside = FULL if workload.in_full or (trained and workload.masters) else workload.widths.linear
     return numbers.inside * inside + numbers.outside * (FULL if workload.raised else inside)
 
@@ -190,13 +189,13 @@ def copies(workload: Workload) -> int:
 
 
 def gradient(workload: Workload, numbers: parameters.Numbers) -> int:
-    """Whole gradients of so many weights as the backward pass makes them: FSDP's before they are split, in half
+    """Whole gradients of this many weights as the backward pass makes them: FSDP's before they are split, in half
     precision."""
     return numbers.whole * workload.widths.linear if workload.sharding == "fsdp" else _bytes(workload, numbers)
 
 
 def of_words(workload: Workload, name: str) -> int:
-    """The same of the embedding or the head, by its name; 0 where it is not trained."""
+    """The same of the embedding or the head, by its name; 0 if it is not trained."""
     count = workload.model.vocab_size * workload.model.hidden_size if workload.trains(name) else 0
     return gradient(workload, parameters.Numbers(0, count))
 

@@ -120,8 +120,8 @@ def _with_needs(plan: Plan, stage: Stage, forecasts: list[Forecast]) -> Stage:
 
 
 def _room(plan: Plan, forecast: Forecast) -> list[object]:
-    """As `runner.data.report.require_room` reads it; empty where there is room for every row, or where somebody has
-    allowed what never fits."""
+    """As `runner.data.report.require_room` reads it; empty if there is room for every row, or if `--allow` permits what
+    never fits."""
     most, stage, gpu = forecast.most_row_tokens, forecast.stage, forecast.gpu
     if most is None or gpu is None or (forecast.rows.longest and forecast.never_fits):
         return []
@@ -140,7 +140,7 @@ def _room(plan: Plan, forecast: Forecast) -> list[object]:
 
 
 def _pace(forecast: Forecast) -> dict[str, float]:
-    """What a stage gets through a second, where that can be told; images have no tokens."""
+    """What a stage gets through a second, if that is known; images have no tokens."""
     time = forecast.time
     if time is None:
         return {}
@@ -166,7 +166,7 @@ def problems(document: Document, plan: Plan, forecasts: list[Forecast]) -> list[
 
 
 def machine(plan: Plan) -> str:
-    """What a machine of the plan is to whoever reads of it: on a cluster a pod."""
+    """The word for a machine of the plan: on a cluster it is a pod."""
     return "pod" if plan.place.on_cluster else "machine"
 
 
@@ -222,7 +222,7 @@ def _more_memory(plan: Plan, gib: int) -> tuple[tuple[str, ...], str]:
 
 # Leaving the loop and the group, and closing what is written.
 LEAVING = 30
-# For a step and an evaluation that are under way, where nobody knows how many rows there are.
+# For a step and an evaluation that are under way, if the number of rows is unknown.
 UNKNOWN = 600
 # However much longer than planned either may take.
 TIMES = 2
@@ -230,7 +230,7 @@ TIMES = 2
 
 def seconds(plan: Plan, forecast: Forecast) -> int | None:
     """The step that is under way, an evaluation that follows it, and the checkpoint at the speed of its claim, in whole
-    minutes; None where the run writes to no claim."""
+    minutes; None if the run writes to no claim."""
     if plan.claim_of(plan.place_of(forecast.stage).run_dir) is None:
         return None
     saving: float = forecast.formulas.written(forecast.stage)["checkpoint"] / (forecast.workload.disk_mb_s * 1e6)

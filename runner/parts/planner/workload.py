@@ -18,7 +18,7 @@ from runner.trainer import records
 
 # Axolotl's defaults, read in its schema (0.19.0), for what a config leaves out.
 _OPTIMIZER = "adamw_torch_fused"
-# Where nothing is on a claim: a disk of this machine's own, assumed.
+# If nothing is on a claim: a disk of this machine's own, assumed.
 OWN_DISK_MB_S = 1000.0
 # Imports, tokenising a small set, loading kernels; assumed.
 START_SECONDS = 60.0
@@ -38,7 +38,7 @@ REACHED = 0.80
 @dataclass(frozen=True)
 class Network:
     """gbit_s: what training reaches over all links of a machine together, one direction, 10^9 bits a second; least,
-    most: between which that lies. title: in words. source: empty where the recipe says it."""
+    most: between which that lies. title: in words. source: empty if the recipe says it."""
 
     title: str
     gbit_s: float
@@ -108,17 +108,17 @@ class Offload:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What every training run asks of its GPUs, whatever it trains.
+    """What every training run needs of its GPUs.
 
-    precision: bf16, fp16 or fp32, what weights are multiplied in. learning_rate: of which nothing here depends, so that
-    what is reckoned of a run is kept for every rate. micro_batch_size, evaluation_batch_size: rows on one GPU at once.
+    precision: bf16, fp16 or fp32, what weights are multiplied in. learning_rate: nothing here depends on it, so a run
+    is calculated once for all rates. micro_batch_size, evaluation_batch_size: rows on one GPU at once.
     evaluation_follows: whether the second is the first, because the recipe says nothing of its own. accumulation: micro
-    batches a step. sharding: none, ddp, zero1, zero2, zero3 or fsdp. offload: what is beside the GPUs. network:
-    between machines. expandable_segments: whether PyTorch's allocator lets blocks grow in place. rows: training rows,
-    None where nobody has counted; evaluation_rows likewise. max_steps: 0 where epochs decide. keep: checkpoints kept.
+    batches a step. sharding: none, ddp, zero1, zero2, zero3 or fsdp. offload: what is beside the GPUs. network: between
+    machines. expandable_segments: whether PyTorch's allocator lets blocks grow in place. rows: training rows, None if
+    they were not counted; evaluation_rows likewise. max_steps: 0 where epochs decide. keep: checkpoints kept.
     evaluation_steps, engine_save_steps: steps between two evaluations, and between two checkpoints of the engine's own
-    accord, 0 where epochs decide; save_steps: between two of the runner's, 0 where the clock decides. disk_mb_s: how
-    fast checkpoints are written and models read, 10^6 bytes a second; disk_spread: the shortest and the longest likely time
+    accord, 0 if epochs decide; save_steps: between two of the runner's, 0 if the clock decides. disk_mb_s: how fast
+    checkpoints are written and models read, 10^6 bytes a second; disk_spread: the shortest and the longest likely time
     of that, as shares; shared_disk: whether it is a claim, which all machines have together.
     """
 
@@ -177,16 +177,16 @@ class Workload(Run):
     """What one training run of a language model asks of its GPUs.
 
     unfrozen: patterns of the parameters that are trained; empty means all (or, with an adapter, the adapter alone).
-    fp32_weights: whether trained weights are held in fp32 whatever they are multiplied in. attention: flash_attention_2,
-    sdpa or eager. sequence_len: tokens of the longest row. bucket_bytes: of gradients that travel together. prefetch:
-    numbers that ZeRO-3 gathers ahead, None for transformers' rule; reuse: it keeps weights that are needed again within
-    so many numbers; group: numbers that a step of its optimizer works through at a time. All as DeepSpeed has them.
-    fused_loss: none, fused (Liger: no whole logits in training), cut (Cut Cross-Entropy: none at all) or chunked.
-    objective: sft or dpo. packing: rows fill the length; evaluation_packing: in evaluation too. several: whether a row
-    that fills the length is several of the data's, as many as fit. joined: the rows of a micro batch are one, without
-    padding. lengths: of the data's rows in tokens, empty where nobody has counted; longest: of the longest one, 0 where
-    nobody has. compile: whether torch.compile runs. fused_kernels: whether norms, rotation and feed-forward (or, beside
-    an adapter, its matrices) are fused kernels.
+    fp32_weights: whether trained weights are held in fp32 whatever they are multiplied in. attention:
+    flash_attention_2, sdpa or eager. sequence_len: tokens of the longest row. bucket_bytes: of gradients that travel
+    together. prefetch: numbers that ZeRO-3 gathers ahead, None for transformers' rule; reuse: it keeps weights that are
+    needed again within this many numbers; group: numbers that a step of its optimizer works through at a time. All as
+    DeepSpeed has them. fused_loss: none, fused (Liger: no whole logits in training), cut (Cut Cross-Entropy: none at
+    all) or chunked. objective: sft or dpo. packing: rows fill the length; evaluation_packing: in evaluation too.
+    several: whether a row that fills the length is several of the data's, as many as fit. joined: the rows of a micro
+    batch are one, without padding. lengths: of the data's rows in tokens, empty if they were not counted; longest: of
+    the longest one, or 0. compile: whether torch.compile runs. fused_kernels: whether norms, rotation and feed-forward
+    (or, beside an adapter, its matrices) are fused kernels.
     """
 
     model: Model
@@ -214,12 +214,12 @@ class Workload(Run):
 
     @property
     def batch_tokens(self) -> int | None:
-        """Tokens of a step where it has room for so many, whatever rows they are; None where it counts rows."""
+        """Tokens of a step if it has room for this many, whatever rows they are; None if it counts rows."""
         return self.effective_batch_size * self.sequence_len if self.several else None
 
     @property
     def batch_rows(self) -> int | None:
-        """The data's rows of a step; None where nobody knows how many go into a packed one."""
+        """The data's rows of a step; None if the number in a packed row is unknown."""
         if not self.several:
             return self.effective_batch_size
         if not self.lengths:
@@ -229,7 +229,7 @@ class Workload(Run):
     @property
     def most_tokens(self) -> int:
         """Tokens of a row in the largest micro batch, which decides over memory: some micro batch has the longest row,
-        and the others in it are padded to that. Packed rows fill the whole length, and so may one that nobody has
+        and the others in it are padded to that. Packed rows fill the whole length, and so may one that was not
         counted."""
         if self.packing or not self.longest:
             return self.sequence_len
@@ -378,7 +378,7 @@ def _sharding(stage: Stage, zero: Mapping[str, Any]) -> str:
 
 
 def _deepspeed(stage: Stage) -> Mapping[str, Any]:
-    """What DeepSpeed's file says of ZeRO; nothing where the stage has none."""
+    """What DeepSpeed's file says of ZeRO; nothing if the stage has none."""
     import json
 
     for file in stage.files if stage.config.get("deepspeed") else ():
@@ -438,7 +438,7 @@ def cadence(engine: Mapping[str, Any], told: Mapping[str, Any]) -> Cadence:
 
 
 def _length(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The part of a curriculum that a stage is, with `first_step` and `last_step`; empty where it is none."""
+    """The part of a curriculum that a stage is, with `first_step` and `last_step`; empty if it is none."""
     return (config.get("recipe_runner") or {}).get("blocks") or {}
 
 
@@ -463,9 +463,8 @@ def _fused_loss(config: Mapping[str, Any]) -> str:
 
 
 def steps(workload: Workload) -> int | None:
-    """Steps of the optimizer; None where nobody knows the rows. Axolotl counts the rows of all epochs together, so that
-    one smaller step ends the run and not each epoch (0.19.0, calculate_total_num_steps), and gives that to the
-    Trainer."""
+    """Steps of the optimizer; None if the rows are unknown. Axolotl counts the rows of all epochs together, so that one
+    smaller step ends the run and not each epoch (0.19.0, calculate_total_num_steps), and gives that to the Trainer."""
     if workload.max_steps:
         return workload.max_steps
     # Packed rows fill the whole length.
@@ -474,12 +473,12 @@ def steps(workload: Workload) -> int | None:
 
 
 def steps_of(rows: float | None, batch: int, epochs: float) -> int | None:
-    """Steps of so many rows in batches of so many, over all GPUs, where each epoch ends with a smaller one."""
+    """Steps of this many rows in batches of a size, over all GPUs, if each epoch ends with a smaller one."""
     return None if rows is None else max(1, math.ceil(math.ceil(rows / batch) * epochs))
 
 
 def packed(workload: Workload, rows: int | None) -> float | None:
-    """So many of the data's rows as the model sees them: several in one of the whole length, or cut out of all their
+    """This many of the data's rows as the model sees them: several in one of the whole length, or cut out of all their
     text."""
     if not (workload.packing and workload.lengths and rows):
         return rows
@@ -489,8 +488,8 @@ def packed(workload: Workload, rows: int | None) -> float | None:
 
 
 def row_tokens(workload: Workload) -> float:
-    """Tokens that a GPU computes for one row, padding counted where there is some: up to the longest row of its micro
-    batch. The whole length where nobody knows the rows' own."""
+    """Tokens that a GPU computes for one row, padding counted if there is some: up to the longest row of its micro
+    batch. The whole length if the rows' own length is unknown."""
     length = workload.sequence_len
     if workload.packing or not workload.lengths:
         return length
@@ -525,14 +524,14 @@ class Checkpoints:
 
 
 def times_in(every: int, run: Run, steps: int) -> int:
-    """How often something comes in a run of so many steps, every so many of them or, where that is 0, each epoch; the
-    end is one."""
+    """How often something happens in a run of this many steps: every so often or, for 0, in each epoch; the end
+    counts."""
     return math.ceil(steps / every) if every else max(1, math.ceil(run.epochs))
 
 
 def checkpoints_of(run: Run, steps: int, step_seconds: float, writing: float) -> Checkpoints:
-    """Those of a run of so many steps, with `writing` seconds each: the engine's, with evaluations, and the runner's
-    between them."""
+    """The checkpoints of a run of this many steps, with `writing` seconds each: the engine's, with evaluations, and the
+    runner's between them."""
     training = steps * step_seconds
     ends = times_in(run.engine_save_steps, run, steps)
     interval = training / ends

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def model_facts(settings: Settings) -> Model:
-    """The model that a recipe describes. Raises BrokenSetting where a size is refused by the schema."""
+    """The model that a recipe describes. Raises BrokenSetting if a size is refused by the schema."""
     shape: sections.Model = settings["model"]
     return Model(
         id=settings.get("name", "model"),
@@ -38,7 +38,7 @@ def model_facts(settings: Settings) -> Model:
 
 
 def parameters(shape: sections.Model) -> int:
-    """All parameters of a LLaMA model without biases, a count: embedding, LM head where it is not tied, and a layer's
+    """All parameters of a LLaMA model without biases, a count: embedding, LM head if it is not tied, and a layer's
     attention (query, key, value, output), feed-forward (gate, up, down) and two norms, and the last norm."""
     hidden, head = shape.hidden_size, shape.hidden_size // shape.attention_heads
     attention = 2 * hidden * hidden + 2 * hidden * head * shape.key_value_heads
@@ -50,7 +50,7 @@ def parameters(shape: sections.Model) -> int:
 AFTER = ("sft", "dpo", "lora")
 # The sections of all stages that train something.
 TRAINED = ("pretrain", *AFTER)
-# What each of them learns from, as whoever measures it has to know.
+# What each of them learns from, for measuring it.
 KINDS: dict[str, Kind] = {"pretrain": "text", "sft": "chat", "dpo": "preferences", "lora": "chat"}
 
 

@@ -4,7 +4,7 @@ Each step is datatrove's own and leaves its work on disk, so that a stopped run 
 
 Words are cut as datatrove's tokenizers do, in a third of the time: spaCy's rules for a language, with its memory on.
 datatrove 0.10.1 opens a memory zone of spaCy for each document, in which spaCy's tokenizer (3.8) remembers no word, and
-has attributes of each word computed that nobody asks for. Without both the words are the same.
+computes attributes of each word that are not used. Without both the words are the same.
 """
 
 import json
@@ -97,7 +97,7 @@ def clean(corpus: Corpus, folder: Path, where: Cleaning) -> CleaningReport:
     """Writes the kept documents to `folder/text/` (a `text` each) and the dropped ones to `folder/dropped/`, both in
     their order, the same bytes however many tasks have shared them.
 
-    Raises Stop where nothing is left, and where the executor's cluster fails.
+    Raises Stop if nothing is left, and where the executor's cluster fails.
     """
     key = _key(corpus)
     if known := _known(folder, key):
@@ -151,7 +151,7 @@ def _key(corpus: Corpus) -> str:
 
 
 def _known(folder: Path, key: str) -> CleaningReport | None:
-    """What was said of the text that is there, if it is that of this key."""
+    """The report on the present text, if it belongs to this key."""
     known = read_json(folder / REPORT_FILE)
     fits = isinstance(known, dict) and known.get("key") == key and (folder / "text").is_dir()
     return CleaningReport(**known) if fits else None
@@ -208,8 +208,8 @@ LOGS = "logs"
 class CorpusRows(PipelineStep):
     """Documents of a local file, of a data set by its number; lines that are no documents are counted and kept aside.
 
-    parts: of each task, one after the other the whole file: shares of it, or, where it cannot be cut, the rows that a
-    task takes of all that it then parses, from and to.
+    parts: of each task, one after the other the whole file: shares of it, or, if it cannot be cut, the rows that a task
+    takes of all that it then parses, from and to.
     """
 
     name = "Rows"
@@ -330,7 +330,7 @@ class HubRows(HuggingFaceDatasetReader):
     taken = (1.0, 0)
 
     def _get_dataset_shard(self, dst: Any, rank: int, world_size: int) -> Any:
-        """Of several files those that lie together, so that the tasks one after the other have them in their order."""
+        """Of several files, neighbouring ones, so that the tasks have them in their order."""
         if getattr(dst, "n_shards", 1) < max(2, world_size):
             return super()._get_dataset_shard(dst, rank, world_size)
         return dst.shard(num_shards=world_size, index=rank, contiguous=True)
@@ -344,7 +344,7 @@ class HubRows(HuggingFaceDatasetReader):
 
 
 def _reading(hub: str | None, options: Mapping[str, Any], tasks: int) -> int:
-    """How many of the tasks get something to read: datatrove 0.10.1 gives out whole files where there are several."""
+    """How many of the tasks get something to read: datatrove 0.10.1 gives out whole files if there are several."""
     from datasets import load_dataset
 
     files = load_dataset(hub, **options, streaming=True).n_shards if tasks > 1 else 1
@@ -387,7 +387,7 @@ def without_near(source: Path, work: Path, on: executors.Executor, language: str
 
 
 class Again(JsonlReader):
-    """The documents that this very task has left of the step before, however many others had none left."""
+    """The documents that this task kept in the step before, even if other tasks kept none."""
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
         if self.data_folder.isfile(name := f"{rank:05d}.jsonl"):
@@ -465,7 +465,7 @@ class QuickWords(SpaCyTokenizer):
 
 
 def quick_words(language: str) -> WordTokenizer:
-    """datatrove's tokenizer of a language in this process, made quick where it is one of spaCy's plain ones; all of
+    """datatrove's tokenizer of a language in this process, made quick if it is one of spaCy's plain ones; all of
     datatrove's steps then have it."""
     from spacy.tokenizer import Tokenizer
 

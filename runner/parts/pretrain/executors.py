@@ -40,7 +40,7 @@ class Executor(ABC):
 
     @abstractmethod
     def run(self, name: str, pipeline: list[PipelineStep], tasks: int, logs: Path) -> None:
-        """Runs one step to its end. Raises Stop where a task does not end well."""
+        """Runs one step to its end. Raises Stop if a task does not end well."""
 
     def agreed(self, file: Path, made: Callable[[], Any]) -> Any:
         """What all who work together must know alike, made once; JSON. Here one process begins all steps."""
@@ -58,8 +58,8 @@ class Local(Executor):
 
 
 class Pods(Executor):
-    """This pod's part of every step: tasks that lie together, done alone when it is started again. The pods wait for
-    one another by the marks that tasks leave on their claim; the first one, which continues alone, for the end of each
+    """This pod's part of every step: neighbouring tasks, done alone when it is started again. The pods wait for one
+    another by the marks that tasks leave on their claim; the first one, which continues alone, for the end of each
     step, and the others before they begin the next, because what they wait for is gone once the first has finished."""
 
     def __init__(self, cleaning: Cleaning, tasks: int) -> None:
@@ -148,7 +148,7 @@ class Slurm(Executor):
 
     @staticmethod
     def _wait(name: str, executor: Any, job: Any) -> None:
-        """Until every task has left its mark. Raises Stop where the job is gone and some have not."""
+        """Waits until every task has written its mark. Raises Stop if the job is gone and some have not."""
         missed = 0
         while undone := executor.get_incomplete_ranks(skip_completed=True):
             missed = 0 if _in_queue(job) else missed + 1
@@ -199,7 +199,7 @@ def chosen(cleaning: Cleaning, size: int | None) -> Executor:
     """The executor that the recipe names; outside the pods of a Job this machine does their work. size: bytes of a
     local file, None for a stream.
 
-    Raises Stop where its cluster cannot be reached from here.
+    Raises Stop if its cluster cannot be reached from here.
     """
     if cleaning.executor == "pods" and INDEX in os.environ:
         pods = cleaning.pods or 1

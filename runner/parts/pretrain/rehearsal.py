@@ -21,9 +21,9 @@ VOCABULARY = 1024
 
 
 def before_data(recipe: Recipe, data: str | None) -> list[Override]:
-    """Everything that a rehearsal puts in its place. data: a file with documents to use instead of the recipe's sample.
+    """Everything that a rehearsal replaces. data: a file with documents to use instead of the recipe's sample.
 
-    Raises Stop where there is nothing on this machine to rehearse with.
+    Raises Stop if there is nothing on this machine to rehearse with.
     """
     return [*_data(recipe, data), *_small(recipe), *rehearsal.gates(recipe)]
 

@@ -33,7 +33,7 @@ KNOWS = {
     "slurm": ("workers", "cpus_per_task", "mem_per_cpu_gb", "qos", "sbatch_args"),
     "ray": ("workers", "time", "cpus_per_task", "mem_per_cpu_gb", "address"),
 }
-# How often a document may be read before it is said; four times is hardly worse than new text (arXiv 2305.16264).
+# How often a document may be read before it is reported; four times is hardly worse than new text (arXiv 2305.16264).
 MOST_TIMES = 40
 # Their defaults in the schema.
 IDLE = {"cpus_per_task": 1, "mem_per_cpu_gb": 2}
@@ -177,7 +177,7 @@ def packed_files(recipe: Recipe) -> Iterator[Problem]:
 
 
 def _no_blocks(file: Path, length: int) -> str:
-    """What keeps a file from being blocks of this length, by its header alone; empty where nothing does. NumPy itself
+    """What keeps a file from being blocks of this length, by its header alone; empty if nothing does. NumPy itself
     would take longer to load than everything else that a check does."""
     try:
         with file.open("rb") as content:
@@ -204,7 +204,7 @@ def cleaning(recipe: Recipe) -> Iterator[Problem]:
         message = f"`executor: {name}` also needs {listed(missing)}."
         hint = "Write them below it, or `executor: local`."
         yield recipe.problem("data.cleaning.executor", message, hint)
-    # What is written, without defaults; one that says what holds anyhow, as `recipe show` prints them, misleads nobody.
+    # What is written, without defaults; one that says what holds anyhow, as `recipe show` prints them, does no harm.
     for setting, value in (recipe.document.lookup(("data", "cleaning")) or {}).items():
         if setting not in ("executor", *NEEDS[name], *KNOWS[name]) and value != IDLE.get(setting):
             message = f"`{setting}` has no effect with `executor: {name}`."

@@ -58,7 +58,7 @@ class Data:
 
 @dataclass(frozen=True, kw_only=True)
 class FirstWeights:
-    """A model whose first weights are drawn by `seed`, with so many `parameters`.
+    """A model whose first weights are drawn by `seed`, with this many `parameters`.
 
     out: where to; tokenizer: the folder of the one that is put beside it. architecture: a LLaMA config of transformers.
     """
@@ -135,9 +135,9 @@ class CorpusSet(DataSet):
 class Corpus(DataSets):
     """Documents, and which of them are dropped.
 
-    packed: a folder of blocks to take instead, as somebody has made them. language: of the text, as datatrove names it.
-    min_words, max_words: of a document, counts. validation_share: part of the documents, 0 to 1, that a draw by `seed`
-    keeps for validation. max_lost_share: of them, that may be none.
+    packed: a folder of ready-made blocks to use instead. language: of the text, as datatrove names it. min_words,
+    max_words: of a document, counts. validation_share: part of the documents, 0 to 1, that a draw by `seed` keeps for
+    validation. max_lost_share: of them, that may be none.
     """
 
     sets: tuple[CorpusSet, ...]

@@ -68,7 +68,7 @@ def _stages(recipe: Recipe, place: Place) -> Iterator[Stage]:
         if recipe.settings.get(kind):
             config = after_pretraining(recipe, place, kind, trained[-1].name)
             trained.append(_trained(recipe, place, kind, kind, trained, config, (f"{kind}/",), kind))
-    # A rehearsal holds no GPU, and each of its stages proves its rows when it starts. Weeks may lie between the data
+    # A rehearsal holds no GPU, and each of its stages proves its rows when it starts. Weeks may pass between the data
     # and these stages, and their model is not there yet; its tokenizer is.
     if place.accelerator:
         tokenizer = f"{place.data_dir}/tokenizer"
@@ -155,7 +155,7 @@ def alike(recipe: Recipe, place: Place, kind: str, name: str, before: str, secti
 
 
 def plugin(recipe: Recipe, place: Place, name: str, section: Section) -> EngineConfig:
-    """What the runner's plugin is told."""
+    """The settings of the runner's plugin."""
     return {
         **common.run_facts(recipe, place.below(name), section),
         "name": f"{recipe.name}-{name}",

@@ -51,7 +51,7 @@ def data(everything: Data, tell: Tell) -> None:
     lines: list[str] = []
     for title, part in _parts(everything, Path(everything.out)):
         lines += [f"{title}:", *(f"  {line}" for line in part)]
-        # Each part is told as soon as it is there, and all of them are kept for people.
+        # Each part is printed as soon as it is there, and all of them are saved for people.
         tell("\n".join(lines[lines.index(f"{title}:") :]))
     Path(everything.out, REPORT).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -115,7 +115,7 @@ def tokenizer_for(chosen: Tokenizer, texts: Callable[[], Iterable[str]], folder:
     """The tokenizer in `folder`, trained on the texts or taken from `chosen.base`, with the special tokens of chats
     set.
 
-    Raises Stop where it has more entries than the embedding has rows, or cannot be loaded.
+    Raises Stop if it has more entries than the embedding has rows, or cannot be loaded.
     """
     if chosen.base:
         tokenizer = _taken(chosen.base, chosen.revision, catalog.chat_template("chatml"))
@@ -162,10 +162,9 @@ def pack(
 ) -> dict[str, dict[str, int]]:
     """Writes `train-<length>.npy` and `validation-<length>.npy`; arrays (blocks, length) of token numbers.
 
-    tokens: for each length how many tokens training will read; the training documents are divided among the
-    lengths in these proportions, so that no length learns another's text again. share: part of the documents for
-    validation, on which every length is measured.
-    Raises Stop where the text is too little for one block of a length.
+    tokens: for each length how many tokens training will read; the training documents are divided among the lengths in
+    these proportions, so that no length learns another's text again. share: part of the documents for validation, on
+    which every length is measured. Raises Stop if the text is too little for one block of a length.
     """
     end = tokenizer.convert_tokens_to_ids(END_OF_TEXT)
     encode, dtype = blocks.encoder(tokenizer), np.uint16 if len(tokenizer) <= 2**16 else np.int32
@@ -213,16 +212,16 @@ def _write_blocks(
         write_header(out)
         for group in blocks.cut(documents, counts, most_blocks):
             out.write(group.astype(dtype).tobytes())
-        # NumPy's header keeps room for the first axis to grow, so the true count fits where 0 stood.
+        # NumPy's header keeps room for the first axis to grow, so the true count fits in the place of the 0.
         out.seek(0)
         write_header(out)
     return counts
 
 
 def take_packed(source: Path, lengths: Iterable[int], tokenizer: Any, out: Path) -> dict[str, dict[str, int]]:
-    """Takes files that somebody has packed already, after looking at them.
+    """Uses files that are packed already, after checking them.
 
-    Raises Stop where one is no array of blocks of its length, or holds numbers that the tokenizer does not have.
+    Raises Stop if one is no array of blocks of its length, or holds numbers that the tokenizer does not have.
     """
     report = {}
     for length in lengths:
@@ -258,6 +257,72 @@ def take_packed(source: Path, lengths: Iterable[int], tokenizer: Any, out: Path)
 READ = ("messages", "tools")
 
 
+<<<<<<< HEAD
+=======
+def prepare_preferences(preferences: Preferences, out: Path, tokenizer_for: TokenizerFor | None = None) -> Report:
+    """Writes `train.parquet` and `validation.parquet` (columns `messages`, `chosen`, `rejected`) and `report.json`.
+
+    tokenizer_for: gives the tokenizer that counts what training will cut of longer rows. Raises Stop if too few rows
+    are left to train and validate on.
+    """
+    return PreferenceRows(preferences, preferences.tokenizer).prepare(out, tokenizer_for)
+
+
+def _batch(preferences: Sequence[Preference]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([vars(preference) for preference in preferences])
+
+
+class PreferenceRows(items.ItemPreparer[Preferences]):
+    """Rows of which each is a preference, no two the same."""
+
+    def read(self, place: Path, sample_rows: int | None) -> np.ndarray:
+        codecs = [items.RowCodec(one.preference, _batch) for one in self.asked.sets]
+        return self.read_distinct(codecs, place, sample_rows)
+
+    def said(self, batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
+        for row in batch.to_pylist():
+            yield "\n".join((row["prompt"], row["chosen"], row["rejected"])), row["chosen"]
+
+    def table(self, batch: pa.RecordBatch) -> pa.Table:
+        asked = [messages(self.asked.system_prompt, prompt) for prompt in batch["prompt"].to_pylist()]
+        return pa.table({"messages": asked, "chosen": batch["chosen"], "rejected": batch["rejected"]})
+
+    def measured(self, kept: np.ndarray, tokenizer_for: TokenizerFor | None) -> np.ndarray:
+        """Counts the tokens of each row's longer answer behind its prompt, and what training cuts of both."""
+
+        def texts(answer: str) -> Iterator[str]:
+            for batch in self.spool.batches(kept):
+                for row in batch.to_pylist():
+                    conversation = messages(self.asked.system_prompt, row["prompt"], row[answer])
+                    yield rendered(self.asked.special_tokens, conversation)
+
+        report, tokenizer = self.report, tokenizer_for(texts("chosen")) if tokenizer_for and len(kept) else None
+        if tokenizer is None:
+            report.tokenizer = "the tokenizer is not here; longer rows are cut in training"
+            return kept
+        report.tokenizer = str(tokenizer.name_or_path)
+        lengths = np.stack([blocks.lengths(texts(answer), tokenizer) for answer in ("chosen", "rejected")])
+        longer, limit = lengths.max(axis=0), self.asked.sequence_len
+        report.token_lengths = blocks.figures(longer)
+        lines = self.where(kept[longer > limit])
+        lost = int((lengths - limit).clip(min=0).sum())
+        report.findings += doctor.too_long(longer, limit, lines, lost, " are cut in training")
+        return kept
+
+
+def _preferences(preferences: Preferences) -> Iterator[RenderedExample]:
+    """The rows that make a preference: the question with the preferred answer, and below it the other."""
+    for one in preferences.sets:
+        for row in rows.good(one):
+            with suppress(templates.NoText):
+                found = one.preference(row)
+                if isinstance(found, Preference):
+                    conversation = messages(preferences.system_prompt, found.prompt, found.chosen)
+                    text = rendered(preferences.special_tokens, conversation)
+                    yield RenderedExample(found.prompt, f"{text}\n\nrejected: {found.rejected}")
+
+
+>>>>>>> main
 def prepare_mixture(
     mixture: Mixture, out: Path, general: Path, tokenizer_for: TokenizerFor
 ) -> tuple[Report, list[str]]:

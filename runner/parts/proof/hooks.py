@@ -44,7 +44,7 @@ def prove(proofs: Mapping[str, Any], tell: Tell) -> None:
 
 
 def before_training(cfg: Any, trainer: Any, settings: Any) -> str:
-    """What is wrong with the rows that are about to be trained; empty where nothing is."""
+    """What is wrong with the rows that are about to be trained; empty if nothing is."""
     from runner.parts.proof import prove as first_step
 
     return first_step.prove(cfg, trainer, settings).complaint
@@ -154,8 +154,8 @@ def prove_config(
 ) -> Proof:
     """Judges what an Axolotl config would train; writes `proof.json` and a log to `folder`.
 
-    model: replaces the config's own for the twin; tokenizer: a folder, where it is not with the base model. show: rows
-    to show. Raises Stop with what is wrong, or where the engine fails.
+    model: replaces the config's own for the twin; tokenizer: a folder, if it is not with the base model. show: rows to
+    show. Raises Stop with what is wrong, or if the engine fails.
     """
     tokenizers.forget_older(config)
     with tempfile.TemporaryDirectory() as scratch:

@@ -114,7 +114,7 @@ class Talk:
 
     # The whole of it, as the template writes it.
     tokens: Tokens
-    # Each answer's prompt; None where the answer is not trained, or the template writes its prompt differently once the
+    # Each answer's prompt; None if the answer is not trained, or the template writes its prompt differently once the
     # conversation continues.
     prompts: tuple[Tokens | None, ...]
     # Of whatever role.
@@ -374,7 +374,7 @@ def _cut(value: Any, most: int) -> Any:
 
 
 def moved(engine: Engine, rows: Sequence[Row], vocabulary: int) -> float:
-    """The largest change of the second row's logits when the first row changes; 0 where rows do not see each other."""
+    """The largest change of the second row's logits when the first row changes; 0 if rows do not see each other."""
     first, second = rows[:2]
     other = dict(first) | {"input_ids": [(token + 1) % vocabulary for token in first["input_ids"]]}
     return float((_logits(engine, (first, second)) - _logits(engine, (other, second))).abs().max())

@@ -148,7 +148,7 @@ def _room(low: float, high: float) -> tuple[float, float]:
 
 
 def ticks(low: float, high: float, wanted: int, steps: Sequence[float] = (1, 2, 2.5, 5, 10)) -> list[float]:
-    """Round numbers between two values, about so many. steps: between them, times a power of ten."""
+    """Round numbers between two values, about this many. steps: between them, times a power of ten."""
     raw = ((high - low) or 1) / wanted
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(power * factor for factor in steps if power * factor >= raw * 0.999)
@@ -168,7 +168,7 @@ def shown(value: float) -> str:
 
 
 def table(curves: Iterable[Curve], most: int = 40) -> Iterator[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
-    """Each curve as a table: its title, the heads of its columns, and at most so many rows and one, evenly apart."""
+    """Each curve as a table: its title, the heads of its columns, and at most this many rows and one, evenly apart."""
     for curve in curves:
         by_step: dict[float, dict[str, float]] = {}
         for series in curve.series:

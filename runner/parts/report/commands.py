@@ -44,8 +44,9 @@ def report(runs: tuple[str, ...], out: str | None) -> None:
     if file.is_dir():
         file = file / PAGE
     write_text(file, page.render([facts.of(folder) for folder in folders]))
-    say(os.path.relpath(file) if file.resolve().is_relative_to(Path.cwd()) else str(file))
-    end("The page is one file; open it in a browser, or send it.", "chat", "RECIPE", "--page")
+    shown = os.path.relpath(file) if file.resolve().is_relative_to(Path.cwd()) else str(file)
+    say(shown)
+    end(f"The page is {shown}. Open it in a browser, or send it.", "chat", "RECIPE", "--page")
 
 
 @click.command()
@@ -60,6 +61,7 @@ def why(path: str, sets: tuple[str, ...], stage: str | None) -> None:
     "When something goes wrong" (docs/troubles.md).
     """
     given = Path(path)
+    follows: tuple[str, ...] = ("doctor",)
     lines: Iterable[str]
     if path == "-" or (given.is_file() and given.suffix not in (".yaml", ".yml")) or given.is_dir():
         if sets or stage:
@@ -71,20 +73,21 @@ def why(path: str, sets: tuple[str, ...], stage: str | None) -> None:
         else:
             lines = _of_text(facts.end_of(given, MOST))
     else:
-        lines = _of_recipe(path, sets, stage)
+        lines, verb = _of_recipe(path, sets, stage)
+        follows = (verb, path)
     for line in lines:
         say(line)
-    recipe = given.suffix in (".yaml", ".yml")
-    end("That is all that could be found.", *(("logs", path) if recipe else ("doctor",)))
+    end("This is everything that is on record about it.", *follows)
 
 
-def _of_recipe(path: str, sets: tuple[str, ...], stage: str | None) -> Iterable[str]:
-    """What is in the way of a recipe's job on the cluster; of its latest run here where it has none there."""
+def _of_recipe(path: str, sets: tuple[str, ...], stage: str | None) -> tuple[Iterable[str], str]:
+    """What is in the way of a recipe's job on the cluster, or of its latest run here if it has none there; and the command that
+    shows more of it."""
     recipe, _ = open_recipe(path, sets, look=False)
     nowhere: Stop | None = None
     if recipe.settings.get("openshift"):
         try:
-            return cast(Iterable[str], parts.hook("why_on_cluster")(path, sets, stage))
+            return cast(Iterable[str], parts.hook("why_on_cluster")(path, sets, stage)), "logs"
         except Stop as stop:
             nowhere = stop
     try:
@@ -94,7 +97,7 @@ def _of_recipe(path: str, sets: tuple[str, ...], stage: str | None) -> Iterable[
         hint = "Try it with `recipe rehearse`, or list its problems with `recipe check`."
         raise (Stop(f"{none} {nowhere.text}") if nowhere else Stop(none, hint)) from None
     here = f"What follows is about the run on this machine: {run.path}"
-    return chain([f"{nowhere.text.splitlines()[0]} {here}"] if nowhere else [], _of_run(run))
+    return chain([f"{nowhere.text.splitlines()[0]} {here}"] if nowhere else [], _of_run(run)), "report"
 
 
 def _of_text(text: str) -> Iterator[str]:
@@ -112,7 +115,7 @@ def _of_text(text: str) -> Iterator[str]:
 def _of_folder(folder: Path) -> Iterator[str]:
     """The same of all logs of a folder together, because one machine's may tell what another's waited for.
 
-    Raises Stop where there is none.
+    Raises Stop if there is none.
     """
     logs = sorted(folder.rglob("*.log"))
     if not logs:
@@ -124,7 +127,7 @@ def _of_folder(folder: Path) -> Iterator[str]:
 
 
 def _of_run(run: RunFolder) -> Iterator[str]:
-    """What has ended a run of this machine, or of plain ones; how far it came where nothing has."""
+    """What has ended a run of this machine, or of plain ones; how far it came if nothing has."""
     try:
         told = facts.of(run)
     except Stop:

@@ -17,6 +17,7 @@ from runner.run.launch import MOST_OF_LOG
 from runner.run.run_folder import RunFolder, RunRecord
 from runner.run.run_manifest import RunManifest, plan_of
 from runner.run.stage_folder import StageFolder, StageRecord
+from runner.scenarios.shared.rehearsal import REAL
 from runner.tools.files import read_json, read_record
 from runner.tools.run_files import ANSWERS, HISTORY, PROOF, REPORT, STOPPED
 from runner.trainer.records import Proof, Summary
@@ -87,7 +88,7 @@ class StageFacts:
     def curves(self) -> tuple[Curve, ...]:
         made = (Curve(title, unit, tuple(self._series(lines))) for title, unit, lines in CURVES)
         whole = [curve for curve in made if curve.series]
-        # Rows a second say the same as tokens a second where there are tokens.
+        # Rows a second say the same as tokens a second if there are tokens.
         tokens = any(curve.title == "Tokens a second" for curve in whole)
         return tuple(curve for curve in whole if not (tokens and curve.title == "Rows a second"))
 
@@ -101,7 +102,7 @@ class StageFacts:
 
     @property
     def peak_gib(self) -> float | None:
-        """The most memory of the first GPU that tensors have held, GiB; None where none was used."""
+        """The most memory of the first GPU that tensors have held, GiB; None if none was used."""
         known = [entry["gpu_memory_gib"] for entry in self.steps if _number(entry.get("gpu_memory_gib"))]
         return max(known, default=None)
 
@@ -130,7 +131,7 @@ def _number(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What became of the rows. record: `report.json`, whose fields depend on the kind of data; text: the report as
+    """How the rows were used. record: `report.json`, whose fields depend on the kind of data; text: the report as
     text."""
 
     record: Mapping[str, Any] = field(default_factory=dict)
@@ -171,6 +172,11 @@ class RunFacts:
         return self.state.kind == "rehearsal"
 
     @property
+    def real_model(self) -> str:
+        """The model that a rehearsal trained instead of a tiny twin; empty for none."""
+        return next((Path(_text(made.after)).name for made in self.state.substitutions if made.by == REAL), "")
+
+    @property
     def kind(self) -> str:
         return self.state.kind or "run"
 
@@ -198,7 +204,7 @@ class RunFacts:
 
     @property
     def failed(self) -> StageFacts | None:
-        """The stage at which a run has ended that is not finished; None where it is."""
+        """The stage at which a run has ended that is not finished; None if it is."""
         if self.state.status == "finished" and not self.state.fault:
             return None
         begun = [stage for stage in self.stages if stage.state.status == "begun"]
@@ -229,7 +235,7 @@ def _text(value: Any) -> str:
 
 
 def of(run: RunFolder) -> RunFacts:
-    """What a run folder says. Raises Stop where it has no plan on record."""
+    """What a run folder says. Raises Stop if it has no plan on record."""
     plan, planned = plan_of(run), RunManifest.read(run.path)
     foreseen = {one.stage: one for one in planned.foreseen}
     folders = [StageFolder(plan, stage) for stage in plan.stages]
@@ -290,19 +296,19 @@ def _verdicts(folder: StageFolder) -> tuple[GateVerdict, ...]:
 
 
 def _entries(value: Any, **kinds: Any) -> Iterator[Mapping[str, Any]]:
-    """The entries of a list that have these names, each of its kind; other hands write files too."""
+    """The entries of a list that have these names, each of its kind; other tools write files too."""
     for entry in value if isinstance(value, list) else ():
         if isinstance(entry, dict) and all(isinstance(entry.get(name), kind) for name, kind in kinds.items()):
             yield entry
 
 
 def _end(folder: Path) -> str:
-    """The ends of a stage's logs: one here, and one a machine where there are several."""
+    """The ends of a stage's logs: one here, and one a machine if there are several."""
     return "\n".join(end_of(log, MOST_OF_LOG) for log in sorted(folder.glob("train*.log")))
 
 
 def end_of(log: Path, most: int) -> str:
-    """The last bytes of a log; empty where it cannot be read."""
+    """The last bytes of a log; empty if it cannot be read."""
     try:
         with log.open("rb") as content:
             content.seek(max(0, log.stat().st_size - most))

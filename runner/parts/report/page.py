@@ -37,7 +37,7 @@ class RunsCompared:
 
 
 def render(runs: Sequence[RunFacts]) -> str:
-    """The page of one run, or of several. Raises ModuleNotFoundError where the extra `report` is not installed."""
+    """The page of one run, or of several. Raises ModuleNotFoundError if the extra `report` is not installed."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -66,7 +66,7 @@ def of_run(run: RunFolder) -> str:
 
 
 def together(runs: Sequence[RunFacts]) -> RunsCompared:
-    """Several runs beside each other. Runs of one name are told apart by their folders."""
+    """Several runs beside each other. Runs of one name are distinguished by their folders."""
     names = tuple(run.shown for run in runs)
     stages = tuple(dict.fromkeys(stage.name for run in runs for stage in run.trained))
     settings = (
@@ -111,7 +111,7 @@ def _figures(stage: StageFacts) -> Iterator[tuple[str, str]]:
 
 
 def missing() -> str:
-    """What must be installed for a page; empty where all is there."""
+    """What must be installed for a page; empty if all is there."""
     lacking = [package for package in ("jinja2", "pydantic") if find_spec(package) is None]
     return packaged.install("report") if lacking else ""
 

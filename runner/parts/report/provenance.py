@@ -26,7 +26,7 @@ def provenance(recipe: Recipe) -> Mapping[str, Any]:
 
 
 def _commit(file: Path) -> str:
-    """The commit that is checked out where a file lies, if git keeps it there."""
+    """The commit that is checked out where a file is, if git keeps it there."""
     command = ["git", "-C", str(file.absolute().parent), "status", "--porcelain=v2", "--branch", "--ignored", "--"]
     try:
         said = subprocess.run([*command, file.name], capture_output=True, text=True, timeout=10, check=True).stdout
@@ -48,7 +48,7 @@ def flat(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _starter(recipe: Recipe) -> tuple[str, tuple[Differs, ...]]:
-    """The starter of the recipe's scenario that it differs least from, and in what; no name where there is none."""
+    """The starter of the recipe's scenario that it differs least from, and in what; no name if there is none."""
     own, best = flat(recipe.settings.plain()), None
     for name, file in packaged.named().items():
         try:
@@ -56,7 +56,7 @@ def _starter(recipe: Recipe) -> tuple[str, tuple[Differs, ...]]:
                 continue
             other = flat(load(file, look=False)[0].settings.plain())
         except Stop:
-            continue  # somebody has edited it
+            continue  # edited meanwhile
         rows = [(name, values) for name, values in differing([other, own], "") if name not in _OWN]
         if best is None or len(rows) < len(best[1]):
             best = name, rows

@@ -29,6 +29,8 @@ def model(run: RunFacts) -> str:
     if shapes:
         return f"A {tiny}{shapes[0].get('architecture', 'network')} that distinguishes {shapes[0].get('classes', 'its')} classes of images"
     named = (stage.summary.base_model for stage in run.trained if stage.summary.base_model)
+    if run.real_model:
+        return run.real_model
     return f"{'A tiny twin of ' if run.rehearsal else ''}{run.planned.model or next(named, 'A model')}"
 
 
@@ -60,7 +62,7 @@ def answer(run: RunFacts, row: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
 
 
 def rows(run: RunFacts) -> str:
-    """What was trained on, in words; empty where nobody knows."""
+    """The training data, in words; empty if unknown."""
     known = [facts.record for facts in run.data.values() if facts.record]
     if len(known) != 1:
         # Where the data was never here, the proof has counted it.
@@ -80,8 +82,7 @@ def count(number: int, what: str) -> str:
 
 
 def better(stage: StageFacts) -> bool | None:
-    """Whether the stage's model is better on held-out data than the one that it began with; None where that is
-    unknown."""
+    """Whether the stage's model is better on held-out data than the one that it began with; None if that is unknown."""
     told = stage.summary
     if told.first_preference_accuracy is not None and told.last_preference_accuracy is not None:
         return told.last_preference_accuracy > told.first_preference_accuracy
@@ -93,7 +94,7 @@ def better(stage: StageFacts) -> bool | None:
 
 
 def accuracy_before(stage: StageFacts) -> float | None:
-    """The share of images named right before the first step; None where nobody has counted."""
+    """The share of images named right before the first step; None if they were not counted."""
     return next((entry["accuracy"] for entry in stage.epochs[:1] if "accuracy" in entry), None)
 
 
@@ -194,7 +195,7 @@ def _fault(run: RunFacts) -> tuple[str, ...]:
 
 
 def fault(run: RunFacts) -> str:
-    """Why a run was stopped, as it was said then, or as its stage has left it; empty where nobody has."""
+    """Why a run was stopped, as reported then or recorded by its stage; empty if neither exists."""
     failed = run.failed
     if run.state.fault or failed is None:
         return run.state.fault
@@ -281,7 +282,7 @@ def metrics(stage: StageFacts) -> Iterator[tuple[str, str]]:
 
 
 def data(facts: DataFacts) -> Iterator[tuple[str, str]]:
-    """What became of the rows, a figure a line, of whatever kind they are."""
+    """How the rows were used, one figure in each line, for rows of any kind."""
     record = facts.record
     if source := record.get("source"):
         yield "from", str(source).rstrip("/").rpartition("/")[2]
@@ -363,6 +364,6 @@ def loss(value: Any) -> str:
 
 
 def good(run: RunFacts) -> bool | None:
-    """Whether every stage is better than what it began with; None where that is not known."""
+    """Whether every stage is better than what it began with; None if that is not known."""
     known = [judged for stage in run.trained if stage.summary and (judged := better(stage)) is not None]
     return all(known) if known else None

@@ -1,4 +1,4 @@
-"""Chatting with what a stage has left: its models stay in memory, and each question is put to all of them, side by side; in the
+"""Chatting with the models of a stage: they stay in memory, and each question goes to all of them, side by side; in the
 terminal, or for a demo in front of people on a small page of gradio, without its network."""
 
 import os
@@ -15,7 +15,7 @@ from runner.run.stage_folder import StageFolder
 from runner.tools.process import HOST, free_port
 from runner.trainer.generation import CannotLoad, Chat, Earlier, LoadedModel, load
 
-# Seconds until an answer that nobody wants any more has ended.
+# Seconds until a cancelled answer has ended.
 PATIENCE_SECONDS = 30
 # A question and what each side has said to it.
 Turn = tuple[str, tuple[str, ...]]
@@ -33,8 +33,8 @@ class Sides(Protocol):
         ...
 
     def ask(self, question: str, earlier: Sequence[Turn]) -> Iterator[tuple[str, ...]]:
-        """What each side has said so far, again and again, all of it last. earlier: what was said before. Raises Stop where the
-        question cannot be put."""
+        """The answer of each side so far, repeatedly, and the complete ones last. earlier: the conversation before.
+        Raises Stop if the question cannot be put."""
         ...
 
 
@@ -71,7 +71,7 @@ class Pictures:
 
 
 def sides(recipe: Recipe, folder: StageFolder) -> Models | Pictures:
-    """Who answers of a stage, loaded. Raises Stop where nobody can."""
+    """The loaded models of a stage that answer. Raises Stop if there is none."""
     if classes := ask.of_pictures(folder):
         return Pictures(classes)
     before, after = ask.models(recipe, folder)
@@ -99,7 +99,8 @@ def _load_both(before: Chat, after: Chat) -> tuple[LoadedModel, LoadedModel]:
 
 
 def stream(loaded: LoadedModel, question: str, earlier: Earlier = ()) -> Iterator[str]:
-    """A model's answer as it comes: each time all of it so far, the whole of it last. It stops where nobody wants the rest."""
+    """A model's answer while it is generated: each time all of it so far, and the complete answer last. It stops when
+    it is cancelled."""
     from transformers import StoppingCriteriaList
 
     said = _Said(loaded.said)
@@ -126,7 +127,7 @@ def stream(loaded: LoadedModel, question: str, earlier: Earlier = ()) -> Iterato
 
 
 class _Said:
-    """A streamer as transformers wants one, which keeps all tokens, because words of a part are not those of the whole."""
+    """A streamer for transformers, which keeps all tokens, because words of a part are not those of the whole."""
 
     def __init__(self, words: Callable[[list[int]], str]) -> None:
         self.words = words
@@ -143,13 +144,14 @@ class _Said:
         self.texts.put(self.words(self.tokens).rstrip("\ufffd"))
 
     def end(self) -> None:
-        """The whole answer comes from whoever asked."""
+        """The caller gives the complete answer."""
 
 
 def show_page(
     sides: Models | Pictures, title: str, questions: Sequence[str], port: int, ready: Callable[[str], None]
 ) -> None:
-    """Shows the page until ^C. port: 0 for any that is free. ready: is told the address. Raises Stop where the port is taken."""
+    """Shows the page until ^C. port: 0 for any that is free. ready: gets the address. Raises Stop if the port is
+    taken."""
     # It would ask its makers whether there is a newer one, and tell them of this start.
     os.environ.update(GRADIO_ANALYTICS_ENABLED="False", HF_HUB_DISABLE_TELEMETRY="1")
     import gradio
@@ -213,7 +215,7 @@ def _chat(gradio: Any, sides: Models, title: str, questions: Sequence[str]) -> A
 
 
 def _boards(turns: Sequence[Turn]) -> list[list[dict[str, str]]]:
-    """What was said, as each of the two boards shows it."""
+    """The conversation, as each of the two boards shows it."""
     return [
         [
             {"role": role, "content": text}

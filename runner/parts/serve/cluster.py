@@ -1,8 +1,8 @@
 """Serving: a server of the trained model, sent to the cluster, waited for, and its port brought to this machine; and why it does not
 start: read from its InferenceService, pods, events and vLLM's own log, said in words.
 
-KServe makes a Deployment of an InferenceService, and its pods carry the object's labels and annotations: by these a pod is told
-from one of an earlier server of the same name, which may still answer.
+KServe makes a Deployment of an InferenceService, and its pods carry the object's labels and annotations: they
+distinguish a pod from one of an earlier server of the same name, which may still answer.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from runner.tools.process import HOST, free_port
 Tell = Callable[[str], None]
 SERVICE, RUNTIME = "InferenceService", "ServingRuntime"
 POD_LABEL = "serving.kserve.io/inferenceservice"
-# The training job that has left the weights: of a model that was trained again the server starts again.
+# The training job that wrote the weights: after another training, the server starts again.
 TRAINED_BY = "recipe-runner/trained-by"
 # By what KServe makes pods.
 DEPLOYED = ("Deployment", "ReplicaSet")
@@ -59,7 +59,7 @@ def start(
     server continues. One that is there already, as it would be sent, is not sent again; before another person's is replaced,
     `confirm` is asked. port: 0 for any; mine: who sends it.
 
-    Raises Stop where the model is not trained yet, the cluster refuses anything, or the server cannot start.
+    Raises Stop if the model is not trained yet, the cluster refuses anything, or the server cannot start.
     """
     manifests = objects(cluster, plan, server, tell)
     if dry_run:
@@ -86,8 +86,8 @@ def start(
 
 
 def stop(cluster: Cluster, plan: Plan, tell: Tell, mine: Owner, confirm: Confirm) -> None:
-    """Removes the server of a plan, and the runtime of its own where it has one. Raises Stop where it is somebody else's, and
-    `confirm` does not allow it."""
+    """Removes the server of a plan, and the runtime of its own if it has one. Raises Stop if it belongs to another
+    person, and `confirm` does not allow it."""
     named_so = ((SERVICE, kserve.service_name(plan)), (RUNTIME, kserve.own_runtime(plan)))
     there = [one for kind, name in named_so if (one := _ours(cluster, plan, kind, name))]
     # One question is enough for a server and its runtime.
@@ -103,7 +103,7 @@ def stop(cluster: Cluster, plan: Plan, tell: Tell, mine: Owner, confirm: Confirm
 def objects(cluster: Cluster, plan: Plan, server: Serving, tell: Tell) -> list[Manifest]:
     """What to send, the InferenceService last: exactly what `recipe render` writes, with the training job that its model is of.
 
-    Raises Stop where the model is not there yet, or its gate is closed.
+    Raises Stop if the model is not there yet, or its gate is closed.
     """
     trained_by = "" if server.source.results is None else _trained_by(cluster, plan, tell)
     service = kserve.service(plan, server)
@@ -117,8 +117,9 @@ def objects(cluster: Cluster, plan: Plan, server: Serving, tell: Tell) -> list[M
 
 
 def _trained_by(cluster: Cluster, plan: Plan, tell: Tell) -> str:
-    """The job that has trained the model, by its number on the cluster; empty where that is gone. Raises Stop where it is at work
-    or has failed, and where the gate after it is not open: a server would answer with half a model, or with one that is no good."""
+    """The job that has trained the model, by its number on the cluster; empty if that is gone. Raises Stop if it is at
+    work or has failed, and if the gate after it is not open: a server would answer with half a model, or with one that
+    is no good."""
     own = [each for each in pipeline.milestones(cluster, plan) if each.stage.name == plan.stages[-1].name]
     training, *gates = own
     for each in own:
@@ -146,14 +147,14 @@ def _trained_by(cluster: Cluster, plan: Plan, tell: Tell) -> str:
 
 
 def _ours(cluster: Cluster, plan: Plan, kind: str, name: str) -> Manifest | None:
-    """The object of that name. Raises Stop where it is not of this recipe."""
+    """The object of that name. Raises Stop if it is not of this recipe."""
     there = cluster.get(kind, plan.site["namespace"], name)
     return there and require_of({"kind": kind, **there}, plan.name)
 
 
 def send(cluster: Cluster, manifests: list[Manifest], tell: Tell, mine: Owner, confirm: Confirm) -> None:
-    """Sends what is not there yet as it should be, with its owner's marks. Raises Stop where the cluster refuses any of it, or
-    `confirm` does; then nothing has been sent."""
+    """Sends what is not there yet as it should be, with its owner's marks. Raises Stop if the cluster refuses any of
+    it, or `confirm` does; then nothing has been sent."""
     service = manifests[-1]
     meta = service["metadata"]
     there = cluster.get(SERVICE, meta["namespace"], meta["name"])
@@ -172,7 +173,7 @@ def send(cluster: Cluster, manifests: list[Manifest], tell: Tell, mine: Owner, c
         ask({"kind": SERVICE, **there}, mine, confirm, replaces=True)
     with accounted(lambda _: f"{named(service)} was not sent" + ("; the old one continues." if there else ".")):
         for manifest in map(mine.signed, manifests):
-            # One that somebody else has sent since is theirs.
+            # One that another person has sent since belongs to them.
             if there or manifest["kind"] != SERVICE:
                 cluster.apply(manifest)
             elif not cluster.create(manifest):
@@ -187,7 +188,7 @@ def _same(there: Manifest, wanted: Manifest) -> bool:
 def wait(cluster: Cluster, service: Manifest, tell: Tell) -> str:
     """Waits until a pod of the server answers, and gives its name; says meanwhile what is in the way.
 
-    Raises Stop where the server is taken away or changed, or can never start.
+    Raises Stop if the server is taken away or changed, or can never start.
     """
     tell("Waiting for it. ^C leaves it there, and the same command continues.")
     cluster, meta, missing, said = cluster.once(), service["metadata"], 0, list[str]()
@@ -225,14 +226,14 @@ def wait(cluster: Cluster, service: Manifest, tell: Tell) -> str:
 
 
 def look(cluster: Cluster, service: Manifest) -> ServerState:
-    """What the cluster has of a server: its pods but for those of an earlier one, and what is said about them."""
+    """What the cluster has of a server: its pods except those of an earlier one, and the messages about them."""
     meta = service["metadata"]
     space, name = meta["namespace"], meta["name"]
     pods = _pods(cluster, service)
     workloads = cluster.list("Workload", space, forgiving=True)
 
     def deployed(event: Manifest) -> bool:
-        # The Deployment and its ReplicaSets are nobody's to read, and say alone why there is no pod.
+        # People may not read the Deployment and its ReplicaSets, but only they explain why there is no pod.
         of = event["involvedObject"]
         return of.get("kind") in DEPLOYED and of.get("name", "").startswith(f"{name}-predictor")
 
@@ -252,13 +253,13 @@ def _ready(pods: Manifests) -> str | None:
 
 
 def _condition(pod: Manifest, kind: str) -> str:
-    """The status of a pod's condition of that kind; empty where it has none."""
+    """The status of a pod's condition of that kind; empty if it has none."""
     conditions = conditions_of(pod)
     return next((str(entry["status"]) for entry in conditions if entry["type"] == kind), "")
 
 
 LESS = "`serve.gpus` or `serve.concurrency`"
-# After so many ends it is not a disk or a network that was slow.
+# After this many ends, a slow disk or network is not the reason.
 TRIES = 3
 # What KServe says of a runtime that it does not find, or may not use.
 _NO_RUNTIME = ("RuntimeNotRecognized", "NoSupportingRuntime", "RuntimeDisabled")
@@ -266,9 +267,9 @@ _NO_RUNTIME = ("RuntimeNotRecognized", "NoSupportingRuntime", "RuntimeDisabled")
 
 @dataclass(frozen=True)
 class ServerState:
-    """A server on the cluster. service: its InferenceService; pods: its own, without those of an earlier one; events: warnings
-    about any of them; workloads: Kueue's of the namespace; log_of: the end of a pod's log, of the time before where it has
-    ended badly and been started again."""
+    """A server on the cluster. service: its InferenceService; pods: its own, without those of an earlier one; events:
+    warnings about any of them; workloads: Kueue's of the namespace; log_of: the end of a pod's log, of the time before
+    if it has ended badly and been started again."""
 
     service: Manifest
     pods: Manifests

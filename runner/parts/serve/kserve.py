@@ -48,10 +48,10 @@ def emitted(recipe: Recipe) -> list[Artifact]:
 
 
 def served(recipe: Recipe) -> tuple[Plan, Serving, ServingForecast | None]:
-    """The plan on the cluster, and the server of what it trains; and what that needs, None where nobody can count its model.
+    """The plan on the cluster, and the server of what it trains; and what that needs, None if its model is unknown.
     Only recipe and catalog are asked.
 
-    Raises Stop where the recipe lacks a section, or its model is on no claim.
+    Raises Stop if the recipe lacks a section, or its model is on no claim.
     """
     if "serve" not in recipe.settings:
         raise Stop(
@@ -129,7 +129,7 @@ def _predictor(plan: Plan, server: Serving) -> Manifest:
             "runtime": runtime_name(plan, server),
             "storageUri": server.source.uri,
             "args": arguments(server),
-            # All that it needs is mounted, and it reports to nobody.
+            # All that it needs is mounted, and it sends no telemetry.
             "env": podspec.listed(podspec.stated(plan) | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}),
             "resources": podspec.as_text(_resources(server)),
             # Where vLLM of the platform's image writes is not ours to say, so its root stays writable.
@@ -171,7 +171,7 @@ def arguments(server: Serving) -> list[str]:
 
 
 def _results(server: Serving) -> str:
-    """Where the pod has what the stage with the adapter has left."""
+    """The pod's path of the result of the stage with the adapter."""
     return TRAINED if server.source.results_below is None else f"{MODELS}/{server.source.results_below}".rstrip("/")
 
 
@@ -185,7 +185,7 @@ def own_runtime(plan: Plan) -> str:
 
 
 def runtime(plan: Plan, server: Serving) -> Manifest | None:
-    """A ServingRuntime of the recipe's own, with what the platform's says; None where that is used."""
+    """A ServingRuntime of the recipe's own, with what the platform's says; None if that is used."""
     if not server.image:
         return None
     movable = {"imagePullPolicy": "Always"} if "@" not in server.image else {}
@@ -210,7 +210,7 @@ def runtime(plan: Plan, server: Serving) -> Manifest | None:
         "spec": {
             "annotations": {"prometheus.io/port": str(PORT), "prometheus.io/path": "/metrics"},
             "multiModel": False,
-            # Never picked for a model of somebody else's.
+            # Never chosen automatically for another model.
             "supportedModelFormats": [{"name": FORMAT, "autoSelect": False}],
             "containers": [container],
         },

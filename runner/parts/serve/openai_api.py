@@ -1,5 +1,5 @@
-"""OpenAI's API: a server here of what a stage has left and what it began with, which answers as training has asked; and the models
-behind such a server, here or elsewhere, asked and measured without their weights.
+"""OpenAI's API: a server here of a stage's model and of the one that it began with, which formats questions as in
+training; and the models behind such a server, here or elsewhere, asked and measured without their weights.
 
 vLLM serves a base model and adapters beside it, and no second whole model; so it is taken where it is installed and an adapter
 was trained. Everything else is served by transformers' own command. Either runs as a child of its own:
@@ -51,12 +51,12 @@ _KEPT_HERE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_UPDATE_CHECK": "1", "HF_HUB
 
 
 def engine_for(chat: Chat) -> str:
-    """The server that is taken where nobody names one."""
+    """The default server."""
     return "vllm" if find_spec("vllm") and chat.adapter and not refusal(Path(chat.adapter)) else "transformers"
 
 
 def refusal(adapter: Path) -> str:
-    """Why vLLM would not serve an adapter; empty where it would."""
+    """Why vLLM would not serve an adapter; empty if it would."""
     return next(saved(adapter).refusals(), "")
 
 
@@ -76,10 +76,9 @@ class LocalServer:
 
 @contextmanager
 def serving(engine: str, name: str, before: Chat, after: Chat, folder: Path, port: int) -> Iterator[LocalServer]:
-    """A server, once it answers, for as long as it is wanted. name: of the recipe. folder: of the stage. port: 0 for any that is
-    free.
+    """A running server, until the block ends. name: of the recipe. folder: of the stage. port: 0 for any that is free.
 
-    Raises Stop where it does not start, with the reason.
+    Raises Stop if it does not start, with the reason.
     """
     _require(engine, after)
     import torch
@@ -221,7 +220,7 @@ def _vllm(home: Path, name: str, after: Chat) -> list[str]:
     base, trained = names.served(name)
     whole = base if after.adapter else trained
     served = folder_of(home, whole)
-    # It samples unless it is told not to; `do_sample` means nothing to it.
+    # It samples unless the temperature is 0; it ignores `do_sample`.
     greedy = {"temperature": 0.0, "max_new_tokens": after.max_new_tokens}
     command = [SERVER, "--model", str(served), "--served-model-name", whole]
     command += ["--generation-config", str(served), "--override-generation-config", json.dumps(greedy)]
@@ -252,8 +251,9 @@ def opened(url: str, body: Mapping[str, Any] | None = None, seconds: float = SEC
 
 @dataclass(frozen=True)
 class Served:
-    """A recipe's models behind a server. name: of the recipe; url: of the API, up to and with `/v1`; listed: the names that the server knows; before,
-    after: how each is asked, `model` being its name there, empty where the server has none."""
+    """A recipe's models behind a server. name: of the recipe; url: of the API, up to and with `/v1`; listed: the names
+    that the server knows; before, after: how each is asked, `model` being its name there, empty if the server has
+    none."""
 
     name: str
     url: str
@@ -262,7 +262,7 @@ class Served:
     after: Chat
 
     def chat(self, base: bool) -> Chat:
-        """How one is asked. Raises Stop where the server does not have it."""
+        """How one is asked. Raises Stop if the server does not have it."""
         chat = self.before if base else self.after
         if not chat.model:
             raise Stop(
@@ -273,7 +273,7 @@ class Served:
         return chat
 
     def answers(self, chat: Chat, questions: Iterable[str]) -> list[str]:
-        """An answer to each question, without sampling. Raises Stop where the server gives none."""
+        """An answer to each question, without sampling. Raises Stop if the server gives none."""
         return [self._answer(chat, question) for question in questions]
 
     def _answer(self, chat: Chat, question: str) -> str:
@@ -299,7 +299,7 @@ class Served:
     def measure(self, folder: StageFolder) -> Measurement:
         """What can be measured of both models through their server, on the rows that the run has held out. It is recorded nowhere.
 
-        Raises Stop where the run has left nothing to measure by.
+        Raises Stop if the run has no held-out rows.
         """
         from transformers import AutoTokenizer
 
@@ -328,7 +328,7 @@ class Served:
 def at(url: str, recipe: Recipe, stage: str | None = None) -> Served:
     """The server at an address, and how the models of a recipe are asked there. stage: whose; left out, the last that trains.
 
-    Raises Stop where nobody answers, or the recipe's model does not read.
+    Raises Stop if the server is silent, or the recipe's model does not read.
     """
     plan = translate(recipe, run_folder(recipe.name, "run").place())
     asked = [each for each in plan.stages if "demo" in each.config.get("recipe_runner", {})]
@@ -342,7 +342,7 @@ def at(url: str, recipe: Recipe, stage: str | None = None) -> Served:
     url = f"{whole.rstrip('/').removesuffix('/v1')}/v1"
     listed = tuple(str(model.get("id")) for model in _json(f"{url}/models").get("data") or ())
     base, trained = names.served(recipe.name)
-    # Whoever serves one model may call it as he likes.
+    # A server with one model may give it any name.
     known = trained if trained in listed else listed[0] if len(listed) == 1 and base not in listed else ""
     how = {
         name: demo.get(name) for name in ("system_prompt", "max_new_tokens", "chat", "turn_end", "trust_remote_code")
@@ -374,8 +374,8 @@ def _not_there() -> dict[str, float]:
 
 
 def agreement(served: Served, chat: Chat, folder: StageFolder, before: bool) -> dict[str, float]:
-    """The share of the demo's questions that a model answers, word for word, as it did when the run was trained. Below 1 where
-    another machine, or another precision, rounds otherwise; near 0 where it is another model."""
+    """The share of the demo's questions that a model answers, word for word, as it did when the run was trained. Below
+    1 where another machine, or another precision, rounds otherwise; near 0 if it is another model."""
     known, demo = read_json(folder.path / ANSWERS), read_json(folder.path / DEMO)
     if not known or not demo:
         raise Cannot("the run has no answers to the demo's questions")
@@ -420,8 +420,8 @@ def on_rows(served: Served, chat: Chat, rows: Sequence[language.Row], measures: 
 
 
 def main() -> None:
-    """Somebody else's server, as its command runs it, which ends when whoever started it is gone. It works in a folder with nothing
-    in it, because it would take one there for a model of that name."""
+    """transformers' own server, which ends when its parent process is gone. It works in an empty folder, because it
+    would take a folder there for a model of that name."""
     child_process.watch_parent()
     hush()
     os.chdir(sys.argv[1])

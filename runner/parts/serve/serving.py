@@ -42,13 +42,13 @@ PAGE = 16
 BATCH_LARGE, BATCH_SMALL, LARGE_CARD = 8192, 2048, 70 * GIB
 # Of each request in flight a row of the vocabulary in fp32, sorted with its places, and its probabilities.
 SAMPLER_BYTES = 20
-# Recorded graphs, the CUDA context beside PyTorch's memory, and cuBLAS: about 1.5 GiB. Assumed; nobody has measured it here.
+# Recorded graphs, the CUDA context beside PyTorch's memory, and cuBLAS: about 1.5 GiB. Assumed, not measured here.
 OVERHEAD = int(1.5 * GIB)
-# Of one process, and of the server beside them; nobody has measured it here either.
+# Of one process, and of the server beside them, not measured here.
 PROCESS, SERVER = 4 * GIB, 6 * GIB
 # Part of a file of weights that is in main memory while it is read; a file of them has 5 GB at the most (transformers).
 READ_AT_ONCE = 5 * 10**9
-# How many GPUs are tried where the recipe names no count.
+# How many GPUs are tried if the recipe names no count.
 COUNTS = (1, 2, 4, 8)
 
 
@@ -56,11 +56,12 @@ COUNTS = (1, 2, 4, 8)
 class ServedModel:
     """Where a server finds its model.
 
-    uri: what is mounted, as KServe names it. model: the model's folder, or its base model's where an adapter is served beside it,
-    below that; empty where it is that itself. results: of the stage that trained it; None where the recipe names another model.
-    results_below: their folder below `uri`, empty where it is that itself, None where they are on another claim. rank: of the
-    adapter, None where the model is whole. whole_because: why the model that an adapter was merged into is served alone; empty
-    elsewhere. template: whether training leaves a template that puts its system prompt first.
+    uri: what is mounted, as KServe names it. model: the model's folder, or its base model's where an adapter is served
+    beside it, below that; empty if it is that itself. results: of the stage that trained it; None if the recipe names
+    another model. results_below: their folder below `uri`, empty if it is that itself, None if they are on another
+    claim. rank: of the adapter, None if the model is whole. whole_because: why the model that an adapter was merged
+    into is served alone; empty elsewhere. template: whether training leaves a template that puts its system prompt
+    first.
     """
 
     uri: str
@@ -81,11 +82,11 @@ class ServedModel:
 class Serving:
     """A server of what a plan trains.
 
-    name: that requests call the trained model by; base_name: that of the model before training, None where it is not there.
-    precision: bf16, fp16 or fp32. context: tokens of the longest request; concurrency: requests at a time.
-    gpus: of one machine, which share the model; gpu: their label. memory_gib, cpus: of its pod.
-    runtime: the platform's, by name; image: of a runtime of its own, which then takes that one's place.
-    needs: bytes on each GPU by estimate; None where none was made.
+    name: that requests call the trained model by; base_name: that of the model before training, None if it is not
+    there. precision: bf16, fp16 or fp32. context: tokens of the longest request; concurrency: requests at a time. gpus:
+    of one machine, which share the model; gpu: their label. memory_gib, cpus: of its pod. runtime: the platform's, by
+    name; image: of a runtime of its own, which then takes that one's place. needs: bytes on each GPU by estimate; None
+    if none was made.
     """
 
     name: str
@@ -108,7 +109,7 @@ class Serving:
 def source(plan: Plan, stage: Stage, named: str | None = None) -> ServedModel:
     """Where the model of a stage is on the cluster. named: by the recipe, which then says where.
 
-    Raises Stop where it is on no claim.
+    Raises Stop if it is on no claim.
     """
     if named:
         return ServedModel(named)
@@ -145,7 +146,7 @@ def model_folder(results: str) -> str:
 
 
 def _not_beside(config: Any) -> str:
-    """Why vLLM cannot put a planned adapter beside its base model; empty where it can."""
+    """Why vLLM cannot put a planned adapter beside its base model; empty if it can."""
     if refusal := next(planned(config).refusals(), None):
         return refusal
     other = sorted(set(config["lora_target_modules"]) - LAYERS)
@@ -154,8 +155,8 @@ def _not_beside(config: Any) -> str:
 
 @dataclass(frozen=True)
 class ServingForecast:
-    """What a server needs on each of its GPUs. model: of which everything is counted; rank: of vLLM's room for an adapter, 0
-    for none. gpu: None where the catalog does not know it."""
+    """What a server needs on each of its GPUs. model: of which everything is counted; rank: of vLLM's room for an
+    adapter, 0 for none. gpu: None if the catalog does not know it."""
 
     model: Model
     precision: str
@@ -167,7 +168,7 @@ class ServingForecast:
 
     @cached_property
     def weights(self) -> int:
-        """Split evenly over GPUs, norms aside. Raises UnknownArchitecture where nobody can count them."""
+        """Split evenly over GPUs, norms aside. Raises UnknownArchitecture if they cannot be counted."""
         return math.ceil(self._parameters * NUMBER_BYTES[self.precision] / self.gpus)
 
     @property
@@ -227,7 +228,7 @@ class ServingForecast:
 
     @property
     def budget(self) -> int | None:
-        """What the server may take of a GPU; None where nobody knows the card."""
+        """What the server may take of a GPU; None if the card is unknown."""
         return round(GPU_SHARE * self.gpu.usable_gib * GIB) if self.gpu else None
 
     @property
@@ -236,7 +237,8 @@ class ServingForecast:
 
     @property
     def requests(self) -> int | None:
-        """How many requests of the whole context have room at a time, whatever was asked for; 0 where it does not start."""
+        """How many requests of the whole context have room at a time, whatever was asked for; 0 if it does not
+        start."""
         if self.budget is None:
             return None
         return max(0, (self.budget - self.before_cache) // self.cache_a_request)
@@ -251,10 +253,10 @@ class ServingForecast:
 
 
 def server_of(recipe: Recipe, plan: Plan) -> tuple[Serving, ServingForecast | None]:
-    """The server of what a recipe trains, and what it needs; None where nobody can count its model. Pure: recipe and catalog
+    """The server of what a recipe trains, and what it needs; None if its model is unknown. Pure: recipe and catalog
     alone are asked. `serve` must be a section of the recipe.
 
-    Raises Stop where its model is on no claim.
+    Raises Stop if its model is on no claim.
     """
     stage, section = plan.stages[-1], recipe.settings["serve"]
     found = source(plan, stage, section.model)
@@ -287,7 +289,7 @@ def server_of(recipe: Recipe, plan: Plan) -> tuple[Serving, ServingForecast | No
 
 
 def _placed(one: ServingForecast, gpus: int | None) -> ServingForecast | None:
-    """The forecast on so many GPUs, or on the fewest that it fits; None where nobody can count its model. one: on one GPU."""
+    """The forecast on this many GPUs, or on the fewest that it fits; None if its model is unknown. one: on one GPU."""
     try:
         assert one.total  # UnknownArchitecture comes here, and not from half of a forecast
     except UnknownArchitecture:

@@ -1,5 +1,5 @@
-"""A recipe of one's own: what somebody says of data, model and machines, the settings that follow from it, and a copy
-of another recipe with them in it, before anything is written."""
+"""A recipe of your own: answers about data, model and machines, the settings that follow from them, and a copy of
+another recipe with these settings, before anything is written."""
 
 import filecmp
 import math
@@ -56,7 +56,7 @@ class Technique:
 
 @dataclass(frozen=True)
 class DataKind:
-    """What somebody may have, or the starter that somebody copies; the fields are those of `questions.toml`."""
+    """The kind of a person's data, or the starter to copy; the fields are those of `questions.toml`."""
 
     title: str
     rows: str
@@ -67,14 +67,14 @@ class DataKind:
 TECHNIQUES = {name: Technique(**facts) for name, facts in TABLES["techniques"].items()}
 KINDS = {name: DataKind(**facts) for name, facts in TABLES["kinds"].items()}
 PLACES = {"here": "", "machines": "nodes", "cluster": "openshift"}
-# Results on plain machines, where nobody names another folder.
+# The default folder for results on plain machines.
 SHARED = "/shared/models"
 # Columns that people call so, the likeliest first; those of preferences; what a song is asked for with by default.
 ASKING = ("question", "prompt", "instruction", "input", "query", "ask", "q", "title", "source")
 ANSWERING = ("answer", "response", "output", "completion", "reply", "a", "target", "lyrics", "label", "text")
 BETTER, WORSE = "chosen", "rejected"
 SONG = "Generate a song verse in the style of [{artist}] in the genre of [{genre}]."
-# Songs that are drawn of a data set whose rows nobody has counted.
+# Songs to draw from a data set whose rows were not counted.
 DRAWN = 90_000
 # A data set on the hub, and endings of names that are no such one.
 _HUB = re.compile(r"(?!\.)[\w.-]+/[\w.-]+(:[\w.-]+)?")
@@ -119,7 +119,7 @@ def _preferred(home: str, name: str) -> dict[str, tuple[Any, str]]:
 
 def columns_of(name: str, texts: bool = False) -> list[str]:
     """Of a file, or of a data set on the hub; none of plain text, and of a hub that does not answer. texts: whether a
-    folder is one of texts or images. Raises Stop where they cannot be read."""
+    folder is one of texts or images. Raises Stop if they cannot be read."""
     file = Path(name).expanduser()
     if on_hub(name):
         hub, _, subset = name.partition(":")
@@ -143,9 +143,9 @@ def columns_of(name: str, texts: bool = False) -> list[str]:
 
 @dataclass(frozen=True)
 class Answers:
-    """Empty what nobody has said yet. question, answer: templates of columns; column: of documents. questions,
-    preferences: of a pipeline. gpus: in each machine; numbers: of plain machines. addresses: of these, the main one
-    first; results: a folder that all of them share."""
+    """Answers that are not given yet are empty. question, answer: templates of columns; column: of documents.
+    questions, preferences: of a pipeline. gpus: in each machine; numbers: of plain machines. addresses: of these, the
+    main one first; results: a folder that all of them share."""
 
     kind: str = "questions"
     technique: str = ""
@@ -216,8 +216,8 @@ class Answers:
 
     @property
     def guessed(self) -> tuple[str, str]:
-        """Templates for the question and the answer; empty where the columns are not known. Raises Stop where they are
-        none of questions with answers."""
+        """Templates for the question and the answer; empty if the columns are not known. Raises Stop if they are none
+        of questions with answers."""
         if not self.columns and on_hub(self.data):
             return "", ""
         known = {name.lower(): name for name in self.columns}
@@ -240,8 +240,7 @@ class Answers:
 
     @property
     def holding_text(self) -> str:
-        """The column of documents, by what it is called, else the first one; of a data set that nobody knows the usual
-        one."""
+        """The column of documents, by what it is called, else the first one; for an unknown data set the usual one."""
         usual = "text" if on_hub(self.data) else ""
         return next((name for name in ("text", "content", *self.columns) if name in self.columns), usual)
 
@@ -251,7 +250,7 @@ class Answers:
         return self.of.rows == "songs" and not re.fullmatch(r"(\[[^\[\]]*\])?", self.question)
 
     def template(self, text: str) -> str:
-        """A template as somebody says it: in brackets, or the name of one column. Raises Stop where a column is not
+        """A template as a person types it: with brackets, or the name of one column. Raises Stop if a column is not
         there."""
         there = self.columns
         whole = text if "[" in text else f"[{text.strip()}]"
@@ -304,7 +303,7 @@ class Answers:
         return said | gone | {"data.songs": (drawn, "some are drawn" if on_hub(self.data) else "all of them are drawn")}
 
     def _of_stages(self) -> dict[str, tuple[Any, str]]:
-        """The files of a pipeline's later stages. Raises Stop where their columns are others."""
+        """The files of a pipeline's later stages. Raises Stop if their columns are others."""
         said: dict[str, tuple[Any, str]] = {}
         if self.questions:
             own = Answers("questions", data=self.questions)
@@ -356,8 +355,8 @@ QUESTIONS = 3
 
 @dataclass(frozen=True)
 class Draft:
-    """A copy of the recipe `origin` under another name. changes: what is made in it; wished: what somebody asked for;
-    moved: of those what only says where a file now lies; files: by the setting that names each."""
+    """A copy of the recipe `origin` under another name. changes: what is made in it; wished: changes that the person
+    asked for; moved: those of them that only name the new path of a file; files: by the setting that names each."""
 
     origin: Document
     text: str
@@ -377,7 +376,8 @@ class Draft:
 
     @property
     def mended_later(self) -> list[Problem]:
-        """That nobody knows its model, where somebody has just named it: a lock file beside the copy fixes that."""
+        """The problem that its model is unknown, if the person has just named it: a lock file beside the copy fixes
+        that."""
         recipe, problems = self.judged
         named = any(change.setting == "model.base" for change in self.wished)
         return [problem for problem in problems if named and recipe and problem == base_model.unknown(recipe)]
@@ -435,7 +435,7 @@ OF_A_MODEL = ("model.revision", "model.trust_remote_code", "train.lora_layers")
 
 
 def _with_other_model(document: Document, wished: list[Override]) -> list[Override]:
-    """What goes or changes with the model that a recipe names, where somebody has asked for another one."""
+    """The settings to remove or change when a person asks for another model."""
     said = {change.setting: change.after for change in wished}
     before, base = document.lookup(("model", "base")), said.get("model.base")
     if before is None or base in (None, before):
@@ -472,7 +472,7 @@ def drafted(name: str, answers: Answers, more: Iterable[Override] = ()) -> Draft
 
 
 def first_rows(name: str, answers: Answers, most: int) -> list[RenderedExample]:
-    """The first rows as the model will see them; none of images. Raises Stop where they cannot be read."""
+    """The first rows as the model will see them; none of images. Raises Stop if they cannot be read."""
     return first(_data(name, answers), most)
 
 
@@ -495,8 +495,8 @@ def choices(answers: Answers) -> list[tuple[catalog.Model, Need]]:
 
 
 def card(answers: Answers, here: str = "") -> str:
-    """The GPU that is proposed: this machine's, else the smallest with room for the model; a middling one where nobody
-    knows."""
+    """The GPU that is proposed: this machine's, else the smallest with room for the model; a middling one if
+    unknown."""
     model = catalog.model(answers.base) if answers.base else None
     told = needs_of(model) if model else {}
     return here or next(
@@ -506,9 +506,9 @@ def card(answers: Answers, here: str = "") -> str:
 
 def finished(name: str, answers: Answers, sets: Iterable[Override] = ()) -> Draft:
     """The whole recipe: with a batch that fits its GPU and makes enough steps, what else it takes to fit, questions of
-    its own data, and what `recipe list` says of it. sets: what somebody sets beside, which wins.
+    its own data, and what `recipe list` says of it. sets: further settings of the person, which win.
 
-    Raises Stop where it has errors, or has no room on its GPU whatever is changed.
+    Raises Stop if it has errors, or has no room on its GPU whatever is changed.
     """
     sets = list(sets)
     if answers.of.keeps:
@@ -614,7 +614,7 @@ def _power(count: float) -> int:
 
 
 def write(made: Draft, origin: Path) -> list[Path]:
-    """Writes the recipe, and what goes with it, which it gives; nothing at all where it has errors."""
+    """Writes the recipe, and what goes with it, which it gives; nothing at all if it has errors."""
     schema = packaged.schema_file(made.origin.data["scenario"])
     with ExitStack() as undo:
         copied = _copied(made.files.values(), origin.parent, undo) + _lock(made.origin, origin.parent, undo)
@@ -689,8 +689,7 @@ def minimal_starter(source: str) -> Path:
     return Path(best.file)
 
 
-# Lines of a section of data that are about the rows of one source alone, and where nothing else says which rows
-# validate.
+# Lines of a section of data that are about the rows of one source alone, and if nothing else says which rows validate.
 OF_A_SOURCE = ("path", "hub", "sets", "revision", "subset", "split", "test_split", "sample", "mean", "std")
 VALIDATES, SHARE = ("validation_split", "validation_path"), 0.1
 
@@ -730,7 +729,7 @@ def _stale_questions(document: Document, change: Override) -> list[Override]:
 
 
 def _columns(document: Document, section: Mapping[str, Any], change: Override) -> list[str]:
-    """Of the new data; none where they cannot be read, or are not known."""
+    """Of the new data; none if they cannot be read, or are unknown."""
     if change.path[-1] == "hub":
         return list((catalog.dataset(change.after) or {}).get("columns", ()))
     try:
@@ -740,14 +739,20 @@ def _columns(document: Document, section: Mapping[str, Any], change: Override) -
 
 
 def _song_columns(document: Document, section: Mapping[str, Any], change: Override) -> list[Override]:
-    """The columns of songs, where the new file has two and calls them otherwise."""
+    """The columns of songs, where the new file has two and calls them otherwise. Where it names artist and genre in two
+    columns and asks for nothing, the question is made of them."""
     songs, found = section.get("songs"), _columns(document, section, change)
     named = [songs.get(name, name) for name in ("instruction", "lyrics")] if isinstance(songs, dict) else []
     if len(found) < 2 or set(named) <= set(found):
         return []
-    home = change.setting.rpartition(".")[0] + ".songs"
-    pairs = zip(("instruction", "lyrics"), guess(found), strict=True)
-    return [Override(f"{home}.{name}", None, column, change.by, "its name in the new file") for name, column in pairs]
+    home, known = change.setting.rpartition(".")[0], {name.lower(): name for name in found}
+    asking, answer = guess(found)
+    if {"artist", "genre"} <= set(known) and "instruction" not in known:
+        asked = {"songs": None, "question": SONG.format(**known), "answer": f"[{answer}]"}
+        return [Override(f"{home}.{name}", None, text, change.by, "of the new columns") for name, text in asked.items()]
+    pairs = {"songs.instruction": asking, "songs.lyrics": answer}
+    why = "its name in the new file"
+    return [Override(f"{home}.{name}", None, column, change.by, why) for name, column in pairs.items()]
 
 
 def _stale_templates(document: Document, section: Mapping[str, Any], change: Override) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 def hf_config(workload: Workload) -> Any:
-    """The model's config: a folder's or the hub cache's own where there is one, else built from the catalog."""
+    """The model's config: a folder's or the hub cache's own if there is one, else built from the catalog."""
     from transformers import AutoConfig
 
     model = workload.model
@@ -45,7 +45,7 @@ def hf_config(workload: Workload) -> Any:
 def attentions(config: Any) -> tuple[str, ...]:
     """The kinds of attention that a model of this config can be asked for, as Axolotl asks for them; the fastest first.
 
-    Raises KeyError where transformers has no causal language model of its type."""
+    Raises KeyError if transformers has no causal language model of its type."""
     from transformers import AutoModelForCausalLM
 
     known = AutoModelForCausalLM._model_mapping[type(config)]
@@ -166,7 +166,7 @@ def spread(workload: Workload, model: Any, mesh: Any) -> list[torch.Tensor]:
 
 
 def pretended_mesh(workload: Workload) -> Any:
-    """A process group that only pretends, of as many GPUs as the workload has; None where nothing is sharded."""
+    """A process group that only pretends, of as many GPUs as the workload has; None if nothing is sharded."""
     if workload.sharding != "fsdp":
         return None
     import torch.distributed as dist

@@ -26,7 +26,7 @@ def trace(workload: Workload, operations: bool = True) -> Traced:
 
     operations: whether to count them too, which takes half as long again.
 
-    Raises ValueError where transformers or peft cannot build the model.
+    Raises ValueError if transformers or peft cannot build the model.
     """
     started = time.monotonic()
     live, mesh = Live(), pretended_mesh(workload)
@@ -75,7 +75,7 @@ def forward(
 ) -> torch.Tensor:
     """The loss, through the path that Trainer and accelerate take: autocast, and outputs raised to fp32.
 
-    reference: the frozen model beside it in preference training; None where the adapter is switched off instead.
+    reference: the frozen model beside it in preference training; None if the adapter is switched off instead.
     """
     tokens = torch.zeros((rows * workload.answers, workload.most_tokens), dtype=torch.long, device=device)
 
@@ -112,8 +112,8 @@ def _operations(workload: Workload, model: torch.nn.Module, reference: torch.nn.
 
 
 def _grouped(left: Sequence[int], right: Sequence[int], *given: Any, out_shape: Sequence[int], **named: Any) -> int:
-    """Operations of one product a group: with a weight for each of the groups that the rows fall into, or over the rows of
-    each group, whose number nobody knows before it runs and whose sum is all rows."""
+    """Operations of one product a group: with a weight for each of the groups that the rows fall into, or over the rows
+    of each group, whose numbers are unknown before it runs; their sum is all rows."""
     return 2 * prod(left) * right[-1] if len(left) == 2 else 2 * prod(out_shape) * left[-1]
 
 

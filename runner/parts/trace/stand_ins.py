@@ -24,8 +24,8 @@ class _Flash(torch.autograd.Function):
     """FlashAttention 2's memory: forward keeps q, k, v, the output and the log-sum-exp; backward has an fp32
     accumulator for dq, and dk, dv for all heads before they are summed into groups (`mha_bwd`, csrc/flash_api.cpp).
 
-    Its operations go to whoever counts (`attending`): 2 a pair and channel for each of the two products forward, and 2.5 times
-    as many backward (arXiv 2307.08691, section 4.1)."""
+    `attending` counts its operations: 2 a pair and channel for each of the two products forward, and 2.5 times as many
+    backward (arXiv 2307.08691, section 4.1)."""
 
     @staticmethod
     def forward(ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, pairs: int) -> Any:
@@ -73,8 +73,8 @@ def flash(
 
 
 def _pairs(module: Any, queries: int, keys: int, named: Mapping[str, Any]) -> int:
-    """How many keys all queries of a head read together: half of them all where none reads what comes after it, and of those at
-    most as many as a sliding window holds."""
+    """How many keys all queries of a head read together: half of them all if none reads what comes after it, and of
+    those at most as many as a sliding window holds."""
     causal = named.get("is_causal")
     if not (getattr(module, "is_causal", True) if causal is None else causal) or queries != keys:
         return queries * keys
@@ -247,15 +247,20 @@ def fuse_loss(model: nn.Module, liger: bool) -> None:
 @contextmanager
 def plain_kernels() -> Iterator[None]:
     """Lets models take the path that PyTorch alone can go, also where a package with kernels for GPUs is installed, as transformers
-    does for an export (5.16.1, `use_kernel_func_from_hub_with_fallback`)."""
+    does for an export (5.16.1, `use_kernel_func_from_hub_with_fallback`). There PyTorch multiplies experts of any type, and knows
+    the product's shape for BF16 alone (2.13)."""
+    from torch import _meta_registrations as shapes
     from transformers.integrations import hub_kernels
 
-    kept = hub_kernels.is_torchdynamo_exporting
+    kept = hub_kernels.is_torchdynamo_exporting, shapes._meta_grouped_mm_common
     hub_kernels.is_torchdynamo_exporting = lambda: True
+    shapes._meta_grouped_mm_common = lambda left, right, *, offs, out_dtype, **rest: (
+        shapes._create_grouped_mm_output_tensor(left, right, offs, out_dtype)
+    )
     try:
         yield
     finally:
-        hub_kernels.is_torchdynamo_exporting = kept
+        hub_kernels.is_torchdynamo_exporting, shapes._meta_grouped_mm_common = kept
 
 
 @contextmanager
@@ -383,7 +388,7 @@ def loss(
     """The sigmoid loss over chosen answers, the first half of the rows, and rejected ones (Rafailov et al. 2023, arXiv
     2305.18290). What is only logged is computed too, because it takes memory.
 
-    reference: None where an adapter is switched off instead. output: gives a model's output for `tokens` (rows, length).
+    reference: None if an adapter is switched off instead. output: gives a model's output for `tokens` (rows, length).
     """
     from trl.trainer.utils import entropy_from_logits, selective_log_softmax
 

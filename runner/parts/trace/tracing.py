@@ -25,7 +25,7 @@ def trace(run: Run, operations: bool = True) -> Traced:
     """A training step and an evaluation of a run on one of its GPUs. operations: whether to count them too, which takes
     half as long again.
 
-    Raises Stop where the packages for it are not installed, ValueError where they cannot build the model.
+    Raises Stop if the packages for it are not installed, ValueError where they cannot build the model.
     """
     from runner.tools.process import hush
 
@@ -43,10 +43,10 @@ def trace(run: Run, operations: bool = True) -> Traced:
 
 
 def any_architecture(run: Workload, folder: Path | None) -> Traced:
-    """The trace of a model whose architecture nobody has looked at, by its own `config.json`: in a folder, or the hub's
-    cache.
+    """The trace of a model whose architecture the catalog does not contain, by its own `config.json`: in a folder, or
+    the hub's cache.
 
-    Raises Stop where that is not on this machine, transformers would not train the model so, or the architecture does
+    Raises Stop if that is not on this machine, transformers would not train the model so, or the architecture does
     something that fake tensors cannot follow.
     """
     from runner.tools.process import hush

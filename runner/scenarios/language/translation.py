@@ -55,7 +55,7 @@ def measurable(recipe: Recipe) -> dict[str, Measurable]:
 
 
 def trained(recipe: Recipe, place: Place) -> EngineConfig:
-    """The settings that say which weights are trained; none where all are."""
+    """The settings that say which weights are trained; none if all are."""
     if "adapter" in recipe.train:
         return adapter(recipe, place)
     if "last_layers" not in recipe.train:
@@ -67,7 +67,7 @@ def trained(recipe: Recipe, place: Place) -> EngineConfig:
 def adapter(recipe: Recipe, place: Place) -> EngineConfig:
     """The adapter: its size, and the linear layers that get one, by the names that this model has for them."""
     train, facts = recipe.train, recipe.facts
-    # What fits none of a known model's layers is a name of another one's.
+    # A name that fits no layer of a known model belongs to another one.
     named = (name for one in train.lora_layers or facts.linear for name in list(fitting(facts, one)) or [one])
     return {
         **({"load_in_4bit": True} if train.adapter == "qlora" else {}),
@@ -93,8 +93,8 @@ def unfrozen_parameters(model: Model, last_layers: int, lm_head: bool) -> list[s
 
 
 def fitting(facts: Model, asked: str) -> dict[str, int]:
-    """The linear layers that a name or pattern means, as peft reads one against a layer's path, with how many of the
-    model's layers have it so. Raises re.error for a broken pattern."""
+    """The linear layers that a name or pattern matches, by peft's rule for a layer's path, with the number of the
+    model's layers that have each. Raises re.error for a broken pattern."""
     pattern = re.compile(rf"(?:.*\.)?(?:{asked})")
     found = {
         name: sum(bool(pattern.fullmatch(facts.linear_path(layer, name))) for layer in range(facts.num_hidden_layers))
@@ -129,7 +129,7 @@ def _lyrics(recipe: Recipe, place: Place) -> Lyrics:
 
 def layers(recipe: Recipe) -> Iterator[Problem]:
     facts = recipe.model_facts
-    # Of an architecture that nobody has looked at, only its trace knows the layers.
+    # Of an architecture that the catalog does not contain, only its trace knows the layers.
     if not facts or facts.model_type not in catalog.model_types():
         return
     for index, name in enumerate(recipe.train.get("lora_layers") or ()):

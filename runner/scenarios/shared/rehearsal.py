@@ -1,5 +1,5 @@
-"""The rehearsal of a language model on rows: its substitutions, each an Override that is printed and saved, and when it
-has learned.
+"""The rehearsal of a language model on rows: its substitutions, each an Override that is printed and saved, and its
+condition for success.
 
 A substitution looks at settings, not at scenarios; a setting that the recipe lacks is not substituted."""
 
@@ -25,18 +25,22 @@ TWIN = "base_model"
 MAX_ROWS = 240
 MIN_GAIN = 0.10
 MIN_STEPS = 30
-# What batches are made small for: with fewer steps a twin learns too few of the rows' words to say them.
+# The reason for small batches: with fewer steps, a twin learns too few of the rows' words to use them.
 ENOUGH_STEPS = 50
 MAX_PROCESSES = 2
 MAX_RANK = 16
 MIN_VALIDATION_SHARE = 0.1
-# Bytes of a file of one's own, of which MAX_ROWS are drawn; of a larger one a share is looked at.
+# The model of the catalog that `--model small` trains; how long a real model trains, and the planned time.
+REAL = "--model"
+SMALL = "HuggingFaceTB/SmolLM2-135M-Instruct"
+LONGEST, PLANNED_SECONDS = "5 min", 240
+# The most bytes of a person's own file, from which MAX_ROWS are drawn; of a larger one a share is read.
 LARGE = 20_000_000
 OF_A_FILE = ("path", "split", "subset", "revision", "sample")
 
 
 def substitute(setting: str, value: Any, why: str) -> Override:
-    """What a rehearsal puts in the place of a setting's value."""
+    """The replacement of a setting's value in a rehearsal."""
     return Override(setting, None, value, BY, why)
 
 
@@ -54,19 +58,37 @@ def _value(recipe: Recipe, path: Path_) -> Any:
 
 
 def before_data(recipe: Recipe, file: str | None) -> list[Override]:
-    """What replaces the recipe's data. file: rows to use instead of the recipe's sample. Raises Stop where this machine
-    has nothing to rehearse with."""
+    """The substitutions of the recipe's data. file: rows to use instead of the recipe's sample. Raises Stop if this
+    machine has nothing to rehearse with."""
     return [*data(recipe, file), *split(recipe), *gates(recipe), *kernels(recipe)]
 
 
 def kernels(recipe: Recipe) -> list[Override]:
-    """What needs the kernels that only a GPU runs."""
+    """The substitutions of settings whose kernels need a GPU."""
     liger = catalog.axolotl_settings()["plugins"][axolotl.LIGER]
     return substitutes(recipe, [(f"advanced.axolotl.{key}", None, "Liger's kernels need a GPU") for key in liger])
 
 
+def real(recipe: Recipe, model: Path) -> list[Override]:
+    """The substitutions for a real base model that this machine's processor trains. model: its folder. Raises Stop if
+    the recipe has no base model."""
+    if not recipe.settings["model"].knows("base"):
+        raise Stop("`--model` replaces the base model, but this recipe has none.", "Leave out `--model`.")
+    if not (model / "config.json").is_file():
+        raise Stop(
+            f"`{model}` is not the folder of a model, because it has no `config.json`.",
+            "Name the folder in which a model was saved, or write `--model small`.",
+        )
+    table = (
+        ("model.revision", None, "the model is local"),
+        ("demo.max_new_tokens", min(80, recipe.demo.max_new_tokens), "a processor writes slowly"),
+    )
+    base = Override("model.base", None, str(model), REAL, "a real model, small enough for this machine")
+    return [base, *substitutes(recipe, table), *without_gpu(recipe, BY)]
+
+
 def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Override]:
-    """What replaces the model and for how it is trained, once the rows are known. folder: of the run."""
+    """The substitutions of the model and its training, once the rows are known. folder: of the run."""
     joined = "packing" in recipe.train and axolotl.joins_rows(recipe, recipe.train, accelerator=True)
     mask = "; a mask separates joined rows instead" if joined else ""
     model = (
@@ -91,10 +113,12 @@ def stands_in(recipe: Recipe, folder: Path) -> Mapping[str, object]:
 
 
 def judge(plan: Plan, summaries: list[Summary]) -> None:
-    """Raises Stop for fewer than 30 steps, or a validation loss that is unknown or less than 10 % better."""
+    """Raises Stop for fewer than 30 steps, or a validation loss that is unknown or less than 10 % better. A real model
+    has fewer steps, starts from a better loss, and must only improve."""
+    tiny = not plan.stages[0].config.get("real_model")
     for summary in summaries:
         first, best, steps = summary.first_validation_loss, summary.best_validation_loss, summary.steps
-        if steps < MIN_STEPS and not summary.early_stop:
+        if tiny and steps < MIN_STEPS and not summary.early_stop:
             raise Stop(
                 f"The rehearsal made {steps} steps, but needs {MIN_STEPS}.",
                 "Give it more rows with `--data`.",
@@ -107,9 +131,10 @@ def judge(plan: Plan, summaries: list[Summary]) -> None:
         if summary.first_preference_accuracy is not None:
             preferred(summary)
         gain = 1 - best / first if first else 0.0
-        if gain < MIN_GAIN:
+        if gain < MIN_GAIN if tiny else gain <= 0:
+            needed = f", {gain:.1%} better, but needs {MIN_GAIN:.0%}" if tiny else ""
             raise Stop(
-                f"The rehearsal of `{plan.name}` did not learn: the validation loss went from {first:.3f} to {best:.3f}, {gain:.1%} better, but needs {MIN_GAIN:.0%}.",
+                f"The rehearsal of `{plan.name}` did not learn: the validation loss went from {first:.3f} to {best:.3f}{needed}.",
                 "Check the prepared rows, and which tokens are trained.",
             )
 
@@ -134,7 +159,7 @@ def data(recipe: Recipe, file: str | None) -> list[Override]:
 
 def sample(recipe: Recipe, home: Path_, data: Settings, other: str = "") -> list[Override]:
     """The sample of a data set that is not on this machine, and a share of a large file that is. other: another way to
-    name rows, for the message. Raises Stop where there is neither."""
+    name rows, for the message. Raises Stop if there is neither."""
     name, own = setting(home), data.get("path")
     if own and (not recipe.on_claim(own) or (recipe.folder / own).exists()):
         return _share(recipe, home, data)
@@ -152,7 +177,7 @@ def sample(recipe: Recipe, home: Path_, data: Settings, other: str = "") -> list
 
 
 def _share(recipe: Recipe, home: Path_, data: Settings) -> list[Override]:
-    """A draw of a file's rows, where it has far more than a rehearsal needs."""
+    """A draw of a file's rows, if it has far more than a rehearsal needs."""
     file = recipe.folder / data["path"]
     size = file.stat().st_size if file.is_file() else 0
     if size <= LARGE or not (data.knows("sets") or data.knows("share")):
@@ -161,7 +186,7 @@ def _share(recipe: Recipe, home: Path_, data: Settings) -> list[Override]:
     why = f"a seeded draw of {size / 1e6:,.0f} MB"
     if "sets" in home:
         return [substitute(f"{name}.share", share, why)]
-    # A share is said of one of several data sets alone; these lines are about that one.
+    # A share belongs to one of several data sets; these lines are about that one.
     there = {key: value for key in OF_A_FILE if (value := recipe.document.lookup((*home, key))) is not None}
     one = {key: value for key, value in there.items() if key != "sample"}
     return [
@@ -178,14 +203,14 @@ def split(recipe: Recipe) -> list[Override]:
 
 
 def gates(recipe: Recipe) -> Iterator[Override]:
-    """What replaces gates and for what they need. Raises Stop where nothing can."""
+    """The substitutions of gates and their needs. Raises Stop if that is not possible."""
     for in_rehearsal in parts.hooks("in_rehearsal"):
         yield from in_rehearsal(recipe)
 
 
 def packing(recipe: Recipe, home: str, section: Settings, compiled: bool = False) -> Override:
-    """Joins rows only where a GPU would. home: the section with `packing`, dotted; compiled: whether its stage's code
-    is, on a GPU."""
+    """Joins rows only if a GPU would. home: the section with `packing`, dotted; compiled: whether its stage's code is,
+    on a GPU."""
     if section["packing"] == "pack":
         return substitute(f"{home}.packing", "pack", "as on a GPU")
     if axolotl.joins_rows(recipe, section, accelerator=True, compiled=compiled):
@@ -194,13 +219,13 @@ def packing(recipe: Recipe, home: str, section: Settings, compiled: bool = False
 
 
 def processes_for(recipe: Recipe, rows: PreparedRows) -> int:
-    """Processes instead of GPUs, where sharing a step pays: not for a tiny language model, which makes three times the
-    steps of two in one. A process without a row would never make a step."""
+    """Processes instead of GPUs, if sharing a step is faster: not for a tiny language model, which makes three times
+    the steps of two in one. A process without a row would never make a step."""
     return min(MAX_PROCESSES, common.world_size(recipe), rows.train_rows)
 
 
 def on_processors(recipe: Recipe, processes: int) -> list[Override]:
-    """What puts a recipe on the processors of this machine."""
+    """The changes that put a recipe on the processors of this machine."""
     several = f"{processes} processes on the CPU, talking over gloo"
     alone = "one process on the CPU; for steps as small as these, several would be slower"
     beside = substitute("sharding", None, "there is no GPU to save memory on")
@@ -210,8 +235,8 @@ def on_processors(recipe: Recipe, processes: int) -> list[Override]:
     ]
 
 
-# What needs a GPU: a setting, with `*` for each section that trains; the values that do, empty for all; what computes the
-# same on a processor; and why.
+# Settings that need a GPU, with `*` for each section that trains: the values that need it, empty for all; the
+# equivalent on a processor; and the reason.
 NEEDS_GPU: tuple[tuple[str, tuple[str, ...], Any, str], ...] = (
     ("model.precision", (), "fp32", "processors compute in it"),
     ("model.attention", (axolotl.FLASH,), "sdpa", "FlashAttention needs a GPU"),
@@ -231,7 +256,7 @@ NEEDS_GPU: tuple[tuple[str, tuple[str, ...], Any, str], ...] = (
 
 
 def without_gpu(recipe: Recipe, by: str) -> Iterator[Override]:
-    """What lets a recipe train on this machine's processor, in full size, and computes the same."""
+    """The changes that let a recipe train on this machine's processor, in full size, with the same computation."""
     yield from overrides.on_one_machine(recipe, 1, by, "one process, with all processors")
     yield Override("machines.gpu", None, PROCESSOR, by, "no GPU is here")
     for name, values, value, why in NEEDS_GPU:
@@ -243,17 +268,16 @@ def without_gpu(recipe: Recipe, by: str) -> Iterator[Override]:
     yield overrides.without_time_limit(by)
 
 
-def training(recipe: Recipe, rows: PreparedRows) -> list[Override]:
-    """One process for machines, and batches small enough for at least 50 steps."""
+def training(recipe: Recipe, rows: PreparedRows, share: float | None = None) -> list[Override]:
+    """One process for machines, and batches small enough for at least 50 steps. share: the part of these that there is
+    time for; None for a twin."""
     chosen, count = recipe.train, rows.train_rows
     if chosen.get("packing") == "pack":
-        # Several make one; a fifth is left for what the last tokens of each do not hold.
+        # Several make one; a fifth is reserved for incomplete last blocks.
         count = max(1, int(0.8 * count * rows.lengths.mean / recipe.model.sequence_len) or count // 4)
-    micro, accumulation, epochs = (
-        min(chosen.micro_batch_size, 8),
-        min(chosen.gradient_accumulation_steps, 2),
-        chosen.epochs,
-    )
+    most_rows, most_batches = (8, 2) if share is None else (2, 1)
+    micro, epochs = min(chosen.micro_batch_size, most_rows), chosen.epochs
+    accumulation = min(chosen.gradient_accumulation_steps, most_batches)
 
     def steps() -> int:
         return int(count // (micro * accumulation) * epochs)
@@ -267,6 +291,12 @@ def training(recipe: Recipe, rows: PreparedRows) -> list[Override]:
     while steps() < ENOUGH_STEPS:
         epochs += 1
     few = f"at least {ENOUGH_STEPS} steps from {rows.train_rows} rows"
+    rate, larger = (0.005, "a tiny twin needs larger steps") if share is None else (0.0005, "few steps")
+    limit = overrides.without_time_limit(BY)
+    if share is not None:
+        limit = substitute("limits.time", LONGEST, "a rehearsal takes minutes")
+    if share is not None and share < 1:
+        epochs, few = round(epochs * share, 3), f"as many steps as this processor makes in {LONGEST}"
     third = max(1, steps() // 3)
     table = (
         ("train.micro_batch_size", micro, few),
@@ -274,7 +304,11 @@ def training(recipe: Recipe, rows: PreparedRows) -> list[Override]:
         ("train.epochs", epochs, few),
         ("train.eval_batch_size", None, "the micro batch size"),
         ("train.effective_batch_size", None, "computed from the lines above"),
+<<<<<<< HEAD
         ("train.learning_rate", 0.0005 if recipe.rows == PREFERENCES else 0.005, "a tiny twin needs larger steps"),
+=======
+        ("train.learning_rate", rate, larger),
+>>>>>>> main
         ("train.optimizer", "adamw_torch", "runs on any processor"),
         ("train.logging_steps", 1, "few steps"),
         ("train.report_to", "tensorboard", "needs no account"),
@@ -293,7 +327,7 @@ def training(recipe: Recipe, rows: PreparedRows) -> list[Override]:
         *([packing(recipe, "train", chosen)] if "packing" in chosen else []),
         *substitutes(recipe, of_some),
         *any_improvement("train", chosen),
-        overrides.without_time_limit(BY),
+        limit,
     ]
 
 
@@ -329,15 +363,16 @@ def layers(recipe: Recipe) -> int:
 
 
 def _made(recipe: Recipe) -> str:
-    """How the twin is made, as a person reads it."""
+    """The description of the twin, for people."""
     facts, chat = recipe.facts, "chat_template" in recipe.data
     reads = "general English, also after your questions" if chat else "general English"
     return f"a tiny twin: {layers(recipe)} of {facts.num_hidden_layers} layers, width {twin.WIDTH} of {facts.hidden_size:,}, a tokenizer made from these rows; it first learns {reads}, but none of your {'answers' if chat else 'texts'}; it avoids repeating words (repetition penalty {twin.REPETITION_PENALTY:g})"
 
 
 def shown(original: Recipe, made: list[Override], rows: PreparedRows) -> Iterator[str]:
-    """The substitutions as a person reads them, the twin first."""
-    yield f"model.base: {original.model.base} → {_made(original)}"
+    """The substitutions for people, a twin first."""
+    if any(override.setting == "model.base" for override in made):
+        yield f"model.base: {original.model.base} → {_made(original)}"
     if rows.sampled_from is not None:
         yield f"rows: {rows.sampled_from:,} → {rows.train_rows + rows.validation_rows}  (a seeded draw)"
     yield from (str(override) for override in made if override.setting != "model.base")

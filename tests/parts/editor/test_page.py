@@ -73,6 +73,8 @@ def test_proposals_meanings_and_the_verdict_come_as_one_types(copy, tmp_path):
         assert "GiB" in tab.says(".cm-completionInfo")
         tab.press("Escape", 27)
         tab.type("10")
+        tab.until("document.querySelector('.recipe-fits')")
+        tab.replace("  last_layers:", "2", "20")
         tab.until("document.querySelector('.recipe-too-large')")
         box = "Array.from(document.querySelectorAll('.cm-line')).find(line => line.textContent.startsWith('  last_layers:')).getBoundingClientRect()"
         tab.point_at(tab.value(f"{box}.left + 40"), tab.value(f"{box}.top + 8"))

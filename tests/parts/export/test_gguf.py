@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.parts.evaluate import language
+from runner.data import GENERAL_TEXT
 from runner.parts.export import exporting, gguf, llama_cpp, trained_model
 from runner.run.run_folder import RunFolder
 from runner.tools.files import read_record
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.long
 
 pytest.importorskip("llama_cpp", reason="the extra `gguf`, which is compiled for many minutes, is not installed")
 
-GENERAL = language.general_text().read_text("utf-8")
+GENERAL = GENERAL_TEXT.read_text("utf-8")
 
 
 @pytest.fixture(scope="module")

@@ -71,6 +71,16 @@ def test_details_have_what_the_screen_leaves_out(planned):
         assert figure in shown
 
 
+def test_the_page_of_the_plan_quotes_survivals(planned):
+    page = words((ROOT / "docs/plan.md").read_text("utf-8"))
+    first, second, *_ = planned(SURVIVAL)[1].splitlines()
+    over_links = planned(SURVIVAL, "--set", "openshift.network.gbit_s=100")[1].splitlines()[1:]
+    needs = re.search("it needs .*(?=[.])", first)[0]
+    slow, fast = (re.search("It takes ([^(]+) [(]", said)[1] for said in (second, " ".join(over_links)))
+    assert f"`{needs}` means" in page
+    assert f"take {slow} over a pod network that reaches 6.6 Gbit/s, and {fast} over links of 100 Gbit/s" in page
+
+
 def test_the_screen_reads_as_it_should(planned, golden_message):
     golden_message(planned(SEVEN_B)[1], "a pipeline")
     golden_message(planned(SURVIVAL, "--price", "2")[1], "with a price")

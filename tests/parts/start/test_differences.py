@@ -118,13 +118,13 @@ def test_the_command_says_both(style, tmp_path, capsys):
     other = tmp_path / "other.yaml"
     other.write_text(changed("train.epochs=8").text)
     assert cli._code(["diff", "survival", str(other), "--plan", "--format", style]) == 0
-    said = capsys.readouterr().out
+    said, ending = capsys.readouterr()
     if style == "json":
         whole = json.loads(said)
         assert [one["name"] for one in whole["settings"]] == ["train.epochs"] and len(whole["plan"]) > 3
     else:
         assert "train.epochs" in said and "GiB" in said and "num" in said
-        assert ("One setting differs." in said) == (style == "text")
+        assert ("One setting differs.\nNext: recipe plan " in ending) == (style == "text")
     assert cli._code(["diff", "survival", "survival", "--format", style]) == 0
     same = capsys.readouterr().out
     assert json.loads(same)["settings"] == [] if style == "json" else same == "No setting differs.\n"

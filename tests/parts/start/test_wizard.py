@@ -11,8 +11,10 @@ import shlex
 import sys
 import time
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from runner.check.validate import load
@@ -480,3 +482,14 @@ def test_an_end_in_the_middle_leaves_nothing_and_no_trace(here, key, code):
 def test_what_answers_make_rehearses(here, capsys, kind):
     assert _code(["new", "made", "--what", kind, *KINDS[kind], "--gpu", "NVIDIA-L40S"]) == 0
     assert _code(["rehearse", "made.yaml"]) == 0, capsys.readouterr()
+
+
+def test_a_copy_for_songs_in_columns_of_their_own_asks_by_them(here, capsys):
+    """The starter's own songs have one column that asks for each."""
+    lines = [f"Artist {n},folk,Oak and ash under the moon {n}" for n in range(9)]
+    Path("songs.csv").write_text("\n".join(["Artist,Genre,Lyrics", *lines]))
+    assert _code(["new", "mine", "--from", "lyrics", "--set", "data.path=songs.csv"]) == 0
+    data = yaml.safe_load(Path("mine.yaml").read_text("utf-8"))["data"]
+    assert data["question"] == "Generate a song verse in the style of [Artist] in the genre of [Genre]."
+    assert data["answer"] == "[Lyrics]" and "songs" not in data
+    assert _code(["check", "mine.yaml"]) == 0

@@ -26,7 +26,7 @@ def edit(path: str, port: int) -> None:
 
     def ready(address: str) -> None:
         say(f"The page: {address}  (^C ends it)")
-        # Where there is no desktop, some browsers would take the terminal.
+        # If there is no desktop, some browsers would take the terminal.
         if sys.stdout.isatty() and (
             sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
         ):

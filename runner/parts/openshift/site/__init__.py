@@ -32,7 +32,8 @@ ACCOUNT = "recipe-runner"
 RESULTS_GIB = 100
 COMMENT_COLUMN = 48
 NEWER_QUEUES_SINCE = (0, 15)
-# What is written beside jobs: instructions for files, and the pod that opens their claims, which stays so many seconds.
+# What is written beside jobs: instructions for files, and the pod that opens their claims, which stays for this many
+# seconds.
 README, POD = "FILES.md", "files.yaml"
 PART, OPEN_SECONDS = "files", 4 * 3600
 # What a site's kustomization may take, in this order, and what each file is.
@@ -56,7 +57,7 @@ MANAGED = (
 def render(plans: Sequence[Plan]) -> list[Artifact]:
     """The site of the one namespace that the plans name; of several, a folder each and a kustomization that takes all.
 
-    Raises Stop where two recipes name the same image by two tags.
+    Raises Stop if two recipes name the same image by two tags.
     """
     spaces = _by_namespace(plans)
     if len(spaces) == 1:
@@ -213,8 +214,8 @@ def _kueue(own: Iterable[Plan]) -> str:
 
 
 def _monitoring(space: str, own: Sequence[Plan]) -> list[str]:
-    """What reads the metrics, and the way through the network policies that OpenShift AI puts around each TrainJob.
-    Where it has none yet, a policy of ours would be the first."""
+    """What reads the metrics, and the way through the network policies that OpenShift AI puts around each TrainJob. If
+    it has none yet, a policy of ours would be the first."""
     ports = dict.fromkeys(sorted(plan.site["metrics_port"] for plan in own))
     lines = "\n".join(f"        - protocol: TCP\n          port: {port}" for port in ports)
     walled = any(kubernetes.version(plan.site) >= trainjob.WALLED_SINCE for plan in own)
@@ -281,12 +282,12 @@ def _word(text: str) -> str:
 
 
 def _aligned(text: str) -> str:
-    """The comments behind what they are about, in one column where there is room."""
+    """The comments behind what they are about, in one column if there is room."""
     return re.sub(r"(?m)^( *[^#\s].*?) +(# .*)$", lambda line: f"{line[1]:<{COMMENT_COLUMN - 1}} {line[2]}", text)
 
 
 def beside_jobs(recipe: Recipe, plan: Plan) -> list[Artifact]:
-    """The instructions for files beside a recipe, and the pod that they need, if any; nothing where there are no such
+    """The instructions for files beside a recipe, and the pod that they need, if any; nothing if there are no such
     files."""
     # Where pods read each file or folder, by its name from the recipe's folder.
     files = {name: data_file(recipe, plan.place, name) or "" for _, name in recipe.local_files()}

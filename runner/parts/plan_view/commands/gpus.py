@@ -8,7 +8,7 @@ import click
 
 from runner import catalog
 from runner.check.validate import changed
-from runner.commands.options import complete_recipe, listing_option, open_recipe, say, set_option, table
+from runner.commands.options import complete_recipe, end, listing_option, open_recipe, say, set_option, table
 from runner.parts.planner import forecast
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
@@ -20,7 +20,7 @@ from runner.tools.problem import Stop
 
 @dataclass(frozen=True)
 class _OnCard:
-    """A recipe on another card. planned: None where it cannot run there; why: the reason."""
+    """A recipe on another card. planned: None if it cannot run there; why: the reason."""
 
     card: catalog.Gpu
     planned: Planned | None
@@ -58,9 +58,8 @@ def gpus(path: str | None, sets: tuple[str, ...], style: str) -> None:
             say(json.dumps([_entry(each) for each in found], indent=2, ensure_ascii=False))
             return
         table([("GPU", "HAS", "NEEDS", "TIME", ""), *map(_row, found)])
-        say(
-            f"\nThe GPU memory that a stage of `{recipe.name}` needs. `recipe plan {path} --set machines.gpu=GPU` shows more."
-        )
+        count = sum(each.fits for each in found)
+        end(f"`{recipe.name}` fits {count} of these {len(found)} GPUs.", "plan", path, "--set", "machines.gpu=GPU")
         return
     every = [card for name in catalog.gpu_names() if (card := catalog.gpu(name))]
     if style == "json":
@@ -68,9 +67,8 @@ def gpus(path: str | None, sets: tuple[str, ...], style: str) -> None:
         return
     titles = ("GPU", "MEMORY", "BF16", "TFLOPS", "BANDWIDTH", "BETWEEN GPUS", "CALLED")
     table([titles, *map(_facts, every)])
-    say(
-        "\nMEMORY is what PyTorch can use of it. TFLOPS is its dense rate in bf16, or fp16 without bf16. `recipe gpus RECIPE` shows which have room."
-    )
+    say("\nMEMORY is the part that PyTorch can use. TFLOPS is the dense rate in bf16, or in fp16 without bf16.")
+    end(f"{len(every)} GPUs can be named in a recipe.", "gpus", "RECIPE")
 
 
 def _facts(card: catalog.Gpu) -> tuple[str, ...]:

@@ -148,7 +148,10 @@ def plan(
     wrong = errors_of(planned.problems)
     if planned.problems:
         then = ("plan", path, "--apply", "1") if found and not sets else ("plan", path, "--details")
-        end("The recipe does not fit." if wrong else "The recipe can run, but the notes above apply.", *then)
+        end(
+            "The recipe does not fit." if wrong else "The recipe can run, but the plan has notes on what may go wrong.",
+            *then,
+        )
     elif any(stage.full.fits is False for stage in planned.forecasts):
         end("The recipe fits if no row is longer than expected.", "prepare", path)
     else:

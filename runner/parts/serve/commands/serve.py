@@ -115,7 +115,7 @@ def _on_cluster(path: str, sets: tuple[str, ...], stops: bool, dry_run: bool, po
 
 
 def plan_server(recipe: Recipe, json_wanted: bool) -> int:
-    """Shows what a server of what the recipe trains needs; 1 where it does not fit."""
+    """Shows what a server of what the recipe trains needs; 1 if it does not fit."""
     from runner.parts.serve import kserve, serving
 
     _, server, needs = kserve.served(recipe)

@@ -35,7 +35,7 @@ _FOLLOWING = ("fingerprint", "proven_for.")
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that is not the same: its name, both values, None where it is not there, and what it is. unit: of a
+    """One thing that is not the same: its name, both values, None if it is not there, and what it is. unit: of a
     figure."""
 
     name: str
@@ -48,7 +48,7 @@ class Difference:
 def opened(name: str) -> Document:
     """A recipe by its file, by a starter's name, or by the folder of a run, whose sealed recipe is read.
 
-    Raises Stop where it is none of these, or no recipe."""
+    Raises Stop if it is none of these, or no recipe."""
     path = Path(name)
     if path.is_dir():
         sealed = sorted([path / CONFIG / RECIPE_FILE, *path.glob(f"{CONFIG}/*/{RECIPE_FILE}")])
@@ -64,7 +64,7 @@ def opened(name: str) -> Document:
 def in_settings(before: Document, after: Document) -> list[Difference]:
     """The settings in which two recipes differ, in the order of the first; one that is left out is its default.
 
-    Raises Stop where a schema refuses one of them."""
+    Raises Stop if a schema refuses one of them."""
     (old, of_old), (new, of_new) = _settings(before), _settings(after)
     return [
         Difference(name, was, now, _meaning(name, of_new if name in new else of_old))
@@ -91,10 +91,10 @@ def _meaning(name: str, scenario: str) -> str:
 
 def in_plans(before: Document | None, after: Document, price: float | None = None) -> list[Difference]:
     """What each stage of two recipes needs of memory, time and money, the same or not, and the emitted settings that
-    differ. before: None for none, and then no emitted settings are told. price: of one GPU hour, None for the recipes'
-    own.
+    differ. before: None for none, and then no emitted settings are printed. price: of one GPU hour, None for the
+    recipes' own.
 
-    Raises Stop where one of them is not valid."""
+    Raises Stop if one of them is not valid."""
     old, old_units = _planned(before, price) if before else ({}, {})
     new, new_units = _planned(after, price)
     rows = [(name, old.get(name), new.get(name)) for name in dict.fromkeys([*old, *new])]
@@ -205,6 +205,7 @@ def diff(before: str, after: str, plans: bool, price: float | None, style: str) 
             if some:
                 table([(head, before, after, ""), *map(row, some)])
                 say()
-        one = f"{'One' if settings else 'No'} setting differs."
-        say(f"{len(settings)} settings differ." if len(settings) > 1 else one)
-        end("Run a plan for each to see what it needs.", "plan", after)
+        if not settings:
+            say("No setting differs.")
+        several, one = f"{len(settings)} settings differ.", "One setting differs."
+        end(several if len(settings) > 1 else one if settings else "Both recipes are the same.", "plan", after)

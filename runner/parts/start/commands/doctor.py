@@ -59,8 +59,8 @@ PACKAGES = (
 )
 # What torchrun on one machine and the training operator meet on.
 PORTS = (29500, 23456)
-# FlashAttention as transformers takes it where the package is not there: from the hub, or from a folder that
-# LOCAL_KERNELS names for it (the kernels library's own variable).
+# FlashAttention as transformers takes it if the package is not there: from the hub, or from a folder that LOCAL_KERNELS
+# names for it (the kernels library's own variable).
 FLASH_KERNEL = "kernels-community/flash-attn2"
 
 
@@ -85,10 +85,10 @@ class Card:
 @dataclass(frozen=True)
 class Machine:
     """memory_gib, disk_gib (free at `folder`), shm_gib: GiB. links: how GPUs reach each other, as the driver draws it.
-    cuda: the version that PyTorch was built for, empty without one.
-    cards: those that programs may see; visible: CUDA_VISIBLE_DEVICES, None where it is not set. flash_kernel: where
-    FlashAttention's kernel lies, None where it would come from the hub. ports: looked at; ports_taken: of them.
-    hub: None where it answers, else why not. gated: models asked for, with why they cannot be had.
+    cuda: the version that PyTorch was built for, empty without one. cards: those that programs may see; visible:
+    CUDA_VISIBLE_DEVICES, None if it is not set. flash_kernel: where FlashAttention's kernel is, None if it would come
+    from the hub. ports: looked at; ports_taken: of them. hub: None if it answers, else why not. gated: models asked
+    for, with why they cannot be had.
     """
 
     python: str
@@ -138,7 +138,7 @@ def probe(folder: Path, models: tuple[str, ...] = (), ports: tuple[int, ...] = P
 
 
 def labels() -> list[str]:
-    """The labels of this machine's GPUs, as its driver names them; none where it has none."""
+    """The labels of this machine's GPUs, as its driver names them; none if it has none."""
     said = _said("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
     return [catalog.label_of(line.strip()) for line in said.splitlines() if line.strip()]
 
@@ -184,7 +184,7 @@ def _flash_kernel() -> str | None:
 
 
 def _said(*command: str) -> str:
-    """What a command prints; nothing where it is not there or fails."""
+    """What a command prints; nothing if it is not there or fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -193,7 +193,7 @@ def _said(*command: str) -> str:
 
 
 def _free_gib(folder: Path) -> float:
-    """Free space where `folder` is or would be, GiB; 0 where it cannot be told."""
+    """Free space where `folder` is or would be, GiB; 0 if unknown."""
     try:
         return shutil.disk_usage(_existing(folder)).free / 2**30
     except OSError:
@@ -222,7 +222,7 @@ def _token() -> bool:
 
 
 def _refused(name: str) -> str | None:
-    """None where the hub lets this account read the repository; else its reason."""
+    """None if the hub lets this account read the repository; else its reason."""
     try:
         from httpx import HTTPError
         from huggingface_hub import HfApi
@@ -292,7 +292,7 @@ def packages(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iter
 
 
 def _flash_attention(machine: Machine) -> Finding:
-    """The package, or the kernel that transformers takes in its place, which the product's own image carries."""
+    """The package, or the kernel that transformers uses instead, which the product's own image contains."""
     why, mend = "for `attention: flash_attention_2`", f"{packaged.install('flash')}, or `attention: sdpa`"
     kernels = machine.packages.get("kernels")
     if version := machine.packages.get("flash-attn"):
@@ -354,7 +354,7 @@ def gpus(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator
 
 
 def _on_processor(recipe: Recipe | None) -> float:
-    """The main memory that `recipe run` needs without a GPU, GiB; 0 where nobody knows the model."""
+    """The main memory that `recipe run` needs without a GPU, GiB; 0 if the model is unknown."""
     if recipe is None:
         return 0.0
     here = changed(recipe, without_gpu(recipe, "this machine"))[0]
@@ -365,7 +365,7 @@ def _on_processor(recipe: Recipe | None) -> float:
 
 
 def _between(names: list[str], table: str) -> str:
-    """The cells of the driver's table of links between these GPUs; all of the table where it does not name them."""
+    """The cells of the driver's table of links between these GPUs; all of the table if it does not name them."""
     header, *rows = [line.split() for line in table.splitlines() if line.strip().startswith("GPU")] or [[]]
     labels = [f"GPU{name}" for name in names]
     if not set(labels) <= set(header):
@@ -469,7 +469,7 @@ CHECKS = (packages, gpus, memory, disk, ports, hub)
 
 
 def needed_gib(recipe: Recipe | None, plan: Plan | None) -> float:
-    """What the whole run writes, GiB, in the figures of `recipe plan`; 0 where nobody knows the model."""
+    """What the whole run writes, GiB, in the figures of `recipe plan`; 0 if the model is unknown."""
     if recipe is None or plan is None:
         return 0.0
     try:
@@ -517,7 +517,7 @@ def doctor(path: str | None, sets: tuple[str, ...], out: str | None) -> int:
     )
     say("\n" + ", ".join(counts))
     if problems:
-        end("Fix the problems above.", "doctor", *([path] if path else []))
+        end("This machine is not ready. Fix the problems above.", "doctor", *([path] if path else []))
     else:
         end("This machine is ready.", "rehearse", path or "RECIPE")
     return 1 if problems else 0

@@ -45,8 +45,8 @@ _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)( ?[A-Za-z]+)\Z")
 
 @dataclass(frozen=True)
 class Tried:
-    """A recipe with another value. memory_bytes: of its largest stage, seconds: of all; None where nobody can tell.
-    refused: why it cannot have that value; changed: lines of emitted files that are then others, by file."""
+    """A recipe with another value. memory_bytes: of its largest stage, seconds: of all; None if unknown. refused: why
+    it cannot have that value; changed: the lines of emitted files that then differ, by file."""
 
     value: Any
     memory_bytes: int | None = None
@@ -84,7 +84,7 @@ def named(word: str, scenarios: tuple[str, ...]) -> list[str]:
     """The whole names of the settings that a word means: as it is, as the end of a name, or as another tool calls
     it; that of `train` first, which most recipes have.
 
-    Raises Stop where there is none, with those that are near.
+    Raises Stop if there is none, with those that are near.
     """
     known = list(dict.fromkeys(name for one in scenarios for name, _ in by_schema.settings(one)))
     known.sort(key=lambda name: not name.startswith("train"))
@@ -158,7 +158,7 @@ def _others(recipe: Recipe, setting: str, value: Any) -> list[Any]:
     known = [other for other in offered if other != value]
     if isinstance(value, str) and not known:
         known = [f"{value}2"]
-    # Where there is no other to try, there is a name like it, or leaving it out.
+    # If there is no other to try, there is a name like it, or leaving it out.
     return known[:: max(1, len(known) // MOST_TRIED)][:MOST_TRIED] or [None]
 
 
@@ -172,7 +172,7 @@ def _within_bounds(value: float, part: Mapping[str, Any]) -> bool:
 
 
 def _tried(recipe: Recipe, setting: str, value: Any, before: Mapping[str, str] | None = None) -> Tried:
-    """before: what is emitted for the recipe as it is; None where that has the value already."""
+    """before: what is emitted for the recipe as it is; None if that has the value already."""
     try:
         wished = Override(setting, None, value, "recipe explain")
         other = recipe if before is None else changed(recipe, [wished])[0]
@@ -190,7 +190,7 @@ def _tried(recipe: Recipe, setting: str, value: Any, before: Mapping[str, str] |
 
 def _differing(before: Mapping[str, str] | None, other: Recipe) -> dict[str, tuple[str, ...]] | None:
     """The lines of emitted files that the other recipe has and were not there before, hashes apart. Copies of the
-    recipe count where nothing else differs."""
+    recipe count if nothing else differs."""
     if before is None:
         return None
     after = _emitted(other)
@@ -251,7 +251,8 @@ def explain(setting: str, path: str | None, sets: tuple[str, ...], style: str) -
         _show(one, called)
     if others:
         say(f"Other settings with that name: {', '.join(_name(other) for other in others)}.")
-    end("Run a plan to see what another value would cost.", "plan", path or "RECIPE", "--set", f"{_name(first)}=VALUE")
+    name = _name(first)
+    end(f"A plan shows what another value of `{name}` costs.", "plan", path or "RECIPE", "--set", f"{name}=VALUE")
 
 
 def _starter(told: list[Explained], sets: tuple[str, ...]) -> tuple[Recipe, str]:

@@ -45,7 +45,7 @@ class Need:
 
 
 def needs_of(model: catalog.Model, card: catalog.Gpu | None = None) -> dict[str, Need]:
-    """What each way of training needs for a model; empty where its architecture has no formulas. card: for this card
+    """What each way of training needs for a model; empty if its architecture has no formulas. card: for this card
     alone, in the number format that it trains in."""
     # Models of the same shape share one computation.
     shape = replace(model, id="model", licence="", gated=False, source="", parameters=None, published=None, revision="")
@@ -110,7 +110,9 @@ def models(context: click.Context, recipe: str | None, card: str | None, style: 
     if gpu:
         say(f"\nOf the {units.gib(gpu.usable_gib * 2**30)} of {gpu.name}, with one row at a time.")
     else:
-        say("\nThe smallest GPU that fits, in bf16, with one row at a time. `recipe gpus` shows what each card has.")
+        say(
+            "\nUnder each way to train: the smallest GPU that fits, in bf16, with one row at a time. `recipe gpus` lists the GPUs."
+        )
 
 
 def _row(model: catalog.Model, where: str, needs: Mapping[str, Need], sized: bool) -> tuple[str, ...]:
@@ -155,13 +157,13 @@ def add(
     a claim of that recipe. It reads only small files, no weights. It also records the hub's commit; recipes beside the lock
     file then train that commit.
     """
-    recipe = recipe or before  # which may also stand before `add`
+    recipe = recipe or before  # which may also come before `add`
     if recipe and out:
         raise click.UsageError("`--recipe` and `--out` both set where to write. Use one of them.")
     document = read(recipe) if recipe else None
     file = Path(recipe).parent / lock.LOCK if recipe else Path(out or lock.LOCK)
     if document and name.startswith("/") and not Path(name).is_dir():
-        made, problems = judge(document)  # nobody knows its model yet, which is an error too
+        made, problems = judge(document)  # its model is unknown yet, which is also an error
         if made is None:
             raise Stop(errors_of(problems))
         with parts.hook("model_on_claim")(made, name, say) as folder:
@@ -179,7 +181,7 @@ def add(
 
 def written(file: Path, name: str, revision: str, known_as: str | None = None) -> catalog.Model:
     """Writes a model into a lock file: `name` is a folder (below the lock file's or this one) or a name on the hub.
-    known_as: what recipes call a folder, where that is not its path. Raises Stop where it cannot be."""
+    known_as: what recipes call a folder, if that is not its path. Raises Stop if it cannot be."""
     if (known_as or name) in catalog.model_ids():
         raise Stop(
             f"`{known_as or name}` is in the catalog, which comes first.",
@@ -187,7 +189,7 @@ def written(file: Path, name: str, revision: str, known_as: str | None = None) -
         )
     if unsuitable := catalog.unsuitable(known_as or name):
         raise Stop(*unsuitable.refusal(known_as or name))
-    lock.entries(file)  # a broken file is said before anything is fetched
+    lock.entries(file)  # a broken file is reported before anything is fetched
     folder = next((place for place in (file.parent / name, Path(name)) if place.is_dir()), None)
     if folder:
         path = name if Path(name).is_absolute() else Path(os.path.relpath(folder, file.parent)).as_posix()
@@ -206,7 +208,7 @@ def written(file: Path, name: str, revision: str, known_as: str | None = None) -
 
 
 def on_hub(name: str, revision: str) -> Model:
-    """The model of that name and revision on the hub, with the commit that this is now. Raises Stop where it cannot be
+    """The model of that name and revision on the hub, with the commit that this is now. Raises Stop if it cannot be
     had."""
     from httpx import HTTPError
     from huggingface_hub import HfApi, hf_hub_download

@@ -69,11 +69,11 @@ class Question:
         return self.optional or (self.name in ("data", "results") and answers.of.keeps)
 
     def proposed(self, answers: Answers) -> str:
-        """What Enter says, empty where nobody knows."""
+        """The answer of Enter alone; empty if unknown."""
         return str(PROPOSED[self.name](answers)) if self.name in PROPOSED else ""
 
     def value(self, answers: Answers, said: str) -> Any:
-        """What the field becomes with what was said. Raises Stop where that cannot be."""
+        """The field's value from an answer. Raises Stop if it is not valid."""
         if self.name in CHOICES:
             known = CHOICES[self.name](answers)
             if said in known:
@@ -114,7 +114,7 @@ def _file(answers: Answers, said: str) -> str:
 
 
 def _show(one: Question, answers: Answers) -> None:
-    """What somebody looks at before an answer."""
+    """What a person needs to see before an answer."""
     if one.name in ("question", "column") and answers.columns:
         say(f"The columns of {answers.data}: {', '.join(answers.columns)}")
     elif one.name == "model":
@@ -201,15 +201,15 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def terminal() -> bool:
-    """Whether somebody is there to answer."""
+    """Whether a person is there to answer."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def asked(name: str, given: Mapping[str, str], sets: list[Override]) -> tuple[Draft, Answers]:
-    """The recipe that answers make: those that are given, and where somebody is there the others asked for; else what
-    is proposed.
+    """The recipe that answers make: those that are given, and the others from a person at the terminal, or else the
+    proposed ones.
 
-    Raises Stop where one that is given cannot be, or where one is missing that nobody can propose.
+    Raises Stop if one that is given cannot be, or one is missing that cannot be proposed.
     """
     there, answers, at = terminal(), Answers(), 0
     if there:
@@ -226,7 +226,7 @@ def asked(name: str, given: Mapping[str, str], sets: list[Override]) -> tuple[Dr
             if not there or sets:
                 raise
             _say(stop)
-        # Somebody is there: what stood in an option is asked, too. Data that can be read stay.
+        # A person is there, so a wrong option is asked again. Data that can be read stay.
         given, at = {}, len(DATA) if whole else 0
         answers = Answers(**{one.name: getattr(whole, one.name) for one in DATA}) if whole else Answers()
 
@@ -278,7 +278,7 @@ def _through(name: str, answers: Answers, given: Mapping[str, str], there: bool,
 
 
 def _taken(one: Question, name: str, answers: Answers, said: str) -> Answers:
-    """Raises Stop where the recipe would have errors with it."""
+    """Raises Stop if the recipe would have errors with it."""
     taken = replace(answers, **{one.name: one.value(answers, said)})
     if taken.data or taken.of.keeps:
         # Sections that are only half said are judged when they are whole.
@@ -292,8 +292,7 @@ def _taken(one: Question, name: str, answers: Answers, said: str) -> Answers:
 
 
 def _looked(name: str, answers: Answers) -> bool:
-    """Shows the first rows as the model will see them, and what is to be said of the file. Whether it can be used at
-    all."""
+    """Shows the first rows as the model will see them, and notes about the file. Returns whether it can be used."""
     try:
         made = drafting.drafted(name, answers)
         here = answers.data and not drafting.on_hub(answers.data) and answers.of.rows not in ("images", "pipeline")
@@ -316,7 +315,7 @@ def _looked(name: str, answers: Answers) -> bool:
 
 
 def _words(problem: Problem) -> str:
-    """Without its place, which is in a file that nobody has seen yet."""
+    """Without its place, because the file does not exist yet."""
     return f"{problem.message}\n{problem.hint}".rstrip()
 
 
@@ -388,7 +387,7 @@ def new(name: str, source: str | None, short: bool, sets: tuple[str, ...], **ans
     copied = drafting.write(made, origin)
     if not said:
         called = f"minimal/{origin.stem}" if short else source
-        say(f"{made.target}: a copy of {called}. Edit it, then run: recipe check {made.target}")
+        say(f"{made.target}: a copy of {called}")
         for change in changing.apply(made.origin, made.changes)[1]:
             if change.setting not in {own.setting for own in (*made.wished, *made.moved)}:
                 say(f"{change}")
@@ -398,10 +397,12 @@ def new(name: str, source: str | None, short: bool, sets: tuple[str, ...], **ans
         say(f"\nStill to do: {problem.message}\n{problem.hint}")
     if said:
         _answered(made, said, sets)
+    else:
+        end(f"{made.target} is your own copy of {called}. Edit it in any editor.", "check", str(made.target))
 
 
 def _answered(made: Draft, said: Answers, sets: tuple[str, ...]) -> None:
-    """What became of the answers, and how to get the same again."""
+    """What the answers led to, and the command for the same without questions."""
     secret = made.recipe.settings.get("openshift", {}).get("hub_token_secret")
     for problem in made.judged[1]:
         say(f"\n{problem}")

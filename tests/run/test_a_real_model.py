@@ -1,0 +1,110 @@
+"""`recipe rehearse --model`: a real model, small enough for this machine, in place of the twin."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from runner.commands import run as verbs
+from runner.commands.cli import _code as command
+from runner.entrypoints import prepare
+from tests.conftest import ROOT
+from tests.parts.export.runs import base_of
+from tests.run.test_training_on_a_processor import without_gpu
+
+
+@pytest.fixture
+def recipe(tmp_path, monkeypatch) -> Path:
+    """A recipe for a GPU, whose rows are here and whose model is not."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(ROOT / "recipes/data/survival-sample.jsonl", tmp_path / "rows.jsonl")
+    data = {"path": "rows.jsonl", "question": "For [topic], [question]", "answer": "[answer]"}
+    train = {
+        "adapter": "qlora",
+        "optimizer": "adamw_bnb_8bit",
+        "packing": "flatten",
+        "epochs": 2,
+        "eval_steps": 40,
+        "save_steps": 40,
+    }
+    written = {
+        "scenario": "lora",
+        "name": "own",
+        "model": {"base": "microsoft/Phi-4-mini-instruct", "attention": "flash_attention_2"},
+        "data": data,
+    }
+    written |= {"train": train, "machines": {"gpu": "NVIDIA-L40S"}, "demo": {"max_new_tokens": 8}}
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(written))
+    return tmp_path / "own.yaml"
+
+
+@pytest.mark.heavy
+def test_a_folder_with_a_model_is_trained_instead_of_a_twin(recipe, recipe_command):
+    model = base_of("survival", recipe.parent / "small-model")
+    done = recipe_command(
+        "rehearse", recipe.name, "--model", "small-model", cwd=recipe.parent, env=without_gpu(recipe.parent)
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert re.search("model.base: microsoft/Phi-4-mini-instruct → .*real model", done.stdout)
+    for replaced in ("qlora → lora", "adamw_bnb_8bit → adamw_torch", "limits.time: nothing → 5 min"):
+        assert replaced in done.stdout
+    assert "twin" not in done.stdout and "tiny" not in done.stdout + done.stderr
+    assert "`train` takes about " in done.stdout, "the plan of this processor chooses how much is trained"
+    assert "with a real model" in done.stderr
+    run = recipe.parent / "runs/own-rehearsal"
+    summary = json.loads((run / "training_summary.json").read_text())
+    assert summary["best_validation_loss"] < summary["first_validation_loss"]
+    assert not (run / "base_model").exists()
+    assert json.loads((run / "demo.json").read_text())["base_model"] == str(model)
+    page = (run / "report.html").read_text()
+    assert "twin" not in page and "small-model" in page
+    asked = recipe_command("ask", recipe.name, "How do I boil water?", "--base", cwd=recipe.parent)
+    assert f"the model that `train` started from, {model}, of the rehearsal" in asked.stdout
+
+
+def test_how_much_is_trained_follows_the_pace_of_the_processor(recipe):
+    """The same rows on a processor that is twenty times as slow: fewer steps, and the same time."""
+    from runner.check.validate import load
+    from runner.data.report import PreparedRows
+    from runner.scenarios.shared import rehearsal
+
+    rows = PreparedRows(train_rows=200, validation_rows=20)
+    loaded = load(recipe)[0]
+    whole, part = (
+        {change.setting: change.after for change in rehearsal.training(loaded, rows, share)} for share in (1.0, 0.05)
+    )
+    assert whole["train.epochs"] * 0.05 == pytest.approx(part["train.epochs"], rel=0.02)
+    assert part["train.eval_steps"] <= 200 / 2 * part["train.epochs"] / 3 + 1
+    assert whole["limits.time"] == part["limits.time"] == rehearsal.LONGEST
+
+
+def test_a_hub_that_cannot_be_reached_and_a_folder_without_a_model_are_explained(
+    recipe, monkeypatch, capsys, golden_message
+):
+    import huggingface_hub
+
+    def unreachable(*_, **__):
+        raise OSError("Name or service not known")
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", unreachable)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(recipe.parent / "cache"))
+    for name in ("small", "no-model"):
+        assert command(["rehearse", "own.yaml", "--model", name]) == 1
+        golden_message(capsys.readouterr().err, name)
+    assert command(["rehearse", str(ROOT / "recipes/resnet.yaml"), "--model", "no-model"]) == 1
+    golden_message(capsys.readouterr().err, "a recipe without a base model")
+
+
+def test_the_small_model_is_downloaded_once_into_the_cache(recipe, monkeypatch):
+    asked = []
+    monkeypatch.setenv("XDG_CACHE_HOME", str(recipe.parent / "cache"))
+    monkeypatch.setattr(prepare, "fetch_model", lambda model, tell, hint: asked.append(model))
+    folder = verbs.real_model("small")
+    assert re.search(r"cache/recipe-runner/SmolLM2-135M-Instruct$", str(folder))
+    assert asked == [{"base": "HuggingFaceTB/SmolLM2-135M-Instruct", "revision": "main", "folder": str(folder)}]
+    assert verbs.real_model("a-folder") == Path("a-folder").resolve() and verbs.real_model(None) is None
