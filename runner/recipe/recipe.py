@@ -184,7 +184,6 @@ def with_defaults(value: Any, schema: Mapping[str, Any]) -> Any:
     return filled
 
 
-<<<<<<< HEAD
 # What the rows of a recipe of one stage can be. A setting of `data` that says which they are, and those that it means.
 CONVERSATIONS, SONGS, TEXT, PREFERENCES = "conversations", "songs", "text", "preferences"
 _SAYS_ROWS = {
@@ -194,11 +193,6 @@ _SAYS_ROWS = {
     "question": CONVERSATIONS,
     "answer": CONVERSATIONS,
 }
-=======
-# The kinds of rows of a recipe with one stage. Each has a setting of `data` that shows it, and others.
-CONVERSATIONS, SONGS, TEXT = "conversations", "songs", "text"
-_SAYS_ROWS = {"text": TEXT, "form": CONVERSATIONS, "question": CONVERSATIONS, "answer": CONVERSATIONS}
->>>>>>> main
 
 
 def rows_of(data: object, schema: Mapping[str, Any]) -> str:

@@ -292,6 +292,8 @@ def training(recipe: Recipe, rows: PreparedRows, share: float | None = None) -> 
         epochs += 1
     few = f"at least {ENOUGH_STEPS} steps from {rows.train_rows} rows"
     rate, larger = (0.005, "a tiny twin needs larger steps") if share is None else (0.0005, "few steps")
+    if recipe.rows == PREFERENCES:
+        rate /= 10
     limit = overrides.without_time_limit(BY)
     if share is not None:
         limit = substitute("limits.time", LONGEST, "a rehearsal takes minutes")
@@ -304,11 +306,7 @@ def training(recipe: Recipe, rows: PreparedRows, share: float | None = None) -> 
         ("train.epochs", epochs, few),
         ("train.eval_batch_size", None, "the micro batch size"),
         ("train.effective_batch_size", None, "computed from the lines above"),
-<<<<<<< HEAD
-        ("train.learning_rate", 0.0005 if recipe.rows == PREFERENCES else 0.005, "a tiny twin needs larger steps"),
-=======
         ("train.learning_rate", rate, larger),
->>>>>>> main
         ("train.optimizer", "adamw_torch", "runs on any processor"),
         ("train.logging_steps", 1, "few steps"),
         ("train.report_to", "tensorboard", "needs no account"),
