@@ -377,3 +377,60 @@ def rendered(template: ChatTemplate, conversation: list[Message]) -> str:
 
 def _besides(turn: Mapping[str, Any]) -> str:
     return "".join(json.dumps(turn[name], ensure_ascii=False) for name in (REASONING, CALLS) if turn.get(name))
+
+
+@dataclass(frozen=True)
+class Preference:
+    prompt: str
+    chosen: str
+    rejected: str
+
+    @property
+    def group(self) -> str:
+        """Rows with the same group stay in one part of the split: the prompt, however it is spaced or cased."""
+        return same(self.prompt)
+
+    @property
+    def key(self) -> str:
+        """Equal for rows that are the same in every part."""
+        return repr((self.prompt, self.chosen, self.rejected))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreferenceSet(DataSet):
+    """A prompt and two answers, each a template with the rows' columns in brackets."""
+
+    prompt: str
+    chosen: str
+    rejected: str
+
+    def preference(self, row: Mapping[str, Any]) -> Preference | str:
+        """That of a row, or why it has none. A column may hold turns: the question is what the user says in them, and an
+        answer what the assistant says."""
+        texts = []
+        for part, role in ((self.prompt, "user"), (self.chosen, "assistant"), (self.rejected, "assistant")):
+            column = part[1:-1] if templates.columns(part) == [part[1:-1]] else ""
+            turns = row.get(column)
+            if not isinstance(turns, list):
+                texts.append(templates.fill(part, row).strip())
+                continue
+            said = [turn for turn in turns if isinstance(turn, Mapping) and turn.get("role") == role]
+            if len(said) != 1 or not isinstance(said[0].get("content"), str):
+                return f"`{column}` has {len(said)} turns of the {role}, and one is needed"
+            texts.append(said[0]["content"].strip())
+        prompt, chosen, rejected = texts
+        if not prompt or not chosen or not rejected:
+            return "a part is empty"
+        return Preference(prompt, chosen, rejected) if chosen != rejected else "both answers are the same"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preferences(SplitDataSets):
+    """Preferences, and the tokens of a row (sequence_len) beyond which training cuts it."""
+
+    kind: Literal["preferences"] = "preferences"
+    sets: tuple[PreferenceSet, ...]
+    system_prompt: str | None
+    sequence_len: int
+    special_tokens: ChatTemplate
+    tokenizer: Pretrained | None = None

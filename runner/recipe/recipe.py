@@ -184,9 +184,15 @@ def with_defaults(value: Any, schema: Mapping[str, Any]) -> Any:
     return filled
 
 
-# The kinds of rows of a recipe with one stage. Each has a setting of `data` that shows it, and others.
-CONVERSATIONS, SONGS, TEXT = "conversations", "songs", "text"
-_SAYS_ROWS = {"text": TEXT, "form": CONVERSATIONS, "question": CONVERSATIONS, "answer": CONVERSATIONS}
+# What the rows of a recipe of one stage can be. A setting of `data` that says which they are, and those that it means.
+CONVERSATIONS, SONGS, TEXT, PREFERENCES = "conversations", "songs", "text", "preferences"
+_SAYS_ROWS = {
+    **dict.fromkeys(("prompt", "chosen", "rejected"), PREFERENCES),
+    "text": TEXT,
+    "form": CONVERSATIONS,
+    "question": CONVERSATIONS,
+    "answer": CONVERSATIONS,
+}
 
 
 def rows_of(data: object, schema: Mapping[str, Any]) -> str:
@@ -201,7 +207,7 @@ def rows_of(data: object, schema: Mapping[str, Any]) -> str:
     if written.get("songs") is not None:
         return SONGS
     if form := written.get("form"):
-        return TEXT if form == TEXT else CONVERSATIONS
+        return form if form in (TEXT, PREFERENCES) else CONVERSATIONS
     if said := [rows for one in every for name, rows in _SAYS_ROWS.items() if one.get(name) is not None]:
         return said[0]
     plain = any(str(one.get("path")).endswith(".txt") for one in every)
@@ -253,7 +259,8 @@ class Recipe(Sections):
     def rows(self) -> str:
         """The kind of rows of `data`, if recipes of its scenario can have several kinds (see `rows_of`)."""
         data = self.settings["data"]
-        return SONGS if "songs" in data else TEXT if "text" in data else CONVERSATIONS
+        own = {"songs": SONGS, "text": TEXT, "chosen": PREFERENCES}
+        return next((rows for name, rows in own.items() if name in data), CONVERSATIONS)
 
     @cached_property
     def file(self) -> Path:

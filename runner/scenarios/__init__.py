@@ -172,9 +172,9 @@ def narrowed(node: Any, key: str, kind: str) -> Any:
 
 
 def _elsewhere(key: str, kind: str, part: Schema) -> str:
-    """The hint about a line that belongs to another kind."""
-    kinds, other = " and ".join(part[f"x-{key}"]), "delete `songs`" if kind == "songs" else "write another `form`"
-    usual = f"It is for {kinds}, but these rows are {kind}. Delete the line, or {other}."
+    """What to do with a line that another kind has."""
+    kinds, other = ", ".join(part[f"x-{key}"]), "delete `songs`" if kind == "songs" else "write another `form`"
+    usual = f"It is for {kinds}. These rows are {kind}. Delete the line, or {other}."
     return str(
         part.get("x-elsewhere") or (usual if key == "rows" else f"It is for the scenario {listed(part[f'x-{key}'])}.")
     )

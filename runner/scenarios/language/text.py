@@ -6,7 +6,7 @@ from dataclasses import replace
 from runner.data.data_sets import PlainText, TextSet
 from runner.plan import EngineConfig, Place
 from runner.recipe.overrides import Override
-from runner.recipe.recipe import Recipe
+from runner.recipe.recipe import TEXT, Recipe
 from runner.scenarios.shared import axolotl, common, rehearsal
 from runner.tools.names import listed, setting
 from runner.tools.problem import Problem
@@ -74,7 +74,7 @@ def plain_text(recipe: Recipe, place: Place) -> PlainText:
 
 def one_validation(recipe: Recipe) -> Iterator[Problem]:
     data = recipe.data
-    if recipe.rows != "text":
+    if recipe.rows != TEXT:
         return
     given = [name for name in GIVES_VALIDATION if data.get(name)]
     if len(given) > 1:

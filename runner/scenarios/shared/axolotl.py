@@ -15,7 +15,7 @@ from runner.data.conversation_formats import OWN, TRAINING, ChatData, ChatSet, T
 from runner.data.data_sets import DataSets
 from runner.data.tokenizers import jinja
 from runner.plan import EngineConfig, Evaluation, Place, Plan, Stage
-from runner.recipe.recipe import Recipe, Settings
+from runner.recipe.recipe import PREFERENCES, Recipe, Settings
 from runner.scenarios.contract import Measurable
 from runner.scenarios.shared import common, sharding
 from runner.tools.names import listed
@@ -172,10 +172,24 @@ def preference_dataset(folder: str, split: str) -> EngineConfig:
     }
 
 
+# How Axolotl calls what is learned from preferences.
+OBJECTIVES: Mapping[str, EngineConfig] = {
+    "dpo": {"rl": "dpo", "dpo_loss_type": ["sigmoid"]},
+    "ipo": {"rl": "dpo", "dpo_loss_type": ["ipo"]},
+    "hinge": {"rl": "dpo", "dpo_loss_type": ["hinge"]},
+}
+
+
 def on_conversations(recipe: Recipe, place: Place, technique: EngineConfig) -> EngineConfig:
-    """The settings of a recipe that trains on prepared conversations. technique: which of the model's weights are
-    trained."""
-    facts, known = recipe.facts, special_tokens(recipe)
+    """The settings of a recipe that trains on prepared conversations or preferences. technique: which of the model's
+    weights are trained."""
+    facts, known, prefers = recipe.facts, special_tokens(recipe), recipe.rows == PREFERENCES
+
+    def dataset(split: str) -> EngineConfig:
+        if prefers:
+            return preference_dataset(place.data_dir, split)
+        return conversation_dataset(place.data_dir, split, recipe.data.train_on)
+
     tokens: EngineConfig = {"chat_template": known.axolotl if known and recipe.data.chat_template != OWN else OWN}
     if known and tokens["chat_template"] == "jinja":
         tokens["chat_template_jinja"] = jinja(known)
@@ -189,11 +203,11 @@ def on_conversations(recipe: Recipe, place: Place, technique: EngineConfig) -> E
         **technique,
         **fused(recipe, place),
         **tokens,
-        "datasets": [conversation_dataset(place.data_dir, "train", recipe.data.train_on)],
-        "test_datasets": [conversation_dataset(place.data_dir, "validation", recipe.data.train_on)],
+        "datasets": [dataset("train")],
+        "test_datasets": [dataset("validation")],
         "val_set_size": 0,
         "dataset_prepared_path": place.tokenised_dir,
-        **packing(recipe, place, recipe.train),
+        **(OBJECTIVES[recipe.train.objective] if prefers else packing(recipe, place, recipe.train)),
         **training(recipe, place),
     }
 

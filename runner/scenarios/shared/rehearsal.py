@@ -14,7 +14,7 @@ from runner.plan import Plan
 from runner.recipe import overrides
 from runner.recipe.document import Path_
 from runner.recipe.overrides import Override
-from runner.recipe.recipe import DEMO_QUESTIONS, Recipe, Settings, sets_of
+from runner.recipe.recipe import DEMO_QUESTIONS, PREFERENCES, Recipe, Settings, sets_of
 from runner.scenarios.shared import axolotl, common, twin
 from runner.tools.names import setting
 from runner.tools.problem import Stop
@@ -128,6 +128,8 @@ def judge(plan: Plan, summaries: list[Summary]) -> None:
                 f"The rehearsal of `{plan.name}` has no verdict, because it has no validation loss.",
                 "Check the held-out rows, and the log.",
             )
+        if summary.first_preference_accuracy is not None:
+            preferred(summary)
         gain = 1 - best / first if first else 0.0
         if gain < MIN_GAIN if tiny else gain <= 0:
             needed = f", {gain:.1%} better, but needs {MIN_GAIN:.0%}" if tiny else ""
@@ -135,6 +137,13 @@ def judge(plan: Plan, summaries: list[Summary]) -> None:
                 f"The rehearsal of `{plan.name}` did not learn: the validation loss went from {first:.3f} to {best:.3f}{needed}.",
                 "Check the prepared rows, and which tokens are trained.",
             )
+
+
+def preferred(summary: Summary) -> None:
+    """Raises Stop unless the better answers were preferred more often at the end."""
+    first, last = summary.first_preference_accuracy, summary.last_preference_accuracy
+    if first is None or last is None or not last > first:
+        raise Stop(f"The rehearsal of DPO did not learn: its accuracy went from {first} to {last}.")
 
 
 def data(recipe: Recipe, file: str | None) -> list[Override]:
@@ -283,6 +292,8 @@ def training(recipe: Recipe, rows: PreparedRows, share: float | None = None) -> 
         epochs += 1
     few = f"at least {ENOUGH_STEPS} steps from {rows.train_rows} rows"
     rate, larger = (0.005, "a tiny twin needs larger steps") if share is None else (0.0005, "few steps")
+    if recipe.rows == PREFERENCES:
+        rate /= 10
     limit = overrides.without_time_limit(BY)
     if share is not None:
         limit = substitute("limits.time", LONGEST, "a rehearsal takes minutes")
