@@ -108,7 +108,7 @@ def test_it_walks_dies_goes_on_ends_at_a_closed_gate_and_goes_on_after_a_promoti
     assert recipe(site, "status") == 0
     shown = capsys.readouterr().out
     assert "driver: has ended" in shown and "gate after `sft` is closed, so later stages do not start." in shown
-    assert "perplexity  < 15    99.2  MISSED" in shown.partition("driver:")[2]
+    assert "perplexity  < 15      99.2      MISSED" in shown.partition("driver:")[2]
     assert recipe(site, "submit", "--all") == 1
     assert "gate after `sft` is closed" in capsys.readouterr().err
 
