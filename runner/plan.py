@@ -1,4 +1,4 @@
-"""Plan: what is to run, on what, as a list of stages. It knows nothing of Kubernetes; the targets dress it."""
+"""Plan: what is to run, on what, as a list of stages. It is independent of Kubernetes; the targets add that."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PLAN_FILE = "plan.json"
 RUNNER = "runner"
 # Where runs on this machine are, below the current folder.
 RUNS = "runs"
-# What a claim is asked for with if neither the recipe nor an estimate says how much it must hold.
+# The size of a claim if neither the recipe nor an estimate gives one.
 USUAL_CLAIM_GIB = 50
 
 # What an engine reads, under its own names for settings.
@@ -69,7 +69,7 @@ class Place:
 
     @property
     def tokenised_dir(self) -> str:
-        """Tokenised rows: beside the data where everything is prepared ahead, else each machine's own."""
+        """Tokenised rows: beside the data if everything is prepared in advance, else on each machine."""
         return f"{self.data_dir if self.prepared else self.scratch_dir}/tokenised"
 
     @property
@@ -88,7 +88,7 @@ class Prediction(Record):
     is between `least` and `most` in nine of ten cases."""
 
     stage: str = ""
-    # As people call it.
+    # Its name for people.
     gpu: str = ""
     gpus: int = 0
     steps: int | None = None
@@ -118,13 +118,13 @@ class Machines:
     nodes: int
     gpus_per_node: int
     gpu: str
-    # What the run may use of each machine; in pods these are the limits.
+    # The part of each machine that the run may use; in pods these are the limits.
     memory_gib: float
     cpus: int
     # What pods request; None if that is as much.
     requested_memory_gib: float | None = None
     requested_cpus: int | None = None
-    # The GPUs of each machine where the machines differ, else empty.
+    # The GPUs of each machine if the machines differ, else empty.
     uneven: tuple[int, ...] = ()
 
     @property
@@ -133,7 +133,7 @@ class Machines:
 
     @property
     def one_gpu(self) -> Machines:
-        """One GPU, if there are any, and the share of its machine that goes with it: what one process needs."""
+        """One GPU, if there are any, with its share of the machine: the needs of one process."""
         shares = max(1, self.gpus_per_node)
         promised, cpus = self.requested_memory_gib, self.requested_cpus
         return Machines(
@@ -159,7 +159,7 @@ class Gate:
         return f"{self.metric} {self.comparison} {self.threshold:g}"
 
 
-# What a stage learns from.
+# The kind of data that a stage learns from.
 Kind = Literal["text", "chat", "preferences", "images"]
 
 
@@ -176,7 +176,7 @@ class Evaluation:
     tasks: tuple[str, ...] = ()
     # A file that replaces `tasks`.
     sample_task: str | None = None
-    # Rows of each task; all of them where None.
+    # Rows of each task; None for all.
     limit: int | None = None
     # Rows at a time.
     batch_size: int = 1
@@ -184,9 +184,9 @@ class Evaluation:
     prompt: str = ""
     # Held-out blocks of tokens, a `.npy` file.
     text_blocks: str = ""
-    # Kinds of questions whose answers are counted separately, each by words that are in it.
+    # Kinds of questions with separate results, each recognised by words in it.
     asked: Mapping[str, str] = field(default_factory=dict)
-    # The folder of the held-out rows where training does not leave them in its own.
+    # The folder of the held-out rows, if it is not that of training.
     rows: str = ""
     # The stage whose metrics a `regression` is compared with.
     before: str | None = None
@@ -194,7 +194,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Stage:
-    """One piece of work of one engine: a training run, or what must be ready before one."""
+    """One piece of work of one engine: a training run, or the preparation of one."""
 
     name: str
     # Who does the work, a key of `runner.run.launch.ENGINES`.
@@ -217,11 +217,11 @@ class Stage:
     folder: str = ""
     # The stages whose results it reads, each with the beginnings of the files' names; () means all of them.
     reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    # Where its results are read in parts: each part by its folder, with the names of the settings that it depends on.
+    # If its results are read in parts: each part by its folder, with the names of the settings that it depends on.
     parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     # A hash of everything that its results depend on, under "", and one for each part (see `keys`).
     keys: Mapping[str, str] = field(default_factory=dict)
-    # What it must prove.
+    # Its gates.
     gates: tuple[Gate, ...] = ()
     # How it is measured; None if it is not.
     evaluation: Evaluation | None = None
@@ -230,7 +230,7 @@ class Stage:
     # By estimate: bytes of `gpu_memory` on each GPU and of `memory` on each machine, `tokens_per_second` or, for
     # images, `samples_per_second` over all GPUs; and the recipe's `price_per_gpu_hour`. Empty without an estimate.
     needs: Mapping[str, float] = field(default_factory=dict)
-    # What a machine that is taken back needs to save its state, by estimate; None without one.
+    # The time that a machine needs to save its state when it is taken back, by estimate, or None.
     grace_seconds: int | None = None
 
     @property
@@ -261,7 +261,7 @@ def claim_of(folder: str, claims: Iterable[Mapping[str, Any]] | None) -> Mapping
 
 
 def on_claim(folder: str, claims: Iterable[Mapping[str, Any]] | None) -> OnClaim | None:
-    """Where on a claim that is; None if it is on none."""
+    """Its place on a claim, or None."""
     if (claim := claim_of(folder, claims)) is None:
         return None
     return OnClaim(claim["name"], "/".join(PurePosixPath(normal(folder)).relative_to(normal(claim["mount"])).parts))
@@ -269,7 +269,7 @@ def on_claim(folder: str, claims: Iterable[Mapping[str, Any]] | None) -> OnClaim
 
 @dataclass(frozen=True)
 class Plan:
-    """What a recipe means, in full."""
+    """The complete meaning of a recipe."""
 
     name: str
     scenario: str
@@ -286,15 +286,15 @@ class Plan:
     nodes: Mapping[str, Any] = field(default_factory=dict)
     # Computed figures that people look up (effective batch, scaled learning rate, …).
     facts: Mapping[str, Any] = field(default_factory=dict)
-    # What to request where a claim states no size, by the claim's name; empty without an estimate.
+    # The size to request for a claim without one, by the claim's name; empty without an estimate.
     claims_gib: Mapping[str, int] = field(default_factory=dict)
-    # Machines of the largest stage, where this plan is one of several that share the claims.
+    # Machines of the largest stage, if this plan is one of several that share the claims.
     most_nodes: int = 1
     # Whether a stage of the whole plan has gates, so that measurements must be sealed.
     has_gates: bool = False
 
     def claim_gib(self, name: str) -> int:
-        """What a claim is asked for with: what the recipe says, else what the estimate says, else a usual size."""
+        """The size to request for a claim: the recipe's, else the estimate's, else a usual one."""
         stated = next(claim for claim in self.site["claims"] if claim["name"] == name).get("size_gib")
         return stated or self.claims_gib.get(name, USUAL_CLAIM_GIB)
 
@@ -303,7 +303,7 @@ class Plan:
         return claim_of(folder, self.site.get("claims"))
 
     def on_claim(self, folder: str) -> OnClaim | None:
-        """Where a pod's folder is on a claim; None if it is on none."""
+        """The place of a pod's folder on a claim, or None."""
         return on_claim(folder, self.site.get("claims"))
 
     def place_of(self, stage: Stage) -> Place:
@@ -318,7 +318,7 @@ class Plan:
         raise Stop(f"`{self.name}` has no stage `{name}`.", hint, code=2)
 
     def guards(self, stage: Stage) -> list[Stage]:
-        """The stages with a gate that this one goes back to, in their order: each may have been tightened since."""
+        """All gated stages upstream of this one, in order; re-checked because thresholds may have changed."""
         behind, names = set(), list(stage.reads)
         while names:
             if (name := names.pop()) not in behind:
@@ -327,7 +327,7 @@ class Plan:
         return [other for other in self.stages if other.name in behind and other.gates]
 
     def upto(self, stage: Stage) -> Plan:
-        """What the pod of a stage has to know: this stage and those before it, without the texts of their files."""
+        """The plan for the pod of a stage: this stage and those before it, without the texts of their files."""
         known = self.stages[: [other.name for other in self.stages].index(stage.name) + 1]
         return replace(self, stages=tuple(replace(other, files=()) for other in known))
 
@@ -336,7 +336,7 @@ class Plan:
 
     @staticmethod
     def read(text: str) -> Plan:
-        """The plan that `as_json` wrote. Raises ValueError if the text is none."""
+        """The plan that `as_json` wrote. Raises ValueError if the text is not a plan."""
         from pydantic import TypeAdapter
 
         plan: Plan = TypeAdapter(Plan).validate_json(text)
@@ -353,20 +353,20 @@ class Plan:
         return replace(self, name=name, place=place, stages=(stage,), site=site, most_nodes=most)
 
 
-# Settings of an engine that change what is shown, kept or how fast, and not what is learned.
+# Settings of an engine that change output, storage or speed, but not what is learned.
 _NEUTRAL = {
     *("logging_steps", "save_total_limit", "dataset_prepared_path", "dataloader_num_workers"),
     *("use_tensorboard", "use_wandb", "use_mlflow", "wandb_project", "mlflow_experiment_name"),
     *("recipe_runner.fingerprint", "recipe_runner.name", "recipe_runner.persistent_workers"),
     *("recipe_runner.time_limit_seconds", "recipe_runner.time_limit_earlier"),
-    # Checkpoints beside those that are evaluated.
+    # Checkpoints in addition to those that are evaluated.
     "recipe_runner.save_steps",
     *("run_dir", "out", "proofs", "on_claim"),
-    # What is asked after training, and how long its answers may be, teaches nothing.
+    # Questions after training, and the length of their answers, have no influence on training.
     *("recipe_runner.demo.questions", "recipe_runner.demo.of_rows", "recipe_runner.demo.max_new_tokens"),
     # Where checkpoints are; the steps and the stages before determine which ones a run continues from.
     *("output_dir", "recipe_runner.blocks.continue_from"),
-    # What preparing says of the steps that its rows make.
+    # The message of preparation about the steps that its rows make.
     *("data.effective_batch_size", "data.epochs", "data.warmup_steps", "data.eval_steps"),
 }
 # The machine that cleans text changes no document, and a proof changes no row; `proven_for` names a proof's settings.
@@ -374,7 +374,7 @@ _NEUTRAL_PARTS = ("cleaning.", "recipe_runner.demo.categories.", "recipe_runner.
 
 
 def learned_from(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """An engine's settings that decide what comes out, flat, by a name that a person understands."""
+    """An engine's settings that decide the result, flat, by names for people."""
     for name, value in flat(config):
         neutral = name in _NEUTRAL or name.startswith(_NEUTRAL_PARTS)
         if not neutral and not (name.startswith(("datasets.", "test_datasets.")) and name.endswith(".path")):
@@ -390,7 +390,7 @@ def flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
             yield from flat(item, f"{name}.{key}" if name else str(key))
     elif isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
         if name.endswith(".sets") and len(value) == 1:
-            # A data set that is the only one is in its section itself, as in most recipes.
+            # A single data set is in its section itself, as in most recipes.
             yield from flat(value[0], name.removesuffix(".sets"))
             return
         for index, item in enumerate(value):

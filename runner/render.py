@@ -11,10 +11,9 @@ from runner.tools.problem import Stop
 
 
 def render(plan: Plan, targets: tuple[str, ...]) -> list[Artifact]:
-    """The engine's own configs, and the job that each of these targets makes of a stage. Pure: the same plan gives the same
-    bytes.
+    """The engine's own configs, and the job of each target for a stage. Pure: the same plan gives the same bytes.
 
-    A plan of several stages gets a folder a stage, each rendered as a plan of its own.
+    A plan of several stages gets a folder for each, rendered as a plan of its own.
     """
     return [file for stage in plan.stages for file in _stage(plan.only(stage), stage, targets)]
 
@@ -22,7 +21,7 @@ def render(plan: Plan, targets: tuple[str, ...]) -> list[Artifact]:
 def _stage(plan: Plan, stage: Stage, targets: tuple[str, ...]) -> list[Artifact]:
     artifacts = {file.path: file for file in stage.files}
     for name in targets:
-        # Of two targets the first one decides what `oc apply -k` takes: a recipe must not run twice at once.
+        # The first of two targets decides what `oc apply -k` applies: a recipe must not run twice at once.
         new = {artifact.path: artifact for artifact in target(name).job(plan, stage)}
         artifacts |= {path: artifact for path, artifact in new.items() if path not in artifacts}
     below = f"{stage.folder}/" if stage.folder else ""
@@ -32,7 +31,7 @@ def _stage(plan: Plan, stage: Stage, targets: tuple[str, ...]) -> list[Artifact]
 def emit(recipe: Recipe, names: tuple[str, ...] = ()) -> list[Artifact]:
     """The files of the requested targets, or of all that the recipe names. Pure: the same recipe gives the same bytes.
 
-    What is for plain machines names other folders than what is for the cluster, and is in a folder of its own. Raises
+    Files for plain machines name other folders than those for the cluster, and are in a folder of their own. Raises
     Stop if the recipe lacks a target's section.
     """
     names = names or named(recipe)
@@ -53,8 +52,8 @@ def emit(recipe: Recipe, names: tuple[str, ...] = ()) -> list[Artifact]:
 
 
 def planned(recipe: Recipe, target: str) -> Plan:
-    """The plan that a target gets, with what it needs by estimate: sizes of claims, memory. Only recipe and catalog are
-    asked, and nothing of this machine. Raises Stop if the recipe lacks the target's section."""
+    """The plan that a target gets, with its estimated needs: sizes of claims, memory. It depends only on recipe and
+    catalog, not on this machine. Raises Stop if the recipe lacks the target's section."""
     plan = translate(recipe, place(recipe, target))
     planner = forecasting()
     return planner.sized(recipe, plan) if planner else plan

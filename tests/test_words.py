@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 
 import pytest
@@ -46,8 +49,27 @@ INSTEAD = {
     r"has got": "has",
     r"is to be": "must be",
     r"to be had": "available",
+    r"what (?:becomes|became) of": "how something is handled or was used",
+    r"for want of": "without",
+    r"by every default": "with every default",
+    r"is waited for": "the command waits for it",
 }
-PHRASES = {re.compile(rf"\b{pattern}\b", re.IGNORECASE): better for pattern, better in INSTEAD.items()}
+# Words that messages and pages may have, but comments and docstrings not.
+IN_CODE = {
+    r"(?:none|empty|raises [a-z]+) where": "if",
+    r"nobody": "say what is unknown or unused",
+    r"whoever": "name who or what it is",
+    r"wants?": "needs",
+    r"no-op": "does nothing",
+    r"so many": "this many",
+}
+
+
+def compiled(phrases: dict[str, str]) -> dict[re.Pattern[str], str]:
+    return {re.compile(rf"\b{pattern}\b", re.IGNORECASE): better for pattern, better in phrases.items()}
+
+
+PHRASES, PHRASES_IN_CODE = compiled(INSTEAD), compiled(INSTEAD | IN_CODE)
 # A message's sentence has at most so many words, a page's so many.
 MOST_WORDS, MOST_WORDS_OF_A_PAGE = 20, 30
 # Flesch's reading ease; 60 to 70 is plain English. Names of settings and commands are not counted.
@@ -55,6 +77,8 @@ EASE = 60
 MESSAGES = sorted((ROOT / "tests" / "golden" / "messages").rglob("*.txt"))
 SCHEMAS = sorted([*(ROOT / "runner").rglob("schema.yaml"), *(ROOT / "runner").rglob("sections.yaml")])
 RECIPES = sorted((ROOT / "recipes").rglob("*.yaml"))
+# The rooms of the code, and the modules beside them.
+ROOMS = sorted(path for path in (ROOT / "runner").iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file())
 # Made of the code and of other people's words; its sentences are tested where they come from.
 MADE = {"settings.md", "troubles.md", "hardware.md"}
 WRITTEN = [page for page in PAGES if page.name not in MADE]
@@ -97,8 +121,19 @@ def messages(text: str) -> Iterator[str]:
             yield line.strip()
 
 
-def found(text: str) -> list[str]:
-    return [f"{hit[0]!r}: write {better}" for pattern, better in PHRASES.items() for hit in pattern.finditer(text)]
+def found(text: str, phrases: dict[re.Pattern[str], str] = PHRASES) -> list[str]:
+    return [f"{hit[0]!r}: write {better}" for pattern, better in phrases.items() for hit in pattern.finditer(text)]
+
+
+def remarks(source: str) -> Iterator[tuple[int, str]]:
+    """Docstrings and comments of a module, each with its line."""
+    for node in ast.walk(ast.parse(source)):
+        documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        if documented and (text := ast.get_docstring(node)):
+            yield node.body[0].lineno, " ".join(text.split())
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
 
 
 def described(node: object) -> Iterator[str]:
@@ -131,6 +166,18 @@ def test_descriptions_of_settings_have_none(file):
 def test_comments_of_recipes_have_none(file):
     comments = re.findall(r"(?:^|\s)#(.*)", file.read_text("utf-8"))
     assert [hit for text in comments for hit in found(quoted(text))] == []
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=name)
+def test_docstrings_and_comments_have_none(room):
+    files = [room] if room.is_file() else sorted(room.rglob("*.py"))
+    hits = [
+        f"{name(file)}:{line}: {hit}"
+        for file in files
+        for line, text in remarks(file.read_text("utf-8"))
+        for hit in found(quoted(text), PHRASES_IN_CODE)
+    ]
+    assert hits == []
 
 
 @pytest.mark.parametrize("file", MESSAGES, ids=name)

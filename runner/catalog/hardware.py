@@ -17,7 +17,7 @@ _PCIE = (((9, 0), 64.0), ((8, 0), 32.0), ((0, 0), 16.0))
 class Gpu:
     """A GPU: its label on the cluster, memory in GiB, compute capability as NVIDIA writes it (`8.9`).
 
-    usable_gib: what PyTorch can have of it. memory_gb_s: its memory's bandwidth, 10^9 bytes a second. bf16_tflops and
+    usable_gib: the part that PyTorch can use. memory_gb_s: its memory's bandwidth, 10^9 bytes a second. bf16_tflops and
     its kin: dense rates, 10^12 operations a second, 0 for none. link: nvlink, pcie or host; link_gb_s: one direction of
     it.
     """
@@ -52,7 +52,7 @@ class Gpu:
 
     @property
     def pcie_gb_s(self) -> float:
-        """What its data sheet says of the way to main memory, one direction, 10^9 bytes a second."""
+        """The data sheet's speed of the connection to main memory, one direction, 10^9 bytes a second."""
         if self.link != "nvlink":
             return self.link_gb_s
         return next(rate for least, rate in _PCIE if self.capability >= least)
@@ -80,8 +80,8 @@ def label_of(name: str) -> str:
     return name.replace(" ", "-")
 
 
-# The label of this machine's processor where it trains instead of a GPU, and the file that has its facts once the planner
-# has measured them.
+# The label of this machine's processor when it trains instead of a GPU, and the file of its facts, once the planner has
+# measured them.
 PROCESSOR, MEASURED = "processor", "processor.json"
 
 
@@ -99,13 +99,13 @@ GIB = 2**30
 # constraints.txt is built for the last one.
 DRIVERS = {"12": 525, "13": 580}
 DRIVER = DRIVERS["13"]
-# Linux describes each page of 4 KiB in 64 bytes (`struct page`), and does not count those as memory that there is.
+# Linux describes each page of 4 KiB in 64 bytes (`struct page`), and does not count those bytes as memory.
 KERNEL = 64 / 4096
 # OpenShift's sizing of `system-reserved` (machine-config-operator,
 # templates/common/_base/files/kubelet-auto-sizing.yaml; harche/openshift-node-sizing has its table): of each further
-# block of GiB that share.
+# GiB that share.
 RESERVED_MEMORY = ((4, 0.25), (4, 0.20), (8, 0.10), (112, 0.06), (math.inf, 0.02))
-# The same of CPUs: so much for the first, so much for each other one, and never less than the last.
+# The same for CPUs: for the first, for each other one, and at least.
 RESERVED_FIRST_CPU, RESERVED_OTHER_CPU, RESERVED_CPUS = 0.06, 0.012, 0.5
 # The kubelet's own default of `evictionHard` (`memory.available`).
 EVICTION = 100 * 2**20
@@ -130,12 +130,12 @@ def cpus(count: int) -> float:
 
 
 def pod_memory_gib(size: float) -> int:
-    """What one pod can have beside the cluster's own, whole GiB; 0 or less if nothing is left."""
+    """The memory for one pod beside the cluster's own pods, in whole GiB; 0 or less if nothing is left."""
     return math.floor((memory(size) - PODS_MEMORY) / GIB)
 
 
 def pod_cpus(count: int) -> int:
-    """What one pod can have beside the cluster's own, whole CPUs; 0 or less if nothing is left."""
+    """The CPUs for one pod beside the cluster's own pods; 0 or less if nothing is left."""
     return math.floor(cpus(count) - PODS_CPUS)
 
 

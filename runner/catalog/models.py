@@ -1,4 +1,4 @@
-"""Models: what the catalog knows of them, or what a `config.json` says."""
+"""Models: facts from the catalog, or from a `config.json`."""
 
 import json
 import os
@@ -16,18 +16,18 @@ from runner.tools.problem import Stop
 
 @dataclass(frozen=True)
 class Model:
-    """What the runner must know of a model to train it.
+    """The facts about a model that training needs.
 
     id: hub name or folder. Sizes are counts. tied: whether embedding and LM head are one tensor. layers_path,
     embedding, lm_head: names inside the model, as `named_parameters()` gives them. layer_class: the class of one
     transformer layer, for FSDP. linear: the linear layers inside one, for LoRA. parameters: all parameters, tied ones
     once; None if they were not counted. chat_template: the special tokens it was trained to see, a section of
-    templates.toml; empty if nobody has looked. fp16: whether its activations stay within fp16. own_template: whether
-    its tokenizer has a chat template, as far as is known. custom_code: whether it runs code that comes with the model;
+    templates.toml; empty if unknown. fp16: whether its activations stay within fp16. own_template: whether its
+    tokenizer has a chat template, as far as is known. custom_code: whether it runs code that comes with the model;
     remote_code: whether that code is fetched from the hub. published: the hub's own count of parameters, which may hold
     tied ones twice. licence: as the hub abbreviates it; gated: whether it must be accepted there before files can be
     had. revision: the commit that a lock file holds it to; empty if none does. usual_glu: whether its feed-forward part
-    has the activation of its family and no biases, which is what fused kernels compute; False if nobody has looked.
+    has the activation of its family and no biases, which is what fused kernels compute; False if unknown.
     """
 
     id: str
@@ -64,13 +64,13 @@ class Model:
 
     @property
     def free(self) -> bool:
-        """Whether everybody may use and share what is trained of it."""
+        """Whether everybody may use and share models that are trained from it."""
         return self.licence in ("apache-2.0", "mit")
 
     @property
     def fused_lora(self) -> bool:
         """Whether Axolotl's fused LoRA kernels know its layers: they look for separate query, key and value, and stop a
-        run where these are one layer (Phi), or where a norm stands around the whole of one (OLMo 2)."""
+        run if these are one layer (Phi), or if a norm covers the whole of one (OLMo 2)."""
         return {"q_proj", "k_proj", "v_proj"} <= set(self.linear) and self.model_type != "olmo2"
 
     def linear_path(self, layer: int, name: str) -> str:
@@ -81,20 +81,21 @@ class Model:
 
 @dataclass(frozen=True)
 class Unsuitable:
-    """A model that cannot be trained on the pinned stack: why (a sentence without its full stop), and what can."""
+    """A model that cannot be trained on the pinned stack: why (a sentence without its full stop), and an
+    alternative."""
 
     why: str
     instead: tuple[str, ...]
 
     def refusal(self, name: str) -> tuple[str, str]:
-        """What is wrong where the model is named, and what to do."""
+        """The problem at the model's name, and the hint."""
         others = f"Use {listed(self.instead, 'or')} instead; the first is the nearest in size and licence."
         return f"The packages that recipe-runner uses cannot train `{name}`.", f"{self.why}. {others}"
 
 
 @cache
 def _models() -> dict[str, Facts]:
-    """The catalog's models, with what they take from one another filled in."""
+    """The catalog's models, with inherited values filled in."""
     every = table("models")
     whole = {name: every.get(facts.get("like", ""), {}) | facts for name, facts in every.items()}
     return {name: {key: value for key, value in facts.items() if key != "like"} for name, facts in whole.items()}
@@ -111,8 +112,7 @@ def model_types() -> frozenset[str]:
 
 
 def near_model(name: str) -> str | None:
-    """The catalog's model most like `name`, with or without its owner, one that begins so first; None if none is
-    near."""
+    """The catalog's model most like `name`, with or without its owner, preferably one that begins with it, or None."""
     without_owner = {known.partition("/")[2]: known for known in model_ids()}
     begins = (
         known
@@ -141,7 +141,7 @@ def unsuitable_type(config: Mapping[str, Any]) -> Unsuitable | None:
 
 @cache
 def _known(name: str) -> Model | None:
-    """The catalog's model of that name: one object, so that what is kept of models finds it at once."""
+    """The catalog's model of that name: one object, so that caches by model find it at once."""
     facts = _models().get(name)
     if facts is None:
         return None
@@ -150,7 +150,7 @@ def _known(name: str) -> Model | None:
 
 
 def model(name: str, folder: Path | None = None) -> Model | None:
-    """The model of that name: from the catalog, or from `config.json` where `name` is a folder (below `folder`).
+    """The model of that name: from the catalog, or from `config.json` if `name` is a folder (below `folder`).
 
     None if it is neither.
     """
@@ -171,13 +171,12 @@ def config_of(name: str, folder: Path | None) -> Facts | None:
     return config if isinstance(config, dict) else None
 
 
-# What `from_config` raises where a config does not say how large its model is.
+# The errors of `from_config` if a config lacks the size of its model.
 NO_GEOMETRY = (KeyError, TypeError, ValueError, ZeroDivisionError)
-# What a `config.json` does not say, and models of one kind have in common; and those of one vocabulary too.
+# Facts that a `config.json` lacks: those that models of one kind share, and those that models of one vocabulary share.
 INHERITED = ("layers_path", "embedding", "lm_head", "layer_class", "fp16")
 SPOKEN = ("chat_template", "eos_token", "pad_token", "bos_token")
-# The setting in a tiny twin's `config.json` that says of its original what such a file does not, by these names; older twins
-# hold the name alone.
+# The setting in a tiny twin's `config.json` with these facts about its original; older twins contain only its name.
 TWIN_OF = "twin_of"
 
 
@@ -190,7 +189,7 @@ def cached_model(name: str, revision: str) -> Model | None:
     try:
         commit = ref.read_text(encoding="utf-8").strip() if ref.is_file() else revision
         config = json.loads((cached / "snapshots" / commit / "config.json").read_text(encoding="utf-8"))
-        # It is on the hub all the same, and so does code that comes with it.
+        # It is on the hub nevertheless, with any code of its own.
         return replace(from_config(name, config), source=f"config.json of {name} in the hub's cache")
     except (*NO_GEOMETRY, OSError):
         return None
@@ -202,11 +201,11 @@ def original(model: Model) -> Facts:
 
 
 def from_config(name: str, config: Mapping[str, Any]) -> Model:
-    """A Model from a Hugging Face `config.json`. What that does not say is what a twin was told of its original, else
-    taken from the catalog's first model of that type, and special tokens only where the vocabulary is equally large;
-    names inside the model are else those of the LLaMA family.
+    """A Model from a Hugging Face `config.json`. Missing values are those that a twin got from its original, else come
+    from the catalog's first model of that type, and special tokens only where the vocabulary is equally large; names
+    inside the model are else those of the LLaMA family.
 
-    Raises KeyError if the config lacks a size, another of NO_GEOMETRY where one is no count.
+    Raises KeyError if the config lacks a size, or another of NO_GEOMETRY if a size is not a number.
     """
     models = _models()
     if not isinstance(config["model_type"], str):
@@ -252,7 +251,7 @@ def from_config(name: str, config: Mapping[str, Any]) -> Model:
 
 _SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 _OPTIONAL = ("num_key_value_heads", "head_dim", "max_position_embeddings")
-# What architectures call their sizes, beside the usual names (the `attribute_map` of transformers' configs).
+# Names of sizes in some architectures, besides the usual ones (the `attribute_map` of transformers' configs).
 _OTHER_NAMES = {
     "hidden_size": ("n_embd", "d_model", "emb_dim"),
     "num_hidden_layers": (
@@ -267,14 +266,13 @@ _OTHER_NAMES = {
     "intermediate_size": ("n_inner", "ffn_dim", "ffn_hidden_size", "decoder_ffn_dim", "moe_intermediate_size"),
     "max_position_embeddings": ("n_positions", "max_seq_len", "context_length", "max_target_positions"),
 }
-# Models that know no positions take rows of any length.
+# Models without positions accept rows of any length.
 UNBOUNDED = 2**31 - 1
 
 
 def _by_usual_names(config: Mapping[str, Any]) -> Facts:
     """The config of an architecture that the catalog does not contain, with its sizes under the usual names, and those
-    that it may lack (heads of a state-space model, positions of ALiBi) with neutral values: for such a model only its
-    trace counts."""
+    that it may lack (heads of a state-space model, positions of ALiBi) with neutral values: only its trace counts."""
     kinds = next((config[name] for name in ("layer_types", "layers_block_type") if config.get(name)), ())
     known: Facts = {"intermediate_size": 0, "num_attention_heads": 1, "max_position_embeddings": UNBOUNDED}
     known |= {"num_hidden_layers": len(kinds)} if kinds else {}
@@ -284,7 +282,7 @@ def _by_usual_names(config: Mapping[str, Any]) -> Facts:
             known[name] = size
     if "hidden_size" in known:
         known["intermediate_size"] = known["intermediate_size"] or 4 * known["hidden_size"]
-    # One for each layer, say, is none for all.
+    # Values that differ by layer are not one for all.
     odd = {name for name in _OPTIONAL if not isinstance(config.get(name), int)}
     return {key: value for key, value in config.items() if key not in odd and key not in _OTHER_NAMES} | known
 
@@ -315,7 +313,7 @@ class ChatTemplate:
     system: str = ""
 
     def conversation(self, messages: Iterable[tuple[str, str]]) -> str:
-        """Messages, each a role and its content, as the model is to see them."""
+        """Messages, each a role and its content, as the model will see them."""
         parts, waiting = [self.begin], ""
         for role, content in messages:
             if role == "system" and self.system:
@@ -349,7 +347,7 @@ def chat_template(name: str) -> ChatTemplate:
 
 
 CONFIG = "config.json"
-# Newer tokenizers have their template in a file of its own.
+# Newer tokenizers have their template in a separate file.
 TEMPLATE = "chat_template.jinja"
 BESIDE = ("tokenizer_config.json", "generation_config.json", TEMPLATE)
 Fetch = Callable[[str], Path | None]
@@ -366,7 +364,7 @@ def why_no_hub() -> str | None:
     try:
         urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=5)
     except urllib.error.HTTPError:
-        return None  # it answers, if only to say no
+        return None  # any answer counts
     except (OSError, ValueError) as error:
         return f"{address} does not answer ({getattr(error, 'reason', error)})"
     return None
@@ -382,7 +380,7 @@ def in_folder(folder: Path, name: str) -> Model:
 
 
 def described(name: str, fetch: Fetch) -> Model:
-    """What a model's own files say of it. fetch: gives a file by its name, or None. Raises Stop if they describe no
+    """The facts from a model's own files. fetch: gives a file by its name, or None. Raises Stop if they describe no
     model that can be trained."""
     config = _json(fetch(CONFIG), name)
     if not config:

@@ -1,4 +1,4 @@
-"""The tables of the catalog, read once, and what the small ones answer."""
+"""The tables of the catalog, read once, and lookups in the small ones."""
 
 import json
 import tomllib
@@ -10,7 +10,7 @@ from typing import Any
 from runner.tools.names import ALIKE, nearest
 
 HERE = Path(__file__).parent
-# What a row of a table says, and a JSON Schema or a part of one; each has other keys.
+# A row of a table, and a JSON Schema or a part of one; the keys vary.
 Facts = dict[str, Any]
 Schema = dict[str, Any]
 AXOLOTL_VERSION = "0.19.0"
@@ -35,7 +35,8 @@ def dataset(name: str) -> Facts | None:
 
 
 def near_dataset(name: str) -> str | None:
-    """The data set of the catalog whose name `name` is a misspelling of; None if it is one of them, or like none."""
+    """The data set of the catalog whose name `name` is a misspelling of; None for an exact name, or without a similar
+    one."""
     known = {known.partition(":")[0] for known in table("datasets")}
     return None if name in known else nearest(name, known, ALIKE)
 
@@ -64,8 +65,9 @@ def shared_storage(provisioner: str) -> bool | None:
 
 @cache
 def axolotl_settings() -> Schema:
-    """What the pinned Axolotl takes, as a JSON Schema: `properties`, a part for each setting, `$defs`, the sections that
-    these hold, and `plugins`, the settings of each of its plug-ins. Written by `schemas/axolotl_settings.py`; tests compare it with Axolotl itself."""
+    """The settings of the pinned Axolotl, as a JSON Schema: `properties`, a part for each setting, `$defs`, the
+    sections that these hold, and `plugins`, the settings of each of its plug-ins. Written by
+    `schemas/axolotl_settings.py`; tests compare it with Axolotl itself."""
     schema: Schema = json.loads(AXOLOTL_SETTINGS_FILE.read_text(encoding="utf-8"))
     return schema
 

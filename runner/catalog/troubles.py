@@ -1,4 +1,5 @@
-"""Troubles: what logs, events and pods say when something goes wrong, and its meaning, as a table (`troubles.toml`)."""
+"""Troubles: messages of logs, events and pods when something goes wrong, and their meaning, as a table
+(`troubles.toml`)."""
 
 from __future__ import annotations
 
@@ -13,8 +14,7 @@ from runner.tools.child_process import MARK
 
 PLACES = ("log", "unmade", "queue", "placing", "image", "missing", "mount", "taken", "ended", "server")
 LOG, UNMADE, QUEUE, PLACING, IMAGE, MISSING, MOUNT, TAKEN, ENDED, SERVER = PLACES
-# What a line of any file must hold besides, to be a cluster's message of that kind; a program's own messages need
-# nothing else.
+# What a line of any file must hold besides, to be a cluster's message of that kind; a program's own need nothing else.
 _KINDS = {
     place: re.compile(pattern)
     for place, pattern in {
@@ -28,7 +28,7 @@ _KINDS = {
         ENDED: "(?i)job|deadline ?exceeded|backoff ?limit|exitcode|OOMKilled|SIGKILL|Killed",
     }.items()
 }
-# Words that a sentence can do without.
+# Optional words of a sentence.
 _SPARE = ("advice", "busy", "plan", "ranks")
 # Characters of a message that are shown.
 SHOWN = 300
@@ -60,7 +60,7 @@ class Trouble:
 
     @property
     def code(self) -> str:
-        """Its name as messages end with it, and as `docs/troubles.md` has a heading for it."""
+        """Its name at the end of messages, which is also a heading of `docs/troubles.md`."""
         return self.name.replace(" ", "-")
 
     def found_in(self, text: str, words: Mapping[str, str], anywhere: bool = False) -> FoundTrouble | None:
@@ -77,7 +77,7 @@ class Trouble:
                 firsts = dict.fromkeys(match[1] for match in matches if pattern.groups and match[1])
                 at = matches[-1].start()
                 line = _line(text, at)
-                # Of a long line the part from there on.
+                # For a long line, the part from there on.
                 line = (line if len(line) <= SHOWN else text[at : at + len(line)].splitlines()[0]).strip()[:SHOWN]
                 own = _READERS[self.reads](text, groups | dict(words)) if self.reads else {}
                 said = line.rstrip(".")
@@ -91,7 +91,7 @@ class Trouble:
 
 @dataclass(frozen=True)
 class FoundTrouble:
-    """A trouble that a text tells of. line: the line that says so; words: for its sentences."""
+    """A trouble that a text shows. line: the line with the evidence; words: for its sentences."""
 
     trouble: Trouble
     line: str
@@ -138,7 +138,7 @@ def known() -> tuple[Trouble, ...]:
 
 
 def find(text: str, *places: str, **words: str) -> FoundTrouble | None:
-    """The first trouble of the table that a text tells of, among those of these places; without places the text is of
+    """The first trouble of the table that a text shows, among those of these places; without places the text is of
     unknown origin, and all count. words: the caller's, for the sentences."""
     for trouble in known():
         here = not places or set(trouble.places) & set(places)
@@ -148,7 +148,7 @@ def find(text: str, *places: str, **words: str) -> FoundTrouble | None:
 
 
 def planned(memory: str) -> str:
-    """What to say of the memory that was planned for each GPU; empty if that is not known."""
+    """A sentence about the planned memory of each GPU; empty if unknown."""
     return f"`recipe plan` had estimated {memory} for each GPU." if memory else ""
 
 
@@ -180,7 +180,7 @@ def _line(text: str, at: int) -> str:
 
 
 def _package(_text: str, words: Mapping[str, str]) -> dict[str, str]:
-    """A missing package, and how to install it. Code that comes with a model may need one that no extra brings."""
+    """A missing package, and how to install it. Code that comes with a model may need one outside the extras."""
     package = packaged.package(words["module"])
     extra = packaged.bringing(package)
     return {"package": package, "install": packaged.install(extra) if extra else f"pip install {package}"}
@@ -202,7 +202,7 @@ _SPEAKS = re.compile(r"\[[rR]ank ?(\d+)\]")
 
 
 def _of_one_machine(speaking: set[int]) -> range:
-    """The ranks on the machine of these: every machine has equally many, numbered on from the one before."""
+    """The ranks on the machine of these: every machine has the same number, counted on from the one before."""
     first, last = min(speaking), max(speaking)
     count = next(count for count in range(last - first + 1, last + 2) if first // count == last // count)
     return range(first // count * count, (first // count + 1) * count)
@@ -241,7 +241,7 @@ def _ranks(ranks: list[int]) -> str:
             runs[-1].append(rank)
         else:
             runs.append([rank])
-    # Of two neighbours each is named, of more the first and the last.
+    # Two neighbours are both named; of more, only the first and the last.
     parts = [part for run in runs for part in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run))]
     listed = parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
     return f"rank {listed}" if len(ranks) == 1 else f"ranks {listed}"

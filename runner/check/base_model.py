@@ -35,7 +35,7 @@ def known(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.note("model.base", message, hint)
 
 
-# What a `config.json` says of a model's shape; the other lines of a lock a person may have fixed.
+# The fields from a `config.json`; a person may have corrected the other lines of a lock.
 SHAPE = (
     *("model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
     *("num_key_value_heads", "head_dim", "vocab_size", "max_position_embeddings", "tied", "custom_code"),
@@ -43,7 +43,7 @@ SHAPE = (
 
 
 def as_locked(recipe: Recipe) -> Iterator[Problem]:
-    """A folder that is here is still the model that the lock file has of it."""
+    """A folder on this machine must still match its entry in the lock file."""
     if "base" not in (recipe.settings.get("model") or {}) or recipe.model.base in catalog.model_ids():
         return
     base, folder = recipe.model.base, recipe.base_folder
@@ -90,7 +90,8 @@ def unknown(recipe: Recipe) -> Problem:
 
 
 def _no_folder(recipe: Recipe) -> Problem | None:
-    """A base model that can only be a folder and is none; None if it may be a hub name, or is on a claim."""
+    """The problem of a base model that can only be a folder, and is none; None if it may be a hub name or on a
+    claim."""
     base = recipe.model.base
     folder = recipe.folder / base
     if recipe.on_claim(base) or not (isdir(folder) or base.startswith((".", "/", "~")) or base.count("/") != 1):
@@ -113,7 +114,7 @@ def _no_folder(recipe: Recipe) -> Problem | None:
 
 
 def _no_geometry(recipe: Recipe, config: Mapping[str, Any]) -> Problem:
-    """That a folder's `config.json` does not say how large its language model is, or is of more than one."""
+    """The problem that a folder's `config.json` lacks the size of its language model, or describes several."""
     at, base = ("model", "base"), recipe.model.base
     if parts := [name for name, part in config.items() if isinstance(part, dict) and "model_type" in part]:
         message = f"The `config.json` of `{base}` describes several models ({listed(parts)}). recipe-runner trains only models for text."
@@ -132,7 +133,7 @@ def _no_geometry(recipe: Recipe, config: Mapping[str, Any]) -> Problem:
 
 
 def looked_at(recipe: Recipe) -> Iterator[Problem]:
-    """Of an architecture that the catalog has no model of, layers and memory are guesses."""
+    """For an architecture without a model in the catalog, layers and memory are guesses."""
     facts = recipe.model_facts if "base" in (recipe.settings.get("model") or {}) else None
     if facts is None or facts.model_type in catalog.model_types():
         return
@@ -142,7 +143,7 @@ def looked_at(recipe: Recipe) -> Iterator[Problem]:
 
 
 def custom_code(recipe: Recipe) -> Iterator[Problem]:
-    """A model's own code runs with the user's rights, so it takes a yes, and a version that cannot change."""
+    """A model's own code runs with the user's rights, so it needs permission, and a version that cannot change."""
     if "base" not in (recipe.settings.get("model") or {}):
         return
     model, facts = recipe.model, recipe.model_facts
@@ -159,7 +160,7 @@ def custom_code(recipe: Recipe) -> Iterator[Problem]:
 
 
 def template_fits(recipe: Recipe) -> Iterator[Problem]:
-    """ChatML's special tokens must be tokens of the model; else answers have no end that it could learn."""
+    """ChatML's special tokens must be tokens of the model; else it cannot learn the end of an answer."""
     facts = recipe.model_facts
     if not facts or recipe.data.get("chat_template") != "chatml" or facts.chat_template in ("", "chatml"):
         return
@@ -171,7 +172,7 @@ def template_fits(recipe: Recipe) -> Iterator[Problem]:
 
 
 def own_template(recipe: Recipe) -> Iterator[Problem]:
-    """The template of the model's own tokenizer is one that it has."""
+    """`tokenizer_default` needs a tokenizer with a template."""
     facts = recipe.model_facts
     if not facts or recipe.data.get("chat_template") != "tokenizer_default":
         return

@@ -19,7 +19,7 @@ from runner.tools.problem import Problem, Stop, errors_of, report_bug
 from runner.tools.run_files import RUN
 
 ENDINGS = (".yaml", ".yml")
-# What the product itself leaves in a folder: emitted files, runs, and a site.
+# Folders that the product itself writes: emitted files, runs, and a site.
 OWN = {"build", "runs"}
 # A recipe has these sections, and hardly any other YAML has two of them.
 SECTIONS = {"scenario", "model", "train", "data", "machines", "openshift", "nodes", "demo", "limits", "pretrain", "sft"}
@@ -27,14 +27,14 @@ SECTIONS = {"scenario", "model", "train", "data", "machines", "openshift", "node
 
 @dataclass(frozen=True)
 class RecipeFiles:
-    """recipes: the files to judge, in the order that they were named; others: YAML below folders that is no recipe."""
+    """recipes: the files to judge, in the order of the arguments; others: other YAML below folders."""
 
     recipes: tuple[str, ...]
     others: tuple[str, ...]
 
 
 def find(paths: Iterable[str], strict: bool = False) -> RecipeFiles:
-    """The recipe files that the arguments mean. strict: judge all YAML below a folder. Raises Stop (exit 2) for
+    """The recipe files that the arguments name. strict: judge all YAML below a folder. Raises Stop (exit 2) for
     none."""
     recipes: list[str] = []
     others: list[str] = []
@@ -67,7 +67,7 @@ def _may_be(name: str) -> bool:
 
 
 def _yaml_below(root: Path) -> Iterator[Path]:
-    """Sorted; leaves out hidden folders, runs and emitted files, which hold recipes as they were."""
+    """Sorted; leaves out hidden folders, runs and emitted files, which contain old recipes."""
     for folder, names, files in os.walk(root):
         shown = (name for name in names if not name.startswith(".") and name not in OWN)
         names[:] = sorted(name for name in shown if not Path(folder, name, RUN).is_file())
@@ -75,7 +75,7 @@ def _yaml_below(root: Path) -> Iterator[Path]:
 
 
 def is_meant(file: Path) -> bool:
-    """Whether a file is meant as a recipe, by the names at the beginning of its lines; it need not be YAML."""
+    """Whether a file is meant as a recipe, judged by the names at the beginning of its lines."""
     lines = _lines(file)
     written = {found[1] for _, line in lines if (found := _SETTING.match(line))}
     return "scenario" in written or len(written & SECTIONS) >= 2
@@ -87,7 +87,7 @@ _NAME = re.compile(r"""name:\s*(["']?)([\w.-]+)\1\s*(?:#.*)?\s*\Z""")
 
 
 def shared_names(files: Iterable[str]) -> Iterator[Problem]:
-    """Notes on recipes of one folder that have one name, at each but the first."""
+    """Notes on recipes of one folder that have the same name, at each except the first."""
     first: dict[tuple[Path, str], str] = {}
     for file in files:
         for number, line in _lines(Path(file)):
@@ -111,8 +111,8 @@ def _lines(file: Path) -> Iterator[tuple[int, str]]:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What `recipe check` finds. checked: how many recipes; problems: with notes, file by file; bugs: how many files
-    the runner itself failed on."""
+    """What `recipe check` finds. checked: how many recipes; problems: with notes, file by file; bugs: files on which
+    the runner failed."""
 
     checked: int
     problems: tuple[Problem, ...]
@@ -127,7 +127,7 @@ class CheckReport:
         return tuple(errors_of(self.problems))
 
     def as_json(self) -> Mapping[str, object]:
-        """The form that other programs read: what stops a command, and apart from that what only informs."""
+        """The form for other programs: errors, and separately notes."""
         notes = [problem for problem in self.problems if problem.severity != "error"]
         problems, notes_ = ([problem.as_json() for problem in some] for some in (self.errors, notes))
         return {"checked": self.checked, "problems": problems, "notes": notes_}
@@ -164,12 +164,12 @@ def _whatever(
         return [Problem(str(file), 0, 0, report_bug())], True
 
 
-# A verdict for other programs. Given: the files as they were named, and what was found.
+# A report for other programs. Arguments: the files as they were named, and the report.
 Format = Callable[[Sequence[str], CheckReport], str]
 
 
 def formats() -> Mapping[str, Format]:
-    """How `recipe check` can print what it finds, beside as text."""
+    """The formats of `recipe check`, besides text."""
     own: dict[str, Format] = {"json": lambda files, verdict: as_json(verdict.as_json())}
     return own | {name: form for more in parts.hooks("check_formats") for name, form in more().items()}
 

@@ -1,4 +1,4 @@
-"""A document judged by its scenario's schema, and its settings with what the schema refused marked as broken."""
+"""A document judged by its scenario's schema, and its settings, with refused values marked as broken."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @cache
 def schema(scenario: str, rows: str = "") -> Schema:
-    """What a scenario's recipes may say; rows: those whose rows are of this kind alone, if there are several."""
+    """The schema of a scenario; rows: only for rows of this kind, if there are several."""
     if rows:
         return cast(Schema, scenarios.narrowed(schema(scenario), "rows", rows))
     whole: Schema = json.loads(schema_text(scenario))
@@ -34,7 +34,7 @@ def schema(scenario: str, rows: str = "") -> Schema:
 
 
 def schema_text(scenario: str) -> str:
-    """The schema as editors read it: the file of ours, and in it what other people's parts bring."""
+    """The schema for editors: our file, with the additions of other people's parts."""
     file = packaged.schema_file(scenario)
     theirs = any(part.foreign for part in parts.found().values())
     if file.is_file() and not theirs:
@@ -72,7 +72,7 @@ def has(scenario: Any, setting: str) -> bool:
 
 
 def part(scenario: Any, setting: str) -> Schema:
-    """What the scenario's schema says of a setting, dotted; empty if it has none."""
+    """The scenario's schema of a setting, dotted; empty if it has none."""
     return _part(scenario, path_of(setting))
 
 
@@ -84,19 +84,18 @@ def _part(scenario: Any, path: Path_) -> Schema:
 
 
 def settings(scenario: str) -> Iterator[tuple[str, Schema]]:
-    """Every setting of the scenario, sections too, by its whole name, with what its schema says."""
+    """Every setting of the scenario, sections too, by its whole name, with its schema."""
     return ((setting(path), part) for path, part in schema_errors.settings(schema(scenario)))
 
 
 def sentence(scenario: str, path: Path_) -> str:
-    """What the schema says of a setting first, in a sentence without its full stop; empty if it has none."""
+    """The first sentence of a setting's description, without its full stop; empty if it has none."""
     first: str = _part(scenario, path).get("description", "").strip().partition(". ")[0]
     return first.removesuffix(".")
 
 
 def as_text(document: Document, changes: Iterable[Override]) -> list[Override]:
-    """The changes, with what was written where a setting is text: no shell passes on a file's quotes, and the version
-    `3.10` is no number."""
+    """The changes, with typed text for text settings: shells drop quotes, and the version `3.10` is not a number."""
 
     def one(change: Override) -> Override:
         number = isinstance(change.after, bool | int | float) and change.written is not None
@@ -115,7 +114,7 @@ class Reading:
 
 
 def read(document: Document) -> Reading:
-    """The settings of a document whose scenario is known, as far as its schema takes them."""
+    """The settings of a document whose scenario is known, as far as its schema accepts them."""
     scenario = document.data["scenario"]
     rows = rows_of(document.data.get("data"), schema(scenario))
     whole = schema(scenario, rows)
@@ -126,7 +125,7 @@ def read(document: Document) -> Reading:
     told = schema_errors.problems(document, whole, errors)
     problems = told.problems
     refused = [tuple(error.absolute_path) for error in errors]
-    # Infinity and not-a-number pass every bound of a schema, and are never meant.
+    # Infinity and not-a-number pass every bound of a schema, and are never intended.
     for path in [path for path, value in leaves(document.data, bool) if not _finite(value)]:
         if path not in refused:
             problems.append(document.problem(path, "This is not a finite number.", "Write its digits."))
@@ -139,7 +138,7 @@ def read(document: Document) -> Reading:
 
 
 def scenario_problem(document: Document) -> Problem | None:
-    """The Problem with the line that says which schema judges a document; None if there is none."""
+    """The Problem with the line that names a document's schema, or None."""
     scenario, known = document.data.get("scenario"), scenarios.names()
     choices = f"Use {listed(known, 'or')}."
     if scenario is None and (near := nearest("scenario", map(str, document.data))) and near != "scenario":
@@ -167,7 +166,7 @@ def missing_parts(document: Document) -> list[Problem]:
 
 
 def _break(filled: Any, error: ValidationError) -> None:
-    """Marks what an error is about, so that no rule judges by a value that was never meant."""
+    """Marks the value of an error as broken, so that no rule judges it."""
     if error.validator not in ("additionalProperties", "required"):
         _mark(filled, error.absolute_path)
         return
@@ -199,8 +198,8 @@ def _below(filled: Any, path: Iterable[str | int]) -> Any:
     return filled
 
 
-# Whether a value surely fits a schema: what most recipes do, told without jsonschema, which takes longer to import than all else
-# that a check does. It says yes only where every keyword is one that it knows and is met; jsonschema judges the rest.
+# Whether a value certainly fits a schema, without jsonschema, whose import takes longer than the rest of a check. It is
+# true only if it knows and meets every keyword; jsonschema judges the rest.
 Fits = Callable[[Any], bool]
 
 
@@ -243,7 +242,7 @@ _MET: dict[str, Callable[[Any], Fits]] = {
     "required": lambda names: lambda value: all(name in value for name in names),
     "items": lambda schema: partial(_all, fitting(schema)),
 }
-# Beside the kind, which is looked at first; the last three are for editors.
+# In addition to the kind, which is checked first; the last three are for editors.
 _SAYS_NOTHING = {
     *("type", "properties", "additionalProperties"),
     *("$schema", "$id", "title", "description", "examples", "default"),
@@ -252,7 +251,7 @@ _SAYS_NOTHING = {
 
 
 def fitting(schema: Mapping[str, Any] | bool) -> Fits:
-    """Tells of a value whether it surely fits the schema; False if it does not, or where this cannot tell."""
+    """A function that decides whether a value certainly fits the schema; False if unsure."""
     if isinstance(schema, bool):
         return lambda value: schema and all(_finite(each) for _, each in leaves(value, bool))
     kind = "string" if "enum" in schema or "const" in schema else schema.get("type")
@@ -271,5 +270,5 @@ def _all(fits: Fits, values: Iterable[Any]) -> bool:
 
 
 def _settings_fit(known: Mapping[str, Fits], others: Fits, section: Mapping[str, Any]) -> bool:
-    """Whether the settings of a section fit. others: of names that are not known."""
+    """Whether the settings of a section fit. others: for unknown names."""
     return all(known.get(name, others)(value) for name, value in section.items())

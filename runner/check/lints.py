@@ -1,4 +1,4 @@
-"""Notes on values that work and are unwise, each with the usual one, and on texts that probably mean something else."""
+"""Notes on values that work but are unwise, each with the usual one, and on texts that probably mean something else."""
 
 import re
 from collections.abc import Iterator
@@ -8,11 +8,12 @@ from runner.recipe.recipe import Recipe, Settings
 from runner.tools import packaged
 from runner.tools.problem import Problem
 
-# Above these a run breaks or learns nothing, in our own starters and in the papers that they name; images by SGD take more.
+# Above these values a run diverges or learns nothing, in our starters and the papers that they name; images with SGD
+# tolerate more.
 HIGHEST_RATE, HIGHEST_SCALED, HIGHEST_OF_IMAGES = 0.02, 0.002, 1.0
 # A warmup of more than half of the steps; fewer epochs than a tenth.
 LONGEST_WARMUP, FEWEST_EPOCHS = 0.5, 0.1
-# How much an adapter counts, alpha / rank: below an eighth it is as good as gone, above four it breaks training.
+# The weight of an adapter, alpha / rank: below an eighth it has hardly any effect, above four training diverges.
 LEAST_SCALE, MOST_SCALE = 1 / 8, 4
 
 
@@ -70,7 +71,7 @@ _COLUMN = re.compile(r"(?<!\[)\[([A-Za-z_]\w*)\]")
 
 
 def answers(recipe: Recipe) -> Iterator[Problem]:
-    """What is taught is something else than what is asked, and what is preferred than what is not."""
+    """The answer must differ from the question, and the preferred answer from the rejected one."""
     for home, section in recipe.data_sets():
         asked, taught = (set(_COLUMN.findall(section.get(name) or "")) for name in ("question", "answer"))
         if taught and taught <= asked:
@@ -94,7 +95,7 @@ def prompts(recipe: Recipe) -> Iterator[Problem]:
 
 
 def long_rows(recipe: Recipe) -> Iterator[Problem]:
-    """A token is a word at most."""
+    """A token is at most a word."""
     for home, section in recipe.data_sections:
         words = len((section.get("system_prompt") or "").split())
         where, length = recipe.longest_row(home)
@@ -105,12 +106,12 @@ def long_rows(recipe: Recipe) -> Iterator[Problem]:
 
 
 _QUOTES = ("\u201c", "\u201d", "\u201e", "\u00ab", "\u2018", "\u201a")
-# It begins with what is searched for, because a search for that alone is ten times as quick as one for any blank.
+# It begins with the literal character, because that search is ten times as fast as one for any blank.
 _MAY_CUT = re.compile(r"#(?<=\s#)[^\s#]")
 
 
 def cut_texts(recipe: Recipe) -> Iterator[Problem]:
-    """YAML ends a text at ` #`, and knows straight quotes alone."""
+    """YAML ends a text at ` #`, and accepts only straight quotes."""
     text = recipe.document.text
     if not _MAY_CUT.search(text) and not any(quote in text for quote in _QUOTES):
         return  # most recipes have neither
@@ -141,13 +142,13 @@ _SOURCE = re.compile(r"^ +(?:hub|path|sample): (\S+)", re.MULTILINE)
 
 @cache
 def _starters() -> tuple[tuple[str, frozenset[str], frozenset[str]], ...]:
-    """Of each starter recipe the name, what its lists hold, its questions among that, and its data."""
+    """For each starter recipe: the name, the items of its lists, its questions, and its data."""
     texts = ((name, file.read_text(encoding="utf-8")) for name, file in packaged.named().items())
     return tuple((name, frozenset(_QUESTION.findall(text)), frozenset(_SOURCE.findall(text))) for name, text in texts)
 
 
 def demo(recipe: Recipe) -> Iterator[Problem]:
-    """A starter's questions are about the starter's data."""
+    """A starter's questions fit only the starter's data."""
     data = [name for _, one in recipe.data_sets() for name in (one.get("hub"), one.get("path")) if name]
     asked = [question for _, question in recipe.demo_questions]
     for name, questions, sources in _starters() if data and asked else ():

@@ -1,4 +1,4 @@
-"""Origins: a recipe as YAML with every default and computed value, and the source of each behind its line."""
+"""Origins: a recipe as YAML with every default and computed value, and the source of each after its line."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from runner.recipe.document import Document, Path_, leaves
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import common
 
-# Where comments begin, and how long a list may be that stays on one line.
+# The column of comments, and the longest list on one line.
 COLUMN, SHORT = 46, 60
 DEFAULT = "default"
 
@@ -20,14 +20,14 @@ Line = tuple[str, str]
 
 @dataclass(frozen=True)
 class Computed:
-    """What follows from other lines of a recipe: the value, and how it comes about."""
+    """A value that follows from other lines of a recipe, and how it is computed."""
 
     value: Any
     how: str
 
 
 def origin(document: Document, path: Path_) -> str:
-    """Where the value at `path` comes from: a line of the file, what set it from outside, or the schema's default."""
+    """Where the value at `path` comes from: a line of the file, an outside source, or the schema's default."""
     if not _there(document.data, path):
         return DEFAULT
     for length in range(len(path), 0, -1):
@@ -47,15 +47,15 @@ def _there(value: Any, path: Path_) -> bool:
 
 
 def origins(document: Document, value: Any) -> dict[str, str]:
-    """Every setting that is no section, by its dotted name, and where its value comes from."""
+    """Every setting that is not a section, by its dotted name, and where its value comes from."""
     return {".".join(map(str, path)): origin(document, path) for path, _ in leaves(value, bool)}
 
 
 def as_yaml(recipe: Recipe, schema: Mapping[str, Any], computed: Mapping[Path_, Computed]) -> str:
-    """The recipe with every default, in the schema's order; read as a recipe it is the same one. Computed values
-    without a line are comments."""
+    """The recipe with every default, in the schema's order; it is the same recipe. Computed values without a line are
+    comments."""
     lines = _Writer(recipe.document, computed).section(recipe.settings.plain(), schema, (), "")
-    # What set a value may itself hold lines.
+    # The source of a value may itself have several lines.
     return "".join(f"{text:<{COLUMN - 2}}  # {' '.join(why.split())}\n" if why else f"{text}\n" for text, why in lines)
 
 
@@ -113,7 +113,7 @@ def _fits_block(text: str) -> bool:
 
 
 def computed(recipe: Recipe) -> Iterator[tuple[Path_, Computed]]:
-    """What the recipe's lines make together: batches, learning rates, layers, and what a cluster is asked for."""
+    """Values that follow from several lines: batches, learning rates, layers, and requests to a cluster."""
     gpus = common.world_size(recipe)
     many = f"{gpus} GPU{'s' if gpus > 1 else ''}"
     for name, part in recipe.sections.items():

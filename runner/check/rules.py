@@ -1,4 +1,4 @@
-"""Rules that a schema cannot say: contradictions between lines, and lines that do not fit model, GPU or data.
+"""Rules that a schema cannot express: contradictions between lines, and lines that do not fit model, GPU or data.
 
 A rule is a function from a Recipe to Problems. These look at settings, not at scenarios, and yield nothing without
 their settings; a scenario's own rules are in its folder, in `rules.py`.
@@ -57,7 +57,7 @@ def known_gpu(recipe: Recipe) -> Iterator[Problem]:
     name = recipe.machines.gpu
     gpu = catalog.gpu(name)
     if gpu is None:
-        # People write `L40S` or `H100`, and the cluster's label says more.
+        # People write `L40S` or `H100`, but the cluster's label is longer.
         meant = listed(catalog.alike(name), "or")
         hint = f"Did you mean {meant}?" if meant else f"Known: {listed(catalog.gpu_names())}."
         if "openshift" in recipe.settings and not LABEL.match(name):
@@ -102,7 +102,7 @@ def one_warmup(recipe: Recipe) -> Iterator[Problem]:
 
 
 def counted_here(recipe: Recipe) -> Iterator[Problem]:
-    """A recipe that names no place is for this machine, which is one."""
+    """A recipe without a place is for this machine, which is a single one."""
     named = any(section in recipe.settings for section in ("openshift", "nodes"))
     if not named and recipe.machines.nodes > 1:
         message = f"`nodes` is {recipe.machines.nodes}, but no section says where these machines are. Training would use this machine alone."
@@ -116,7 +116,7 @@ LONGEST_SECONDS = 365 * 86400
 
 
 def memory_sizes(recipe: Recipe) -> Iterator[Problem]:
-    """Sizes that no machine and no pod has: a unit was mistaken, or a digit."""
+    """Sizes that no machine and no pod has: a wrong unit or digit."""
     site: Openshift | None = recipe.settings.get("openshift")
     stated: dict[tuple[str, ...], str | None] = {("machines",): recipe.machines.memory}
     if site is not None:
@@ -129,7 +129,7 @@ def memory_sizes(recipe: Recipe) -> Iterator[Problem]:
 
 
 def limits_can_be_meant(recipe: Recipe) -> Iterator[Problem]:
-    """A limit of nothing would end training after its first step, and call it finished."""
+    """A limit of zero would end training after its first step, and count it as finished."""
     limits = recipe.settings.get("limits") or {}
     if (time := limits.get("time")) and not 1 <= units.seconds(time) <= LONGEST_SECONDS:
         hint = "Write between 1 s and 365 d, with its unit: `time: 5 min`."
@@ -177,7 +177,7 @@ def packed_rows(recipe: Recipe) -> Iterator[Problem]:
 
 
 def packed_batch(recipe: Recipe) -> Iterator[Problem]:
-    """A stated effective batch counts rows, and how many rows packed ones hold, the data decide."""
+    """A stated effective batch counts rows, and the number in a packed row depends on the data."""
     for name, section, _ in _packed_by(recipe, "pack"):
         stated = section.get("effective_batch_size")
         if stated is not None:
@@ -189,12 +189,12 @@ def packed_batch(recipe: Recipe) -> Iterator[Problem]:
 
 AXOLOTL = f"Axolotl {catalog.AXOLOTL_VERSION}"
 DEEPSPEED = f"DeepSpeed {catalog.DEEPSPEED_VERSION}"
-# Numbers below 0 that mean something: no end, no rank, at the end alone, the first tokens; all others count or weigh.
+# Settings whose negative numbers have a meaning: no end, no rank, only at the end, the first tokens.
 BELOW_ZERO = {
     *("max_steps", "local_rank", "gc_steps", "gc_collect_steps", "fix_untrained_tokens", "generation_top_k"),
     *("dp_shard_size", "dp_replicate_size", "scaling_softmax_bias", "simpo_gamma"),
 }
-# Of these Axolotl takes one.
+# Axolotl accepts one of these.
 WARMUPS = {"warmup_steps": "warmup_ratio", "warmup_ratio": "warmup_steps"}
 
 
@@ -223,7 +223,7 @@ def advanced_settings(recipe: Recipe) -> Iterator[Problem]:
                 yield schema_errors.unknown_to(recipe.document, path, known, AXOLOTL)
 
 
-# What the disk of the machine that a pod runs on is mounted at (`runner.parts.jobs.podspec.volumes`).
+# The mount path of the disk of the pod's machine (`runner.parts.jobs.podspec.volumes`).
 MACHINES_OWN = "/tmp/"
 
 
@@ -236,7 +236,7 @@ def needs_gpus(recipe: Recipe) -> Iterator[Problem]:
 
 
 def offload_places(recipe: Recipe) -> Iterator[Problem]:
-    """What cannot be beside the GPUs: each way of sharing knows its own places."""
+    """Which parts can be outside the GPUs: each way of sharing supports its own places."""
     section = recipe.settings.get("sharding")
     if not section:
         return
@@ -280,7 +280,7 @@ def _fsdp(recipe: Recipe, placed: Mapping[str, str]) -> Iterator[Problem]:
 
 
 def offload_disk(recipe: Recipe) -> Iterator[Problem]:
-    """What is on a disk needs a folder that the process can write to."""
+    """Offloading to a disk needs a folder that the process can write to."""
     section = recipe.settings.get("sharding")
     if not section:
         return
@@ -305,7 +305,7 @@ def offload_disk(recipe: Recipe) -> Iterator[Problem]:
 
 
 def offloaded_optimizer(recipe: Recipe) -> Iterator[Problem]:
-    """Steps beside the GPU are AdamW's in fp32: of bitsandbytes' and torchao's 8 bits the processor knows nothing."""
+    """Steps outside the GPU are AdamW's in fp32: processors lack the 8 bits of bitsandbytes and torchao."""
     if not sharding.offloaded(recipe)["optimizer"]:
         return
     for name, part in recipe.sections.items():
@@ -316,7 +316,7 @@ def offloaded_optimizer(recipe: Recipe) -> Iterator[Problem]:
 
 
 def own_engine_file(recipe: Recipe) -> Iterator[Problem]:
-    """An own file is read, judged by what DeepSpeed or Axolotl take, and what the recipe says otherwise is named."""
+    """A user's own file is read and checked against DeepSpeed's or Axolotl's settings. Contradictions are listed."""
     if "sharding" not in recipe.settings:
         return
     try:
@@ -359,5 +359,5 @@ RULES: tuple[Rule, ...] = (
     *(memory_sizes, limits_can_be_meant, counted_here, advanced_settings),
     *lints.RULES,
 )
-# Those that look at files of this machine.
+# Rules that read files of this machine.
 FILE_RULES: tuple[Rule, ...] = (base_model.as_locked, *sources.FILE_RULES, own_engine_file)

@@ -1,4 +1,4 @@
-"""What a JSON Schema validator finds, in the words of the person who wrote the line."""
+"""The errors of a JSON Schema validator, in the words of a recipe's author."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class SchemaProblems:
 
 
 def problems(document: Document, schema: Schema, errors: Iterable[ValidationError]) -> SchemaProblems:
-    """The Problems behind validation errors: one for each unknown setting or slipped section, one for all that is
-    missing."""
+    """The Problems behind validation errors: one for each unknown setting or misplaced section, and one for all missing
+    ones."""
     found: list[Problem] = []
     lost: set[str] = set()
     lacking: dict[Path_, ValidationError] = {}
@@ -46,7 +46,7 @@ def problems(document: Document, schema: Schema, errors: Iterable[ValidationErro
         if error.validator == "additionalProperties":
             found += _unknown_settings(document, schema, error, lost)
         elif error.validator == "required":
-            lacking[tuple(error.absolute_path)] = error  # the validator has one for each that is missing
+            lacking[tuple(error.absolute_path)] = error  # the validator has an error for each missing one
         else:
             others.append(error)
     for path, error in lacking.items():
@@ -55,7 +55,7 @@ def problems(document: Document, schema: Schema, errors: Iterable[ValidationErro
         there = {*error.instance, *(meant(key, known) for key in error.instance if key not in known)}
         if keys := [key for key in error.validator_value if key not in there and (path or key not in lost)]:
             found.append(_missing(document, known, path, keys))
-    # What is of another kind than it should be is not out of bounds too.
+    # A value of the wrong kind gets no second Problem about its bounds.
     of_another_kind = {tuple(error.absolute_path) for error in others if error.validator == "type"}
     for error in others:
         path = tuple(error.absolute_path)
@@ -67,7 +67,7 @@ def problems(document: Document, schema: Schema, errors: Iterable[ValidationErro
 
 
 def _name(path: Path_) -> str:
-    """The setting's name as a person says it: the last word; inside a list all of it, with the number."""
+    """The setting's name for people: the last word, or inside a list all of it, with the number."""
     return setting(path if any(isinstance(part, int) for part in path) else path[-1:]) or "recipe"
 
 
@@ -81,7 +81,7 @@ def _unknown_settings(document: Document, root: Schema, error: ValidationError, 
     owner = f"`{_name(path)}`" if path else "the recipe's top level"
     place = document.keys.get((*path, unknown[0]))
     header = reading.hidden_header(document, place.line) if place and len(unknown) > 1 else None
-    # The section, not there or without a value, that all of the settings are of.
+    # The missing or empty section that all of the settings belong to.
     homes = (
         name
         for name, part in root.get("properties", {}).items()
@@ -158,7 +158,7 @@ def _missing(document: Document, known: Schema, path: Path_, keys: list[str]) ->
 
 
 def explain(document: Document, path: Path_, error: ValidationError) -> tuple[str, str]:
-    """What a value does wrong, and what to do."""
+    """The mistake of a value, and the hint."""
     rule, allowed, value, part = error.validator, error.validator_value, error.instance, error.schema
     name, written = f"`{_name(path)}`", document.written(path)
     default = f", or delete the line to use the default, `{part['default']}`" if "default" in part else ""
@@ -182,7 +182,7 @@ def explain(document: Document, path: Path_, error: ValidationError) -> tuple[st
     return f"{name} does not fit: {rule} {allowed}.", part.get("description", "")
 
 
-# Characters of a value that is named.
+# The number of characters of a value that are shown.
 SHOWN = 40
 KINDS = {
     "string": "text",
@@ -192,7 +192,7 @@ KINDS = {
     "object": "a section with settings of its own",
     "array": "a list",
 }
-# How people write units, and how they are written here.
+# How people write units, and the form for recipes.
 UNITS = {
     "s": ("s", "sec", "secs", "second", "seconds"),
     "min": ("m", "min", "mins", "minute", "minutes"),
@@ -209,8 +209,8 @@ _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)")
 
 
 def of_another_kind(allowed: str, value: Any, part: Schema, name: str, default: str, written: str) -> tuple[str, str]:
-    """A value of the wrong kind, and what to write. name: of the setting, in backticks; default: words about it;
-    written: the value as it is in the file."""
+    """The message about a value of the wrong kind, and the hint. name: of the setting, in backticks; default: words
+    about it; written: the value as it is in the file."""
     kind, setting = KINDS[allowed], name.strip("`")
     if value is None:
         return f"{name} has no value.", f"Write {kind}{default}."
@@ -257,7 +257,7 @@ def not_of_the_form(written: str, part: Schema, name: str) -> tuple[str, str]:
 def _settings_in_place(
     allowed: str, value: Mapping[str, object], written: str, name: str, kind: str
 ) -> tuple[str, str]:
-    """`- How: so` is read as a setting `How`, where a text was meant."""
+    """`- How: so` is read as a setting `How`, although a text was meant."""
     if allowed == "string" and len(value) == 1 and written and "\n" not in written:
         quoted = '"' + written.partition(" #")[0].rstrip().replace("\\", "\\\\").replace('"', '\\"') + '"'
         message = f"{name} must be text, but YAML reads its `: ` as a setting."
@@ -316,8 +316,8 @@ def _numbers(text: str) -> Iterator[str]:
 
 
 def values(document: Document, path: Path_, schema: Schema, value: Any, owner: str, name: str) -> Iterator[Problem]:
-    """What is wrong with a value by its reader's schema, `$defs` included. path: its place in the document; name: its
-    name in messages, empty for a whole file."""
+    """The mistakes of a value by its reader's schema, with `$defs`. path: its place in the document; name: its name in
+    messages, empty for a whole file."""
     from jsonschema import Draft202012Validator
 
     for outer in Draft202012Validator(schema).iter_errors(value):
@@ -340,7 +340,7 @@ def values(document: Document, path: Path_, schema: Schema, value: Any, owner: s
 
 
 def _innermost(error: ValidationError) -> ValidationError:
-    """Of a value that fits none of several forms, what is wrong with the form that it comes nearest to."""
+    """For a value that fits none of several forms: the error of the form that it is closest to."""
     while error.context:
         inner = max(error.context, key=lambda inner: len(inner.absolute_path))
         if len(inner.absolute_path) == len(error.absolute_path) and inner.validator in ("type", "enum", "const"):
@@ -350,7 +350,7 @@ def _innermost(error: ValidationError) -> ValidationError:
 
 
 def _taken(part: Schema, definitions: Schema) -> Iterator[str]:
-    """The forms that a part of the schema takes, each in words."""
+    """The forms that a part of the schema accepts, each in words."""
     if "$ref" in part:
         part = definitions[part["$ref"].removeprefix("#/$defs/")]
     if "anyOf" in part:

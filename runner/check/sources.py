@@ -1,4 +1,4 @@
-"""Rules about where rows come from: one source a section, files with the named columns, first rows, and the hub."""
+"""Rules about where rows come from: one source in each section, files with the named columns, and the hub."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from runner.tools.names import setting as name_of
 from runner.tools.problem import Problem, Stop, errors_of
 
 SOURCES = ("path", "hub", "packed")
-# What says where one data set comes from, and so means nothing beside a list of several.
+# Settings about the source of one data set, which mean nothing beside a list of several.
 OF_ONE = ("path", "hub", "packed", "revision", "subset", "split", "sample")
 
 
@@ -50,7 +50,7 @@ def one_source(recipe: Recipe) -> Iterator[Problem]:
 
 
 def once(recipe: Recipe) -> Iterator[Problem]:
-    """No data set is in a list twice: its rows would be read again and taken for duplicates, or weigh double."""
+    """No data set may be in a list twice: its rows would be duplicates, or count double."""
     for home, data in recipe.data_sections:
         seen: dict[tuple[str | None, ...], Path_] = {}
         for path, one in sets_of(home, data):
@@ -63,7 +63,7 @@ def once(recipe: Recipe) -> Iterator[Problem]:
 
 
 def shares_of_rows(recipe: Recipe) -> Iterator[Problem]:
-    """Shares that add up to 1 look like parts of a mix, and each is a part of its own data set's rows."""
+    """Shares that add up to 1 look like parts of a mix, but each is a part of its own data set's rows."""
     for home, data in recipe.data_sections:
         shares = [own["share"] for own in data.get("sets") or () if own.get("share")]
         if len(shares) > 1 and abs(sum(shares) - 1) < 0.005:
@@ -112,7 +112,7 @@ def _one_form(recipe: Recipe, home: Path_, data: Settings) -> Iterator[Problem]:
 
 
 def _form(recipe: Recipe, home: Path_, data: Settings, setting: str, said: str, there: list[str]) -> Iterator[Problem]:
-    """The form of data with these columns, told if the recipe leaves it open, and refused if it has none."""
+    """The form of data with these columns, recognised if the recipe does not name it, and refused if there is none."""
     stated = conversation_formats.stated(data["form"], data.get("question"), data.get("answer"))
     form = stated or conversation_formats.told(there)
     missing = [column for column in conversation_formats.COLUMNS.get(form, ()) if column not in there] if form else []
@@ -129,7 +129,7 @@ def _form(recipe: Recipe, home: Path_, data: Settings, setting: str, said: str, 
 
 
 def data_files(recipe: Recipe) -> Iterator[Problem]:
-    """Local data files are there and have the columns that the templates name."""
+    """Local data files exist and have the columns that the templates name."""
     for home, data in recipe.data_sections:
         for path, one in sets_of(home, data):
             yield from said_of(path, _data_files(recipe, path, one, ("path", "sample")))
@@ -162,7 +162,7 @@ def _data_files(recipe: Recipe, home: Path_, data: Settings, files: tuple[str, .
         if os.path.isdir(file) and (data.get("image_column") or (data.get("text") and text_files(file))):
             continue
         if setting == "sample" and file.suffix == ".parquet" and os.path.isfile(file):
-            # The rehearsal looks into it; here opening Parquet would slow every check down.
+            # The rehearsal reads it; opening Parquet here would slow down every check.
             continue
         if recipe.on_claim(name) and not os.path.exists(file):
             message = f"`{name}` is on a claim, so its columns cannot be checked here."
@@ -187,7 +187,7 @@ def _data_files(recipe: Recipe, home: Path_, data: Settings, files: tuple[str, .
             message = f"`{file}` cannot be read: {reason}"
             yield recipe.problem((*home, setting), message, reason.hint, severity=reason.severity)
             continue
-        # A copy of a starter recipe brings a sample that says nothing about one's own file.
+        # The sample of a copied starter does not describe the person's own file.
         copied = setting == "sample" and data.get("path")
         other = " Or delete the line `sample`, if it belongs to other data." if copied else ""
         yield from fits(recipe, home, data, setting, str(file), there, other)
@@ -218,7 +218,7 @@ ASK_HUB = "`recipe check --online` asks the hub"
 
 
 def _known(section: Settings) -> Mapping[str, Any]:
-    """What the catalog knows of the data set that a section names; nothing of others."""
+    """The catalog's entry of a section's data set, or nothing."""
     hub, subset = section.get("hub"), section.get("subset")
     return catalog.dataset(f"{hub}:{subset}" if subset else hub) or {}
 
@@ -237,8 +237,8 @@ def hub_names(recipe: Recipe) -> Iterator[Problem]:
 
 
 def unasked(recipe: Recipe) -> Iterator[Problem]:
-    """What the catalog knows of the columns of data sets, as notes, because the hub has the last word; and those that it
-    does not have, once for all. One that is likely misspelt has its own note."""
+    """Notes on the columns of data sets from the catalog, because the hub decides; and one note for all data sets
+    outside it. A probably misspelt name has its own note."""
     strange: dict[str, Path_] = {}
     for home, section in recipe.data_sets():
         hub = section.get("hub")
@@ -254,7 +254,7 @@ def unasked(recipe: Recipe) -> Iterator[Problem]:
 
 
 def commits(recipe: Recipe) -> Iterator[Problem]:
-    """Of models, tokenizers and data sets alike; a set takes the line of its section, which is judged once."""
+    """Of models, tokenizers and data sets alike; a set uses the line of its section, which is checked once."""
     named = [*recipe.data_sections, *recipe.data_sets()]
     for home in dict.fromkeys([("model",), ("tokenizer",), *(home for home, _ in named)]):
         revision = recipe.document.lookup((*home, "revision"))
@@ -277,12 +277,12 @@ def splits(recipe: Recipe) -> Iterator[Problem]:
                 yield recipe.problem((*home, setting), message, hint)
 
 
-# Lines about a data set on the hub; a folder that `datasets` has saved has splits too.
+# Lines about a data set on the hub; a folder saved by `datasets` also has splits.
 _OF_HUB = ("revision", "subset", "split", "test_split")
 
 
 def left_over(recipe: Recipe) -> Iterator[Problem]:
-    """Lines about the hub that are beside a file say nothing."""
+    """Lines about the hub beside a file have no effect."""
     for home, section in recipe.data_sets():
         path = section.get("path")
         if not path or section.get("hub"):
@@ -302,8 +302,8 @@ LATER = "The job that prepares the data asks again, before a GPU is held."
 
 
 def datasets(recipe: Recipe) -> Iterator[Problem]:
-    """The hub's data sets exist and have the columns that the recipe names, as the library that will read them says. A
-    note if the hub cannot be asked."""
+    """The hub's data sets exist and have the columns that the recipe names, according to the library that will read
+    them. A note if the hub cannot be asked."""
     named = [(home, data) for home, data in recipe.data_sets() if data.get("hub")]
     if not named:
         return
@@ -333,15 +333,14 @@ def _dataset(recipe: Recipe, home: Path_, data: Settings) -> Iterator[Problem]:
         yield from fits(recipe, home, data, "hub", data["hub"], there)
 
 
-# Rows that are looked at.
+# The number of rows that are read.
 FIRST_ROWS = 200
-# Files that are read a row at a time, without a library that takes its time.
+# Files that are read row by row, without a slow library.
 ENDINGS = (".jsonl", ".csv", ".tsv")
 
 
 def first_rows(recipe: Recipe) -> Iterator[Problem]:
-    """What the first rows of local files show, long before `recipe prepare` reads all; notes, because a few are not
-    all."""
+    """Problems in the first rows of local files, long before `recipe prepare` reads all. They are notes."""
     for home, data in recipe.data_sets():
         file = recipe.folder / data["path"] if data.get("path") else None
         songs = data.get("songs")
@@ -352,14 +351,14 @@ def first_rows(recipe: Recipe) -> Iterator[Problem]:
         source = ChatSet(hub=None, revision=None, subset=None, split=None, path=str(file), form=form, **templated)
         try:
             rows.columns(file)
-            # The one more tells whether there are others.
+            # The additional one shows whether there are more.
             numbered = islice(rows.read(source), FIRST_ROWS + 1)
             if songs:
                 yield from _no_songs(recipe, home, songs, file, numbered)
                 continue
             read = list(_conversations(source, numbered))
         except (row_files.Unreadable, Stop, KeyError):
-            # The file cannot be read, or has other columns than are named: other rules say so, with a remedy.
+            # If the file cannot be read, or lacks named columns, other rules report it, with a remedy.
             continue
         for message, hint in _shown(file, read[:FIRST_ROWS]):
             yield recipe.note((*home, "path"), message, hint)
@@ -379,7 +378,7 @@ def _conversations(source: ChatSet, numbered: Iterable[row_files.Numbered]) -> I
 def _no_songs(
     recipe: Recipe, home: Path_, asked: Settings, file: Path, numbered: Iterable[row_files.Numbered]
 ) -> Iterator[Problem]:
-    """That no row is a song whose instruction can be read."""
+    """The problem that no row is a song with a readable instruction."""
     from runner.data.chat import NO_INSTRUCTION, song_of
 
     read = [row for _, row in numbered if not isinstance(row, row_files.Bad)]
@@ -409,13 +408,13 @@ def _shown(file: Path, read: list[tuple[int, Conversation | str]]) -> Iterator[t
         for number, row in read
         if isinstance(row, Conversation)
     ]
-    # What a few rows have in common says nothing; what is personal in one of them does.
+    # A pattern of a few rows means nothing, but personal data in one of them does.
     for finding in doctor.quick(good) if len(read) >= doctor.FEW else doctor.personal(good):
         yield f"{among}, {finding.count:,} have {finding.kind}: {finding.told_of()}.", finding.remedy
 
 
 def _too_long(recipe: Recipe, home: Path_, file: Path, conversations: list[Conversation]) -> Iterator[Problem]:
-    """That rows are longer than `sequence_len`: surely, if they have as many words, and likely, by their letters."""
+    """The problem that rows are longer than `sequence_len`: certainly, by words, or probably, by letters."""
     where, limit = recipe.longest_row(home)
     if not limit or not conversations:
         return

@@ -28,9 +28,9 @@ def load(
     look: bool = True,
 ) -> tuple[Recipe, list[Override], list[Problem]]:
     """The recipe in a file with the environment's changes and then `changes` on top, the changes that changed
-    something, and notes. look: whether the files that it names are looked at.
+    something, and notes. look: whether to read the files that it names.
 
-    Raises Stop with every Problem at once if the file is no valid recipe.
+    Raises Stop with every Problem at once if the file is not a valid recipe.
     """
     document = reading.read(file)
     scenario = document.data.get("scenario")
@@ -44,7 +44,7 @@ def load(
 
 
 def valid(document: Document, look: bool = True) -> tuple[Recipe, list[Problem]]:
-    """The Recipe that a document is, and notes. Raises Stop with every Problem at once if it is none."""
+    """The Recipe that a document is, and notes. Raises Stop with every Problem at once if it is not valid."""
     recipe, problems = judge(document, look)
     errors = errors_of(problems)
     if errors or recipe is None:
@@ -53,7 +53,7 @@ def valid(document: Document, look: bool = True) -> tuple[Recipe, list[Problem]]
 
 
 def override(document: Document, changes: Iterable[Override]) -> tuple[Document, list[Override]]:
-    """A new Document with the changes applied, lines that only double-check following them, and what changed."""
+    """A new Document with the changes applied, with lines that only double-check adapted, and what changed."""
     wished = by_schema.as_text(document, changes)
     return changing.apply(document, with_followers(document, wished)) if wished else (document, [])
 
@@ -65,7 +65,7 @@ def changed(recipe: Recipe, changes: Iterable[Override]) -> tuple[Recipe, list[O
 
 
 def judge(document: Document, look: bool = True) -> tuple[Recipe | None, list[Problem]]:
-    """The Recipe that a document is, and all Problems with it; None if the schema already says no."""
+    """The Recipe that a document is, and all Problems with it; None if the schema already refuses it."""
     if problem := by_schema.scenario_problem(document):
         return None, [problem]
     if missing := by_schema.missing_parts(document):
@@ -92,7 +92,7 @@ def _model_facts(document: Document, settings: Settings) -> catalog.Model | None
         return None
 
 
-# What `--allow` lets through, for those who know better.
+# The values of `--allow`.
 TOO_LARGE = "too-large"
 ALLOWED = (TOO_LARGE,)
 
@@ -101,7 +101,7 @@ def examine(
     file: Path | str, changes: Iterable[Override] = (), online: bool = False, allowed: Collection[str] = ()
 ) -> list[Problem]:
     """Every Problem with the recipe in a file (`-` for standard input), notes and problems of translating it included.
-    online: ask the hub too; allowed: those of ALLOWED that are notes only."""
+    online: ask the hub too; allowed: those of ALLOWED that become notes."""
     try:
         document, _ = override(reading.standard_input() if file == "-" else reading.read(file), changes)
     except Stop as stop:
@@ -143,23 +143,23 @@ def require_fits(recipe: Recipe, plan: Plan, allowed: Collection[str] = ()) -> l
 
 
 def _foreseen(recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Problem]:
-    """In the figures of `recipe plan`, where something tells them."""
+    """With the figures of `recipe plan`, if a part provides them."""
     planner = forecasting()
     return planner.problems(recipe, plan, allowed) if planner else []
 
 
-# Derived settings: lines that only repeat what others say follow a change of those, so that what the user changes wins.
+# Derived settings: lines that only repeat others are adapted when those change, so that the user's change wins.
 # `train.effective_batch_size` is the product of other lines, and `machines` counts what `nodes.machines` names. A line
-# that the user changes too follows nothing, and neither does one that was wrong before; the rules then say so.
+# that the user also changes is not adapted, nor one that was wrong before; the rules then report it.
 NODES, GPUS, PLAIN = "machines.nodes", "machines.gpus_per_node", "nodes.machines"
 BATCH, MICRO = "train.effective_batch_size", "train.micro_batch_size"
 ACCUMULATION = "train.gradient_accumulation_steps"
-# A setting and the value that follows, from the recipe before and after the changes.
+# A setting and its derived value, from the recipe before and after the changes.
 Follow = Callable[[Recipe, Recipe], Iterator[tuple[str, Any]]]
 
 
 def with_followers(document: Document, changes: list[Override]) -> list[Override]:
-    """The changes, each followed by what derives from it. Changes that cannot be applied are left to the caller."""
+    """The changes, each followed by its derived changes. Changes that cannot be applied are left to the caller."""
     whole = list(changes)
     with suppress(Stop, BrokenSetting):
         for causes, follow in FOLLOWERS:
@@ -176,15 +176,14 @@ def with_followers(document: Document, changes: list[Override]) -> list[Override
 
 
 def _counted(before: Recipe, after: Recipe) -> Iterator[tuple[str, Any]]:
-    """`machines` counts the plain machines that are now named."""
+    """`machines` must have the number of the plain machines that are now named."""
     if "nodes" in after.settings and _counts_agree(before):
         yield NODES, len(after.gpu_counts)
         yield GPUS, max(after.gpu_counts)
 
 
 def _named(before: Recipe, after: Recipe) -> Iterator[tuple[str, Any]]:
-    """If fewer plain machines or GPUs are needed, the first ones remain. If more are needed, only a person can name
-    them."""
+    """If fewer machines or GPUs are needed, the first remain. If more are needed, a person must name them."""
     if "nodes" not in after.settings or not _counts_agree(before):
         return
     machines: list[Mapping[str, Any]] = after.document.lookup(("nodes", "machines"))
@@ -210,7 +209,7 @@ FOLLOWERS: tuple[tuple[tuple[str, ...], Follow], ...] = (
 
 
 def _concerns(change: Override, settings: Iterable[str]) -> bool:
-    """Whether a change is of one of the settings, of a part of it, or of a section that holds it."""
+    """Whether a change is of one of the settings, of a part of it, or of a section that contains it."""
     paths = (Override(setting, None, None, "").path for setting in settings)
     return any(all(a == b for a, b in zip(change.path, path, strict=False)) for path in paths)
 
@@ -220,5 +219,5 @@ def _counts_agree(recipe: Recipe) -> bool:
 
 
 def _as_recipe(document: Document) -> Recipe | None:
-    """The document's settings, as far as its schema takes them."""
+    """The document's settings, as far as its schema accepts them."""
     return None if by_schema.scenario_problem(document) else Recipe(document, by_schema.read(document).settings, None)

@@ -44,13 +44,13 @@ def ask(
         say()
         say(server.answers(chat, [question])[0])
         return
-    folder = asking.folder_of(recipe, run_dir, stage)
+    folder, formatted = asking.folder_of(recipe, run_dir, stage), "The question was formatted as in training."
     if classes := asking.of_pictures(folder):
         if base:
             raise Stop(
                 "There is no original model to ask: this model started from random weights.", "Leave out `--base`."
             )
-        said = asking.shares(classes(Path(question).expanduser()))
+        said, formatted = asking.shares(classes(Path(question).expanduser())), "It read the picture as in training."
         say(f"what `{folder.stage.name}` left of the {folder.run.kind} in {folder.run.path}")
     else:
         before, after = asking.models(recipe, folder)
@@ -60,4 +60,4 @@ def ask(
         said = asking.answers_of(chat, [question])[0]
     say()
     say(said)
-    end("The model has answered. The question was formatted as in training.", "compare", path)
+    end(f"The model has answered. {formatted}", "compare", path)

@@ -18,7 +18,7 @@ from runner.tools import packaged
 from runner.tools.problem import Interrupted, Stop, report_bug
 from runner.tools.process import ensure_home
 
-# The core's own, each with its module here and what `recipe --help` says of it. A part's are in its table.
+# The core's own commands, each with its module here and its line of `recipe --help`. Parts have a table.
 CORE = {
     "list": ("show", "List the starter recipes."),
     "show": ("show", "Print a recipe with every default and where it comes from."),
@@ -45,7 +45,7 @@ ORDER = tuple(name for names in GROUPS.values() for name in names)
 
 @cache
 def commands() -> dict[str, tuple[str, str]]:
-    """What `recipe --help` says of each command, and its module."""
+    """The line of `recipe --help` for each command, and its module."""
     ours = {name: (told, f"runner.commands.{module}") for name, (module, told) in CORE.items()}
     known = ours | parts.commands()
     return {name: known[name] for name in sorted(known, key=lambda name: (*ORDER, name).index(name))}
@@ -80,7 +80,7 @@ class _Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Without the commands' modules, which take longer than a key stroke."""
+        """Without the commands' modules, which take too long while a person types."""
         begun = [(name, told) for name, (told, _) in commands().items() if name.startswith(incomplete)]
         return [CompletionItem(name, help=told) for name, told in begun]
 
@@ -119,7 +119,7 @@ def cli(context: click.Context) -> int | None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command line and exits."""
-    # Modules and plans hold few rings of objects, and looking for them was a quarter of what a check of many recipes took.
+    # Modules and plans have few reference cycles, and searching them took a quarter of a check of many recipes.
     gc.set_threshold(100_000, 20, 20)
     ensure_home()
     sys.exit(_code(arguments))
@@ -138,12 +138,12 @@ def _code(arguments: list[str] | None) -> int:
         error.show()
         return 2
     except (KeyboardInterrupt, click.Abort) as ended:
-        # click has its own word for ^C, and keeps who said it.
+        # click replaces the exception for ^C, and keeps the original as its cause.
         told = next((each for each in (ended, ended.__cause__) if isinstance(each, Interrupted)), None)
         click.echo(str(told or "Interrupted."), err=True)
         return 130
     except SystemExit:
-        # click's own answer to a reader (`| head`) that has seen enough.
+        # click's own exit when the reader of a pipe (`| head`) stops.
         return 0
     except ModuleNotFoundError as error:
         package = packaged.package(error.name or "")

@@ -23,7 +23,7 @@ from runner.tools.names import listed
 from runner.tools.problem import Problem, Stop
 from runner.tools.text import Styled, printable
 
-# What a shell may put instead of a word that is begun: files, settings and the catalog's names, by click's own completion.
+# Completions of a word in a shell: files, settings and the catalog's names, by click's own completion.
 Completing = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
@@ -63,8 +63,7 @@ OFFERS: dict[str, Completing] = {"gpus": complete_gpu, "models": complete_model}
 
 
 def complete_setting(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Settings of the recipe that the command line names, or of all scenarios; of one whose values are few, those
-    behind the `=` of `--set`."""
+    """Settings of the recipe that the command line names, or of all scenarios; for one with few values, the values."""
     from runner.check import by_schema
 
     scenarios = _scenarios(context)
@@ -86,14 +85,13 @@ def complete_setting(context: click.Context, parameter: click.Parameter, begun: 
 
 
 def _scenarios(context: click.Context) -> Sequence[str]:
-    """The scenario of the recipe, or the starter, that the command line names; all where it names none that can be
-    read."""
+    """The scenario of the recipe, or the starter, that the command line names; all if it names no readable one."""
     from runner import scenarios
     from runner.recipe.reading import read
     from runner.tools import packaged
     from runner.tools.problem import Stop
 
-    # What click could not place yet, because the option before it still lacks its value, is in `args`.
+    # `args` has the words that click could not assign yet, because the option before them lacks its value.
     words = [context.params.get("path"), context.params.get("source"), *context.args]
     files = (packaged.named().get(str(word), Path(str(word))) for word in words if word)
     scenario = None
@@ -134,7 +132,7 @@ url_option = click.option(
 
 
 def port_option(default: int, whose: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """`--port` of this machine. whose: what is found there."""
+    """`--port` of this machine. whose: the program behind it."""
     return click.option(
         "--port",
         type=click.IntRange(0, 65535),
@@ -145,7 +143,7 @@ def port_option(default: int, whose: str) -> Callable[[Callable[..., Any]], Call
 
 
 def gpu_option(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """`--gpu` of a command, with what it does there."""
+    """`--gpu` of a command, with its help there."""
     return click.option("--gpu", "card", metavar="GPU", help=help, shell_complete=complete_gpu)
 
 
@@ -164,7 +162,7 @@ def short(label: str) -> str:
 
 
 def say(text: str = "", err: bool = False) -> None:
-    """Prints a text; control characters are taken out of all but our own."""
+    """Prints a text; control characters are removed, except our own."""
     click.echo(text if isinstance(text, Styled) else printable(text), err=err)
 
 
@@ -173,7 +171,7 @@ def table(rows: Sequence[Sequence[str]]) -> None:
     widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
     firsts = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)) for row in rows]
     longest = max(len(f"{first}  {row[-1]}") for first, row in zip(firsts, rows, strict=True))
-    # A narrow terminal would break lines where it likes; what is piped stays one line a recipe.
+    # A narrow terminal would break lines anywhere; piped output keeps one line for each recipe.
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else longest
     for first, row in zip(firsts, rows, strict=True):
         if longest <= columns:
@@ -184,8 +182,8 @@ def table(rows: Sequence[Sequence[str]]) -> None:
 
 
 def end(said: str, *then: object) -> None:
-    """The last two lines of a command, for the person who gave it: what has come of it, and the words of the command to
-    type next. They go to standard error, because programs read the output."""
+    """The last two lines of a command, for people: the result, and the next command to type. They go to standard error,
+    because programs read the output."""
     command = " ".join(word if word.isupper() else shlex.quote(word) for word in map(str, then))
     click.echo(f"\n{said}\nNext: recipe {command}", err=True)
 
@@ -199,9 +197,8 @@ def open_recipe(
     look: bool = True,
     aside: bool = False,
 ) -> tuple[Recipe, list[Override]]:
-    """The recipe with `--set` and `more` on top, and below them, where `environment` holds, the environment. Prints
-    what changed. look: whether the files that it names are looked at. aside: print on standard error, because a program
-    reads the output."""
+    """The recipe with `--set` and `more` on top, and below them, if `environment` is true, the environment. Prints what
+    changed. look: whether to read the files that it names. aside: print on standard error."""
     wished = os.environ if environment else {}
     recipe, made, notes = load(path, [*changing.from_options(sets), *(more or [])], wished, look)
     print_notes(notes)
@@ -217,8 +214,8 @@ def print_notes(problems: Iterable[Problem]) -> None:
 
 
 def with_section(recipe: Recipe, section: str, by: str) -> Recipe:
-    """The recipe with a section that is there only where it is written, with the section's defaults if it is not. by:
-    what asks for it. A recipe of a scenario without it does not change."""
+    """The recipe with an optional section, with the section's defaults if the recipe lacks it. by: the option that
+    needs it. A recipe of a scenario without it does not change."""
     if section in recipe.settings or not recipe.settings.knows(section):
         return recipe
     document, _ = override(recipe.document, [Override(section, None, {}, by=by)])

@@ -21,9 +21,9 @@ from runner.tools.text import Styled, printable
 if TYPE_CHECKING:
     from runner.run.run_folder import RunFolder
 
-# Set by a program that watches, which then reads each event as a line (see `runner.tools.child_process`).
+# Set by a watching program, which then reads each event as a line (see `runner.tools.child_process`).
 EVENTS = "RECIPE_EVENTS"
-# What training says of itself: `event`, its kind, and what belongs to that.
+# An event of training: `event` is its kind, the rest its data.
 Event = Mapping[str, Any]
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -58,7 +58,7 @@ def run_folder_from(out: str | None) -> str | None:
 
 
 def data_folder_from(below: str = "") -> str | None:
-    """The folder for prepared data that DATA_DIR names, or None; said aloud."""
+    """The folder for prepared data that DATA_DIR names, or None; prints it."""
     named = os.environ.get("DATA_DIR")
     if not named:
         return None
@@ -69,7 +69,7 @@ def data_folder_from(below: str = "") -> str | None:
 
 @contextmanager
 def at_the_end(home: RunFolder) -> Iterator[None]:
-    """What parts do when a run has ended, whether well or not: they leave its page."""
+    """The parts' work at the end of a run, successful or not: they write its page."""
     with ExitStack() as all_of_them:
         for around in parts.hooks("at_the_end"):
             all_of_them.enter_context(around(home, say))
@@ -78,7 +78,7 @@ def at_the_end(home: RunFolder) -> Iterator[None]:
 
 @contextmanager
 def watch() -> Iterator[Callable[[Event], None]]:
-    """Shows training's progress: a bar on a terminal, a line now and then where output is piped."""
+    """Shows training's progress: a bar on a terminal, a line now and then if output is piped."""
     if not sys.stdout.isatty():
         yield _events if os.environ.get(EVENTS) else _lines()
         return
@@ -106,7 +106,7 @@ def watch() -> Iterator[Callable[[Event], None]]:
             elif event["event"] == "evaluation":
                 bar.console.print(f"  epoch {event['epoch']:g}: {_evaluation(event)}")
             elif event["event"] == "proof":
-                # Written as it is: tokens may look like rich's marks.
+                # Printed literally: tokens may look like rich's markup.
                 bar.console.file.writelines(f"{line}\n" for line in proof_lines(event["folder"]))
 
         yield show
@@ -156,7 +156,7 @@ def _evaluation(event: Event) -> str:
 
 
 def confirm(yes: bool) -> Callable[[str], bool]:
-    """Asks on a terminal whether something long may start; elsewhere `--yes` must answer beforehand."""
+    """Asks on a terminal whether something long may start; without one, `--yes` must answer beforehand."""
 
     def ask(takes: str) -> bool:
         if not yes and not sys.stdin.isatty():
@@ -259,7 +259,7 @@ def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None,
     recipe, _ = open_recipe(path, sets, more=changing.from_data_option(data))
     run = folder(recipe.name, "run")
     place = run.place(str(Path(out).resolve()) if out else None)
-    # What is trained is proven if that is asked for, and again before a stage holds a GPU.
+    # The trained tokens are proven on request, and again before a stage reserves a GPU.
     carry_out({**translate(recipe, place).stages[0].config, "proofs": None}, say)
     if show:
         for proven in parts.hook("show_rows")(recipe, place, show, say):

@@ -86,15 +86,19 @@ def render(
     for module in parts.modules("rules"):
         for rule in getattr(module, "RENDER_NOTES", ()):
             print_notes(rule(recipe))
-    end(f"{len(written)} files are in {folder}/.", "submit" if "openshift" in recipe.settings else "run", path)
+    end(
+        f"{len(written)} {'file is' if len(written) == 1 else 'files are'} in {folder}/.",
+        "submit" if "openshift" in recipe.settings else "run",
+        path,
+    )
 
 
-# Of a run that a command began and did not end, and is not at work in any more.
+# The state of a run that was neither finished nor is at work.
 INTERRUPTED = "interrupted"
 
 
 def facts(path: Path, name: str = "") -> dict[str, str]:
-    """What a recipe says of itself, under `name` or its own. Of one that is wrong, that it is."""
+    """A recipe's row in the list, under `name` or its own; a wrong one is listed as wrong."""
     try:
         recipe, _, _ = load(path, look=False)
     except Stop:
@@ -111,7 +115,7 @@ def facts(path: Path, name: str = "") -> dict[str, str]:
 
 
 def runs() -> list[dict[str, str]]:
-    """What the run folders below this one say of themselves, the newest first."""
+    """The rows of the run folders below this one, the newest first."""
     from runner.run.run_folder import all_here
     from runner.tools.run_files import RUN
 

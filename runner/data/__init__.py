@@ -16,11 +16,12 @@ from typing import Any, TypeVar
 from runner.tools.own_words import GENERAL_TEXT
 from runner.tools.problem import Stop
 
-# Who prepares the kinds of data that several scenarios may name; a scenario's own are in its folder.
+# The preparers of the kinds of data that several scenarios may have; a scenario's own are in its folder.
 PREPARERS = {
     "chat": "runner.data.chat",
     "lyrics": "runner.data.chat",
     "plain-text": "runner.data.blocks",
+    "preferences": "runner.data.preferences",
 }
 # The number of words of a document that a model gets to continue.
 BEGINNING = 8
@@ -32,8 +33,8 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True)
 class RenderedExample:
-    """A row: what is asked in it, or how its text begins; and all of it, with the marks around each message. picture:
-    of a row that is one, as PNG; its text then says what it shows."""
+    """A row: its question or the beginning of its text, and the complete row with the marks around each message.
+    picture: the row's image, as PNG; its text is then the class."""
 
     asked: str
     text: str
@@ -45,7 +46,7 @@ class RenderedExample:
 
 
 def reading(function: Callable[..., Made]) -> Callable[..., Made]:
-    """A function of a dataclass as one of its JSON form, which is what plans carry."""
+    """A function of a dataclass as one of its JSON form, which plans contain."""
     from pydantic import validate_call
 
     reads: Callable[..., Made] = validate_call(function)
@@ -63,8 +64,8 @@ def first(data: Mapping[str, Any], most: int) -> list[RenderedExample]:
 
 
 def held_out(data: Mapping[str, Any]) -> list[str]:
-    """What the rows ask that the preparation would keep for validation, or how such documents begin; of a large file
-    what its first rows ask.
+    """The questions of the rows that preparation would keep for validation, or the beginnings of such documents; for a
+    large file those of its first rows.
 
     Raises Stop if the rows cannot be read at all.
     """
@@ -80,7 +81,7 @@ def held_out(data: Mapping[str, Any]) -> list[str]:
             from pyarrow import parquet
 
             with TemporaryDirectory() as folder:
-                # A sample of all rows leaves out what is only looked for in reports.
+                # A sample of all rows leaves out checks that only reports need.
                 reading(preparer.prepare)(data, Path(folder), sample_rows=sys.maxsize)
                 asked = parquet.read_table(Path(folder) / "validation.parquet", columns=["full-question"])
             return [str(question) for question in asked["full-question"].to_pylist()]

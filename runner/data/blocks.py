@@ -31,7 +31,7 @@ from runner.tools.names import content_hash, listed
 from runner.tools.problem import Stop
 
 SIDES = ("train", "validation")
-# Documents are handed over in batches of about this many characters: enough to keep a thread busy, little to hold.
+# Documents are handed over in batches of about this many characters: enough to keep a thread busy, and little memory.
 BATCH_CHARACTERS = 64 * 1024
 # Rows are written in groups of about this many tokens, 2 MB of them.
 GROUP_TOKENS = 512 * 1024
@@ -61,7 +61,7 @@ class TextReport(Examined):
     cut_short: bool = False
     notes: list[str] = field(default_factory=list)
 
-    # The rows that training sees are blocks; nothing is drawn.
+    # The training rows are blocks, without a draw.
     sampled_from: None = None
 
     @property
@@ -92,7 +92,7 @@ class TextReport(Examined):
             yield f"    line {number}: {reason}"
 
     def lines(self) -> Iterator[str]:
-        """The report for a person, a line a fact."""
+        """The report for people, one line for each fact."""
         yield f"from                 {self.source}"
         yield from self.left_out()
         if len(self.bad_lines) > SHOWN_BAD_LINES:
@@ -243,7 +243,7 @@ def _key(plain_text: PlainText, tokenizer: Any, sample_rows: int | None) -> str:
 
 
 def _notes(plain_text: PlainText, report: TextReport) -> Iterator[str]:
-    """What the number of steps means for the intervals of the recipe."""
+    """Notes on the recipe's intervals, from the number of steps."""
     batch, epochs, every = plain_text.effective_batch_size, plain_text.epochs, plain_text.eval_steps
     steps = int(-(-report.train["blocks"] // batch) * epochs)
     yield f"steps                {steps:>11,}   of {batch} blocks each, in {epochs:g} epochs"
@@ -255,7 +255,7 @@ def _notes(plain_text: PlainText, report: TextReport) -> Iterator[str]:
 
 @dataclass
 class BlockCounts:
-    """How the text was used. tokens counts the end-of-text tokens too; dropped is what no block holds."""
+    """How the text was used. tokens counts the end-of-text tokens too; dropped: the tokens outside blocks."""
 
     block_len: int
     documents: int = 0
@@ -264,7 +264,7 @@ class BlockCounts:
 
     @property
     def facts(self) -> dict[str, int]:
-        """That, as a report has it."""
+        """The counts in the form of a report."""
         dropped = self.tokens - self.blocks * self.block_len
         return {"documents": self.documents, "tokens": self.tokens, "blocks": self.blocks, "dropped": dropped}
 
@@ -360,7 +360,7 @@ def histogram(counts: np.ndarray) -> list[tuple[int, int, int]]:
 
 
 def figures(counts: np.ndarray) -> dict[str, int]:
-    """What a report says of rows' lengths in tokens."""
+    """A report's figures of rows' lengths in tokens."""
     ordered = np.sort(counts)
     return {
         "min": int(ordered[0]),
@@ -398,7 +398,7 @@ def in_threads(documents: Iterable[str], work: Callable[[list[str]], list[Made]]
 
 
 def in_groups(things: Iterable[Made], size: Callable[[Made], int], enough: int) -> Iterator[list[Made]]:
-    """Lists of things in order; a list ends as soon as its sizes add up to `enough`, the last one with the rest."""
+    """Lists of items in order. A list ends as soon as its sizes add up to `enough`; the last one has the rest."""
     group: list[Made] = []
     together = 0
     for thing in things:

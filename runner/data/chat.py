@@ -1,6 +1,5 @@
-"""Conversations to Parquet, whatever form their rows have: no duplicates, none too long, a split that leaks no
-question. And conversations about songs: a seeded draw from a stream of any length, and for each song one task that it
-answers."""
+"""Conversations of any form to Parquet: without duplicates, none too long, with a split that leaks no question. And
+conversations about songs: a seeded draw from a stream of any length, and for each song one task that it answers."""
 
 import hashlib
 import json
@@ -54,9 +53,9 @@ def prepare(
     """Writes `train.parquet` and `validation.parquet` (columns `full-question`, `answer`, `messages`) and
     `report.json`.
 
-    tokenizer_for: where it gives a tokenizer, conversations longer than `sequence_len` tokens are left out.
-    sample_rows: keep at most this many pairs, or songs, drawn by the seed. Raises Stop if too few rows are left to
-    train and validate on.
+    tokenizer_for: if it gives a tokenizer, conversations longer than `sequence_len` tokens are left out. sample_rows:
+    keep at most this many pairs, or songs, drawn by the seed. Raises Stop if too few rows are left to train and
+    validate on.
     """
     kind: Any = SongRows if isinstance(asked, Lyrics) else ChatRows
     report: Report = kind(asked, asked.tokenizer).prepare(out, tokenizer_for, sample_rows)
@@ -64,7 +63,7 @@ def prepare(
 
 
 def first(asked: ChatData | Lyrics) -> Iterator[RenderedExample]:
-    """The conversations of rows, one after the other; of songs the tasks, before any is drawn."""
+    """The conversations of rows, one after the other; for songs the tasks, before the draw."""
     if isinstance(asked, Lyrics):
         for one in asked.sets:
             for row in rows.good(one, stream=asked.stream):
@@ -113,7 +112,7 @@ def _numbers(numbers: Sequence[int]) -> pa.Int32Array:
 
 
 def conversations(batch: pa.RecordBatch) -> Iterator[Conversation]:
-    """Those of a batch, as they were spooled."""
+    """The conversations of a batch, as they were spooled."""
     flat = batch["turns"].flatten()
     turns = list(map(Turn, *(flat.field(name).to_pylist() for name in Turn._fields)))
     ends = np.cumsum(pc.list_value_length(batch["turns"]).to_numpy()).tolist()
@@ -129,17 +128,17 @@ class ConversationRows(ItemPreparer[Talk]):
 
     @cached_property
     def tools(self) -> bool:
-        """Whether a row has some."""
+        """Whether a row has tools."""
         return any(pc.any(pc.not_equal(batch["tools"], "")).as_py() for batch in self.spool.batches())
 
     @cached_property
     def besides(self) -> pa.StructType | None:
-        """The type of what turns have besides, of all rows; None if none has anything."""
+        """The type of the additional fields of turns in all rows, or None."""
         types = []
         for batch in self.spool.batches():
             there = set(batch["turns"].flatten().field("besides").to_pylist()) - {""}
             if there:
-                # The order of a set differs from run to run, and that of columns may not.
+                # The order of a set differs from run to run, but that of columns must not.
                 types.append(pa.schema(list(pa.infer_type([json.loads(besides) for besides in sorted(there)]))))
         return pa.struct(list(pa.unify_schemas(types, promote_options="permissive"))) if types else None
 
@@ -148,19 +147,19 @@ class ConversationRows(ItemPreparer[Talk]):
             yield conversation.said, conversation.turns[-1].content
 
     def texts(self, kept: np.ndarray) -> Iterator[str]:
-        """Conversations as the model is to see them."""
+        """Conversations as the model will see them."""
         for batch in self.spool.batches(kept):
             for conversation in conversations(batch):
                 yield rendered(self.asked.special_tokens, self.asked.told(conversation))
 
     def measured(self, kept: np.ndarray, tokenizer_for: TokenizerFor | None) -> np.ndarray:
-        """Leaves out what the model would not see whole."""
+        """Leaves out conversations that the model would not see completely."""
         asked, report = self.asked, self.report
         tokenizer = tokenizer_for(self.texts(kept)) if tokenizer_for and len(kept) else None
         if tokenizer is None:
             report.tokenizer = "the base model's tokenizer is not on this machine"
             return kept
-        # What a twin's tokenizer makes of a row says nothing about the model's.
+        # A twin's tokenizer gives other lengths than the model's.
         of_twin = hasattr(tokenizer, "said_as")
         report.tokenizer = tokenizer.said_as if of_twin else str(tokenizer.name_or_path)
         template = getattr(tokenizer, "chat_template", None)
@@ -214,7 +213,7 @@ class ConversationRows(ItemPreparer[Talk]):
 
 
 class ChatRows(ConversationRows[ChatData]):
-    """Rows of which each is a conversation, no two the same."""
+    """Rows that are conversations, without duplicates."""
 
     def read(self, place: Path, sample_rows: int | None) -> np.ndarray:
         stated, sets = self.asked.sets, [one.told() for one in self.asked.sets]
@@ -234,7 +233,7 @@ def _offsets(batch: pa.RecordBatch) -> np.ndarray:
 
 
 def _behind(prompt: str, turns: pa.StructArray, offsets: np.ndarray) -> tuple[pa.StructArray, np.ndarray]:
-    """Turns, and where each conversation begins, with the system prompt before those that have none of their own."""
+    """Turns, and the beginning of each conversation, with the system prompt before those without one of their own."""
     own = pc.equal(turns.field("role").take(pa.array(offsets[:-1])), "system").to_numpy(zero_copy_only=False)
     moved = offsets + np.concatenate([[0], np.cumsum(~own)])
     taken = np.ones(moved[-1], np.int64)
@@ -250,7 +249,7 @@ UNKNOWN = {"", "unknown", "none", "null", "nan", "n/a", "na", "-", "?", "various
 
 @dataclass(frozen=True)
 class Song:
-    """A row: its own instruction, who and what it names (None if the row does not say), and the words."""
+    """A row: its own instruction, its artist and genre (None if unknown), and the lyrics."""
 
     instruction: str
     artist: str | None
@@ -259,7 +258,7 @@ class Song:
 
     @property
     def key(self) -> str:
-        """Equal for songs of the same words, however they are spaced, cased or punctuated."""
+        """Equal for songs with the same words; spaces, case and punctuation do not count."""
         return " ".join(re.findall(r"\w+", self.lyrics.casefold()))
 
 
@@ -323,7 +322,7 @@ NO_INSTRUCTION = "the instruction does not have the recipe's form"
 
 
 def song_of(row: Mapping[str, Any], songs: Songs) -> Song | str:
-    """The row's song, where it can be asked about, or why there is none."""
+    """The row's song, if a question about it is possible, or the reason why there is none."""
     for column, said in ((songs.instruction, "instruction"), (songs.lyrics, "words of the song")):
         if column not in row:
             return f"no column {column}"
@@ -351,7 +350,7 @@ def _named(text: str) -> str | None:
 
 
 def _answerable(song: Song) -> dict[str, tuple[str, str]]:
-    """What can be asked about a song, as kind → (question, answer): nothing whose answer the row does not have."""
+    """The possible questions about a song, as kind → (question, answer): only those that the row answers."""
     asked: dict[str, tuple[str, str]] = {}
     if song.artist and song.genre:
         asked["write_verse"] = (song.instruction, song.lyrics)
@@ -383,7 +382,7 @@ class BottomK:
     """Draws the `count` items whose keys have the smallest hashes, and of one owner at most `per_owner`.
 
     A hash of key and seed decides, so neither the order of the stream nor other items change what is drawn, and items
-    of the same key are found without remembering all that went by (bottom-k sampling, Cohen and Kaplan 2007).
+    of the same key are found without remembering all earlier ones (bottom-k sampling, Cohen and Kaplan 2007).
     duplicates, over_cap, not_drawn: items left out, as counts; with those drawn they add up to those offered.
     """
 
@@ -391,7 +390,7 @@ class BottomK:
         self.count, self.per_owner, self.seed = count, per_owner, seed
         self.duplicates = self.over_cap = self.not_drawn = 0
         self._held: dict[int, tuple[Any, str | None]] = {}
-        # What hashes to more is not among the smallest.
+        # Items with larger hashes are not among the smallest.
         self._limit = 2**128
 
     def offer(self, item: Any, key: str, owner: str | None) -> None:

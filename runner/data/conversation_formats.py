@@ -36,10 +36,10 @@ TrainOn = Literal["assistant", "last", "all"]
 TRAINING = "training"
 # Separates the parts of a conversation when it is compared with others; no text of people contains it.
 SEPARATOR = "\x1f"
-# What Axolotl calls the template in the model's own tokenizer. Those that it has itself and the catalog names write
-# roles and words, and nothing else.
+# Axolotl's name for the template in the model's own tokenizer. Its own templates in the catalog write only roles and
+# words.
 OWN = "tokenizer_default"
-# What a turn may have besides, for templates that know it.
+# Additional fields of a turn, for templates that support them.
 CALLS, REASONING = "tool_calls", "reasoning_content"
 BESIDES = (REASONING, CALLS, "tool_call_id", "name")
 
@@ -49,16 +49,16 @@ GENRE = ("classify_genre", "Which genre is this song verse?")
 CLASSES = {"style": STYLE, "genre": GENRE}
 
 
-# A turn as Axolotl reads it: `role`, `content`, and what else templates know.
+# A turn as Axolotl reads it: `role`, `content`, and other fields of templates.
 Message = dict[str, Any]
 
 
 class NoConversation(NoText):
-    """A row that is no conversation, with the reason in plain words."""
+    """A row that is not a conversation, with the reason in plain words."""
 
 
 class Turn(NamedTuple):
-    """What one role says. besides: JSON of what else the turn has, of `BESIDES`; empty if it has nothing."""
+    """The text of one role. besides: JSON of the turn's fields of `BESIDES`; empty if it has none."""
 
     role: str
     content: str
@@ -129,21 +129,21 @@ class Conversations(SplitDataSets):
         return [turn.message() for turn in (*own, *conversation.turns)]
 
     def rendered(self, conversation: Conversation) -> RenderedExample:
-        """A conversation as the model is to see it."""
+        """A conversation as the model will see it."""
         return RenderedExample(conversation.question, rendered(self.special_tokens, self.told(conversation)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChatSet(DataSet):
-    """Rows in one form. form: None if the rows tell it. question, answer: if they have that of columns, templates with
-    the columns in brackets."""
+    """Rows in one form. form: None if it follows from the rows. question, answer: for the form of columns, templates
+    with the columns in brackets."""
 
     form: Form | None = "columns"
     question: str | None = None
     answer: str | None = None
 
     def conversation(self, template: str, row: Mapping[str, Any]) -> Conversation | str:
-        """That of a row, or why it has none. template: what Axolotl calls the one that is to write it."""
+        """The conversation of a row, or why it has none. template: Axolotl's name of its template."""
         assert self.form is not None
         if self.form != "columns":
             if not all(map(row.__contains__, COLUMNS[self.form])) and (other := told(row)):
@@ -163,7 +163,7 @@ class ChatSet(DataSet):
         return Conversation(pair(question, answer)) if question and answer else "the question or the answer is empty"
 
     def told(self) -> Self:
-        """With the form of its first row that has the columns of one. Raises Stop if none has."""
+        """The same with the form of its first recognisable row. Raises Stop if none has."""
         if self.form:
             return self
         columns: list[str] = []
@@ -209,7 +209,7 @@ class Songs:
 
 @dataclass(frozen=True, kw_only=True)
 class Lyrics(Conversations):
-    """Conversations about songs. stream: whether a dataset's rows come one at a time, and are not kept on disk."""
+    """Conversations about songs. stream: whether a dataset's rows come one at a time, and are not saved on disk."""
 
     kind: Literal["lyrics"] = "lyrics"
     stream: bool = True
@@ -217,14 +217,14 @@ class Lyrics(Conversations):
 
 
 def stated(form: str, question: str | None, answer: str | None) -> Form | None:
-    """The form that a recipe states, by its name or by templates of columns; None if the rows tell it."""
+    """The form that a recipe states, by its name or by templates of columns; None if it follows from the rows."""
     if form == "auto":
         return "columns" if question or answer else None
     return cast(Form, form)
 
 
 def told(columns: Collection[str]) -> Form | None:
-    """The form that rows with these columns have; None if they have those of none."""
+    """The form of rows with these columns, or None."""
     return next((form for form, needed in COLUMNS.items() if set(needed) <= set(columns)), None)
 
 
@@ -269,7 +269,7 @@ def _text(value: Any, column: str) -> str:
 
 
 def _said(value: Any, column: str, role: str | None = None) -> list[Any]:
-    """The turns of a column, in a table as JSON. role: whose turn a plain text is; None if it may not be one."""
+    """The turns of a column, in a table as JSON. role: the role of a plain text; None if there may be none."""
     turns = value
     if isinstance(value, str):
         try:
@@ -338,7 +338,7 @@ def _call(call: Any, number: int) -> Message:
 
 
 def as_json(value: Any, what: str) -> str:
-    """A value of any shape as JSON, which a column holds however its rows differ; text is JSON already."""
+    """A value of any shape as JSON, so that different rows fit into one column; text is JSON already."""
     if not isinstance(value, str):
         return json.dumps(_given(value), ensure_ascii=False)
     try:
@@ -349,14 +349,14 @@ def as_json(value: Any, what: str) -> str:
 
 
 def _given(value: Any) -> Any:
-    """A value without the nothings that Parquet puts where a row lacks what others have."""
+    """A value without the nulls that Parquet adds for fields of other rows."""
     if isinstance(value, Mapping):
         return {key: _given(item) for key, item in value.items() if item is not None}
     return [_given(item) for item in value] if isinstance(value, list) else value
 
 
 def unwritten(conversation: Conversation, template: str) -> str | None:
-    """What a conversation has beside its words that a template would drop silently; None for nothing."""
+    """The fields of a conversation that a template would drop silently, or None."""
     there = {
         name
         for turn in conversation.turns
@@ -370,10 +370,67 @@ def unwritten(conversation: Conversation, template: str) -> str | None:
 
 
 def rendered(template: ChatTemplate, conversation: list[Message]) -> str:
-    """A conversation with the special tokens around each message, as the model is to see it; what a turn has besides
-    its words comes before them, about as long as the model's own template makes it."""
+    """A conversation with the special tokens around each message, as the model will see it. A turn's additional fields
+    come before its words, about as long as the model's own template makes it."""
     return template.conversation((turn["role"], _besides(turn) + turn["content"]) for turn in conversation)
 
 
 def _besides(turn: Mapping[str, Any]) -> str:
     return "".join(json.dumps(turn[name], ensure_ascii=False) for name in (REASONING, CALLS) if turn.get(name))
+
+
+@dataclass(frozen=True)
+class Preference:
+    prompt: str
+    chosen: str
+    rejected: str
+
+    @property
+    def group(self) -> str:
+        """Rows with the same group stay in one part of the split: the prompt, however it is spaced or cased."""
+        return same(self.prompt)
+
+    @property
+    def key(self) -> str:
+        """Equal for rows that are the same in every part."""
+        return repr((self.prompt, self.chosen, self.rejected))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreferenceSet(DataSet):
+    """A prompt and two answers, each a template with the rows' columns in brackets."""
+
+    prompt: str
+    chosen: str
+    rejected: str
+
+    def preference(self, row: Mapping[str, Any]) -> Preference | str:
+        """That of a row, or why it has none. A column may hold turns: the question is what the user says in them, and an
+        answer what the assistant says."""
+        texts = []
+        for part, role in ((self.prompt, "user"), (self.chosen, "assistant"), (self.rejected, "assistant")):
+            column = part[1:-1] if templates.columns(part) == [part[1:-1]] else ""
+            turns = row.get(column)
+            if not isinstance(turns, list):
+                texts.append(templates.fill(part, row).strip())
+                continue
+            said = [turn for turn in turns if isinstance(turn, Mapping) and turn.get("role") == role]
+            if len(said) != 1 or not isinstance(said[0].get("content"), str):
+                return f"`{column}` has {len(said)} turns of the {role}, and one is needed"
+            texts.append(said[0]["content"].strip())
+        prompt, chosen, rejected = texts
+        if not prompt or not chosen or not rejected:
+            return "a part is empty"
+        return Preference(prompt, chosen, rejected) if chosen != rejected else "both answers are the same"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preferences(SplitDataSets):
+    """Preferences, and the tokens of a row (sequence_len) beyond which training cuts it."""
+
+    kind: Literal["preferences"] = "preferences"
+    sets: tuple[PreferenceSet, ...]
+    system_prompt: str | None
+    sequence_len: int
+    special_tokens: ChatTemplate
+    tokenizer: Pretrained | None = None

@@ -1,4 +1,4 @@
-"""Where rows come from: files, folders, datasets on the hub; and what the hub says of its datasets."""
+"""The sources of rows: files, folders, datasets on the hub; and the hub's facts about its datasets."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ from runner.tools.problem import Stop
 
 @dataclass(frozen=True, kw_only=True)
 class DataSource:
-    """Where rows come from: the file or folder `path`, else the dataset `hub` with subset, split and revision."""
+    """The source of rows: the file or folder `path`, else the dataset `hub` with subset, split and revision."""
 
     hub: str | None
     revision: str | None
@@ -26,7 +26,7 @@ class DataSource:
 
     @property
     def name(self) -> str:
-        """The file or the dataset, as a person names it."""
+        """The file's or the dataset's name for people."""
         return self.path or f"{self.hub} on the hub"
 
     @property
@@ -35,7 +35,7 @@ class DataSource:
 
     @property
     def content(self) -> str:
-        """The hash of the file or folder; empty if there is none: a dataset is known by its revision."""
+        """The hash of the file or folder; empty for a dataset, which has a revision."""
         return content_of(self.file) if self.file and self.file.exists() else ""
 
 
@@ -48,14 +48,14 @@ class DataSet(DataSource):
 
 @dataclass(frozen=True, kw_only=True)
 class DataSets:
-    """What a recipe learns from, one data set or several. seed: of all draws of rows."""
+    """The training data of a recipe, one data set or several. seed: of all draws of rows."""
 
     sets: tuple[DataSet, ...]
     seed: int
 
     @property
     def name(self) -> str:
-        """The data sets, as a person names them."""
+        """The data sets' names for people."""
         return ", ".join(one.name for one in self.sets)
 
     @property
@@ -64,7 +64,7 @@ class DataSets:
 
     @property
     def size(self) -> int | None:
-        """Bytes of all files together; None if something is none."""
+        """Bytes of all files together; None if one is not a file."""
         files = [one.file for one in self.sets]
         return (
             sum(file.stat().st_size for file in files if file)
@@ -112,11 +112,11 @@ class PlainText(DataSets):
     eval_steps: int | None
 
     def of(self, side: str) -> Self:
-        """Where the documents of `train` or of `validation` are read, before a share of them is drawn."""
+        """The sources of the documents of `train` or `validation`, before a share of them is drawn."""
         return self if side == "train" else replace(self, sets=self.validation_sets or self.sets)
 
 
-# Where a row stands, behind the word `line`: its number, and of which set if there are several.
+# A row's place, after the word `line`: its number, and its set if there are several.
 Where = int | str
 
 
@@ -125,30 +125,30 @@ def where(sources: DataSets, index: int, number: int) -> Where:
 
 
 def set_name(index: int) -> str:
-    """A data set as messages name it, and as it is in the recipe."""
+    """A data set's name in messages, and in the recipe."""
     return f"sets[{index}]"
 
 
 def drawn(row: Mapping[str, Any], share: float, seed: int) -> bool:
     """Whether a row is in the share of its data set that is taken: its own hash with the seed decides, so that neither
-    order nor other rows change what is taken, and equal rows go together."""
+    order nor other rows change the selection, and equal rows stay together."""
     if share >= 1:
         return True
     return hash_64(f"set\n{seed}\n{json.dumps(row, default=str)}") < share * 2**64
 
 
 def hash_64(text: str) -> int:
-    """A hash of a text, below 2^64, the same everywhere: draws go by it."""
+    """A hash of a text, below 2^64, the same everywhere, for draws."""
     return int.from_bytes(hashlib.blake2b(text.encode(errors="replace"), digest_size=8).digest(), "big")
 
 
 class Unreachable(Stop):
-    """The hub does not answer, which says nothing of the dataset."""
+    """The hub does not answer; the dataset may still exist."""
 
 
 def hub_rows(source: DataSource, stream: bool) -> Iterator[Numbered]:
     """Rows as (number from 1, row), as they come where `stream` is set, else kept on disk first. Raises Stop if the
-    dataset cannot be read, Unreachable where that is for the hub's sake."""
+    dataset cannot be read, or Unreachable if the hub is the reason."""
     try:
         # A stream asks the hub only when its first row is read.
         yield from enumerate(_loaded(source, stream), 1)
@@ -157,8 +157,8 @@ def hub_rows(source: DataSource, stream: bool) -> Iterator[Numbered]:
 
 
 def hub_columns(source: DataSource) -> list[str]:
-    """The names of a dataset's columns, from what the hub says of it or from its first row, as it will be read later.
-    Raises as `hub_rows` does."""
+    """The names of a dataset's columns, from the hub's facts or from its first row, as it will be read later. Raises as
+    `hub_rows` does."""
     from datasets.utils.logging import set_verbosity_error
 
     set_verbosity_error()
@@ -176,7 +176,7 @@ def _loaded(source: DataSource, stream: bool) -> Any:
 
 
 def licence(source: DataSource) -> str:
-    """What a dataset's page on the hub says about its licence, for a person; empty for a file."""
+    """The licence of a dataset from its page on the hub, for people; empty for a file."""
     if source.file:
         return ""
     from huggingface_hub import HfApi

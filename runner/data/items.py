@@ -169,10 +169,10 @@ ItemBatch = Callable[[Sequence[Any]], pa.RecordBatch]
 
 @dataclass(frozen=True)
 class RowCodec:
-    """What becomes of rows.
+    """How rows are prepared.
 
-    item: of a row, or the reason why it has none; it raises KeyError with a column that the row lacks, NoText where
-    the row is to be named with a reason of its own. Another process can be handed it.
+    item: of a row, or the reason why it has none; it raises KeyError with a column that the row lacks, NoText if the
+    row must be named with a reason of its own. Another process can be handed it.
     """
 
     item: Callable[[Mapping[str, Any]], Item | str]

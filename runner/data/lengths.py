@@ -1,4 +1,4 @@
-"""Lengths: how long rows are, in three figures, and what follows where several are read at once."""
+"""Lengths: how long rows are, in three figures, and the consequences for several rows at once."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Lengths(Record):
 
     @classmethod
     def counted(cls, lengths: Iterable[float]) -> Lengths:
-        """Those of rows that have been looked at."""
+        """The lengths of rows that were read."""
         return cls._weighed([(length, 1.0) for length in lengths])
 
     @classmethod
     def mixed(cls, parts: Sequence[tuple[float, Lengths]]) -> Lengths:
-        """Those of several kinds of rows together, each with its count."""
+        """The lengths of several kinds of rows together, each with its number."""
         told = [(count, part) for count, part in parts if count]
         if len(told) == 1:
             return told[0][1]
@@ -62,7 +62,7 @@ class Lengths(Record):
         return cls(mean, spread, high)
 
     def scaled(self, factor: float, added: float = 0.0) -> Lengths:
-        """The same in another unit, with something of one length before each."""
+        """The same in another unit, with a prefix of one length before each."""
         return Lengths(self.mean * factor + added, self.spread * factor, self.high * factor + added)
 
     def longest(self, rows: float, limit: float, multiple: int = 1) -> float:
@@ -131,14 +131,14 @@ def _longest(lengths: Lengths, rows: float, limit: float, multiple: int) -> floa
 
 @lru_cache(maxsize=256)
 def _packed(lengths: Lengths, limit: float) -> float:
-    """The longest first, each where it fits first (Axolotl 0.19.0, utils/samplers/multipack.py)."""
+    """The longest first, each in the first place where it fits (Axolotl 0.19.0, utils/samplers/multipack.py)."""
     left: list[float] = []
     for length in sorted((min(length, limit) for length in _points(lengths)), reverse=True):
         place = next((place for place, room in enumerate(left) if room >= length), len(left))
         if place == len(left):
             left.append(limit)
         left[place] -= length
-    # The last one is not full because there are no more.
+    # The last one is not full.
     return _POINTS / (len(left) - left[-1] / limit)
 
 

@@ -30,7 +30,7 @@ def _in_order(where: Where) -> tuple[str, int]:
 
 
 def numbers(lines: Sequence[Where], count: int) -> str:
-    """The first line numbers of `count`, as they are behind a fact; nothing if none is known."""
+    """The first line numbers of `count`, as the end of a line of the report; empty if unknown."""
     if not lines:
         return ""
     shown = ", ".join(f"{line:,}" if isinstance(line, int) else line for line in lines[:SHOWN_BAD_LINES])
@@ -62,8 +62,8 @@ class SetCounts:
 
 @dataclass(frozen=True)
 class DataFinding:
-    """Something that rows do to training. count: of what `kind` names, and of `lines` as many as are named; said: what
-    it is about them, remedy: what to do."""
+    """An effect of rows on training. count: the number of cases of `kind`; lines: some of them; said: the effect;
+    remedy: what to do."""
 
     kind: str
     count: int
@@ -77,11 +77,11 @@ class DataFinding:
         return cls(kind, count, said, remedy, tuple(sorted(lines, key=_in_order)[:MOST_NAMED]))
 
     def told_of(self) -> str:
-        """What it is about, with the lines that are named."""
+        """The effect, with the listed lines."""
         return f"{self.said}{numbers(self.lines, max(self.count, len(self.lines)))}"
 
     def told(self) -> Iterator[str]:
-        """The finding for a person, with the lines that are named."""
+        """The finding for people, with the listed lines."""
         yield f"  {self.kind:<19}{self.count:>9,}   {self.told_of()}"
         if self.remedy:
             yield f"{'':<33}{self.remedy}"
@@ -89,7 +89,7 @@ class DataFinding:
 
 @dataclass
 class Examined:
-    """What is wrong with rows. findings: the doctor's, about `looked_at` of `looked_of` of them, none in a rehearsal.
+    """The problems of rows. findings: the doctor's, about `looked_at` of `looked_of` of them, none in a rehearsal.
     licence: of a dataset on the hub. lost: bad rows, which are left out although that was not requested. bad_lines:
     where it stands (see `data_sets.where`; 0 where that is nowhere) and why; lost_lines: where, by reason, if there is
     no other word on each."""
@@ -108,7 +108,7 @@ class Examined:
         return 0
 
     def leave_out(self, reason: str) -> None:
-        """Counts a row that is kept out."""
+        """Counts a row that is left out."""
         raise NotImplementedError
 
     def lose(self, line: Where, reason: str, why: str = "") -> None:
@@ -122,7 +122,7 @@ class Examined:
             named.append(line)
 
     def examined(self) -> Iterator[str]:
-        """What the doctor has said, for a person."""
+        """The doctor's findings, for people."""
         if self.licence:
             yield f"licence              {self.licence}"
         if self.looked_at:
@@ -139,7 +139,7 @@ class Examined:
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
-        """The report that is in a folder of prepared data, or None."""
+        """The report in a folder of prepared data, or None."""
         try:
             return cast(Self, _form(cls).validate_python(read_json(folder / REPORT_FILE)))
         except ValueError:
@@ -234,7 +234,7 @@ class Report(Examined):
             self.lost_lines[reason] = [*self.lost_lines.get(reason, []), *lines][:MOST_NAMED]
 
     def left_out(self) -> Iterator[str]:
-        """Rows that are kept out, and why."""
+        """Rows that are left out, and why."""
         for reason, count in self.dropped.most_common():
             yield f"  dropped            {count:>9,}   {reason}{numbers(self.lost_lines.get(reason, []), count)}"
         for number, reason in self.bad_lines[:SHOWN_BAD_LINES]:
@@ -243,7 +243,7 @@ class Report(Examined):
             yield f"    and {len(self.bad_lines) - SHOWN_BAD_LINES:,} more bad lines, all in {REPORT_FILE}"
 
     def lines(self) -> Iterator[str]:
-        """The report for a person, a line a fact."""
+        """The report for people, one line for each fact."""
         several = self.sets if len(self.sets) > 1 else []
         yield f"rows in              {self.rows_in:>9,}   from {f'{len(several)} data sets' if several else self.source}"
         for index, one in enumerate(several):
@@ -287,12 +287,12 @@ class Report(Examined):
 
 
 def parts_of(rows: Mapping[str, int], of: int) -> dict[str, float]:
-    """What each of several data sets has of `of` rows, 0 to 1; nothing of a single one."""
+    """The share of each of several data sets in `of` rows, 0 to 1; empty for a single one."""
     return {name: round(count / max(1, of), 4) for name, count in rows.items()} if len(rows) > 1 else {}
 
 
 def rows_of(report: Report, data: Mapping[str, Any]) -> PreparedRows:
-    """What others must know of rows with this report; data: what was asked for."""
+    """The facts about rows with this report that others need; data: the request."""
     counts = report.train_rows, report.validation_rows, report.sampled_from
     return PreparedRows(*counts, asked(data), report.lengths, contents(data), report.parts, report.longest)
 
@@ -331,7 +331,7 @@ def require_room(data_dir: Path) -> None:
 
 
 def asked(data: Mapping[str, Any]) -> str:
-    """A hash of what a stage's `data` asks for, wherever its files lie."""
+    """A hash of the request in a stage's `data`, wherever its files are."""
     return content_hash(_anywhere(data), 32)
 
 

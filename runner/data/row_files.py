@@ -1,5 +1,6 @@
 """Files of rows, one class for each ending: the columns, a sample from everywhere in the file with a count of all, and
-every row with its line number. A line that is no row is named, never lost. This module has the endings of text files."""
+every row with its line number. A line that is not a row is reported, never lost silently. This module has the endings
+of text files."""
 
 import codecs
 import csv
@@ -17,7 +18,7 @@ from runner.tools.problem import Stop
 
 # At most this many rows are sampled, and at least half as many if there are enough.
 MOST = 4096
-# Bytes that are read for a sample; of a larger file its rows are reckoned from the part. Tables are slower to read.
+# Bytes that are read for a sample; for a larger file the rows are estimated from this part. Tables are slower to read.
 READ = 256_000_000
 READ_OF_TABLE = 32_000_000
 # Parts of a larger file of lines that are read for a sample, evenly apart.
@@ -26,11 +27,11 @@ PARTS = 32
 SMALL_SHEET = 1_000_000
 # Bytes in which the first row of a file must end for its columns to be known.
 FIRST_BYTES = 4_000_000
-# The golden ratio's part of 2^32: its multiples are spread evenly, and keep no step with rows that take turns.
+# The golden ratio's part of 2^32: its multiples are spread evenly, without a common rhythm with alternating rows.
 _GOLDEN, _ALL = 2654435769, 2**32
 _GAP = re.compile(r"\s*")
 NOT_UTF8 = "bytes that are not UTF-8; save the file again with the encoding UTF-8"
-# Wrong bytes are read as half characters, so that the line that has them can be named.
+# Wrong bytes are read as lone surrogates, so that their line can be reported.
 KEPT = "surrogateescape"
 # The most characters of a table's row over several lines; beyond them, a quote counts as not closed.
 LONGEST_RECORD = 2**20
@@ -38,7 +39,7 @@ LONGEST_RECORD = 2**20
 
 @dataclass(frozen=True)
 class Bad:
-    """A line that is no row, and why."""
+    """A line that is not a row, and why."""
 
     reason: str
 
@@ -60,7 +61,7 @@ class FilePart:
 @dataclass(frozen=True)
 class SampledRows:
     """count: of rows, of which `rows` are some: a row by its columns, a document's text, or only how many bytes one
-    has. unit: what a person calls them. about: whether the count is reckoned from a part of the file."""
+    has. unit: their name for people. about: whether the count is estimated from a part of the file."""
 
     count: int
     rows: list[Any]
@@ -69,7 +70,7 @@ class SampledRows:
 
     @classmethod
     def of_part(cls, count: int, rows: list[Any], unit: str, read: int, size: int) -> Self:
-        """Reckoned from a part. count: of rows in the `read` of `size` bytes."""
+        """Estimated from a part. count: of rows in the `read` of `size` bytes."""
         return cls(round(count * size / read) if read else count, rows, unit, read < size)
 
 
@@ -89,8 +90,8 @@ class Unreadable(Exception):
 
 
 class RowFile:
-    """How files of one ending, or folders of one kind, are read. Whatever a library raises, who calls these methods
-    says it in plain words."""
+    """How files of one ending, or folders of one kind, are read. Callers of these methods turn a library's errors into
+    plain words."""
 
     def columns(self, file: Path) -> list[str]:
         """Their names, of the first row alone. Raises Unreadable."""
@@ -102,7 +103,7 @@ class RowFile:
         raise NotImplementedError
 
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
-        """Every row, or those of a part. Raises Stop if the file is none of its ending."""
+        """Every row, or those of a part. Raises Stop if the file does not have this form."""
         raise NotImplementedError
 
     def marks(self, file: Path, most: int | None, count: int) -> tuple[list[tuple[int, int]], int] | None:
@@ -112,7 +113,7 @@ class RowFile:
 
 
 def evenly(rows: Iterable[Any]) -> tuple[int, list[Any]]:
-    """How many rows come by, and at most MOST of them, spread evenly."""
+    """The number of rows, and at most MOST of them, spread evenly."""
     kept: list[tuple[int, Any]] = []
     below, count = _ALL, 0
     for count, row in enumerate(rows, 1):
@@ -156,7 +157,7 @@ def _named(row: Any, escaped: bool) -> DataRow | Bad:
 
 
 def _whole(text: str) -> bool:
-    """Whether a text has no half characters, as which bytes that are none are read."""
+    """Whether a text has no lone surrogates, which replace invalid bytes."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -228,7 +229,8 @@ class JsonLines(RowFile):
 
 
 def _quick() -> Callable[[bytes], Any]:
-    """orjson's reader, which comes with what trains; without it, one that leaves every line to the standard library."""
+    """orjson's reader, which comes with the extra `train`; without it, one that leaves every line to the standard
+    library."""
     try:
         from orjson import loads
     except ImportError:
@@ -242,7 +244,7 @@ def _of_line(line: bytes, quick: Callable[[bytes], Any]) -> DataRow | Bad:
         if type(row) is dict and _exact(row.values()):
             return row
     except (ValueError, RecursionError):
-        pass  # The standard library says what is wrong, or takes it all the same: NaN, for one.
+        pass  # The standard library reports the error, or accepts the line, for example NaN.
     try:
         return _named(json.loads(line.decode()), escaped=b"\\u" in line)
     except UnicodeDecodeError as error:
@@ -252,7 +254,7 @@ def _of_line(line: bytes, quick: Callable[[bytes], Any]) -> DataRow | Bad:
 
 
 def _exact(values: Iterable[Any]) -> bool:
-    """Whether values are what the standard library reads: orjson makes floats of whole numbers beyond 64 bits."""
+    """Whether values are those of the standard library: orjson makes floats of whole numbers beyond 64 bits."""
     for value in values:
         if isinstance(value, str):
             continue
@@ -273,7 +275,7 @@ class JsonList(RowFile):
         return _first_columns(file, in_list=True)
 
     def sample(self, file: Path, columns: Iterable[str]) -> SampledRows:
-        """Rows one after the other, so that the beginning of a large file is enough."""
+        """Rows in sequence, so that the beginning of a large file is enough."""
         size = file.stat().st_size
         with file.open("rb") as content:
             text = content.read(READ_OF_TABLE).removeprefix(codecs.BOM_UTF8).decode(errors="replace")
@@ -293,7 +295,7 @@ class JsonList(RowFile):
                 except ValueError:
                     if whole:
                         raise
-                    break  # the last one of the part is not there to its end
+                    break  # the last one of the part is incomplete
                 place = _end_of_gap(text, read)
                 yield row
 
@@ -345,7 +347,7 @@ class Documents(RowFile):
         with file.open(encoding="utf-8-sig", errors=KEPT) as lines:
             first = 0
             document: list[str] = []
-            # An empty line ends the last one too.
+            # An empty line also ends the last one.
             for number, line in enumerate(chain(lines, [""]), 1):
                 if line.strip():
                     first = first if document else number
@@ -357,7 +359,7 @@ class Documents(RowFile):
 
 
 class _Lines:
-    """Lines of a table, of which those of the record that is being read can be given back.
+    """Lines of a table, and the lines of the current record can be returned.
 
     number: of the last line that was given, from 1. taken: the record's lines.
     """
@@ -395,7 +397,7 @@ class Table(RowFile):
         return names or nameless()
 
     def sample(self, file: Path, columns: Iterable[str]) -> SampledRows:
-        """Quoted text may hold line ends of its own. A byte that is no UTF-8 is part of one row."""
+        """Quoted text may hold line ends of its own. An invalid byte belongs to a single row."""
         size = file.stat().st_size
         with table(file, errors="replace") as (content, separator):
 
@@ -415,8 +417,8 @@ class Table(RowFile):
         return SampledRows.of_part(count, rows, "rows", read, size)
 
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
-        """A quote that is opened and not closed takes the lines behind it along, up to the next quote or the end: it
-        costs its own line, and the others are read again."""
+        """A quote that is opened and not closed absorbs the following lines, up to the next quote or the end. Only its
+        own line is lost; the others are read again."""
         with table(file, errors=KEPT) as (text, separator):
             lines = _Lines(text)
             reader = csv.reader(lines, delimiter=separator, strict=True)

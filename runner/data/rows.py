@@ -48,7 +48,7 @@ class Sheet(RowFile):
         return [str(name) for name in first if name is not None] or nameless()
 
     def sample(self, file: Path, columns: Iterable[str]) -> SampledRows:
-        """Of a large one the first rows, because cells are slow to read."""
+        """For a large sheet the first rows, because cells are slow to read."""
         _library("openpyxl", "XLSX")
         small = file.stat().st_size <= row_files.SMALL_SHEET
         numbered = list(islice(self.rows(file), None if small else row_files.MOST))
@@ -254,7 +254,7 @@ READERS: dict[str, RowFile] = {
 
 
 def _reader(path: Path, split: str | None = None, column: str | None = None) -> RowFile | None:
-    """What reads a file or folder, or None. split: of a folder with several; column: the name for its texts."""
+    """The reader of a file or folder, or None. split: of a folder with several; column: the name for its texts."""
     if path.is_dir():
         return SavedFolder(split) if saved_by_datasets(path) else TextFolder(column)
     return row_files.Documents(column) if path.suffix == ".txt" else READERS.get(path.suffix)
@@ -264,9 +264,8 @@ def read(
     source: DataSource, part: FilePart | None = None, *, column: str | None = None, stream: bool = False
 ) -> Iterator[Numbered]:
     """Rows as (line, row). All but .json files come a row at a time, however large they are; from the hub they do where
-    `stream` is set, and are else kept on disk. A folder is one that `datasets` has saved.
-    part: only that of the file. column: what the documents of a .txt file, or a folder of such files, are called, which
-    else cannot be read.
+    `stream` is set, and are else kept on disk. A folder is one that `datasets` has saved. part: only that of the file.
+    column: what the documents of a .txt file, or a folder of such files, are called, which else cannot be read.
 
     Raises Stop if the file or the dataset cannot be read at all.
     """
@@ -297,7 +296,7 @@ def good(source: DataSource, *, stream: bool = False) -> Iterator[DataRow]:
 
 
 def parts_of_file(file: Path, most: int | None, count: int) -> list[FilePart] | None:
-    """The first `most` rows of a local file, all of them where None, in `count` parts of about equal size that can be
+    """The first `most` rows of a local file, or all of them for None, in `count` parts of about equal size that can be
     read by themselves, one after the other the same rows as the whole; None if the kind of file has none: a row of a
     CSV may continue on the next line, and JSON is one value."""
     reader = READERS.get(file.suffix) if file.is_file() else None

@@ -33,14 +33,14 @@ FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "
 
 
 def content(base: str) -> str:
-    """A hash of a tokenizer's files in a folder; for a name on the hub that name, beside which the revision stands."""
+    """A hash of a tokenizer's files in a folder; for a name on the hub that name; the revision is beside it."""
     files = [Path(base) / name for name in FILES]
     return content_hash([sha256(file) for file in files if file.is_file()], 32) if Path(base).is_dir() else base
 
 
 def load(base: str, revision: str | None, trust_remote_code: bool, local_only: bool = False) -> Any:
-    """A model's tokenizer, from this machine first and else, unless `local_only`, from the hub; None if it cannot be
-    had.
+    """A model's tokenizer, from this machine first and else, unless `local_only`, from the hub; None if it is not
+    available.
 
     base: a folder, or a name on the hub; revision: of that name, None for a folder. Raises Stop if the tokenizer brings
     code of its own that may not run, or does not run here.
@@ -63,7 +63,7 @@ def load(base: str, revision: str | None, trust_remote_code: bool, local_only: b
                 continue
             if not trust_remote_code:
                 raise
-            # Code of strangers may fail in any way.
+            # Unknown code may fail in any way.
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise Stop(
                 f"The code of the tokenizer of `{base}` does not run here: {reason}",
@@ -74,7 +74,7 @@ def load(base: str, revision: str | None, trust_remote_code: bool, local_only: b
 
 def train(texts: Iterable[str], folder: Path, model: Model | None, template: ChatTemplate, vocabulary: int) -> Any:
     """A byte-level BPE tokenizer with the special tokens of `model` (None if there is none yet) and those of
-    `template`, trained on `texts` and kept in `folder`. vocabulary: tokens at most, a count."""
+    `template`, trained on `texts` and kept in `folder`. vocabulary: the maximum number of tokens."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -93,7 +93,7 @@ def train(texts: Iterable[str], folder: Path, model: Model | None, template: Cha
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    # Learning from a word takes time with the square of its length: hours for one of a million characters.
+    # The time to learn from a word grows with the square of its length: hours for one of a million characters.
     parted = (re.sub(rf"(\S{{{LONGEST_WORD}}})", r"\1 ", text) for text in texts)
     tokenizer.train_from_iterator(parted, trainer)
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, chat_template=jinja(template), **special)
@@ -102,7 +102,7 @@ def train(texts: Iterable[str], folder: Path, model: Model | None, template: Cha
 
 
 def jinja(template: ChatTemplate) -> str:
-    """The template as a tokenizer carries it, for conversations of any roles."""
+    """The template in a tokenizer's form, for conversations with any roles."""
 
     def quoted(text: str) -> str:
         return "'" + text.replace("\n", "\\n") + "'"
@@ -139,8 +139,8 @@ ROWS_A_PROCESS = 5_000
 
 
 def processes(config: Mapping[str, Any], most: int) -> int:
-    """How many processes are worth their start for tokenising the rows of an Axolotl config, at most this many; 0 is
-    none beside Axolotl's own."""
+    """The best number of processes for tokenising the rows of an Axolotl config, up to a maximum; 0 is none beside
+    Axolotl's own."""
     import pyarrow.parquet as parquet
 
     rows: int = sum(parquet.read_metadata(file).num_rows for file in _files(config) if file.suffix == ".parquet")
@@ -153,8 +153,8 @@ def _files(config: Mapping[str, Any]) -> list[Path]:
 
 
 def forget_older(config: Mapping[str, Any]) -> None:
-    """Deletes what was tokenised from other files than those at the paths of an Axolotl config now. Axolotl 0.19.0
-    finds tokenised rows by the paths of the data, and would train on rows of data that has changed since."""
+    """Deletes rows that were tokenised from earlier files at the paths of an Axolotl config. Axolotl 0.19.0 finds
+    tokenised rows by the paths of the data, and would train on rows of data that has changed since."""
     folder = Path(config["dataset_prepared_path"])
     now = [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in _files(config)]
     made_from = folder.with_name(f"{folder.name}-from.json")

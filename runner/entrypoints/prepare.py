@@ -1,7 +1,7 @@
 """`python -m runner.entrypoints.prepare FILE`: a stage that trains nothing, in a process without a GPU.
 
-FILE is the stage's config (see `runner.scenarios.shared.common.work`). On a claim, free space is checked before each thing
-that is written, and nothing is done where everything is there already.
+FILE is the stage's config (see `runner.scenarios.shared.common.work`). On a claim, free space is checked before each
+write, and nothing is done if everything is there already.
 """
 
 import shutil
@@ -30,17 +30,16 @@ from runner.tools.run_files import FETCHED, REPORT, STOPPED
 
 # What a model folder needs: weights in one format, configs, tokenizer.
 MODEL_FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt", "*.py")
-# Prepared and tokenised rows are small beside a model; so much must stay free in any case, bytes.
+# Prepared and tokenised rows are small beside a model; at least this many bytes must remain free.
 RESERVE = 2**30
 
 Tell = Callable[[str], None]
 
 
 def carry_out(work: Mapping[str, Any], tell: Tell) -> None:
-    """Does what the config of such a stage asks for: `rows`, `model`, which brings the base model alone, or a work of its
-    scenario's own.
+    """Does the work in the config of such a stage: `rows`, `model` (only the base model), or a work of its scenario.
 
-    Raises Stop if there is too little space, model or data cannot be had, or what would be trained is wrong.
+    Raises Stop if there is too little space, model or data are not available, or the wrong tokens would be trained.
     """
     if work["work"] == FETCHING:
         return fetch_model(work["model"], tell)
@@ -58,10 +57,10 @@ def carry_out(work: Mapping[str, Any], tell: Tell) -> None:
 
 
 def rows(work: Mapping[str, Any], tell: Tell) -> None:
-    """Prepares rows of one kind, and before that brings the base model, if that is asked for.
+    """Prepares rows of one kind, after downloading the base model if requested.
 
-    `out`: where to; `data`: as a preparer reads it; `model`: what to fetch, and where to;
-    `twin`: in a rehearsal, what replaces the base model (see `runner.scenarios.shared.twin`).
+    `out`: the folder; `data`: for a preparer; `model`: the model and its folder; `twin`: in a rehearsal, what replaces
+    the base model (see `runner.scenarios.shared.twin`).
     """
     out = Path(work["out"])
     if work["model"]:
@@ -77,8 +76,8 @@ def rows(work: Mapping[str, Any], tell: Tell) -> None:
 
 
 def require_columns(data: Mapping[str, Any]) -> None:
-    """Raises Stop if a dataset on the hub lacks a column that is named, or has those of no form: said before it is
-    fetched. data: as a preparer reads it."""
+    """Raises Stop if a dataset on the hub lacks a named column, or has the columns of no form, before downloading it.
+    data: for a preparer."""
     for one in data.get("sets", [data]):
         if one["path"]:
             continue
@@ -127,8 +126,8 @@ def _rows_and_twin(work: Mapping[str, Any], twin: Mapping[str, Any], out: Path) 
 
 
 def _tokenizer(named: Pretrained | None, fetched: Mapping[str, Any] | None) -> Callable[[list[str]], Any]:
-    """The base model's tokenizer, from where the model was fetched to, else from this machine or the hub; None if it
-    cannot be had."""
+    """The base model's tokenizer, from the downloaded model, else from this machine or the hub; None if it is not
+    available."""
 
     def load(_texts: list[str]) -> Any:
         if named is None:
@@ -146,8 +145,8 @@ def fetch_model(
     tell: Tell,
     hint: str = "Check its name and the network. A gated model also needs `openshift.hub_token_secret`.",
 ) -> None:
-    """Downloads a model's files at its revision, unless they are there; an interrupted download continues. hint: what to
-    do where that fails."""
+    """Downloads a model's files at its revision, unless they are there; an interrupted download continues. hint: what
+    to do if that fails."""
     folder = Path(model["folder"])
     done = read_json(folder / FETCHED)
     if done and (done["base"], done["revision"]) == (model["base"], model["revision"]):

@@ -26,7 +26,7 @@ from runner.tools.problem import Stop
 from runner.tools.process import ensure_home, helping_pod
 from runner.tools.run_files import PROGRESS
 
-# What is written here a cluster shows as the reason of a pod's end, up to 4096 bytes; it is there in pods alone.
+# The cluster shows the text of this file as the reason of a pod's end, up to 4096 bytes. It exists only in pods.
 TERMINATION_LOG = Path("/dev/termination-log")
 MOST = 4000
 ON_CLUSTER = " --cluster"
@@ -36,10 +36,11 @@ Tell = Callable[[str], None]
 
 
 def run(folder: StageFolder, command: list[str], tell: Tell) -> int:
-    """A stage behind the gates before it; the exit code of its command.
+    """Runs a stage after the gates before it; returns the exit code of its command.
 
-    Every machine looks before it starts; the first one alone hashes what other stages have left, and keeps the stage's
-    record. Raises Stop if a stage before is not as this one needs it, a gate is closed, or the results are not whole.
+    Every machine checks before it starts; only the first one hashes other stages' results, and keeps the stage's
+    record. Raises Stop if an earlier stage is not as this one needs it, a gate is closed, or the results are
+    incomplete.
     """
     first = os.environ.get("PET_NODE_RANK", "0") == "0" and not helping_pod()
     require(folder, hashes=first)
@@ -47,7 +48,7 @@ def run(folder: StageFolder, command: list[str], tell: Tell) -> int:
     decision = pipeline.decision_on(folder)
     if decision.action == "keep":
         if first:
-            # Made from what it would be made from now, whatever that is called; the stages after it look for its keys.
+            # Its inputs are the current ones, whatever their names; the stages after it look for its keys.
             folder.mark("finished", keys=dict(folder.stage.keys))
         tell(f"{folder.stage.name}: done already")
         leave_progress(folder)
@@ -58,7 +59,7 @@ def run(folder: StageFolder, command: list[str], tell: Tell) -> int:
         os.execvp(command[0], command)
     if not first:
         return _child(command)
-    # The results of another recipe would be taken away.
+    # The results of another recipe would be deleted.
     require_of(folder.run, folder.plan.name, TAKEN)
     folder.run.mark("running", recipe=folder.plan.name)
     pipeline.begin(folder, decision, tell)
@@ -72,7 +73,7 @@ def run(folder: StageFolder, command: list[str], tell: Tell) -> int:
 
 def require(folder: StageFolder, hashes: bool) -> None:
     """Raises Stop if a stage that this one reads is not finished, was made from other settings than the plan's, or,
-    where `hashes` are looked at, has not left what is there now."""
+    with `hashes`, if its files have changed since."""
     stage = folder.stage
     for name, beginnings in stage.reads.items():
         before = folder.other(name)
@@ -114,8 +115,8 @@ def _require_finished(folder: StageFolder) -> None:
 
 
 def _child(command: list[str]) -> int:
-    """Runs the engine, which prints into the pod's log, and passes on the cluster's wish to end it; gives its exit code,
-    that of a signal as a shell has it."""
+    """Runs the engine, which prints into the pod's log, and passes on the cluster's signal to end; returns its exit
+    code, for a signal as a shell does."""
     process = subprocess.Popen(command, env=os.environ | {child_process.PARENT: str(os.getpid())})
     # The first process of a pod gets no default reaction to signals.
     for passed_on in (signal.SIGTERM, signal.SIGINT):
@@ -125,14 +126,14 @@ def _child(command: list[str]) -> int:
 
 
 def leave(text: str) -> None:
-    """Leaves the reason of the pod's end where the cluster shows it; the end of a long one."""
+    """Writes the reason of the pod's end for the cluster; of a long one the end."""
     if TERMINATION_LOG.exists():
         TERMINATION_LOG.write_bytes(text.encode()[-MOST:])
 
 
 def leave_progress(folder: StageFolder) -> None:
-    """Leaves how far training has come, once the stage has ended well, where OpenShift AI's Trainer looks for it first. A hook
-    before the pod's stop would not run, because the container's process ends by itself."""
+    """Writes the final progress of training, once the stage has succeeded, for OpenShift AI's Trainer. A hook before
+    the pod's stop would not run, because the container's process ends by itself."""
     file = folder.path / PROGRESS
     if file.is_file():
         leave(file.read_text(encoding="utf-8"))

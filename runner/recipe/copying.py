@@ -21,7 +21,7 @@ from runner.tools.problem import Problem, Stop
 
 # Words that mean the same with and without quotes, inside brackets too.
 PLAIN = re.compile(r"[A-Za-z0-9/_.]([\w/.@+'?<>=()-]|[ :](?=[\w/.+<>=()]))*")
-# Who writes a recipe of one's own, with a comment behind each line; where comments begin, and how long a list on one line may be.
+# The origin of values that `recipe new` writes; the column of comments, and the longest list on one line.
 NEW, COMMENTS, LONGEST_LIST = "recipe new", 38, 60
 # A text with changes made in it.
 Edit = Callable[[str, Iterable[Override]], str]
@@ -29,7 +29,7 @@ EDITOR_LINE = re.compile(r"^# yaml-language-server: \$schema=.*$", re.MULTILINE)
 
 
 def rename(document: Document, name: str) -> str:
-    """The recipe's text under another name: its `name`, and the folders and jobs that are called after it."""
+    """The recipe's text under another name: its `name`, and the folders and jobs that have this name."""
     old = document.data["name"]
     values: dict[Path_, Any] = {("name",): name}
     for path, value in leaves(document.data, bool):
@@ -39,7 +39,7 @@ def rename(document: Document, name: str) -> str:
             # Two jobs of one name would end each other.
             values[path] = name
         elif path == ("openshift", "data_from"):
-            # No image and no commit has the files of a recipe that was just made.
+            # No image and no commit contains the files of a new recipe.
             values[path] = "claim"
         elif path[0] in ("openshift", "nodes") and path[-1] in ("output_dir", "data_dir"):
             moved = re.sub(rf"(?<![^/.:]){re.escape(old)}(?![^/.:])", name, value)
@@ -48,7 +48,7 @@ def rename(document: Document, name: str) -> str:
 
 
 def edit(text: str, changes: Iterable[Override]) -> str:
-    """The text with each change made in it: a value replaced, a line taken away (None) or a line added."""
+    """The text with each change: a value replaced, a line removed (None) or a line added."""
     for change in changes:
         document = parse("the copy", text)
         path = change.path
@@ -77,8 +77,8 @@ def rewrite(document: Document, changes: Iterable[Override], edited: Edit = edit
     """Changes the file that was read, and returns the difference, a unified diff without context. edited: how to change
     text.
 
-    Raises Stop, with nothing written, where the file is read-only or has changed meanwhile, or where its form does not
-    allow a change in its text."""
+    Raises Stop, and writes nothing, if the file is read-only or has changed meanwhile, or its form does not allow
+    it."""
     changes, path = list(changes), Path(document.file)
     wanted, _ = apply(document, changes)
     by_hand = (
@@ -105,10 +105,10 @@ def rewrite(document: Document, changes: Iterable[Override], edited: Edit = edit
 
 
 def write(path: Path, text: str) -> None:
-    """Puts another text into a recipe's file, whole or not at all. Raises OSError if that cannot be."""
+    """Replaces a recipe's file completely, or not at all. Raises OSError if that is not possible."""
     if not os.access(path, os.W_OK):
         raise PermissionError(13, "it is read-only")
-    # What a link points to is changed, and not the link.
+    # The target of a link is changed, not the link.
     with replacing(path.resolve()) as partial:
         mark = codecs.BOM_UTF8 if path.read_bytes().startswith(codecs.BOM_UTF8) else b""
         partial.write_bytes(mark + text.encode())
@@ -132,7 +132,7 @@ def for_file(text: str, schema: str, old_file: str, new_file: str) -> str:
 
 
 def written(value: Any) -> str:
-    """A value as it may be behind `key: `; JSON is YAML, and plain words need no quotes."""
+    """A value in the form for `key: `. JSON is YAML, and plain words need no quotes."""
     if isinstance(value, str):
         plain = PLAIN.fullmatch(value) and isinstance(scalar(value), str)
         return value if plain else json.dumps(value, ensure_ascii=False)
@@ -150,7 +150,7 @@ def _replace(document: Document, values: dict[Path_, Any]) -> str:
             text = f"{text[: place.start]} {written(value)}{text[place.end :]}"
         else:
             block = isinstance(document.lookup(path), dict | list) or "\n" in text[place.start : place.end].rstrip("\n")
-            # The comment behind the `|` of a text is that of its setting.
+            # The comment after the `|` of a text belongs to its setting.
             said = re.match(r"[|>][-+0-9]*(\s+#.*)\n", text[place.start : place.end])
             tail = said[1] if said else ""
             tail += "\n" if block and text[place.start : place.end].endswith("\n") else ""
@@ -177,7 +177,7 @@ def _without(document: Document, path: Path_) -> str:
     if not isinstance(value, dict | list) and document.values[path].line == first + 1:
         block = re.search(r":\s*[|>][-+0-9]*\s*(#.*)?$", lines[first])
         last = last if block else first
-    # A list or a section ends where the next one begins; the blank lines between are no part of it.
+    # A list or a section ends where the next one begins; the blank lines between them do not belong to it.
     while last > first and not lines[last].strip():
         last -= 1
     if first and not lines[first - 1].strip() and lines[last + 1 : last + 2] and not lines[last + 1].strip():
@@ -186,7 +186,7 @@ def _without(document: Document, path: Path_) -> str:
 
 
 def _end(document: Document, path: Path_) -> int:
-    """Where a value's text ends: that of a section or list of several lines with its last value, before the comments of
+    """The end of a value's text. A section or list of several lines ends with its last value, before the comments of
     the next setting."""
     text, ends = document.text, [document.values[path].start]
     for where, place in document.values.items():
@@ -207,7 +207,7 @@ def _is_shortened(document: Document, path: Path_, value: Any) -> bool:
 
 
 def _shortened(document: Document, path: Path_, count: int) -> str:
-    """The text without the lines of a list's items behind the first `count`."""
+    """The text without a list's items after the first `count`."""
     lines = document.text.splitlines(keepends=True)
     dash = document.values[path].column - 1
     first = document.values[(*path, count)].line - 1
@@ -220,8 +220,8 @@ def _shortened(document: Document, path: Path_, count: int) -> str:
 
 
 def _behind(change: Override, parents: list[str | int]) -> str:
-    """What is behind the key of a new line: the value (a long list as a line an item), and, for values that the
-    runner chose, the reason."""
+    """The part after the key of a new line: the value (a long list with one item on each line), and the reason, if the
+    runner chose it."""
     value, indent = change.after, "  " * (len(parents) + 1)
     note = f"# {change.why}" if change.why and change.by == NEW else ""
     width = COMMENTS - len(f"{indent[2:]}{change.path[-1]}: ")
@@ -256,7 +256,7 @@ def _with(document: Document, path: Path_, change: Override) -> str:
             return f"{document.text[: start + 1]}{key}: {_flow(change.after)}, {document.text[start + 1 :]}"
         first = document.keys[(*parents, next(iter(section)))]
         line = f"{' ' * (first.column - 1)}{key}: {text}\n"
-        # The first key of an item is behind its dash, and there it stays.
+        # The first key of an item stays after its dash.
         behind = lines[first.line - 1][: first.column - 1].strip() == "-"
         end = document.values[(*parents, next(iter(section)))].end
         at = document.text.count("\n", 0, max(end - 1, 0)) + 1 if behind else first.line - 1
@@ -269,11 +269,11 @@ def _with(document: Document, path: Path_, change: Override) -> str:
     )
 
 
-# A number by itself: none in a name, and none of a number format.
+# A number by itself, not in a name and not in a number format.
 _FIGURE = re.compile(r"(?<![\w.`-])\d[\d.,]*(?:e-?\d+)?(?![\w-])(?! (?:bytes|bits)\b)")
 _COMMENT = re.compile(r"[ \t]+#(?:[ \t].*)?$")
 
-# What holds for any value of a setting, in a sentence without its full stop; empty if unknown.
+# A sentence that is true for any value of a setting, without its full stop; empty if unknown.
 Says = Callable[[Path_], str]
 
 
@@ -289,12 +289,12 @@ class _Line:
 
 
 def edited(text: str, changes: Iterable[Override], says: Says) -> str:
-    """The text with each change made in it, and comments that hold for it."""
+    """The text with each change, and comments that are still true."""
     changes = list(changes)
     before, text = parse("the copy", text), edit(text, changes)
     after = parse("the copy", text)
     made = {change.path for change in changes if before.lookup(change.path) != after.lookup(change.path)}
-    # What the runner itself writes says why.
+    # Values that the runner writes come with a reason.
     reasons = {change.path: change.why for change in changes if change.why and change.by == NEW}
     lines = text.splitlines(keepends=True)
     for line in _commented(after):
@@ -309,7 +309,7 @@ def edited(text: str, changes: Iterable[Override], says: Says) -> str:
 
 
 def _words(line: _Line, document: Document, made: set[Path_], says: Says) -> str:
-    """What may be said on a line now that the settings `made` are changed."""
+    """The comment of a line now that the settings `made` are changed."""
     changed = next((one for one in line.paths if one in made), None)
     path = changed or line.paths[0]
     value = document.lookup(path)
@@ -326,7 +326,7 @@ def _said(path: Path_, says: Says) -> str:
 
 
 def _reckoned_from(change: Path_, path: Path_) -> bool:
-    """Whether a figure beside the setting at `path` may come from what is changed."""
+    """Whether a figure in the comment of `path` may depend on the changed settings."""
     for apart in ("data", "machines"):
         if apart in path:
             return apart in change

@@ -45,8 +45,7 @@ class Document:
         severity: str = "error",
         mending: Any = None,
     ) -> Problem:
-        """A Problem at the value (or the key) of `path`, or at its nearest parent in the file. mending: a value there
-        that solves it."""
+        """A Problem at the value (or the key) of `path`, or at its nearest parent. mending: a value that solves it."""
         if mending is not None:
             found = self.problem(path, message, hint, key=key, severity=severity)
             return replace(found, mends=(".".join(map(str, path)), mending))
@@ -89,8 +88,8 @@ def value_at(value: Any, path: Path_) -> Any:
 def leaves(
     value: Any, entered: Callable[[Sequence[Any]], object] = lambda items: False, path: Path_ = ()
 ) -> Iterator[tuple[Path_, Any]]:
-    """Every setting that is no section, by its path; an empty section counts. entered: the lists whose items count
-    each; other lists are one value."""
+    """Every setting that is not a section, by its path; an empty section counts. entered: lists whose items count
+    separately; other lists are one value."""
     items: Iterable[tuple[str | int, Any]] = ()
     if isinstance(value, Mapping):
         items = value.items()
@@ -112,7 +111,7 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 
 
 def differing(settings: Iterable[Mapping[str, Any]], missing: Any = None) -> list[tuple[str, list[Any]]]:
-    """Settings that are not the same in all, each with its value in each, `missing` if it has none."""
+    """The settings that differ, each with its value in each of the sections, or `missing`."""
     every = list(settings)
     rows = [(name, [each.get(name, missing) for each in every]) for name in dict.fromkeys(chain(*every))]
     return [(name, values) for name, values in rows if any(value != values[0] for value in values)]

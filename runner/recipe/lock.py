@@ -1,4 +1,4 @@
-"""Lock: models outside the catalog, written down beside a recipe, so that no machine needs a network for them."""
+"""Lock: models outside the catalog, recorded beside a recipe, so that no machine needs a network for them."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from runner.tools.problem import Problem, Stop
 
 LOCK = "models.lock.yaml"
 HEAD = "# Models outside the catalog, as `recipe models add` found them. `recipe check`, `plan` and `render` read them here, on every\n# machine and without a network; keep this file beside the recipe and under version control.\n# `recipe models add NAME` writes a model again; delete an entry when no recipe names its model.\nmodels:\n"
-# What an entry says, in its order, and the comment beside it.
+# The fields of an entry, in order, each with its comment.
 LINES = {
     "source": "hub: the name is one there; folder: a path",
     "branch": "the requested branch, tag or commit",
@@ -54,7 +54,7 @@ def _count(most: int) -> Callable[[Any], object]:
     return lambda value: type(value) is int and 0 < value <= most
 
 
-# What a value must be, in words: by a line's name, else by the type that a Model has there.
+# The required form of a value, in words: by the field's name, else by its type in Model.
 Judge = tuple[Callable[[Any], object], str]
 JUDGES: dict[object, Judge] = {
     "source": (lambda value: value in ("hub", "folder"), "`hub` or `folder`"),
@@ -114,14 +114,14 @@ def add(file: Path, name: str, entry: Mapping[str, Any]) -> None:
 
 
 def entry_of(model: Model, branch: str) -> Facts:
-    """A model's entry. branch: what was asked of the hub."""
+    """A model's entry. branch: the requested revision on the hub."""
     said = {"source": "hub" if model.revision else "folder", "branch": branch, "linear": list(model.linear)}
     wanted = [key for key in LINES if model.revision or key not in ON_HUB]
     return {key: said[key] if key in said else getattr(model, key) for key in wanted}
 
 
 def model_of(name: str, entry: Mapping[str, Any]) -> Model:
-    # What is here of a folder is the same as in its own config.json.
+    # For a folder, the entry has the same values as its config.json.
     on_hub = f"config.json of {name} on the hub, as {LOCK} has it"
     place = f"{name}/config.json" if entry["source"] == "folder" else on_hub
     facts = {key: value for key, value in entry.items() if key in TYPES}
@@ -129,7 +129,7 @@ def model_of(name: str, entry: Mapping[str, Any]) -> Model:
 
 
 def _read(file: Path) -> Document | None:
-    """The lock file, None if there is none. Raises Stop if it is none."""
+    """The lock file, or None. Raises Stop if it is not a lock file."""
     if not file.is_file():
         return None
     remedy = (

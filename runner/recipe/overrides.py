@@ -45,7 +45,7 @@ class Override(Record):
 
     @property
     def written(self) -> str | None:
-        """What is behind the `=` of an option; None if it came another way."""
+        """The text after the `=` of an option; None for other sources."""
         return self.by.partition("=")[2].strip() if self.by.startswith("--set ") else None
 
     def __str__(self) -> str:
@@ -86,11 +86,11 @@ def from_options(options: Iterable[str]) -> list[Override]:
 def from_environment(
     environment: Mapping[str, str], has: Callable[[str], bool] = lambda setting: True
 ) -> tuple[list[Override], list[str]]:
-    """Overrides that the environment asks for, and the names that stand for nothing in this recipe; an empty variable
-    asks for nothing.
+    """Overrides from the environment, and the names that match no setting of this recipe; empty variables count as
+    unset.
 
-    has: whether the recipe's scenario has a setting. The environment is there for all recipes of a terminal; one that
-    cannot follow it is no mistake of its own.
+    has: whether the recipe's scenario has a setting. The environment is the same for all recipes of a terminal, so a
+    name without a match is not a mistake of the recipe.
     """
     changes, idle = [], []
     for name, settings in ENVIRONMENT.items():
@@ -106,7 +106,7 @@ def from_environment(
 
 
 def _require_unicode(text: str) -> None:
-    """Raises Stop (exit 2) for bytes of another encoding, which Python hands on as half characters."""
+    """Raises Stop (exit 2) for bytes of another encoding, which Python passes on as lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -121,7 +121,7 @@ def from_data_option(data: str | None) -> list[Override]:
     if not Path(data).exists():
         raise Stop(Problem(data, 0, 0, "This file does not exist.", "Name a data file after `--data`."))
     by, why = f"--data {data}", "the file you named"
-    # What is taken away goes with the dataset that the file replaces.
+    # The removed settings belong to the dataset that the file replaces.
     gone = ("hub", "sets", "validation_split", "validation_path")
     changes = dict.fromkeys(gone) | {"path": str(Path(data).resolve())}
     return [Override(f"data.{name}", None, value, by, why) for name, value in changes.items()]
@@ -171,7 +171,7 @@ def apply(document: Document, changes: Iterable[Override]) -> tuple[Document, li
 
 
 def _put(parent: Any, path: tuple[str | int, ...], change: Override) -> None:
-    # A copy, because a later change may reach into it.
+    # A copy, because a later change may modify it.
     last, value = path[-1], copy.deepcopy(change.after)
     if isinstance(parent, dict):
         if value is None:
@@ -191,7 +191,7 @@ def _put(parent: Any, path: tuple[str | int, ...], change: Override) -> None:
 
 
 def without_time_limit(by: str) -> Override:
-    """What lets training take as long as it takes if it is not on the machines that the limit was set for."""
+    """The change that removes the time limit, for machines that the limit was not set for."""
     return Override("limits.time", None, None, by, "the limit is for the machines of the full-size run")
 
 

@@ -1,8 +1,8 @@
 """Reading: the text of a recipe becomes a Document, or every Problem that keeps it from being read.
 
-PyYAML's event stream (libyaml) is read without its composer and constructor, for three reasons: places are kept (those
-of repeats by `*`, too), YAML 1.2 numbers hold, and a file that is hostile or broken (nested or aliased without end,
-keys twice) ends as a Problem.
+PyYAML's event stream (libyaml) is read without its composer and constructor, for three reasons: places are kept (also
+those of repeats by `*`), numbers follow YAML 1.2, and a hostile or broken file (endless nesting or aliases, repeated
+keys) becomes a Problem.
 """
 
 import math
@@ -21,7 +21,7 @@ from runner.recipe.document import Document, Path_, Span
 from runner.tools.names import nearest
 from runner.tools.problem import SHOWN, Problem, Stop
 
-# A recipe is a page or two; the bound only keeps a wrong file from being read whole.
+# A recipe is a page or two; the limit only prevents reading a large wrong file.
 MAX_BYTES = 1_000_000
 START = "Start from a copy: `recipe new my-demo --from survival`."
 
@@ -29,7 +29,7 @@ START = "Start from a copy: `recipe new my-demo --from survival`."
 def read(file: Path | str, kind: str = "recipe", start: str = START) -> Document:
     """Reads and parses one recipe file, or another of its kind. start: what to do if nothing of that kind is in it.
 
-    Raises Stop with the Problem for a file that is missing, no text, or no YAML.
+    Raises Stop with the Problem for a file that is missing, not text, or not YAML.
     """
     return parse(str(file), text(file, kind), kind, start)
 
@@ -54,7 +54,7 @@ def text(file: Path | str, kind: str = "recipe") -> str:
         raise Stop(Problem(name, 0, 0, "This file does not exist.", hint)) from None
     except OSError as error:
         raise Stop(Problem(name, 0, 0, f"This file cannot be read: {error.strerror}.")) from None
-    except ValueError:  # a null character, or half of one
+    except ValueError:  # a null character, or a lone surrogate
         raise Stop(Problem(name, 0, 0, "No file can have such a name.")) from None
     return _text(name, raw, size, kind)
 
@@ -77,7 +77,7 @@ def _text(name: str, raw: bytes, size: int, kind: str) -> str:
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        # With a zero byte it is UTF-16 or no text at all, where lines mean nothing.
+        # With a zero byte it is UTF-16 or not text, so lines mean nothing.
         before = b"" if b"\0" in raw else raw[: error.start]
         line = before.count(b"\n") + 1 if before else 0
         column = len(before.rpartition(b"\n")[2].decode("utf-8", "replace")) + 1 if line else 0
@@ -109,8 +109,8 @@ def parse(name: str, text: str, kind: str = "recipe", start: str = START) -> Doc
     return document
 
 
-# Bounds that no recipe comes near; they keep broken and hostile files from taking the machine down. The first also
-# bounds the recursion below, which `yaml.compose` leaves without bound.
+# Limits far above any recipe; they protect the machine from broken and hostile files. The first also limits the
+# recursion below, which `yaml.compose` does not.
 MAX_DEPTH = 64
 MAX_VALUES = 100_000
 
@@ -118,7 +118,7 @@ MAX_VALUES = 100_000
 TAGS = {"!", "tag:yaml.org,2002:str", "tag:yaml.org,2002:seq", "tag:yaml.org,2002:map"}
 
 EVENTS = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-# A parse event has other attributes for each of its kinds, which yaml's stubs do not tell apart.
+# Each kind of parse event has its own attributes, which yaml's stubs do not distinguish.
 Event = Any
 Mark = Any
 
@@ -140,8 +140,8 @@ class Builder:
         self.depth = 0
 
     def build(self) -> None:
-        """Raises MarkedYAMLError and yaml.reader.ReaderError where the text is no YAML, and Stop beyond the bounds."""
-        # As yaml.parse has it, which asks before each event whether there is one.
+        """Raises MarkedYAMLError and yaml.reader.ReaderError if the text is not YAML, and Stop beyond the limits."""
+        # As in yaml.parse, which checks before each event whether there is one.
         self.events = iter(EVENTS(self.document.text).get_event, None)
         documents = 0
         for event in self.events:
@@ -154,7 +154,7 @@ class Builder:
                     self._problem(event, message, "Move it to another file, or delete this `---`.")
 
     def _value(self, event: Event, path: Path_) -> Any:
-        """The value that starts with an event; notes where it stands."""
+        """The value that starts with an event; records its place."""
         value, end = self._node(event, path)
         self.document.values[path] = _place(event, end)
         return value
@@ -216,8 +216,7 @@ class Builder:
         return key
 
     def set_twice(self) -> Iterator[Problem]:
-        """One Problem for each key that is set again; one for all where a section or a list's entry has run into
-        another."""
+        """One Problem for each repeated key; a single one if a section or a list's entry has merged with another."""
         for path, again in self.twice.items():
             key, place = again[0]
             first = self.document.keys[*path, key].line
@@ -239,7 +238,7 @@ class Builder:
                     yield self.document.problem_at(place, message, "Keep one of the two lines.")
 
     def _repeated(self, event: Event) -> Any:
-        """What `*name` stands for; None if that is nothing."""
+        """The value that `*name` repeats, or None."""
         name, remedy = event.anchor, "Write the value itself here."
         if name not in self.anchors:
             self._problem(event, f"`*{name}` refers to `&{name}`, which does not exist.", remedy)
@@ -265,7 +264,7 @@ class Builder:
 
 
 def _place(event: Event, ends: Mark | None = None) -> Span:
-    """Where an event stands; ends: where its value does, if that is further on."""
+    """The place of an event; ends: the end of its value, if that is later."""
     start, end = event.start_mark, event.end_mark
     width = end.column - start.column if end.line == start.line else 1
     return Span(start.line + 1, start.column + 1, max(1, width), start.index, (ends or end).index)
@@ -282,13 +281,13 @@ _WORDS: Mapping[str, Any] = {
 }
 _WHOLE = {10: re.compile("[-+]?[0-9]+"), 8: re.compile("0o[0-7]+"), 16: re.compile("0x[0-9a-fA-F]+")}
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
-# What all of these begin with; most texts begin otherwise.
+# The first characters of all of these; most texts begin with others.
 _NOT_ONLY_TEXT = {"", *"nNtTfF~.+-0123456789"}
 
 
 @lru_cache(maxsize=4096)
 def scalar(text: str) -> Any:
-    """What unquoted `text` means under YAML 1.2's core schema: None, bool, int, float or str."""
+    """The value of unquoted `text` in YAML 1.2's core schema: None, bool, int, float or str."""
     if text[:1] not in _NOT_ONLY_TEXT:
         return text
     if text in _WORDS:
@@ -303,7 +302,7 @@ def scalar(text: str) -> Any:
 # `epochs:4`, which YAML reads as one word.
 _GLUED = re.compile(r"(\s*)([A-Za-z_]\w*:)([^\s:/#]\S*)\s*(?:#.*)?")
 _GLUED_DASH = re.compile(r"(\s*)-([A-Za-z_]\w*:)")
-# A section's first line, and one that was made a comment.
+# A section's first line, and one that was commented out.
 _HIDDEN = re.compile(r"(\s*)#\s?(?P<name>[a-z_]+):\s*(?:#.*)?")
 _QUOTED = re.compile(
     r"""(?P<before>\s*(?:-\s+)?(?:[\w.-]+:\s+)?)(?P<quote>["'])(?P<inner>(?:(?!(?P=quote)).)*)(?P=quote)(?P<rest>.*)"""
@@ -312,7 +311,7 @@ _QUOTED = re.compile(
 
 @dataclass(frozen=True)
 class Header:
-    """A line that would open a section if it were no comment. line: 1-based."""
+    """A commented line that would open a section. line: 1-based."""
 
     line: int
     name: str
@@ -339,7 +338,8 @@ def behind_a_comment(document: Document, header: Header, instead: str = "") -> P
     )
 
 
-# By words of libyaml's complaint, the first that fit: whether the place is where its context began, what is wrong, what to do.
+# By words of libyaml's message; the first match counts: whether the place is its context's start, the problem, and the
+# hint.
 _COMPLAINTS = (
     (
         ("mapping values are not allowed",),
@@ -388,7 +388,7 @@ _COMPLAINTS = (
 
 
 def problem_of(document: Document, error: yaml.MarkedYAMLError) -> Problem:
-    """libyaml's complaint, as what a person would see in the line."""
+    """libyaml's message, in terms of what a person sees in the line."""
     mark = error.problem_mark or error.context_mark
     line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
     lines = document.text.splitlines() or [""]
@@ -412,7 +412,7 @@ def problem_of(document: Document, error: yaml.MarkedYAMLError) -> Problem:
 
 
 def _seen(lines: list[str], line: int, column: int) -> Iterator[tuple[Span, str, str]]:
-    """What can be seen in the text, whatever libyaml says of it: the place, what is wrong, and what to do."""
+    """The mistake that is visible in the text, whatever libyaml says: the place, the problem, and the hint."""
     source = lines[line - 1]
     if "\t" in source[: len(source) - len(source.lstrip())] or source[column - 1 : column] == "\t":
         message = "This line contains a tab. YAML allows only spaces for indentation."
@@ -432,7 +432,7 @@ def _seen(lines: list[str], line: int, column: int) -> Iterator[tuple[Span, str,
 
 
 def _open_quote(lines: list[str], line: int, column: int) -> Span | None:
-    """Where the quote opens that was closed by accident just before this place, lines further down; None for none."""
+    """The place of the opening quote that was closed by accident just before this place, some lines later; or None."""
     quote = lines[line - 1][column - 2 : column - 1]
     if quote not in ("'", '"') or not quote:
         return None
@@ -480,8 +480,7 @@ def _lost_header(document: Document, lines: list[str], line: int) -> Problem | N
 
 
 def _missing_dash(document: Document, lines: list[str], line: int) -> Problem | None:
-    """An entry of a list without its `- `: the first one, which the next dash then does not fit, or a text among
-    others."""
+    """A list entry without its `- `: the first one, so that the next dash does not fit, or a text among others."""
     if glued := _GLUED_DASH.match(lines[line - 1]):
         at = Span(line, len(glued[1]) + 1, 1)
         return document.problem_at(at, "The space after the `-` is missing here.", f"Write `- {glued[2]}`.")

@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 else:
     Sections = object
 
-# What cannot change a result: names, words, the site, and what is asked and judged afterwards.
+# Settings that cannot change a result: names, words, the site, and questions and judgements afterwards.
 OUTSIDE_RESULT = (
     *("name", "description", "openshift", "nodes", "serve", "resume_from"),
     *("demo", "limits", "report_to", "gates", "evaluation"),
 )
-# The same within sections. A run that ended without memory continues from its checkpoints when it is given more.
+# The same within sections. A run that ran out of memory continues from its checkpoints when it has more.
 _OUTSIDE_IN = {
     "machines": ("memory", "cpus"),
     "train": ("logging_steps", "report_to", "keep_checkpoints"),
     "communication": ("nccl_debug",),
-    # Only rehearsals read the sample, and where text is cleaned changes no document.
+    # Only rehearsals read the sample, and the place of cleaning changes no document.
     "data": ("sample", "cleaning"),
     **dict.fromkeys(("pretrain", "sft", "dpo", "lora"), ("gates",)),
 }
@@ -41,20 +41,20 @@ DEMO_QUESTIONS = ("questions", "categories")
 
 
 class BrokenSetting(Exception):
-    """A rule asked for a setting that the schema has already refused; the rule then has nothing to say."""
+    """A rule read a setting that the schema has already refused, so the rule does not apply."""
 
 
-BROKEN = object()  # is in the place of a value that the schema refused
+BROKEN = object()  # replaces a value that the schema refused
 
 
 class Settings(Mapping[str, Any]):
     """A section of a recipe: frozen, read as `recipe.train.epochs`. An optional setting that is not there is None.
 
-    The schema is the only list of settings; asking for one that it does not know raises AttributeError.
+    The schema is the only list of settings; reading an unknown one raises AttributeError.
     """
 
     __slots__ = ("__dict__", "_known", "_values")
-    # What the schema says of each setting that may be here.
+    # The schema of each setting that may be here.
     _known: Mapping[str, Any]
     _values: dict[str, Any]
 
@@ -65,7 +65,7 @@ class Settings(Mapping[str, Any]):
     def _hold(self, values: dict[str, Any], known: Mapping[str, Any]) -> None:
         object.__setattr__(self, "_known", known)
         object.__setattr__(self, "_values", values)
-        # Settings are attributes like any other, because a check asks for thousands of them; __getattr__ has the rest.
+        # Settings are attributes like any other, because a check reads thousands of them; __getattr__ handles the rest.
         every = dict.fromkeys(known) | values
         broken = [key for key, value in values.items() if value is BROKEN]
         for key in (*_NOT_SETTINGS.intersection(every), *broken):
@@ -87,7 +87,7 @@ class Settings(Mapping[str, Any]):
             raise BrokenSetting(key)
         return value
 
-    # Mapping's own ask the one above and catch its KeyError.
+    # Mapping's own methods call the one above and catch its KeyError.
     def __contains__(self, key: object) -> bool:
         return key in self._values
 
@@ -103,7 +103,7 @@ class Settings(Mapping[str, Any]):
         return len(self._values)
 
     def knows(self, key: str) -> bool:
-        """Whether the schema has a setting of this name here, be it set or not."""
+        """Whether the schema has a setting of this name here, set or not."""
         return key in self._known
 
     def with_own(self, own: Settings, together: tuple[str, ...]) -> Settings:
@@ -136,19 +136,19 @@ class Settings(Mapping[str, Any]):
         return {key: _thaw(value) for key, value in self._values.items()}
 
 
-# What a section has beside its settings; one that an open section calls so is read by `[…]` alone.
+# Attributes that are not settings. A setting of the same name in an open section is read by `[…]` alone.
 _NOT_SETTINGS = frozenset(dir(Settings))
 
 
 def _freeze(value: Any, schema: Mapping[str, Any]) -> Any:
     if isinstance(value, dict):
-        # A section that the schema leaves open has the settings that are written in it.
+        # A section that the schema leaves open has the settings that the recipe writes.
         return Settings(value, schema if "properties" in schema else {"properties": {key: {} for key in value}})
     if isinstance(value, str) and schema.get("x-folder"):
         return normal(value)
     if isinstance(value, list):
         if any(item is BROKEN for item in value):
-            return BROKEN  # a list with a hole in it says nothing as a whole
+            return BROKEN  # a list with a broken item is broken as a whole
         return tuple(_freeze(item, schema.get("items", {})) for item in value)
     return value
 
@@ -156,7 +156,7 @@ def _freeze(value: Any, schema: Mapping[str, Any]) -> Any:
 def _thaw(value: Any) -> Any:
     if value is BROKEN:
         raise BrokenSetting
-    # Of an abstract class, which a section's is, Python looks for long whether something is an instance.
+    # For an abstract class, such as that of sections, Python's instance check is slow.
     if type(value) is Settings:
         return value.plain()
     return [_thaw(item) for item in value] if isinstance(value, tuple) else value
@@ -185,13 +185,19 @@ def with_defaults(value: Any, schema: Mapping[str, Any]) -> Any:
 
 
 # What the rows of a recipe of one stage can be. A setting of `data` that says which they are, and those that it means.
-CONVERSATIONS, SONGS, TEXT = "conversations", "songs", "text"
-_SAYS_ROWS = {"text": TEXT, "form": CONVERSATIONS, "question": CONVERSATIONS, "answer": CONVERSATIONS}
+CONVERSATIONS, SONGS, TEXT, PREFERENCES = "conversations", "songs", "text", "preferences"
+_SAYS_ROWS = {
+    **dict.fromkeys(("prompt", "chosen", "rejected"), PREFERENCES),
+    "text": TEXT,
+    "form": CONVERSATIONS,
+    "question": CONVERSATIONS,
+    "answer": CONVERSATIONS,
+}
 
 
 def rows_of(data: object, schema: Mapping[str, Any]) -> str:
-    """What the rows are that a section `data` names, by what is written there; empty if a scenario has rows of one
-    kind. schema: the scenario's."""
+    """The kind of rows of a section `data`, from its settings; empty if a scenario has rows of one kind. schema: the
+    scenario's."""
     known = schema["properties"].get("data", {}).get("properties", {})
     if "x-by-rows" not in known.get("form", {}):
         return ""
@@ -201,20 +207,20 @@ def rows_of(data: object, schema: Mapping[str, Any]) -> str:
     if written.get("songs") is not None:
         return SONGS
     if form := written.get("form"):
-        return TEXT if form == TEXT else CONVERSATIONS
+        return form if form in (TEXT, PREFERENCES) else CONVERSATIONS
     if said := [rows for one in every for name, rows in _SAYS_ROWS.items() if one.get(name) is not None]:
         return said[0]
     plain = any(str(one.get("path")).endswith(".txt") for one in every)
     return TEXT if plain or known["form"]["default"] == TEXT else CONVERSATIONS
 
 
-# What belongs together: a data set with one of these lines of its own takes none of them from its section.
+# Settings that belong together: a data set that has one of these lines takes none of them from its section.
 _FORM = ("form", "question", "answer")
 
 
 def sets_of(home: Path_, data: Settings) -> list[tuple[Path_, Settings]]:
-    """The data sets of a section at the path `home`, each with its path and the settings that hold for it: its own, and
-    those of the section that it does not say. A section that names one data set is that set itself."""
+    """The data sets of a section at the path `home`, each with its path and its settings: its own, and the section's
+    for the others. A section that names one data set is that set itself."""
     return [
         ((*home, "sets", index), data.with_own(own, _FORM)) for index, own in enumerate(data.get("sets") or ())
     ] or [(home, data)]
@@ -251,9 +257,10 @@ class Recipe(Sections):
 
     @property
     def rows(self) -> str:
-        """What the rows of `data` are, where recipes of its scenario can have several kinds (see `rows_of`)."""
+        """The kind of rows of `data`, if recipes of its scenario can have several kinds (see `rows_of`)."""
         data = self.settings["data"]
-        return SONGS if "songs" in data else TEXT if "text" in data else CONVERSATIONS
+        own = {"songs": SONGS, "text": TEXT, "chosen": PREFERENCES}
+        return next((rows for name, rows in own.items() if name in data), CONVERSATIONS)
 
     @cached_property
     def file(self) -> Path:
@@ -274,7 +281,7 @@ class Recipe(Sections):
 
     @property
     def model_revision(self) -> str:
-        """The base model's branch, tag or commit on the hub; the commit of a lock file where one has it."""
+        """The base model's branch, tag or commit on the hub; the commit of a lock file, if there is one."""
         return (self.model_facts and self.model_facts.revision) or self.model.revision
 
     @property
@@ -291,7 +298,7 @@ class Recipe(Sections):
 
     @cached_property
     def sections(self) -> dict[str, Settings]:
-        """The recipe's sections by name, those that the schema has refused left out."""
+        """The recipe's sections by name, without those that the schema refused."""
         return {name: one for name, one in self.settings._values.items() if type(one) is Settings}
 
     @cached_property
@@ -313,8 +320,8 @@ class Recipe(Sections):
         return (one for home, data in self.data_sections for one in sets_of(home, data))
 
     def local_files(self) -> Iterator[tuple[Path_, str]]:
-        """What training needs from this machine: the path of each setting that names a file or folder, and that name.
-        What pods have on a claim is not included."""
+        """The files that training needs from this machine: the path of each setting that names a file or folder, and
+        that name. Files on a claim are not included."""
         named: list[tuple[Path_, str | None]] = [((*home, "path"), data.get("path")) for home, data in self.data_sets()]
         named += [
             ((*home, setting), data.get(setting))
@@ -329,13 +336,13 @@ class Recipe(Sections):
         return ((setting, name) for setting, name in named if name and not self.on_claim(name))
 
     def on_claim(self, path: str) -> bool:
-        """Whether pods have a path on one of the claims, where it outlives them."""
+        """Whether a path is on a claim, so that it outlives the pods."""
         site: Openshift | None = self.settings.get("openshift")
         return claim_of(path, site.claims if site else None) is not None
 
     @cached_property
     def gpu_counts(self) -> tuple[int, ...]:
-        """GPUs of each machine, a count each; plain machines (`nodes`) need not have equally many."""
+        """The number of GPUs of each machine; plain machines (`nodes`) may have different numbers."""
         plain: Nodes | None = self.settings.get("nodes")
         if plain:
             return tuple(len(machine.gpus) for machine in plain.machines)

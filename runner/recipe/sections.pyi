@@ -57,6 +57,8 @@ class Model(Settings):
     seed: int
 
 class Train(Settings):
+    objective: Literal["dpo", "ipo", "hinge"]
+    beta: float
     epochs: float
     micro_batch_size: int
     eval_batch_size: int | None
@@ -102,10 +104,13 @@ class Data(Settings):
     validation_path: str | None
     sample: str | None
     sets: tuple[DataSets, ...] | None
-    form: Literal["auto", "columns", "messages", "sharegpt", "alpaca", "prompt_completion", "text"]
+    form: Literal["auto", "columns", "messages", "sharegpt", "alpaca", "prompt_completion", "text", "preferences"]
     text: str
     question: str | None
     answer: str | None
+    prompt: str
+    chosen: str
+    rejected: str
     songs: DataSongs | None
     system_prompt: str | None
     train_on: Literal["assistant", "last", "all"]
@@ -142,6 +147,9 @@ class DataSets(Settings):
     form: Literal["auto", "columns", "messages", "sharegpt", "alpaca", "prompt_completion"] | None
     question: str | None
     answer: str | None
+    prompt: str | None
+    chosen: str | None
+    rejected: str | None
     text: str | None
     column: str | None
     limit: int | None

@@ -9,7 +9,7 @@ _PART = re.compile(r"\[\[|\[([^\[\]]*)\]|\[|\]\]")
 
 
 class NoText(Exception):
-    """A row whose column is no text, with the reason in plain words."""
+    """A row whose column is not text, with the reason in plain words."""
 
 
 def columns(template: str) -> list[str]:
@@ -23,7 +23,7 @@ def unclosed(template: str) -> int | None:
 
 
 def fill(template: str, row: Mapping[str, Any]) -> str:
-    """The template with each column's text from `row` in its place.
+    """The template, filled with each column's text from `row`.
 
     Raises KeyError with the name of a column that the row lacks, NoText where one holds none.
     """
@@ -32,8 +32,8 @@ def fill(template: str, row: Mapping[str, Any]) -> str:
 
 
 def text_of(value: Any, column: str) -> str:
-    """A value as text; empty for None and NaN. Raises NoText for a list or an object, which would be learned as a
-    program writes it."""
+    """A value as text; empty for None and NaN. Raises NoText for a list or an object, which would be learned as
+    code."""
     if isinstance(value, str):
         return value
     if isinstance(value, list | tuple | Mapping):
@@ -75,5 +75,5 @@ FORMS: Mapping[str, tuple[str, ...]] = {
     "alpaca": ("instruction", "output"),
     "prompt_completion": ("prompt", "completion"),
 }
-# Columns that are read in any form where they are there.
+# Columns that are read in any form, if they exist.
 BESIDES = ("system", "input", "tools")

@@ -25,7 +25,7 @@ def _amount(text: str, units: dict[str, int]) -> float:
 
 
 def gib(count: float) -> str:
-    """An amount of memory; in MiB where a tenth of a GiB would say too little."""
+    """An amount of memory; in MiB if a tenth of a GiB is too coarse."""
     return f"{count / 2**20:.0f} MiB" if 0 < count < 0.1 * 2**30 else f"{count / 2**30:.1f} GiB"
 
 
@@ -35,7 +35,7 @@ def both(count: float) -> str:
 
 
 def duration(count: float) -> str:
-    """Seconds in the unit that reads best."""
+    """Seconds in the most readable unit."""
     for unit, size_ in (("d", 86400), ("h", 3600), ("min", 60)):
         if count >= 2 * size_:
             return f"{count / size_:.1f} {unit}"
@@ -51,12 +51,12 @@ def at_least(count: float) -> str:
 
 
 def speed(count: float) -> str:
-    """A rate with three digits that say something."""
+    """A rate with three significant digits."""
     return f"{count:,.0f}" if count >= 100 else f"{count:.3g}"
 
 
 def between(low: float, high: float, mark: str = " to ") -> str:
-    """A range of seconds, its unit once where both have the same."""
+    """A range of seconds, with the unit once if both have the same."""
     ends = [duration(end) for end in (low, high)]
     units_ = [end.rpartition(" ")[2] for end in ends]
     return mark.join([ends[0].removesuffix(f" {units_[0]}") if units_[0] == units_[1] else ends[0], ends[1]])

@@ -8,13 +8,13 @@ from typing import Any
 from runner.tools.own_words import pieces
 from runner.tools.text import Styled, printable
 
-# Columns of a screen from which on two answers are beside each other, and of a pipe.
+# The screen width from which two answers are side by side, and the width of a pipe.
 WIDE = 80
 
 
 def side_by_side(rows: Iterable[Mapping[str, Any]]) -> Iterator[Styled]:
-    """The lines of questions with both answers. Words that only the training rows can have taught are bold on a
-    terminal, and between asterisks elsewhere."""
+    """The lines of questions with both answers. Words that can only come from the training rows are bold on a terminal,
+    and between asterisks elsewhere."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

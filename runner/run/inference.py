@@ -41,8 +41,7 @@ def newest(plan: Plan) -> StageFolder:
 
 
 def folder_of(recipe: Recipe, run_dir: str | None, stage: str | None = None) -> StageFolder:
-    """The stage that a command means: in the run of `run_dir`, or the newest; of that name, or the last with a
-    model."""
+    """The stage for a command: in the run of `run_dir` or the newest one; with that name, or the last with a model."""
     plan = plan_of(recipe, find(recipe.name, run_dir))
     return StageFolder(plan, plan.stage(stage)) if stage else newest(plan)
 
@@ -106,7 +105,7 @@ def answers_of(chat: Chat, questions: Sequence[str]) -> list[str]:
 
 @contextmanager
 def loading(*wanted: Chat) -> Iterator[None]:
-    """While models are loaded: raises Stop where one is not here or cannot be loaded."""
+    """While models are loaded: raises Stop if one is not here or cannot be loaded."""
     for chat in wanted:
         if Path(chat.model).is_absolute() and not Path(chat.model).is_dir():
             raise Stop(

@@ -31,14 +31,15 @@ WITHOUT_GPU = {
     "ACCELERATE_TORCH_DEVICE": "cpu",
     "CUDA_VISIBLE_DEVICES": "",
     "OMP_NUM_THREADS": "1",
-    # Threads that wait for one that another program holds up would else keep all processors busy: half as fast again.
+    # Waiting threads would otherwise keep all processors busy while another program delays one of them; this is half as
+    # fast again.
     "OMP_WAIT_POLICY": "passive",
 }
 
-# What a stage of the runner's own does; all others train.
+# The work of the runner's own stages; all others train.
 DOING = {"data": "Preparing the data", "init": "Creating the first weights"}
 TRAINING = "Training"
-MOST_OF_LOG = 20_000  # characters that a reason is looked for in
+MOST_OF_LOG = 20_000  # characters in which a reason is searched
 
 Progress = Callable[[child_process.Event], None]
 
@@ -46,7 +47,7 @@ Progress = Callable[[child_process.Event], None]
 def launch(stage: Stage, place: Place, progress: Progress) -> None:
     """Trains a stage on this machine, with one process a GPU (or, without GPUs, one a planned process).
 
-    Raises Stop with the reason where training did not end well.
+    Raises Stop with the reason if training fails.
     """
     _require_packages()
     for file in stage.files:
@@ -71,7 +72,7 @@ def follow(command: list[str], env: dict[str, str], run_dir: Path, progress: Pro
     """Runs a command; its output goes to the log in `run_dir`, its events to `progress`. doing: its work, as the
     beginning of a sentence.
 
-    Raises Stop with the reason if it does not end well.
+    Raises Stop with the reason if it fails.
     """
     log = run_dir / LOG
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -136,7 +137,7 @@ def gpus_of(recipe: Recipe) -> list[int]:
 def particular(visible: str | None, numbers: Sequence[int], count: int) -> list[int]:
     """Which visible GPUs, counted from 0, the recipe names (`nodes.machines[].gpus`).
 
-    If only some of them are here, only these count, because the others belong to others. If none is (no numbers,
+    If only some of them are here, only these count, because the others belong to other users. If none is (no numbers,
     another machine, names such as `GPU-8f6b…`), all visible ones count.
     """
     names = device_names(visible, count)
@@ -150,7 +151,7 @@ def visible_devices(visible: str | None, numbers: Sequence[int], count: int, mos
 
 
 def end(process: subprocess.Popen[str] | Forked) -> None:
-    """Ends the engine and all its processes, kindly first."""
+    """Ends the engine and all its processes, with SIGTERM first."""
     for number, patience in ((signal.SIGTERM, 20), (signal.SIGKILL, 5)):
         try:
             os.killpg(process.pid, number)

@@ -1,4 +1,4 @@
-"""A plan's stages on this machine: in order, each behind the gates before it, going on after any stop."""
+"""A plan's stages on this machine: in order, each after the gates before it, continuing after any stop."""
 
 import shutil
 from collections.abc import Callable, Iterable, Mapping
@@ -36,7 +36,7 @@ class Selection:
     last: str | None = None
 
     def of(self, plan: Plan) -> list[Stage]:
-        """The stages meant, in their order. Raises Stop (exit 2) for a name that is no stage, or an empty choice."""
+        """The selected stages, in order. Raises Stop (exit 2) for an unknown name, or an empty selection."""
         names = [stage.name for stage in plan.stages]
         for name in (self.stage, self.first, self.last):
             if name is not None:
@@ -54,7 +54,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class Decision:
-    """What happens to a stage: `keep`, `begin`, `go on` or `again`; why: a line a reason."""
+    """What happens to a stage: `keep`, `begin`, `go on` or `again`; why: one line for each reason."""
 
     stage: Stage
     action: str
@@ -105,13 +105,13 @@ def decision_on(folder: StageFolder) -> Decision:
 
 
 def is_done(plan: Plan) -> bool:
-    """Whether every stage is finished and as it would be made now."""
+    """Whether every stage is finished and up to date."""
     return all(decision.action == "keep" for decision in decide(plan, plan.stages))
 
 
 def stale(folder: StageFolder) -> tuple[Stage, list[str]] | None:
-    """The first stage upstream whose settings or inputs have changed since, and the differences; None for none. Only
-    parts that are read count."""
+    """The first stage upstream whose settings or inputs have changed since, and the differences; or None. Only parts
+    that are read count."""
     for name, beginnings in folder.stage.reads.items():
         before = folder.other(name)
         if known := stale(before):
@@ -146,10 +146,10 @@ def carry_out(
 ) -> list[Summary]:
     """Runs the chosen stages and reports their results; returns the summary of each finished stage of the plan.
 
-    made_with: the record of the run's changes, written where a stage runs. keep: writes the plan to the folder, once
-    its content belongs to the plan.
+    made_with: the record of the run's changes, written if a stage runs. keep: writes the plan to the folder, once its
+    content belongs to the plan.
 
-    Raises Stop (exit 1) where a stage fails, a stage before is missing, or a gate does not open.
+    Raises Stop (exit 1) if a stage fails, an earlier stage is missing, or a gate does not open.
     """
     run = StageFolder(plan, plan.stages[0]).run
     decisions = decide(plan, stages)
@@ -163,7 +163,7 @@ def carry_out(
     keep_what_took_training(plan, decisions, FRESH)
     run.mark("running", fault="", **({} if done or made_with is None else made_with))
     if not done:
-        # It is of what lay here before.
+        # It belongs to the previous content of this folder.
         (run.path / PAGE).unlink(missing_ok=True)
     if keep is not None:
         keep()
@@ -200,7 +200,7 @@ def _carry_out(folder: StageFolder, tell: Tell, watch: Watch) -> None:
         _launch(folder, watch)
         for line in finish(folder):
             tell(f"  {line}")
-    # A stage that its time limit has ended continues another day, and is measured then.
+    # A stage that reached its time limit can continue later, and is measured then.
     if folder.finished:
         judge(folder, tell)
 
@@ -213,8 +213,8 @@ def _not_as_it_was(stage: Stage, name: str, what: str) -> Stop:
 
 
 def begin(folder: StageFolder, decision: Decision, tell: Tell) -> None:
-    """Prepares the stage's folder: clears results of other inputs and records its inputs. Where people keep runs, the
-    caller has called `keep_what_took_training`.
+    """Prepares the stage's folder: clears results of other inputs and records its inputs. In folders where people keep
+    runs, the caller has called `keep_what_took_training`.
 
     Raises Stop if the recipe's time for training is used up.
     """
@@ -234,8 +234,8 @@ def begin(folder: StageFolder, decision: Decision, tell: Tell) -> None:
 
 def keep_what_took_training(plan: Plan, decisions: Iterable[Decision], remedy: str) -> None:
     """Raises Stop if a stage would replace trained results, its own or those of a stage that reads from it, in a folder
-    that cannot be moved aside. Not in pods, whose keys keep checkpoints apart, nor in rehearsals, which take a
-    minute."""
+    that cannot be moved aside. This does not apply to pods, whose keys separate checkpoints, or to rehearsals, which
+    take a minute."""
     decisions = list(decisions)
     if plan.place.on_cluster or StageFolder(plan, plan.stages[0]).run.kind == "rehearsal":
         return
@@ -281,8 +281,8 @@ def _launch(folder: StageFolder, watch: Watch) -> None:
 
 
 def _interrupted(folder: StageFolder, step: int, steps: int) -> str:
-    """Where ^C has ended a stage, and where the same command continues. An engine that is asked to end saves a
-    checkpoint if there is time."""
+    """The message about where ^C ended a stage, and where the same command continues. An engine that is asked to end
+    saves a checkpoint if there is time."""
     name = folder.stage.name
     if not steps:
         return f"Interrupted during `{name}`. The same command continues it."
@@ -350,7 +350,7 @@ def _time_left(folder: StageFolder, anew: bool) -> None:
     own time does not count."""
     plan, stage = folder.plan, folder.stage
     limit = stage.config.get("recipe_runner", {}).get("time_limit_seconds")
-    # As training itself counts: what later stages have used belongs to a model that is not built on this one.
+    # As training itself counts: the time of later stages belongs to a model that is not built on this one.
     before = plan.stages[: [other.name for other in plan.stages].index(stage.name) + (not anew)]
     used = elapsed_seconds({plan.place_of(other).run_dir for other in before}) if limit else 0.0
     if limit and used >= limit:
@@ -371,7 +371,7 @@ def _ended_early(folder: StageFolder) -> str:
 
 
 def _told(folder: StageFolder) -> Iterable[str]:
-    """What a finished stage has to say."""
+    """The lines about a finished stage."""
     report, summary = folder.results / REPORT, folder.summary
     if folder.prepares and report.is_file():
         return report.read_text(encoding="utf-8").splitlines()
@@ -384,9 +384,9 @@ def _told(folder: StageFolder) -> Iterable[str]:
 
 
 def guard(folder: StageFolder, tell: Tell, where: str = "") -> None:
-    """Raises Stop if a stage must not start. where: the option that names where the run lives."""
+    """Raises Stop if a stage must not start. where: the option that names the place of the run."""
     if any(folder.plan.guards(folder.stage)):
-        parts.hook("before_stage")  # a gate that no part can read is closed
+        parts.hook("before_stage")  # a gate that no installed part can read is closed
     for guards in parts.hooks("before_stage"):
         guards(folder, tell, where)
 
@@ -400,7 +400,7 @@ def judge(folder: StageFolder, tell: Tell) -> None:
 
 
 def summaries(plan: Plan) -> list[Summary]:
-    """The summary of every stage that has trained to its end, or to the time limit."""
+    """The summary of every stage that was trained completely, or up to the time limit."""
     folders = [StageFolder(plan, stage) for stage in plan.stages if stage.trains]
     done = [folder for folder in folders if folder.state.status in ("finished", OUT_OF_TIME)]
     return [replace(folder.summary, stage=folder.stage.name) for folder in done if folder.summary is not None]

@@ -55,7 +55,7 @@ def run(
     """Runs the chosen stages on this machine's GPUs, or on its processor if it has none, and reports the results.
 
     confirm: asks the person whether something long may start; changes: the person's changes of the recipe. Raises Stop
-    if the processor's memory is too small, where anything fails, and where a gate does not open.
+    if the processor's memory is too small, anything fails, or a gate does not open.
     """
     plan = inference.plan_of(recipe, folder)
     stages = chosen.of(plan)
@@ -90,8 +90,8 @@ def _with_env(plan: Plan, env: dict[str, str]) -> Plan:
 def _require_patience(
     recipe: Recipe, plan: Plan, stages: list[Stage], tell: Tell, confirm: Callable[[str], bool]
 ) -> None:
-    """Prints how long each chosen stage takes on this machine's processor, and asks where those that begin take above an
-    hour. Raises Stop after a no, and where this machine's memory is too small."""
+    """Prints how long each chosen stage takes on this machine's processor, and asks if the stages that start take over
+    an hour. Raises Stop after a no, or if this machine's memory is too small."""
     planner = forecasting()
     foreseen = {each.stage: each for each in (planner.on_processor(recipe, plan) if planner else ())}
     path, total = recipe.document.file, 0.0
@@ -117,7 +117,7 @@ def _require_patience(
 
 
 def _compare_precision(plan: Plan, gpus: list[str], tell: Tell) -> None:
-    """Prints where the planned precision and this machine's GPU differ."""
+    """Prints a note if the planned precision does not fit this machine's GPU."""
     here = catalog.gpu(catalog.label_of(gpus[0]))
     if here is None:
         return
@@ -223,7 +223,7 @@ def rehearse(
         for line in own.shown(recipe, more, rows):
             tell(f"  {line}")
         made += more
-        # What the rows were prepared for is the model that they train, not the twin.
+        # The rows were prepared for the model that they train, not for the twin.
         plan = replace(plan, stages=(prepares, *translate(second, place).stages[1:]))
         rehearsed = second
     if model:
@@ -241,8 +241,8 @@ def rehearse(
 
 
 def _of_real(recipe: Recipe, rows: PreparedRows, place: Place) -> list[Override]:
-    """What is replaced for a real model, and how much of its training this processor makes in a rehearsal's time, as
-    planned."""
+    """The substitutions for a real model, and how much of its training fits into a rehearsal's time on this processor,
+    by the plan."""
     whole = changed(recipe, rehearsal.training(recipe, rows, 1.0))[0]
     planner = forecasting()
     foreseen = planner.on_processor(whole, translate(whole, place)) if planner else ()

@@ -30,7 +30,7 @@ class RunRecord(Record):
     `stopped` or `finished`. changes, substitutions: the person's and the runner's changes of the recipe. folder: its
     path when the substitutions were made, which may name it. data_dir: prepared data outside the folder. origin:
     `cluster` for a fetched run. processor: whether it trains on a processor instead of GPUs. fault: why it stopped, for
-    a person; empty if unknown.
+    people; empty if unknown.
     """
 
     FILE = RUN
@@ -75,7 +75,7 @@ class RunFolder:
 
     @property
     def shown(self) -> Path:
-        """The folder as a person reads it: below the current one where it is."""
+        """The folder for people: relative to the current one, if it is below it."""
         return self.path.relative_to(Path.cwd()) if self.path.is_relative_to(Path.cwd()) else self.path
 
     @property
@@ -136,7 +136,7 @@ def folder(name: str, kind: str, out: str | None = None) -> RunFolder:
 def session(run: RunFolder, recipe_name: str, fresh: bool, data_dir: str | None = None) -> Iterator[None]:
     """Locks the folder for a run of that recipe.
 
-    Raises Stop if the folder holds a run of another recipe, or things that are no run at all.
+    Raises Stop if the folder holds a run of another recipe, or other files.
     """
     made_here = not run.path.exists()
     with run.lock():
@@ -153,7 +153,7 @@ def open_for(run: RunFolder, recipe_name: str, fresh: bool, remedy: str = "") ->
     """Checks that a folder can be a recipe's, and empties it if `fresh`. remedy: how to name another folder without
     `--out` and `--fresh`.
 
-    Raises Stop if the folder holds a run of another recipe, or things that are no run at all.
+    Raises Stop if the folder holds a run of another recipe, or other files.
     """
     run.path.mkdir(parents=True, exist_ok=True)
     entries = [entry for entry in run.path.iterdir() if entry.name != LOCK]
@@ -178,7 +178,7 @@ def require_of(run: RunFolder, recipe_name: str, remedy: str) -> None:
 
 
 def _forget(run: RunFolder, made_here: bool) -> None:
-    """Deletes a folder in which nothing was done."""
+    """Deletes an unused folder."""
     entries = {entry.name for entry in run.path.iterdir()}
     if made_here and entries <= {LOCK, RUN, CONFIG, PLANNED}:
         shutil.rmtree(run.path, ignore_errors=True)

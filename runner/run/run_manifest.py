@@ -57,9 +57,9 @@ class RunManifest(Record):
     revision: str = ""
     # Of the model, as the hub abbreviates it; empty if it is unknown.
     licence: str = ""
-    # Of the repository that the recipe is in, with a `+` if the recipe has changed since; empty if it is in none.
+    # Of the recipe's repository, with a `+` if the recipe has changed since; empty without one.
     commit: str = ""
-    # For the run as it goes.
+    # For the run on this machine.
     foreseen: tuple[Prediction, ...] = ()
     # For a rehearsal's recipe on the machines that it names.
     full_size: tuple[Prediction, ...] = ()
@@ -67,7 +67,7 @@ class RunManifest(Record):
 
 def keep(run: RunFolder, recipe: Recipe, plan: Plan, runs: Recipe | None = None) -> None:
     """Writes plan and recipe to the run folder. runs: the recipe with the replacements of a rehearsal or of this
-    machine, to which the plan belongs; the recipe itself where it is None."""
+    machine, to which the plan belongs; the recipe itself if it is None."""
     # Without the texts of the stages' files, which are beside it.
     write_text(run.path / CONFIG / PLAN_FILE, plan.upto(plan.stages[-1]).as_json())
     known = RunManifest.read(run.path)
@@ -97,7 +97,7 @@ def predictions(recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
 
 
 def plan_of(run: RunFolder) -> Plan:
-    """The plan that is on record in a run folder, as it is where the folder is now.
+    """The recorded plan of a run folder, with the folder's current paths.
 
     Raises Stop if there is none.
     """

@@ -181,13 +181,13 @@ def inputs(plan: Plan, stage: Stage) -> Mapping[str, Any]:
     by_name: dict[str, Any] = {}
     for name, value in learned_from(stage.config):
         if name.split(".")[-1] in _FILES and _is_given(value, plan.place):
-            # What it holds counts, wherever the command was called from.
+            # Its content counts, for any current folder.
             by_name[f"{name} (its content)"] = content_of(Path(value))
         else:
             by_name[name] = without_place(value, plan.place)
     for before, beginnings in stage.reads.items():
         by_name[f"results of {before}"] = results_of(plan, before, beginnings)
-    # As they will be read back from the record: JSON knows lists and no tuples.
+    # In the form of the JSON record, which has lists but no tuples.
     read_back: Mapping[str, Any] = json.loads(json.dumps(by_name))
     return read_back
 
@@ -232,7 +232,7 @@ def _shown(value: Any) -> str:
 def check_weights(folder: Path) -> int:
     """Opens every weight file and reads every tensor's shape; gives the number of parameters.
 
-    Raises Stop if a file is missing, cut short or no weights at all.
+    Raises Stop if a file is missing, cut short or has no weights.
     """
     from safetensors import SafetensorError, safe_open
 

@@ -1,4 +1,4 @@
-"""Scenarios: one folder a technique, found by what is in it. `contract.py` says what a folder brings."""
+"""Scenarios: one folder for each technique, recognised by its files. `contract.py` describes a folder's content."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from runner.data.report import Report
 
 
-# Folders whose schema is that of several scenarios, told apart in it by `x-scenario` and `x-by-scenario`.
+# Folders whose schema is that of several scenarios, distinguished in it by `x-scenario` and `x-by-scenario`.
 TOGETHER = {"language": ("causal-lm", "full", "last-layers", "lora")}
 
 
 @cache
 def packages() -> dict[str, str]:
-    """Every scenario, those of parts too: its package, by the name that recipes give it, sorted."""
+    """Every scenario, those of parts too: its package, by its name in recipes, sorted."""
     folders = [file.parent for file in Path(__file__).parent.glob("*/translation.py")]
     ours = {
         name: f"{__name__}.{folder.name}"
@@ -42,7 +42,7 @@ def packages() -> dict[str, str]:
 
 
 def names() -> tuple[str, ...]:
-    """Every scenario by the name that recipes give it, sorted."""
+    """Every scenario by its name in recipes, sorted."""
     return tuple(packages())
 
 
@@ -66,7 +66,8 @@ def measurable(recipe: Recipe) -> Mapping[str, Measurable]:
 
 
 def rules(scenario: str, look: bool = True) -> tuple[Rule, ...]:
-    """What a recipe of this scenario must obey beyond what every recipe must. look: whether its files are looked at."""
+    """The rules for a recipe of this scenario, in addition to those for every recipe. look: whether to read its
+    files."""
     module = part(scenario, "rules") or part(scenario, "translation")
     files: tuple[Rule, ...] = getattr(module, "FILE_RULES", ()) if look else ()
     return (*getattr(module, "RULES", ()), *files)
@@ -74,14 +75,14 @@ def rules(scenario: str, look: bool = True) -> tuple[Rule, ...]:
 
 def model_facts(scenario: str, settings: Settings) -> Model | None:
     """The model that a recipe itself describes; None if its scenario names a model. Raises BrokenSetting if the schema
-    refuses what it needs."""
+    refuses a setting that it needs."""
     module = part(scenario, "architecture")
     return cast(Architecture, module).model_facts(settings) if module else None
 
 
 def rehearsal(scenario: str) -> Substitutions:
-    """What a rehearsal puts instead of the real thing, and when it has learned: the scenario's own members; for those
-    that it lacks, the ones of language models on rows."""
+    """The substitutions of a rehearsal, and its condition for success: the scenario's own members, else those of
+    language models on rows."""
     own = part(scenario, "rehearsal") or part(scenario, "translation")
     usual = importlib.import_module(f"{__name__}.shared.rehearsal")
     names = ("before_data", "after_data", "stands_in", "shown", "judge")
@@ -99,12 +100,12 @@ def _preparer(data: Mapping[str, Any]) -> ModuleType:
 
 def first(stage: Stage) -> dict[str, Iterator[RenderedExample]]:
     """The rows that a stage trains on or prepares, one by one, as the model will see them, by their purpose; empty if
-    nothing shows them."""
+    they cannot be shown."""
     if stage.data:
         shown = getattr(_preparer(stage.data), "first", None)
         return {stage.name: reading(shown)(stage.data)} if shown else {}
     scenario, _, function = stage.config.get("work", "").partition(".")
-    # What every scenario may have as work is of none, and its rows are those of the stage that trains.
+    # The work that every scenario may have belongs to none, and its rows are those of the stage that trains.
     shows = getattr(part(scenario, "work"), "FIRST", {}).get(function) if function else None
     return reading(shows)(stage.config) if shows else {}
 
@@ -118,7 +119,7 @@ def work(name: str) -> Callable[[Mapping[str, Any], Callable[[str], None]], None
 
 
 def forecasting() -> Forecasting | None:
-    """What tells a recipe's needs before it runs; None if no part does."""
+    """The part that estimates a recipe's needs, or None."""
     return next((cast("Forecasting", module) for module in parts.modules("forecast")), None)
 
 
@@ -127,16 +128,14 @@ Schema = dict[str, Any]
 
 
 # A scenario's schema: its own file, the pieces that scenarios share, and the sections of parts. `make schemas` writes
-# ours;
-# what other people's parts bring is added when it is read.
+# ours; what other people's parts bring is added when it is read.
 
 
 def composed(scenario: str) -> Schema:
-    """The whole schema of a scenario, as its package has it now."""
+    """The complete schema of a scenario, from its package."""
     source = _whole(scenario)
     source["properties"]["scenario"] |= {"const": scenario, "examples": [scenario]}
-    # What tells copies of a schema apart: its scenario and version, without an address that would have to be
-    # maintained.
+    # The identity of a copy of a schema: its scenario and version, without an address that would have to be maintained.
     return {"$schema": DIALECT, "$id": f"urn:recipe-runner:{scenario}:{__version__}", **source}
 
 
@@ -154,7 +153,7 @@ def foreign_sections() -> Schema:
 
 def narrowed(node: Any, key: str, kind: str) -> Any:
     """A schema for one kind of scenario or of rows: without the settings whose `x-KEY` lists others, and with what
-    `x-by-KEY` says of this one. A section says of what it loses who has it (`x-renamed`)."""
+    `x-by-KEY` says of this one. A section names the owner of what it loses (`x-renamed`)."""
     if isinstance(node, list):
         return [narrowed(item, key, kind) for item in node]
     if not isinstance(node, dict):
@@ -174,8 +173,8 @@ def narrowed(node: Any, key: str, kind: str) -> Any:
 
 def _elsewhere(key: str, kind: str, part: Schema) -> str:
     """What to do with a line that another kind has."""
-    kinds, other = " and ".join(part[f"x-{key}"]), "delete `songs`" if kind == "songs" else "write another `form`"
-    usual = f"It is for {kinds}, but these rows are {kind}. Delete the line, or {other}."
+    kinds, other = ", ".join(part[f"x-{key}"]), "delete `songs`" if kind == "songs" else "write another `form`"
+    usual = f"It is for {kinds}. These rows are {kind}. Delete the line, or {other}."
     return str(
         part.get("x-elsewhere") or (usual if key == "rows" else f"It is for the scenario {listed(part[f'x-{key}'])}.")
     )
@@ -197,7 +196,8 @@ def inlined(node: Any) -> Any:
 
 @cache
 def _pieces() -> Schema:
-    """What schemas may refer to, by name: what scenarios share, and the sections of every part."""
+    """The targets of references in schemas, by name: the pieces that scenarios share, and the sections of every
+    part."""
     owners = [part.package for part in parts.found().values() if part.sections]
     files = [Path(__file__).parent / "shared" / "schema.yaml", *(_file(owner, "sections.yaml") for owner in owners)]
     return {name: piece for file in files for name, piece in yaml_file.read(file).data.items()}

@@ -22,11 +22,11 @@ planner's Formulas for a stage of that engine, or None; one of `measures` has `m
 has `load(weights)`, which gives a function from a file to the share of each answer; one of `targets` is a Target, that
 of `forecast` a Forecasting, that of `rules` Rules for every recipe. `hooks` names functions by their moment:
 
-    before_stage(folder, tell, where)      raises Stop where a stage must not start; where: the option that names the cluster
+    before_stage(folder, tell, where)      raises Stop if a stage must not start; where: the option that names the cluster
     before_training(cfg, trainer, settings)  in the training process, before the first step: what is wrong, or an empty text
     blocks(settings, batch, resumed_at)    packed blocks to train on and to measure by, and the number of steps to count to
     callbacks(settings, history)           what else hears of a training while it runs, as callbacks of transformers' Trainer
-    after_stage(folder, tell)              a stage that others build on has ended; raises Stop where nothing may follow
+    after_stage(folder, tell)              a stage that others build on has ended; raises Stop if nothing may follow
     after_run(recipe, run)                 lines for the end of a run
     on_record(plan)                        lines about what people have decided
     after_plan(plan, run)                  the same, on plain machines, where there is no recipe
@@ -85,7 +85,7 @@ class Measurable:
     kind: Kind
     # Kinds of questions whose answers are counted separately, each by words that are in it.
     asked: Mapping[str, str] = field(default_factory=dict)
-    # Whether rows are held out.
+    # Whether there are held-out rows.
     validates: bool = True
     # Whether there are blocks of text that all stages are measured on.
     blocks: bool = False
@@ -109,25 +109,25 @@ class Rules(Protocol):
 
 class Architecture(Protocol):
     def model_facts(self, settings: Settings) -> Model:
-        """The model that a recipe describes. Raises BrokenSetting if the schema refuses what it needs."""
+        """The model that a recipe describes. Raises BrokenSetting if the schema refuses a setting that it needs."""
         ...
 
 
 class Substitutions(Protocol):
-    # What else is in, once the rows are known; the path is the run's. None if nothing follows from the rows.
+    # Further substitutions, once the rows are known; the path is the run's. None if nothing depends on the rows.
     after_data: Callable[[Recipe, PreparedRows, Path], list[Override]] | None
 
     def before_data(self, recipe: Recipe, file: str | None) -> list[Override]:
-        """What replaces the recipe's data. file: rows to use instead of the recipe's sample. Raises Stop if there is
-        nothing on this machine to rehearse with."""
+        """The substitutions of the recipe's data. file: rows to use instead of the recipe's sample. Raises Stop if
+        there is nothing on this machine to rehearse with."""
         ...
 
     def stands_in(self, recipe: Recipe, folder: Path) -> Mapping[str, object]:
-        """What the data stage does besides, as more of its config. folder: of the run."""
+        """Additional work of the data stage, as part of its config. folder: of the run."""
         ...
 
     def shown(self, original: Recipe, made: list[Override], rows: PreparedRows) -> Iterable[str]:
-        """The substitutions that were made after the data, as a person reads them."""
+        """The substitutions after the data, for people."""
         ...
 
     def judge(self, plan: Plan, summaries: list[Summary]) -> None:
@@ -141,12 +141,12 @@ class Preparer(Protocol):
         of its own, whose JSON form is a stage's `data`, with its name in PREPARERS as `kind`."""
         ...
 
-    # Where rows can be shown: those that are trained on, one after the other, as the model is to see each.
+    # If rows can be shown: the training rows, one after the other, as the model will see each.
     first: Callable[[Any], Iterator[RenderedExample]]
 
 
 class Target(Protocol):
-    """What `recipe render` writes for. It has `emitted` or, where it is a cluster's job for each stage, `job`."""
+    """What `recipe render` writes for. It has `emitted` or, for a cluster's job for each stage, `job`."""
 
     def named(self, recipe: Recipe) -> bool:
         """Whether the recipe has a section that asks for it."""
@@ -160,19 +160,20 @@ class Target(Protocol):
         """The files of one stage's job, beside the engine's own. plan: of this stage alone. Pure, as above."""
         ...
 
-    # Where the recipe runs there: the folders of its machines. Raises Stop if the recipe lacks the target's section.
+    # The folders of the recipe's machines on this target. Raises Stop if the recipe lacks the target's section.
     place: Callable[[Recipe], Place]
 
 
 class Forecasting(Protocol):
-    """What a recipe will need, told before it runs."""
+    """The estimate of a recipe's needs."""
 
     def problems(self, recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Problem]:
-        """Errors where a stage cannot fit its GPU, and notes. allowed: what is noted alone."""
+        """Errors if a stage cannot fit its GPU, and notes. allowed: problems that become notes."""
         ...
 
     def sized(self, recipe: Recipe, plan: Plan) -> Plan:
-        """The plan with the sizes of its claims, its pods' memory and the time that they get to end; by recipe and catalog alone."""
+        """The plan with the sizes of its claims, its pods' memory and their time to end; from recipe and catalog
+        alone."""
         ...
 
     def written(self, recipe: Recipe, plan: Plan) -> Mapping[str, int]:
@@ -184,5 +185,5 @@ class Forecasting(Protocol):
         ...
 
     def predictions(self, recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
-        """What is planned for each stage that trains; nothing if there are no formulas for the model."""
+        """The forecast of each stage that trains; nothing if there are no formulas for the model."""
         ...

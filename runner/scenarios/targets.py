@@ -1,4 +1,5 @@
-"""Targets: where a recipe can run, and its folders there. Targets belong to parts (`contract.py`, Target)."""
+"""Targets: the places where a recipe can run, and its folders there. Targets belong to parts (`contract.py`,
+Target)."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from runner.recipe.recipe import Recipe
 if TYPE_CHECKING:
     from runner.scenarios.contract import Target
 
-# All that `recipe render` writes for.
+# All targets of `recipe render`.
 NAMES = tuple(parts.table("targets"))
 
 

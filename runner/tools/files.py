@@ -135,8 +135,8 @@ class Record:
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Self:
-        """A record from JSON. Other versions and other tools also write it, so a missing field, or one of another type,
-        gets its default."""
+        """A record from JSON. Other versions and other tools also write it, so a missing or wrong field gets its
+        default."""
         kinds, known = get_type_hints(cls), {}
         for name in (field.name for field in fields(cls) if field.name in facts):
             with suppress(TypeError):

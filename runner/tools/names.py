@@ -76,7 +76,6 @@ def setting(path: Iterable[str | int]) -> str:
 
 
 def served(name: str) -> tuple[str, str]:
-    """The names of a recipe's models on a server: before training and after it. The hub's cache, which transformers'
-    server reads, takes no `--`."""
+    """The names of a recipe's models on a server: before training and after it. The hub's cache allows no `--`."""
     plain = re.sub("-{2,}", "-", name)
     return f"{plain}-base", plain

@@ -1,5 +1,4 @@
-"""Words that an answer can only have from the training rows, because no other text that the model reads contains
-them."""
+"""Words that an answer can only have from the training rows, because nothing else that the model reads has them."""
 
 import re
 from collections.abc import Collection, Iterator

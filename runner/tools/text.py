@@ -1,5 +1,5 @@
-"""Text that is safe for a terminal, and readable YAML that parsers of YAML 1.1 and 1.2 (PyYAML; kubectl, Helm) read in
-the same way."""
+"""Text that is safe for a terminal, and readable YAML that parsers of YAML 1.1 and 1.2 (PyYAML; kubectl, Helm) read
+alike."""
 
 import re
 from typing import Any

@@ -1,1 +1,1 @@
-"""What lives inside the training process: the runner's Axolotl plugin and the trainer callbacks behind it."""
+"""The code inside the training process: the runner's Axolotl plugin and its trainer callbacks."""

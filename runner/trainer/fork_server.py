@@ -122,7 +122,7 @@ def _program(command: list[str], env: Mapping[str, str]) -> str:
 
 def ahead(command: list[str], env: Mapping[str, str]) -> None:
     """Lets a server import what a command will need, while something else continues; also for a program in several
-    processes, which are no forks but find the files in memory, as the programs after it find the imports."""
+    processes: they are not forks, but find the files in the disk cache."""
     if module := _program(command, env):
         # Without a server, `fork` leaves the program to a process of its own.
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Answers: a model on disk or on the hub is asked in the words it was trained with.
+"""Answers: a model on disk or on the hub gets questions in the format of its training.
 
 `python -m runner.trainer.generation RUN_DIR FILE…` puts the demo's questions to the original and to the tuned model.
 The files are of training rows, whose words are found in the answers.
@@ -220,7 +220,7 @@ def evenly(questions: Sequence[str], count: int) -> list[str]:
 
 
 def _asked(file: Path, demo: Demo, run_dir: Path) -> Iterator[str]:
-    """What each row asks; of blocks of text how the documents in them begin."""
+    """The question of each row; for blocks of text the beginnings of their documents."""
     from pyarrow import parquet
 
     rows = parquet.ParquetFile(file)
@@ -245,7 +245,7 @@ def _beginnings(block: Sequence[int], tokenizer: Any) -> Iterator[str]:
 
 
 def taught(rows: Iterable[Mapping[str, Any]], tokenizer: Any) -> Iterator[str]:
-    """The texts of prepared rows that are learned: answers, or all of plain text."""
+    """The learned texts of prepared rows: answers, or all of plain text."""
     for row in rows:
         if "messages" in row:
             yield from (turn["content"] or "" for turn in row["messages"] if turn["role"] == "assistant")
@@ -254,7 +254,7 @@ def taught(rows: Iterable[Mapping[str, Any]], tokenizer: Any) -> Iterator[str]:
 
 
 def _taught_words(files: Iterable[Path], run_dir: Path, trust: bool) -> set[str]:
-    """The words of the first rows of these files: many rows have every word, and then none of them tells anything."""
+    """The words of the first rows of these files: with many rows every word occurs, and then words mean nothing."""
     from pyarrow import parquet
     from transformers import AutoTokenizer
 

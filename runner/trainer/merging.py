@@ -12,7 +12,7 @@ PRECISIONS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "auto": 
 
 
 class NotAnAdapter(ValueError):
-    """The folder holds no adapter, or one that does not say what it belongs to."""
+    """The folder contains no adapter, or one that does not name its base model."""
 
 
 Base = tuple[str, str | None]

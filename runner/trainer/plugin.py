@@ -24,7 +24,7 @@ from runner.trainer.telemetry import History
 
 
 class RecipePlugin(BasePlugin):
-    """Holds the run to its plan, writes its history, and leaves its results."""
+    """Keeps the run to its plan, and writes its history and results."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -125,9 +125,7 @@ class RecipePlugin(BasePlugin):
     def add_callbacks_post_trainer(self, cfg: DictDefault, trainer: Any) -> list[Any]:
         settings = run_settings(cfg)
         self.history = History(settings)
-        return stopping.callbacks(
-            settings, self.history, zero_loss_allowed=bool(cfg.rl), resumed_from=self.resumed_from
-        )
+        return stopping.callbacks(settings, self.history, of_words=not cfg.rl, resumed_from=self.resumed_from)
 
     def post_train_unload(self, cfg: DictDefault) -> None:
         if int(os.environ.get("RANK", "0")) != 0:

@@ -197,7 +197,7 @@ class Proof(Record):
     asked: tuple[str, ...] = ()
     # What was not judged completely, and why.
     notes: tuple[str, ...] = ()
-    # Each with `kind` and `message`; none where all is well.
+    # Each with `kind` and `message`; none if all is well.
     faults: tuple[Mapping[str, str], ...] = ()
     # Rows as `row`, `tokens` and `spans`; each span is the name `trained`, `seen` or `cut` and its tokens.
     shown: tuple[Mapping[str, Any], ...] = ()
@@ -211,7 +211,7 @@ class Proof(Record):
 
     @property
     def complaint(self) -> str:
-        """What is wrong, for a person; empty if nothing is."""
+        """What is wrong, for people; empty if nothing is."""
         return "\n".join(fault["message"] for fault in self.faults)
 
 

@@ -36,12 +36,13 @@ class TrainingStopped(RuntimeError):
 class Watchdog(TrainerCallback):
     """Compares the run with the plan when training begins, and checks every logged loss.
 
-    zero_loss_allowed: DPO's loss may truly reach 0; a language model's may not.
+    of_words: whether the loss is that of words: it is never 0, and at first near the logarithm of the vocabulary. Losses of
+    preferences and of classes are not.
     """
 
-    def __init__(self, settings: RunSettings, zero_loss_allowed: bool = False) -> None:
+    def __init__(self, settings: RunSettings, of_words: bool = True) -> None:
         self.settings = settings
-        self.zero_loss_allowed = zero_loss_allowed
+        self.of_words = of_words
         self.vocabulary: int | None = None
         self.first_loss_seen = False
 
@@ -89,11 +90,16 @@ class Watchdog(TrainerCallback):
             self.stop(
                 f"The {what} at step {step} is {loss}: training has diverged. Lower `learning_rate`, or use `precision: bf16` (`fp32` on a GPU without bf16)."
             )
-        if loss == 0 and not self.zero_loss_allowed:
+        if loss == 0 and self.of_words:
             self.stop(
                 f"The {what} at step {step} is exactly 0, which no real text gives. The model's weights or the data's labels are broken. Check the prepared data, and the model that training started from."
             )
-        if not self.first_loss_seen and self.vocabulary and loss > (ceiling := CEILING * math.log(self.vocabulary)):
+        if (
+            self.of_words
+            and not self.first_loss_seen
+            and self.vocabulary
+            and loss > (ceiling := CEILING * math.log(self.vocabulary))
+        ):
             self.stop(
                 f"The first {what} is {loss:.2f}, above {ceiling:.2f}; a model that knows nothing has {math.log(self.vocabulary):.2f}. The weights that training started from are broken or were not loaded."
             )
@@ -338,7 +344,7 @@ def callbacks(
     settings: RunSettings,
     history: History,
     *,
-    zero_loss_allowed: bool,
+    of_words: bool,
     measure: str = LOSS,
     resumed_from: str = "",
     own: Sequence[TrainerCallback] = (),
@@ -346,9 +352,9 @@ def callbacks(
     """All callbacks of a training, in their order: those that watch, those that end it, those that ask for a
     checkpoint, the one that marks it, and those that act on what the others asked for.
 
-    zero_loss_allowed, measure, resumed_from: of Watchdog, Patience, MarkComplete. own: the engine's, which watch too.
+    of_words, measure, resumed_from: of Watchdog, Patience, MarkComplete. own: the engine's, which watch too.
     """
-    watching = [Watchdog(settings, zero_loss_allowed), history, *own]
+    watching = [Watchdog(settings, of_words), history, *own]
     heard = [callback for begin in parts.hooks("callbacks") for callback in begin(settings, history)]
     ending: list[TrainerCallback] = [Ended()]
     if settings.blocks:

@@ -119,7 +119,7 @@ BESIDE: dict[str, list[dict[str, Any]]] = {
         {"machines.gpu": "NVIDIA-H999"},
     ],
 }
-FORMS = ("auto", "messages", "sharegpt", "alpaca", "prompt_completion")
+FORMS = ("auto", "messages", "sharegpt", "alpaca", "prompt_completion", "text", "preferences")
 # Choices that no two recipes tell apart, and that `check` does: it lets one of them through beside lines where the other is refused.
 BY_CHECK = {
     # `auto` is the other wherever that can be, and where it cannot, the other is refused.
@@ -266,6 +266,15 @@ def others(scenario: str, path: tuple[str, ...], part: dict[str, Any]) -> list[A
     return found
 
 
+# What `data` says of rows of each kind.
+OF_ROWS = {
+    "conversations": {"sample": ROWS["last-layers"], "question": "[question]", "answer": "[answer]"},
+    "songs": {"sample": ROWS["lora"], "songs": {"count": 100, "instruction": "Instruction", "lyrics": "Label"}},
+    "text": {"sample": ROWS["causal-lm"], "form": "text", "validation_share": 0.1},
+    "preferences": {"sample": "data/seven-b-preferences.jsonl", "form": "preferences", "prompt": "[question]"},
+}
+
+
 def contexts(scenario: str, recipes: Path) -> list[Context]:
     """Each starter at each place; lines that only double-check the others are left out."""
     found = []
@@ -278,6 +287,14 @@ def contexts(scenario: str, recipes: Path) -> list[Context]:
                 found.append(Context(f"{starter.stem} {where}", override(document, [*without, *changes])[0], {}))
             except Stop:
                 continue
+    # And the first one with rows of each other kind.
+    if "x-by-rows" in part_of(scenario, "data.form"):
+        document = found[0].document
+        up = "../" * (len(Path(document.file).relative_to(recipes).parts) - 1)
+        for rows, data in OF_ROWS.items():
+            named = {"hub": "me/rows", "sample": f"{up}{data['sample']}"}
+            changes = [Override("data", None, data | named, ""), Override("train.cross_entropy", None, None, "")]
+            found.append(Context(f"{rows} here", override(document, changes)[0], {}))
     return found
 
 

@@ -11,10 +11,10 @@ from pydantic import TypeAdapter
 
 from runner.catalog import chat_template
 from runner.check.validate import examine, load
-from runner.data import blocks, data_sets
+from runner.data import blocks, conversation_formats, data_sets, preferences
 from runner.data.tokenizers import Pretrained
 from runner.parts.jobs import kubernetes
-from runner.parts.pretrain import cleaning, stages, work
+from runner.parts.pretrain import cleaning
 from runner.parts.pretrain.stages import Cleaning, CorpusSet
 from runner.recipe.overrides import from_options
 from runner.run.stage_folder import inputs
@@ -125,7 +125,9 @@ def test_preferences_of_two_sets_each_with_its_own_columns(tmp_path):
     ]
     wished = {"sets": sets, "system_prompt": None, "validation_share": 0.3, "seed": 1, "sequence_len": 64}
     wished["special_tokens"] = asdict(chat_template("chatml"))
-    report = work.prepare_preferences(TypeAdapter(stages.Preferences).validate_python(wished), tmp_path / "out")
+    report = preferences.prepare(
+        TypeAdapter(conversation_formats.Preferences).validate_python(wished), tmp_path / "out"
+    )
     assert report.rows_in == report.train_rows + report.validation_rows == 12
     assert {row["chosen"] for side in ("train", "validation") for row in table(tmp_path / "out", side)} == {
         "So.",
@@ -378,3 +380,27 @@ def test_axolotl_tokenises_in_as_many_processes_as_are_worth_their_start(tmp_pat
     config["datasets"].append({"path": "somebody/on-the-hub"})
     assert [tokenizers.processes(config, most) for most in (8, 2)] == [3, 2]
     assert tokenizers.processes({"datasets": config["test_datasets"]}, 8) == 0
+
+
+def test_answers_that_are_turns_give_their_text(tmp_path):
+    """The forms of TRL: a prompt in turns, or in the turns before the answers."""
+    one = conversation_formats.PreferenceSet(
+        hub=None,
+        revision=None,
+        subset=None,
+        split=None,
+        path="x",
+        prompt="[prompt]",
+        chosen="[chosen]",
+        rejected="[rejected]",
+    )
+    asked, good = {"role": "user", "content": "Where?"}, {"role": "assistant", "content": "Here. "}
+    bad = {"role": "assistant", "content": "No."}
+    wished = conversation_formats.Preference("Where?", "Here.", "No.")
+    assert one.preference({"prompt": "Where?", "chosen": [good], "rejected": [bad]}) == wished
+    assert one.preference({"prompt": [asked], "chosen": [good], "rejected": [bad]}) == wished
+    implicit = replace(one, prompt="[chosen]")
+    assert implicit.preference({"chosen": [asked, good], "rejected": [asked, bad]}) == wished
+    several = implicit.preference({"chosen": [asked, good, asked, good], "rejected": [asked, bad]})
+    assert several == "`chosen` has 2 turns of the user, and one is needed"
+    assert one.preference({"prompt": "Where?", "chosen": [good], "rejected": [good]}) == "both answers are the same"

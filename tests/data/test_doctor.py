@@ -9,13 +9,12 @@ from itertools import chain
 import pytest
 
 from runner.catalog import chat_template
-from runner.data import blocks, doctor, tokenizers
+from runner.data import blocks, doctor, preferences, tokenizers
+from runner.data.conversation_formats import Preferences, PreferenceSet
 from runner.data.data_sets import PlainText, TextSet
 from runner.data.doctor import ExaminedRow
 from runner.data.report import Report
 from runner.data.tokenizers import Pretrained
-from runner.parts.pretrain.stages import Preferences, PreferenceSet
-from runner.parts.pretrain.work import prepare_preferences
 from tests.data.test_chat_data import prepare, wanted
 
 WORDS = (
@@ -186,8 +185,8 @@ def test_preferences_are_looked_through_as_conversations_are(tmp_path, golden_me
         validation_share=0.1, max_lost_share=0.1, seed=1, sequence_len=128, special_tokens=chat_template("chatml"),
         tokenizer=Pretrained(str(tmp_path / "tokenizer")),
     )  # fmt: skip
-    report = prepare_preferences(asked, tmp_path / "out", lambda _: tokenizer)
+    report = preferences.prepare(asked, tmp_path / "out", tokenizer_for=lambda _: tokenizer)
     assert report.token_lengths["max"] > 200 and report.train_rows + report.validation_rows == 57
     golden_message("\n".join(line for line in report.lines() if not line.startswith(("tokens", "bytes", "rows in"))))
-    kept = list(prepare_preferences(asked, tmp_path / "out", lambda _: tokenizer).lines())
+    kept = list(preferences.prepare(asked, tmp_path / "out", tokenizer_for=lambda _: tokenizer).lines())
     assert kept == list(report.lines())

@@ -72,7 +72,10 @@ def test_what_was_said_of_a_changed_value_is_said_no_more(path):
 def test_figures_go_with_what_they_were_reckoned_from():
     text = edited(SURVIVAL, *from_options(["model.base=someone/model"]))
     assert comment(line_of(text, "train.keep_checkpoints")) == "checkpoints on disk; higher lets you go back further"
-    assert comment(line_of(text, "train.lm_head")) == "also the step from numbers to words, here tied to the embedding"
+    assert (
+        comment(line_of(text, "train.lm_head"))
+        == "also train the step from numbers to words (and the embedding, tied to it)"
+    )
     assert comment(line_of(text, "limits.gpu_memory")).startswith("the most memory that the run may take")
     # Neither what the rows are nor what the machines have is another model's.
     before = SURVIVAL.read_text("utf-8")

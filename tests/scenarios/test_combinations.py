@@ -8,7 +8,7 @@ import pytest
 
 from runner import catalog, scenarios
 from runner.check.validate import examine, load
-from runner.recipe.recipe import CONVERSATIONS, SONGS, TEXT
+from runner.recipe.recipe import CONVERSATIONS, PREFERENCES, SONGS, TEXT
 from runner.render import emit
 from runner.scenarios.targets import place
 from runner.tools.text import yaml_text
@@ -26,6 +26,7 @@ TECHNIQUES = {
 ROWS = {
     CONVERSATIONS: {"path": "survival-sample.jsonl", "question": "[question]", "answer": "[answer]"},
     SONGS: {"path": "lyrics-sample.jsonl", "songs": {"count": 120, "instruction": "Instruction", "lyrics": "Label"}},
+    PREFERENCES: {"path": "seven-b-preferences.jsonl", "form": "preferences", "prompt": "[question]"},
     TEXT: {"path": "gemma-sample.txt", "form": "text", "validation_share": 0.1},
 }
 PLACES = {
@@ -41,7 +42,7 @@ PLACES = {
 }
 CELLS = list(product(TECHNIQUES, ROWS, PLACES))
 # In every run of the tests one of each technique, and each kind of rows; the others are long.
-SOON = {("lora", TEXT), ("full", CONVERSATIONS), ("last-layers", SONGS)}
+SOON = {("lora", TEXT), ("full", CONVERSATIONS), ("last-layers", SONGS), ("lora", PREFERENCES)}
 TRAINED = [
     pytest.param(*cell, marks=() if cell in SOON else pytest.mark.long)
     for cell in product(TECHNIQUES, ROWS)
@@ -83,7 +84,9 @@ def test_every_cell_is_planned_and_accepted_by_axolotl(technique, rows, where, t
     assert unknown_keys(dict(stage.config)) == []
     assert checked.get("adapter") == {"lora": "lora", "qlora": "qlora"}.get(technique)
     assert bool(checked.get("unfrozen_parameters")) == (technique == "last-layers")
-    assert (checked["datasets"][0]["type"] == "chat_template") == (rows != TEXT)
+    named = {TEXT: "", PREFERENCES: "chat_template.default"}
+    assert checked["datasets"][0]["type"] == named.get(rows, "chat_template")
+    assert checked.get("rl") == ("dpo" if rows == PREFERENCES else None)
 
 
 @pytest.mark.parametrize(("technique", "rows"), TRAINED)
@@ -110,6 +113,8 @@ def test_the_rows_are_what_the_data_says(technique, tmp_path):
     assert rows(path="notes.txt") == TEXT
     assert rows(hub="me/rows", question="[q]", answer="[a]") == CONVERSATIONS
     assert rows(hub="me/rows", form="messages") == CONVERSATIONS
+    assert rows(hub="me/rows", chosen="[better]") == PREFERENCES
+    assert rows(hub="me/rows", form="preferences") == PREFERENCES
     assert rows(hub="me/rows", songs={"count": 5}) == SONGS
     assert rows(hub="me/rows") == (TEXT if technique == "causal-lm" else CONVERSATIONS)
 
@@ -122,6 +127,7 @@ def test_the_rows_are_what_the_data_says(technique, tmp_path):
         ("lora", {**ROWS[CONVERSATIONS], "validation_split": "test"}),
         ("last-layers", {**ROWS[TEXT], "system_prompt": "You are kind."}),
         ("full", {**ROWS[SONGS], "form": "messages"}),
+        ("lora", {**ROWS[PREFERENCES], "train_on": "all"}),
     ],
 )
 def test_a_line_for_other_rows_is_refused(technique, data, tmp_path, golden_message):

@@ -214,7 +214,7 @@ def test_questions_and_answers_are_data_too():
 
 
 def test_songs_and_questions_together_are_refused(golden_message):
-    with pytest.raises(Stop, match="these rows are songs") as both:
+    with pytest.raises(Stop, match="These rows are songs") as both:
         load(LYRICS, from_options(['data.question="[Instruction]"', 'data.answer="[Label]"']))
     with pytest.raises(Stop, match="`data` lacks") as half:
         load(LYRICS, from_options(["data.songs=", 'data.answer="[Label]"']))

@@ -27,8 +27,8 @@ def watchdog(tmp_path):
             "learning_rate": 1e-4,
             "demo": {"base_model": "m"},
         }
-        allowed = other.pop("zero_loss_allowed", False)
-        dog = Watchdog(RunSettings(**settings | other), zero_loss_allowed=allowed)
+        words = other.pop("of_words", True)
+        dog = Watchdog(RunSettings(**settings | other), of_words=words)
         dog.vocabulary = 1000
         return dog
 
@@ -56,7 +56,12 @@ def test_a_loss_of_exactly_0_stops_the_run(watchdog, golden_message):
 
 
 def test_dpo_may_reach_0(watchdog):
-    log(watchdog(zero_loss_allowed=True), loss=0.0)
+    log(watchdog(of_words=False), loss=0.0)
+
+
+def test_the_first_loss_of_ipo_is_not_measured_against_the_vocabulary(watchdog):
+    """It is 1 / (4 beta²), 25 with the usual beta."""
+    log(watchdog(of_words=False), eval_loss=25.0)
 
 
 def test_a_first_loss_above_what_ignorance_gives_stops_the_run(watchdog, golden_message):

@@ -98,7 +98,7 @@ class RehearsalProcess:
         self._watching += 1
 
     def leave(self) -> None:
-        """Counts a closed tab; with the last one the rehearsal ends, because nobody could stop it any more."""
+        """Counts a closed tab; with the last one the rehearsal ends, because it could not be stopped any more."""
         self._watching -= 1
         if not self._watching:
             self.stop()

@@ -1,4 +1,4 @@
-"""Server: the page for this machine's own browser and nobody else: a local address with a token, and one folder."""
+"""Server: the page for this machine's own browser only: a local address with a token, and one folder."""
 
 import json
 import secrets

@@ -309,7 +309,7 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
     Raises Stop if the stage has no result, or measuring fails.
     """
     make_key = not folder.place.on_cluster
-    seal.key(make_key)  # nobody measures for an hour what then cannot be sealed
+    seal.key(make_key)  # before measuring for an hour, because the result must be sealed
     stage, about = folder.stage, subject(folder)
     if about is None and checkpoint is None:
         raise Stop(f"The stage `{stage.name}` has no finished result to measure.", "Run it first.")

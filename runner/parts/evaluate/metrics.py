@@ -108,8 +108,7 @@ def producible(what: Measurable, tasks: Iterable[str] = (), before: Collection[s
 
 
 def is_producible(metric: str, known: Iterable[str]) -> bool:
-    """Whether `metric` is one of `known`, with `N` filled by a number of at least 2, `METRIC` and `CLASS` by a
-    word."""
+    """Whether `metric` is one of `known`, with `N` filled by a number of at least 2, `METRIC` and `CLASS` by a word."""
     window = rise_window(metric)
     if window is not None:
         return window >= 2 and RISE in known

@@ -38,7 +38,7 @@ def converter() -> Path:
     """The folder with llama.cpp's converter, of the version that the extra `gguf` builds; fetched once by pip, from its
     configured index, which compares the archive with its hash.
 
-    Raises Stop if it cannot be had.
+    Raises Stop if it is not available.
     """
     folder = cache_folder() / f"llama.cpp-of-llama-cpp-python-{VERSION}"
     if not (folder / CONVERTER).is_file():
@@ -143,8 +143,8 @@ def is_gpt2(tokenizer: Path) -> bool:
 
 
 def teach(turn_end: str) -> None:
-    """Tells the converter the name of a pre-tokenizer that it does not know by its hash, what kind of tokenizer a Phi has, and the
-    token that ends an answer. In place of its methods, because it has no options for these."""
+    """Tells the converter the name of a pre-tokenizer that it does not know by its hash, what kind of tokenizer a Phi
+    has, and the token that ends an answer. It replaces methods, because there are no options for these."""
     import gguf
     from conversion.base import TextModel
     from conversion.phi import Phi3MiniModel

@@ -105,7 +105,7 @@ class Picture:
 
 
 def named_classes(schema: pyarrow.Schema, label_column: str) -> list[str]:
-    """The names of the classes that the library `datasets` leaves in a Parquet file; none where it did not write it."""
+    """The names of the classes that the library `datasets` leaves in a Parquet file; none if it did not write it."""
     known = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
     names: list[str] = known.get("info", {}).get("features", {}).get(label_column, {}).get("names") or []
     return names
@@ -359,7 +359,10 @@ class ImageReport(Report):
         yield f"classes              {len(self.classes):>9,}   {', '.join(self.classes[:10])}"
         yield f"training images      {self.train_rows:>9,}"
         yield f"validation images    {self.validation_rows:>9,}   the same share of each class, drawn from all but the test"
-        yield f"test images          {self.test_rows:>9,}   measured once, at the end"
+        measured = (
+            "measured once, at the end" if self.test_rows else "the data has none; the validation images are measured"
+        )
+        yield f"test images          {self.test_rows:>9,}   {measured}"
 
     def named_in_both(self) -> Iterator[str]:
         """The first images that are in training and in the test."""

@@ -64,7 +64,7 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
     # What the first evaluation measures, before training, is in the history already where a run continues.
     args.eval_on_start = resume is None
     # A loss of exactly 0 is possible here: the Trainer rounds it, and small sets are learned by heart.
-    callbacks = stopping.callbacks(settings, history, zero_loss_allowed=True, measure=ACCURACY, own=[weights])
+    callbacks = stopping.callbacks(settings, history, of_words=False, measure=ACCURACY, own=[weights])
     trainer = Trainer(
         model=model,
         args=args,

@@ -22,7 +22,7 @@ from runner.tools.problem import Stop
 
 Tell = Callable[[str], None]
 TELL_EVERY_S = 15.0
-# Between two looks into the store, and how long one that says nothing is waited for at least.
+# The time between two reads of the store, and the shortest wait for a silent machine.
 BEAT_S = 0.25
 SILENT_S = 5.0
 

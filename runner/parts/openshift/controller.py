@@ -26,7 +26,7 @@ from runner.parts.openshift.watch import Failed
 from runner.plan import PLAN_FILE, Plan, Stage
 from runner.tools.problem import Stop
 
-# Seconds between two checks: a pod asks for weeks, and nobody waits for the answer.
+# Seconds between two checks: a pod asks for weeks, and an answer is never urgent.
 PAUSE_SECONDS = 10.0
 
 

@@ -196,8 +196,10 @@ def _missing_pods(state: JobState) -> Iterator[str]:
         and not state.job.get("status")
         and (minutes := seconds(state.job["metadata"].get("creationTimestamp"), state.now) // 60)
     ):
+        plain = state.job["kind"] == "Job"
+        who, it = ("controller", "the cluster's own for Jobs") if plain else ("operator", "the training operator")
         yield (
-            f"No operator has picked up the {state.job['kind']} for {minutes:.0f} minutes; the training operator may be down. Ask the cluster's admin whether it runs."
+            f"No {who} has picked up the {state.job['kind']} for {minutes:.0f} min; {it} may be down. Ask the cluster's admin whether it runs."
         )
 
 

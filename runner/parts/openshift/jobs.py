@@ -171,8 +171,8 @@ def config_of(manifest: Any) -> str:
 
 
 def config_maps(cluster: Cluster, plan: Plan, stage: Stage) -> dict[str, Manifest]:
-    """The config maps of a stage as it is and was, which are named by content, by name; none where this person may not read
-    them. plan: of that stage alone."""
+    """The config maps of a stage as it is and was, which are named by content, by name; none if this person may not
+    read them. plan: of that stage alone."""
     labels = kubernetes.labels(plan, stage)
     del labels["recipe-runner/fingerprint"]
     there = cluster.list("ConfigMap", plan.site["namespace"], labels, forgiving=True)

@@ -43,7 +43,7 @@ class Beside:
         return self.foreseen.step_seconds or 0.0
 
     def __str__(self) -> str:
-        """In words, for whoever reads of the run."""
+        """In words, for people who read about the run."""
         told, seen = [], self.foreseen
         if (taken := self.summary.step_seconds) and self.planned:
             told.append(
@@ -106,7 +106,7 @@ def after(recipe: Recipe, run: RunFolder) -> Iterator[str]:
 
 
 def after_plan(plan: Plan, run: RunFolder) -> Iterator[str]:
-    """The same if nobody has the recipe at hand: what was planned is on record."""
+    """The same without the recipe: the planned values are on record."""
     return _kept(beside(run, plan, RunManifest.read(run.path).foreseen))
 
 
@@ -116,13 +116,13 @@ def _kept(found: Sequence[Beside]) -> Iterator[str]:
         try:
             keep(each.observed() for each in found)
         except OSError:
-            return  # a run is done all the same
+            return  # the run is done in any case
 
 
 def learn(recipe: Recipe, runs: Sequence[str]) -> None:
     """Keeps what the runs in these folders took.
 
-    Raises Stop if one is no run, or has trained nothing that can be learned from, or nothing can be kept.
+    Raises Stop if one is not a run, or has trained nothing that can be learned from, or nothing can be kept.
     """
     observed: list[Observed] = []
     for name in runs:
@@ -154,7 +154,7 @@ ENOUGH = 19
 class Observed(Record):
     """One stage of a run beside its plan. run: what tells it from others. gpu: the card's label. seconds: of a step,
     without what the plan thinks that GPUs wait for each other; planned: by the formulas alone. allocated, reserved: the
-    most that PyTorch's tensors, and its allocator, took of a GPU, bytes; 0 if nobody looked."""
+    most that PyTorch's tensors, and its allocator, took of a GPU, bytes; 0 if not measured."""
 
     run: str = ""
     gpu: str = ""
@@ -199,7 +199,7 @@ def _of(runs: list[Observed], gpu: str) -> Constants:
 
 
 def _cell(run: Observed, known: Constants) -> dict[str, Any]:
-    """A run as benchmarks/memory_on_gpu.py would have it. If nobody looked at memory, slack is what the catalog
+    """A run as benchmarks/memory_on_gpu.py would have it. If memory was not measured, slack is what the catalog
     knows."""
     allocated = run.allocated or constants.GIB
     reserved = max(run.reserved, allocated) if run.allocated else round((1 + known.slack) * allocated)

@@ -1,4 +1,5 @@
-"""Measured: what benchmarks/memory_on_gpu.py found on a card, instead of what is assumed if nobody has measured.
+"""Measured: what benchmarks/memory_on_gpu.py found on a card, instead of the assumptions for cards without a
+measurement.
 
 Its results files are in the catalog, one a card, and travel in the wheel.
 """

@@ -69,9 +69,9 @@ def weights(workload: Workload) -> int:
 
 
 def checkpoint(workload: Workload) -> int:
-    """Weights, and the optimizer's state from all GPUs that share it, or from main memory. Under FSDP the weights lie
-    there twice: model.safetensors for whoever loads the model, and pytorch_model_fsdp.bin for going on (transformers
-    5.16, Trainer._save_optimizer_and_scheduler)."""
+    """Weights, and the optimizer's state from all GPUs that share it, or from main memory. Under FSDP the weights are
+    there twice: model.safetensors for loading the model, and pytorch_model_fsdp.bin for continuing (transformers 5.16,
+    Trainer._save_optimizer_and_scheduler)."""
     shards = workload.machines.world_size if workload.sharding not in ("none", "ddp") else 1
     optimizer = state.held(workload).optimizer * shards
     copies = 2 if workload.sharding == "fsdp" else 1

@@ -20,8 +20,8 @@ from runner.tools.problem import Problem
 
 @dataclass(frozen=True)
 class ClusterTotals:
-    """Time and cost of the stages whose time can be told, and the names of those that train and have none. gpu_hours:
-    of the stages that train. cost: None if no price is named."""
+    """Time and cost of the stages with a known time, and the names of those that train and have none. gpu_hours: of the
+    stages that train. cost: None if no price is named."""
 
     total_seconds: float
     range_seconds: tuple[float, float]

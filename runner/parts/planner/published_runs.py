@@ -18,7 +18,7 @@ ENOUGH = 19
 # Published figures are rounded, and versions differ.
 LEAST = 0.01
 # How far formulas and fake-tensor runs differ in nine of ten cells (benchmarks/results/estimate-accuracy.txt), which is
-# all that is known of memory if nobody has published a run.
+# all that is known of memory without a published run.
 UNLIKE = 0.05
 
 
@@ -114,7 +114,7 @@ def time(run: Run) -> Spread:
 def _found(this: Kind, what: str) -> Spread:
     known = _known(what)
     if what == "time" and this.sharding not in {other.sharding for other, _ in known}:
-        # Better runs over a network that nobody named than none of this sharding.
+        # Runs over an unnamed network are better than none of this sharding.
         known += tuple(each for each in _known("unnamed_network") if each[0].sharding == this.sharding)
     return spread(this, known, what)
 

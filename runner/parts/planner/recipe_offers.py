@@ -23,7 +23,7 @@ from runner.recipe.overrides import Override
 from runner.tools.problem import Problem, Stop
 
 MOST, MOST_OF_A_KIND = 5, 2
-# The share of the seconds or of the GPU hours that an offer that nobody needs may leave at most.
+# An offer that is not needed must leave at most this share of the seconds or of the GPU hours.
 WORTH = 0.95
 # And the share to which the other of the two may grow for that.
 AT_MOST = 1.5
@@ -174,13 +174,13 @@ def _offer(planned: Planned, changes: Changes) -> Offer | None:
 
 
 def _worth(offer: Offer) -> bool:
-    """Whether an offer that nobody needs gains something and loses nothing but checkpoints."""
+    """Whether an offer that is not needed gains something and loses nothing but checkpoints."""
     before, after = offer.before, offer.after
     if (offer.loss and not offer.saves_less) or after.seconds is None or before.seconds is None:
         return False
     if {note.message for note in after.notes} - {note.message for note in before.notes}:
         return False
-    # An offer that nobody needs must fit in the whole likely range, with rows of full length.
+    # An offer that is not needed must fit in the whole likely range, with rows of full length.
     if _cramped(after):
         return False
     if _cramped(before) and offer.scope == OfferScope.LINES:

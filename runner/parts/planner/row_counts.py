@@ -236,8 +236,7 @@ def _sampled(there: SampledRows, one: Mapping[str, Any], data: Mapping[str, Any]
             continue  # brackets without end
         taken += bool(read)
         lengths += [tokens + beside for tokens in read]
-    # A row that none can be made of is left out by whoever prepares them; if none is like what was looked for, nothing
-    # is known.
+    # Preparing leaves out a row that gives none; if none has the expected form, nothing is known.
     count = round(there.count * taken / len(there.rows)) if taken else there.count
     longest = math.ceil(max(lengths, default=0))
     return Rows(count, None, Lengths.counted(lengths), source, longest, f"the longest of {source}" if longest else "")

@@ -84,10 +84,10 @@ def _zero(workload: Workload, stage: int) -> State:
     setup_buckets; stage3.py, ipg_buckets).
 
     In stage 3 some weights are whole: those that come up again within `reuse` numbers, which around the turn from
-    forward to backward are as many as lie half as far away, and those gathered ahead, each in one piece before it is
-    copied out of it (0.18.9, runtime/zero: partitioned_param_coordinator.py, __params_to_release and fetch_sub_module).
-    What is beside the GPU is not here, gradients included, which follow the optimizer from stage 2 on as their bucket
-    is full."""
+    forward to backward are those half as far away, and those gathered ahead, each in one piece before it is copied
+    out of it (0.18.9, runtime/zero: partitioned_param_coordinator.py, __params_to_release and fetch_sub_module). What
+    is beside the GPU is not here, gradients included, which follow the optimizer from stage 2 on as their bucket is
+    full."""
     shards, wide = workload.machines.world_size, workload.widths.linear
     count = parameters.trainable(workload)
     weights = weights_of(workload) + reference(workload)

@@ -140,7 +140,7 @@ def _room(plan: Plan, forecast: Forecast) -> list[object]:
 
 
 def _pace(forecast: Forecast) -> dict[str, float]:
-    """What a stage gets through a second, where that can be told; images have no tokens."""
+    """What a stage gets through a second, if that is known; images have no tokens."""
     time = forecast.time
     if time is None:
         return {}

@@ -185,8 +185,8 @@ class Workload(Run):
     all) or chunked. objective: sft or dpo. packing: rows fill the length; evaluation_packing: in evaluation too.
     several: whether a row that fills the length is several of the data's, as many as fit. joined: the rows of a micro
     batch are one, without padding. lengths: of the data's rows in tokens, empty if they were not counted; longest: of
-    the longest one, 0 if nobody has. compile: whether torch.compile runs. fused_kernels: whether norms, rotation and
-    feed-forward (or, beside an adapter, its matrices) are fused kernels.
+    the longest one, or 0. compile: whether torch.compile runs. fused_kernels: whether norms, rotation and feed-forward
+    (or, beside an adapter, its matrices) are fused kernels.
     """
 
     model: Model

@@ -4,7 +4,7 @@ Each step is datatrove's own and leaves its work on disk, so that a stopped run 
 
 Words are cut as datatrove's tokenizers do, in a third of the time: spaCy's rules for a language, with its memory on.
 datatrove 0.10.1 opens a memory zone of spaCy for each document, in which spaCy's tokenizer (3.8) remembers no word, and
-has attributes of each word computed that nobody asks for. Without both the words are the same.
+computes attributes of each word that are not used. Without both the words are the same.
 """
 
 import json

@@ -128,9 +128,7 @@ def judge(plan: Plan, summaries: list[Summary]) -> None:
         if name in by_stage:
             _fell(name, by_stage[name].first_validation_loss, by_stage[name].best_validation_loss)
     if "dpo" in by_stage:
-        first, last = by_stage["dpo"].first_preference_accuracy, by_stage["dpo"].last_preference_accuracy
-        if first is None or last is None or not last > first:
-            raise Stop(f"The rehearsal of DPO did not learn: its accuracy went from {first} to {last}.")
+        rehearsal.preferred(by_stage["dpo"])
 
 
 def _fell(name: str, first: float | None, last: float | None) -> None:

@@ -7,15 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from runner import catalog
-from runner.data.conversation_formats import ChatData
-from runner.data.data_sets import DataSet, DataSets, SplitDataSets
-from runner.data.tokenizers import Pretrained
+from runner.data.conversation_formats import ChatData, Preferences, PreferenceSet
+from runner.data.data_sets import DataSet, DataSets
 from runner.parts.pretrain.architecture import parameters
 from runner.plan import Place
-from runner.recipe import templates
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import axolotl, common
-from runner.tools.names import same
 
 # What ends a document, and a text that a model continues with.
 END_OF_TEXT = "<|endoftext|>"
@@ -153,53 +150,6 @@ class Corpus(DataSets):
     deduplicate: Literal["near", "exact", "off"]
     validation_share: float
     max_lost_share: float = 0.01
-
-
-@dataclass(frozen=True, kw_only=True)
-class PreferenceSet(DataSet):
-    """A prompt and two answers, each a template with the rows' columns in brackets."""
-
-    prompt: str
-    chosen: str
-    rejected: str
-
-    def preference(self, row: Mapping[str, Any]) -> Preference | str:
-        """That of a row, or why it has none."""
-        prompt, chosen, rejected = (
-            templates.fill(part, row).strip() for part in (self.prompt, self.chosen, self.rejected)
-        )
-        if not prompt or not chosen or not rejected:
-            return "a part is empty"
-        return Preference(prompt, chosen, rejected) if chosen != rejected else "both answers are the same"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Preferences(SplitDataSets):
-    """Preferences, and the tokens of a row (sequence_len) beyond which training cuts it."""
-
-    kind: Literal["preferences"] = "preferences"
-    sets: tuple[PreferenceSet, ...]
-    system_prompt: str | None
-    sequence_len: int
-    special_tokens: catalog.ChatTemplate
-    tokenizer: Pretrained | None = None
-
-
-@dataclass(frozen=True)
-class Preference:
-    prompt: str
-    chosen: str
-    rejected: str
-
-    @property
-    def group(self) -> str:
-        """Rows with the same group stay in one part of the split: the prompt, however it is spaced or cased."""
-        return same(self.prompt)
-
-    @property
-    def key(self) -> str:
-        """Equal for rows that are the same in every part."""
-        return repr((self.prompt, self.chosen, self.rejected))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,8 +5,7 @@ with general ones, so that learning the one does not forget the other. And its f
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
@@ -18,8 +17,7 @@ from pyarrow import parquet
 
 from runner import catalog
 from runner.catalog.tables import VALIDATION_BLOCKS
-from runner.data import RenderedExample, blocks, chat, doctor, items, rows, tokenizers
-from runner.data.conversation_formats import rendered
+from runner.data import RenderedExample, blocks, chat, preferences, rows, tokenizers
 from runner.data.data_sets import hash_64
 from runner.data.report import Report, rows_of
 from runner.data.tokenizers import Pretrained, TokenizerFor
@@ -28,16 +26,12 @@ from runner.parts.pretrain.stages import (
     Data,
     FirstWeights,
     Mixture,
-    Preference,
-    Preferences,
     Tokenizer,
 )
-from runner.recipe import templates
 from runner.tools.files import replacing, replacing_folder
 from runner.tools.problem import Stop
 from runner.tools.process import helping_pod
 from runner.tools.run_files import REPORT
-from runner.trainer.generation import messages
 
 Tell = Callable[[str], None]
 
@@ -70,7 +64,7 @@ def _parts(everything: Data, out: Path) -> Iterator[tuple[str, Iterable[str]]]:
     report = chat.prepare(replace(everything.sft, tokenizer=tokenizer), out / "sft", tokenizer_for=load)
     rows_of(report, asdict(everything.sft)).write(out / "sft")
     yield "sft", report.lines()
-    report = prepare_preferences(replace(everything.dpo, tokenizer=tokenizer), out / "dpo", load)
+    report = preferences.prepare(replace(everything.dpo, tokenizer=tokenizer), out / "dpo", tokenizer_for=load)
     rows_of(report, asdict(everything.dpo)).write(out / "dpo")
     yield "dpo", report.lines()
     if everything.lora:
@@ -227,7 +221,7 @@ def _write_blocks(
 def take_packed(source: Path, lengths: Iterable[int], tokenizer: Any, out: Path) -> dict[str, dict[str, int]]:
     """Uses files that are packed already, after checking them.
 
-    Raises Stop if one is no array of blocks of its length, or holds numbers that the tokenizer does not have.
+    Raises Stop if one is not an array of blocks of its length, or holds numbers that the tokenizer does not have.
     """
     report = {}
     for length in lengths:
@@ -261,69 +255,6 @@ def take_packed(source: Path, lengths: Iterable[int], tokenizer: Any, out: Path)
 
 # What Axolotl reads of prepared conversations.
 READ = ("messages", "tools")
-
-
-def prepare_preferences(preferences: Preferences, out: Path, tokenizer_for: TokenizerFor | None = None) -> Report:
-    """Writes `train.parquet` and `validation.parquet` (columns `messages`, `chosen`, `rejected`) and `report.json`.
-
-    tokenizer_for: gives the tokenizer that counts what training will cut of longer rows. Raises Stop if too few rows
-    are left to train and validate on.
-    """
-    return PreferenceRows(preferences, preferences.tokenizer).prepare(out, tokenizer_for)
-
-
-def _batch(preferences: Sequence[Preference]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([vars(preference) for preference in preferences])
-
-
-class PreferenceRows(items.ItemPreparer[Preferences]):
-    """Rows of which each is a preference, no two the same."""
-
-    def read(self, place: Path, sample_rows: int | None) -> np.ndarray:
-        codecs = [items.RowCodec(one.preference, _batch) for one in self.asked.sets]
-        return self.read_distinct(codecs, place, sample_rows)
-
-    def said(self, batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
-        for row in batch.to_pylist():
-            yield "\n".join((row["prompt"], row["chosen"], row["rejected"])), row["chosen"]
-
-    def table(self, batch: pa.RecordBatch) -> pa.Table:
-        asked = [messages(self.asked.system_prompt, prompt) for prompt in batch["prompt"].to_pylist()]
-        return pa.table({"messages": asked, "chosen": batch["chosen"], "rejected": batch["rejected"]})
-
-    def measured(self, kept: np.ndarray, tokenizer_for: TokenizerFor | None) -> np.ndarray:
-        """Counts the tokens of each row's longer answer behind its prompt, and what training cuts of both."""
-
-        def texts(answer: str) -> Iterator[str]:
-            for batch in self.spool.batches(kept):
-                for row in batch.to_pylist():
-                    conversation = messages(self.asked.system_prompt, row["prompt"], row[answer])
-                    yield rendered(self.asked.special_tokens, conversation)
-
-        report, tokenizer = self.report, tokenizer_for(texts("chosen")) if tokenizer_for and len(kept) else None
-        if tokenizer is None:
-            report.tokenizer = "the tokenizer is not here; longer rows are cut in training"
-            return kept
-        report.tokenizer = str(tokenizer.name_or_path)
-        lengths = np.stack([blocks.lengths(texts(answer), tokenizer) for answer in ("chosen", "rejected")])
-        longer, limit = lengths.max(axis=0), self.asked.sequence_len
-        report.token_lengths = blocks.figures(longer)
-        lines = self.where(kept[longer > limit])
-        lost = int((lengths - limit).clip(min=0).sum())
-        report.findings += doctor.too_long(longer, limit, lines, lost, " are cut in training")
-        return kept
-
-
-def _preferences(preferences: Preferences) -> Iterator[RenderedExample]:
-    """The rows that make a preference: the question with the preferred answer, and below it the other."""
-    for one in preferences.sets:
-        for row in rows.good(one):
-            with suppress(templates.NoText):
-                found = one.preference(row)
-                if isinstance(found, Preference):
-                    conversation = messages(preferences.system_prompt, found.prompt, found.chosen)
-                    text = rendered(preferences.special_tokens, conversation)
-                    yield RenderedExample(found.prompt, f"{text}\n\nrejected: {found.rejected}")
 
 
 def prepare_mixture(
@@ -365,7 +296,7 @@ def _seen(everything: Data) -> dict[str, Iterator[RenderedExample]]:
     kinds = {
         "pretrain": _documents(everything),
         "sft": chat.first(everything.sft),
-        "dpo": _preferences(everything.dpo),
+        "dpo": preferences.first(everything.dpo),
     }
     return kinds | ({"lora": chat.first(everything.lora)} if everything.lora else {})
 

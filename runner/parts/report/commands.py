@@ -61,6 +61,7 @@ def why(path: str, sets: tuple[str, ...], stage: str | None) -> None:
     "When something goes wrong" (docs/troubles.md).
     """
     given = Path(path)
+    follows: tuple[str, ...] = ("doctor",)
     lines: Iterable[str]
     if path == "-" or (given.is_file() and given.suffix not in (".yaml", ".yml")) or given.is_dir():
         if sets or stage:
@@ -72,20 +73,21 @@ def why(path: str, sets: tuple[str, ...], stage: str | None) -> None:
         else:
             lines = _of_text(facts.end_of(given, MOST))
     else:
-        lines = _of_recipe(path, sets, stage)
+        lines, verb = _of_recipe(path, sets, stage)
+        follows = (verb, path)
     for line in lines:
         say(line)
-    recipe = given.suffix in (".yaml", ".yml")
-    end("This is everything that is on record about it.", *(("logs", path) if recipe else ("doctor",)))
+    end("This is everything that is on record about it.", *follows)
 
 
-def _of_recipe(path: str, sets: tuple[str, ...], stage: str | None) -> Iterable[str]:
-    """What is in the way of a recipe's job on the cluster; of its latest run here if it has none there."""
+def _of_recipe(path: str, sets: tuple[str, ...], stage: str | None) -> tuple[Iterable[str], str]:
+    """What is in the way of a recipe's job on the cluster, or of its latest run here if it has none there; and the command that
+    shows more of it."""
     recipe, _ = open_recipe(path, sets, look=False)
     nowhere: Stop | None = None
     if recipe.settings.get("openshift"):
         try:
-            return cast(Iterable[str], parts.hook("why_on_cluster")(path, sets, stage))
+            return cast(Iterable[str], parts.hook("why_on_cluster")(path, sets, stage)), "logs"
         except Stop as stop:
             nowhere = stop
     try:
@@ -95,7 +97,7 @@ def _of_recipe(path: str, sets: tuple[str, ...], stage: str | None) -> Iterable[
         hint = "Try it with `recipe rehearse`, or list its problems with `recipe check`."
         raise (Stop(f"{none} {nowhere.text}") if nowhere else Stop(none, hint)) from None
     here = f"What follows is about the run on this machine: {run.path}"
-    return chain([f"{nowhere.text.splitlines()[0]} {here}"] if nowhere else [], _of_run(run))
+    return chain([f"{nowhere.text.splitlines()[0]} {here}"] if nowhere else [], _of_run(run)), "report"
 
 
 def _of_text(text: str) -> Iterator[str]:

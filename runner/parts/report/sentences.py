@@ -255,7 +255,7 @@ def _range(value: float, least: float | None, most: float | None, shown: Callabl
 
 
 def full_size(run: RunFacts) -> Iterator[tuple[str, ...]]:
-    """What the recipe needs on the machines that it names, a line a stage."""
+    """What the recipe needs on the machines that it names, one line for each stage."""
     unknown = "not known"
     for seen in run.planned.full_size:
         yield (

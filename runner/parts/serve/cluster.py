@@ -1,8 +1,8 @@
 """Serving: a server of the trained model, sent to the cluster, waited for, and its port brought to this machine; and why it does not
 start: read from its InferenceService, pods, events and vLLM's own log, said in words.
 
-KServe makes a Deployment of an InferenceService, and its pods carry the object's labels and annotations: by these a pod is told
-from one of an earlier server of the same name, which may still answer.
+KServe makes a Deployment of an InferenceService, and its pods carry the object's labels and annotations: they
+distinguish a pod from one of an earlier server of the same name, which may still answer.
 """
 
 from __future__ import annotations

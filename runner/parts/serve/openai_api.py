@@ -1,9 +1,9 @@
 """OpenAI's API: a server here of a stage's model and of the one that it began with, which formats questions as in
 training; and the models behind such a server, here or elsewhere, asked and measured without their weights.
 
-vLLM serves a base model and adapters beside it, and no second whole model; so it is taken where it is installed and an adapter
-was trained. Everything else is served by transformers' own command. Either runs as a child of its own:
-`python -m runner.parts.serve.openai_api FOLDER MODULE ARGUMENTS`.
+vLLM serves a base model and adapters beside it, and no second whole model; so it is taken if it is installed and an
+adapter was trained. Everything else is served by transformers' own command. Either runs as a child of its own: `python
+-m runner.parts.serve.openai_api FOLDER MODULE ARGUMENTS`.
 """
 
 import json
@@ -230,7 +230,7 @@ def _vllm(home: Path, name: str, after: Chat) -> list[str]:
     return command
 
 
-# As OpenAI's own clients name it; sent where it is set.
+# As OpenAI's own clients name it; sent if it is set.
 KEY = "OPENAI_API_KEY"
 # Long enough for an answer on a processor.
 SECONDS = 600
@@ -328,7 +328,7 @@ class Served:
 def at(url: str, recipe: Recipe, stage: str | None = None) -> Served:
     """The server at an address, and how the models of a recipe are asked there. stage: whose; left out, the last that trains.
 
-    Raises Stop if nobody answers, or the recipe's model does not read.
+    Raises Stop if the server is silent, or the recipe's model does not read.
     """
     plan = translate(recipe, run_folder(recipe.name, "run").place())
     asked = [each for each in plan.stages if "demo" in each.config.get("recipe_runner", {})]

@@ -106,6 +106,17 @@ def source(home: str, name: str) -> dict[str, tuple[Any, str]]:
     return named | ({f"{home}.subset": (subset, "its part")} if subset else {})
 
 
+def _preferred(home: str, name: str) -> dict[str, tuple[Any, str]]:
+    """The lines of a section of preferences that name its columns. Raises Stop where they are others."""
+    known = {column.lower(): column for column in columns_of(name)}
+    asks = next((column for column in (*ASKING, *known) if column in known and column not in (BETTER, WORSE)), "")
+    if known and not (asks and {BETTER, WORSE} <= set(known)):
+        hint = f"Preferences have a column for the question, `{BETTER}` and `{WORSE}`."
+        raise Stop(f"The columns of `{name}` are {listed(known.values())}.", hint)
+    named = {"prompt": asks, BETTER: BETTER, WORSE: WORSE} if known else {}
+    return {f"{home}.{setting}": (f"[{known[column]}]", "") for setting, column in named.items()}
+
+
 def columns_of(name: str, texts: bool = False) -> list[str]:
     """Of a file, or of a data set on the hub; none of plain text, and of a hub that does not answer. texts: whether a
     folder is one of texts or images. Raises Stop if they cannot be read."""
@@ -220,8 +231,7 @@ class Answers:
             raise Stop(
                 f"The rows of `{self.data}` are preferences: each question has an answer to prefer, `{known[BETTER]}`, and one to "
                 f"avoid, `{known[WORSE]}`. As questions and answers they would teach both.",
-                "They show a model that can answer which answers people prefer (DPO). Today only a pipeline has that stage: say "
-                "`pipeline` to what you have (`--what`), and name them as its preferences (`--preferences`).",
+                "They show a model that can answer which answers people prefer (DPO). Say `preferences` to what you have (`--what`).",
             )
         if self.of.rows == "songs" and {"artist", "genre"} <= set(known):
             return SONG.format(**known), f"[{guess(self.columns)[1]}]"
@@ -265,6 +275,13 @@ class Answers:
             setting = "data.column" if self.of.rows == "pipeline" else "data.text"
             said[setting] = (column, "the column with the text")
         gone = dict.fromkeys(("data.question", "data.answer"), (None, ""))
+        if self.of.rows == "preferences":
+            return (
+                said
+                | gone
+                | {"data.form": ("preferences", "a better and a worse answer")}
+                | _preferred("data", self.data)
+            )
         if self.of.rows == "text" and self.starts("data.question"):
             return said | gone | {"data.form": ("text", "plain text")}
         if self.of.rows not in ("questions", "conversations", "songs"):
@@ -294,14 +311,7 @@ class Answers:
             said |= {f"sft.{setting}": value for setting, value in told.items()}
             said |= dict.fromkeys(("sft.data.question", "sft.data.answer"), (None, "")) if own.form else {}
         if self.preferences:
-            known = {name.lower(): name for name in columns_of(self.preferences)}
-            asks = next((name for name in (*ASKING, *known) if name in known and name not in (BETTER, WORSE)), "")
-            if known and not (asks and {BETTER, WORSE} <= set(known)):
-                hint = f"Preferences have a column for the question, `{BETTER}` and `{WORSE}`."
-                raise Stop(f"The columns of `{self.preferences}` are {listed(known.values())}.", hint)
-            named = {"prompt": asks, BETTER: BETTER, WORSE: WORSE} if known else {}
-            said |= source("dpo.data", self.preferences)
-            said |= {f"dpo.data.{setting}": (f"[{known[name]}]", "") for setting, name in named.items()}
+            said |= source("dpo.data", self.preferences) | _preferred("dpo.data", self.preferences)
         return said
 
     def _of_place(self) -> dict[str, tuple[Any, str]]:
@@ -719,7 +729,7 @@ def _stale_questions(document: Document, change: Override) -> list[Override]:
 
 
 def _columns(document: Document, section: Mapping[str, Any], change: Override) -> list[str]:
-    """Of the new data; none where they cannot be read, or are not known."""
+    """Of the new data; none if they cannot be read, or are unknown."""
     if change.path[-1] == "hub":
         return list((catalog.dataset(change.after) or {}).get("columns", ()))
     try:

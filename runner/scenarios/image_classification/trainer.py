@@ -1,4 +1,4 @@
-"""Alias of `runner.parts.images.trainer`, the name that images of 0.1 know it by, too."""
+"""Alias of `runner.parts.images.trainer`, also used by images of 0.1."""
 
 import sys
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from runner.data.data_sets import PlainText, TextSet
 from runner.plan import EngineConfig, Place
 from runner.recipe.overrides import Override
-from runner.recipe.recipe import Recipe
+from runner.recipe.recipe import TEXT, Recipe
 from runner.scenarios.shared import axolotl, common, rehearsal
 from runner.tools.names import listed, setting
 from runner.tools.problem import Problem
@@ -28,13 +28,13 @@ def config(recipe: Recipe, place: Place, trained: EngineConfig) -> EngineConfig:
 
 
 def validates(recipe: Recipe) -> bool:
-    """Whether the recipe gives validation data; without, nothing is evaluated and the last weights are kept."""
+    """Whether the recipe gives validation data; without it, there is no evaluation, and the last weights are kept."""
     return any(recipe.data.get(name) for name in GIVES_VALIDATION)
 
 
 def blocks(recipe: Recipe, place: Place) -> EngineConfig:
-    """Prepared blocks: rows of `input_ids`, `labels` and `attention_mask`, which Axolotl takes as they are where
-    `type` is empty."""
+    """Prepared blocks: rows of `input_ids`, `labels` and `attention_mask`, which Axolotl uses unchanged if `type` is
+    empty."""
 
     train, validation = (
         axolotl.prepared_rows(place.data_dir, split) | {"type": ""} for split in ("train", "validation")
@@ -48,8 +48,7 @@ def blocks(recipe: Recipe, place: Place) -> EngineConfig:
 
 
 def validation(recipe: Recipe, place: Place, sets: Iterable[TextSet]) -> Iterator[TextSet]:
-    """What only the validation loss is measured on: a split of each dataset, or a file; empty for a share or
-    nothing."""
+    """The data for the validation loss alone: a split of each dataset, or a file; empty for a share or nothing."""
     data = recipe.data
     if split := data.validation_split:
         yield from (replace(one, split=split, share=1.0) for one in sets)
@@ -68,21 +67,21 @@ def plain_text(recipe: Recipe, place: Place) -> PlainText:
         sequence_len=recipe.model.sequence_len,
         effective_batch_size=common.effective_batch_size(recipe),
         epochs=recipe.train.epochs,
-        warmup_steps=recipe.train.warmup_steps or 0,  # a share never takes more steps than there are
+        warmup_steps=recipe.train.warmup_steps or 0,  # a share never exceeds the number of steps
         eval_steps=recipe.train.eval_steps if validates(recipe) else None,
     )
 
 
 def one_validation(recipe: Recipe) -> Iterator[Problem]:
     data = recipe.data
-    if recipe.rows != "text":
+    if recipe.rows != TEXT:
         return
     given = [name for name in GIVES_VALIDATION if data.get(name)]
     if len(given) > 1:
         message = f"`data` has {listed(given)}, but validation data comes from one place."
         yield recipe.problem(("data", given[1]), message, "Keep one of these lines.")
     for name, source in VALIDATION.items():
-        # A file goes with any list of data sets; a split is one of each.
+        # A file works with any list of data sets; a split must exist in each.
         lacking = [home for home, one in recipe.data_sets() if not one.get(source)]
         if data.get(name) and lacking and not (name == "validation_path" and data.get("sets")):
             message = f"`{name}` needs `{source}`, but `{setting(lacking[0])}` has no `{source}`."

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from runner import catalog
 from runner.catalog import Model
-from runner.data.conversation_formats import CLASSES, Lyrics, Songs
+from runner.data.conversation_formats import CLASSES, Lyrics, Preferences, PreferenceSet, Songs
 from runner.data.data_sets import DataSet, DataSets
 from runner.plan import EngineConfig, Place, Plan
 from runner.recipe import templates
 from runner.recipe.overrides import Override
-from runner.recipe.recipe import Recipe
+from runner.recipe.recipe import PREFERENCES, SONGS, TEXT, Recipe
 from runner.scenarios.contract import Measurable
 from runner.scenarios.language import text
 from runner.scenarios.shared import axolotl, common, rehearsal
@@ -32,30 +32,30 @@ PARTS = ("artist", "genre")
 
 def translate(recipe: Recipe, place: Place) -> Plan:
     def config(place: Place) -> EngineConfig:
-        if recipe.rows == "text":
+        if recipe.rows == TEXT:
             return text.config(recipe, place, trained(recipe, place))
         return axolotl.on_conversations(recipe, place, trained(recipe, place))
 
     def data(place: Place) -> DataSets:
-        if recipe.rows == "text":
-            return text.plain_text(recipe, place)
-        songs = recipe.data.songs if recipe.rows == "songs" else None
-        return _lyrics(recipe, place, songs) if songs else axolotl.questions_and_answers(recipe, place)
+        prepared = {TEXT: text.plain_text, SONGS: _lyrics, PREFERENCES: _preferences}
+        return prepared.get(recipe.rows, axolotl.questions_and_answers)(recipe, place)
 
     return axolotl.plan(recipe, place, config, data, measurable(recipe)[""])
 
 
 def measurable(recipe: Recipe) -> dict[str, Measurable]:
-    if recipe.rows == "text":
+    if recipe.rows == TEXT:
         return {"": Measurable("text", validates=text.validates(recipe))}
-    tasks = recipe.data.songs.tasks if recipe.rows == "songs" and recipe.data.songs else {}
+    if recipe.rows == PREFERENCES:
+        return {"": Measurable("preferences")}
+    tasks = recipe.data.songs.tasks if recipe.rows == SONGS and recipe.data.songs else {}
     # Questions about songs with a class or a name for an answer, each kind with the words that it begins with.
     asked = {name: words for name, (task, words) in CLASSES.items() if tasks.get(task)}
     return {"": Measurable("chat", asked)}
 
 
 def trained(recipe: Recipe, place: Place) -> EngineConfig:
-    """The settings that say which weights are trained; none where all are."""
+    """The settings that say which weights are trained; none if all are."""
     if "adapter" in recipe.train:
         return adapter(recipe, place)
     if "last_layers" not in recipe.train:
@@ -67,7 +67,7 @@ def trained(recipe: Recipe, place: Place) -> EngineConfig:
 def adapter(recipe: Recipe, place: Place) -> EngineConfig:
     """The adapter: its size, and the linear layers that get one, by the names that this model has for them."""
     train, facts = recipe.train, recipe.facts
-    # What fits none of a known model's layers is a name of another one's.
+    # A name that fits no layer of a known model belongs to another one.
     named = (name for one in train.lora_layers or facts.linear for name in list(fitting(facts, one)) or [one])
     return {
         **({"load_in_4bit": True} if train.adapter == "qlora" else {}),
@@ -93,8 +93,8 @@ def unfrozen_parameters(model: Model, last_layers: int, lm_head: bool) -> list[s
 
 
 def fitting(facts: Model, asked: str) -> dict[str, int]:
-    """The linear layers that a name or pattern means, as peft reads one against a layer's path, with how many of the
-    model's layers have it so. Raises re.error for a broken pattern."""
+    """The linear layers that a name or pattern matches, by peft's rule for a layer's path, with the number of the
+    model's layers that have each. Raises re.error for a broken pattern."""
     pattern = re.compile(rf"(?:.*\.)?(?:{asked})")
     found = {
         name: sum(bool(pattern.fullmatch(facts.linear_path(layer, name))) for layer in range(facts.num_hidden_layers))
@@ -103,7 +103,19 @@ def fitting(facts: Model, asked: str) -> dict[str, int]:
     return {name: times for name, times in found.items() if times}
 
 
-def _lyrics(recipe: Recipe, place: Place, songs: DataSongs) -> Lyrics:
+def _preferences(recipe: Recipe, place: Place) -> Preferences:
+    return common.made(
+        Preferences,
+        recipe.data,
+        sets=common.data_sets(recipe, place, recipe.data, PreferenceSet),
+        special_tokens=axolotl.counted_tokens(recipe),
+        sequence_len=recipe.model.sequence_len,
+        tokenizer=common.tokenizer(recipe, place),
+    )
+
+
+def _lyrics(recipe: Recipe, place: Place) -> Lyrics:
+    songs = cast("DataSongs", recipe.data.songs)
     return common.made(
         Lyrics,
         recipe.data,
@@ -178,11 +190,11 @@ def trained_layers(recipe: Recipe) -> Iterator[Problem]:
 
 
 def _validates(recipe: Recipe) -> bool:
-    return recipe.rows != "text" or text.validates(recipe)
+    return recipe.rows != TEXT or text.validates(recipe)
 
 
 RULES = (layers, trained_layers, songs, text.one_validation, common.cadence_rule(_validates))
 
 
 def before_data(recipe: Recipe, file: str | None) -> list[Override]:
-    return text.before_data(recipe, file) if recipe.rows == "text" else rehearsal.before_data(recipe, file)
+    return text.before_data(recipe, file) if recipe.rows == TEXT else rehearsal.before_data(recipe, file)

@@ -15,27 +15,27 @@ from runner.data.conversation_formats import OWN, TRAINING, ChatData, ChatSet, T
 from runner.data.data_sets import DataSets
 from runner.data.tokenizers import jinja
 from runner.plan import EngineConfig, Evaluation, Place, Plan, Stage
-from runner.recipe.recipe import Recipe, Settings
+from runner.recipe.recipe import PREFERENCES, Recipe, Settings
 from runner.scenarios.contract import Measurable
 from runner.scenarios.shared import common, sharding
 from runner.tools.names import listed
 from runner.tools.problem import Problem, Stop
 
 LIGER = "axolotl.integrations.liger.LigerPlugin"
-# The name that images of 0.1 know it by, too.
+# The name that images of 0.1 also use.
 PLUGIN = "runner.training.plugin.RecipePlugin"
-# Liger's parts by what they are called in Axolotl.
+# Liger's parts by their names in Axolotl.
 LIGER_PARTS = {"rope": "rope", "rms_norm": "rms_norm", "glu": "glu_activation"}
 FLASH = "flash_attention_2"
 CONFIG_FILE = "axolotl.yaml"
 # Questions of validation rows that are asked before and after if the recipe names none.
 ASKED_OF_ROWS = 5
-# Axolotl 0.19.0 reports its use to a server by default, and may never end where that cannot be reached.
+# Axolotl 0.19.0 reports its use to a server by default, and may hang if that cannot be reached.
 UNTRACKED = {"AXOLOTL_DO_NOT_TRACK": "1"}
 
 
 def model(recipe: Recipe, place: Place) -> EngineConfig:
-    """The base model and how it is held in memory."""
+    """The base model and its form in memory."""
     chosen = recipe.model
     settings: EngineConfig = {
         "base_model": common.base_model(recipe, place),
@@ -60,13 +60,14 @@ def lora_kernels(recipe: Recipe, place: Place) -> dict[str, bool]:
 
 
 def fused(recipe: Recipe, place: Place) -> EngineConfig:
-    """What Liger computes instead of PyTorch: the loss, normalisation, rotary positions and the feed-forward part."""
+    """The parts that Liger computes instead of PyTorch: the loss, normalisation, rotary positions and the feed-forward
+    part."""
     facts, loss = recipe.model_facts, recipe.train.get("cross_entropy", "plain")
     if loss == "auto":
         # Logits are micro batch × sequence length × vocabulary numbers, which can be more than all weights.
         loss = "fused" if facts and facts.model_type in catalog.fused_loss_models() else "chunked"
     kernels: dict[str, bool] = {}
-    # They are compiled for a GPU, and replace transformers' classes, which code of the model's own does not use.
+    # They are compiled for a GPU, and replace transformers' classes, which a model's own code does not use.
     if facts and recipe.train.kernels != "none" and place.accelerator and not recipe.model.trust_remote_code:
         kernels = dict(catalog.fused_kernels(facts.model_type))
         if kernels.get("glu"):
@@ -98,7 +99,7 @@ def packing(recipe: Recipe, place: Place, section: Settings, compiled: bool = Fa
         # would leave out the last rows of the other, which may be all of them.
         packed = {"sample_packing": True, "eval_sample_packing": False, "dataloader_drop_last": False}
         return packed | {"batch_flattening": False}
-    # Axolotl takes it for FlashAttention alone; elsewhere the runner's plugin sets it.
+    # Axolotl accepts it only for FlashAttention; otherwise the runner's plugin sets it.
     elsewhere = {"recipe_runner": {"flatten": True}} if joined and not place.accelerator else {}
     return {"sample_packing": False, "batch_flattening": joined and place.accelerator, **elsewhere}
 
@@ -121,7 +122,7 @@ def training(recipe: Recipe, place: Place, validates: bool = True) -> EngineConf
 
 
 def _resumed(recipe: Recipe, place: Place) -> EngineConfig:
-    """Where the recipe names a checkpoint to go back to."""
+    """The checkpoint that the recipe names to go back to."""
     if not (named := recipe.settings.get("resume_from")):
         return {}
     path = named if named.startswith("/") else f"{place.checkpoints_dir}/{named}"
@@ -148,8 +149,8 @@ def prepared_rows(folder: str, split: str) -> EngineConfig:
 
 
 def conversation_dataset(folder: str, split: str, train_on: TrainOn) -> EngineConfig:
-    """One file of prepared conversations, trained on the words of some turns and their end-of-turn tokens alone: the
-    assistant's, of these the last, which prepared rows mark, or all."""
+    """One file of prepared conversations, trained only on some turns and their end-of-turn tokens: the assistant's, the
+    last of them, which prepared rows mark, or all."""
     return {
         **prepared_rows(folder, split),
         "type": "chat_template",
@@ -171,10 +172,24 @@ def preference_dataset(folder: str, split: str) -> EngineConfig:
     }
 
 
+# How Axolotl calls what is learned from preferences.
+OBJECTIVES: Mapping[str, EngineConfig] = {
+    "dpo": {"rl": "dpo", "dpo_loss_type": ["sigmoid"]},
+    "ipo": {"rl": "dpo", "dpo_loss_type": ["ipo"]},
+    "hinge": {"rl": "dpo", "dpo_loss_type": ["hinge"]},
+}
+
+
 def on_conversations(recipe: Recipe, place: Place, technique: EngineConfig) -> EngineConfig:
-    """The settings of a recipe that trains on prepared conversations. technique: which of the model's weights are
-    trained."""
-    facts, known = recipe.facts, special_tokens(recipe)
+    """The settings of a recipe that trains on prepared conversations or preferences. technique: which of the model's
+    weights are trained."""
+    facts, known, prefers = recipe.facts, special_tokens(recipe), recipe.rows == PREFERENCES
+
+    def dataset(split: str) -> EngineConfig:
+        if prefers:
+            return preference_dataset(place.data_dir, split)
+        return conversation_dataset(place.data_dir, split, recipe.data.train_on)
+
     tokens: EngineConfig = {"chat_template": known.axolotl if known and recipe.data.chat_template != OWN else OWN}
     if known and tokens["chat_template"] == "jinja":
         tokens["chat_template_jinja"] = jinja(known)
@@ -188,17 +203,17 @@ def on_conversations(recipe: Recipe, place: Place, technique: EngineConfig) -> E
         **technique,
         **fused(recipe, place),
         **tokens,
-        "datasets": [conversation_dataset(place.data_dir, "train", recipe.data.train_on)],
-        "test_datasets": [conversation_dataset(place.data_dir, "validation", recipe.data.train_on)],
+        "datasets": [dataset("train")],
+        "test_datasets": [dataset("validation")],
         "val_set_size": 0,
         "dataset_prepared_path": place.tokenised_dir,
-        **packing(recipe, place, recipe.train),
+        **(OBJECTIVES[recipe.train.objective] if prefers else packing(recipe, place, recipe.train)),
         **training(recipe, place),
     }
 
 
 def counted_tokens(recipe: Recipe) -> ChatTemplate:
-    """The special tokens of each message, for counting; ChatML's where only the tokenizer knows its own."""
+    """The special tokens of each message, for counting; ChatML's if only the tokenizer knows its own."""
     known = special_tokens(recipe) or catalog.chat_template("chatml")
     return replace(known, axolotl=OWN) if recipe.data.chat_template == OWN or not special_tokens(recipe) else known
 
@@ -209,7 +224,7 @@ def questions_and_answers(recipe: Recipe, place: Place) -> ChatData:
 
 
 def chat_data(recipe: Recipe, place: Place, data: Settings, sequence_len: int) -> ChatData:
-    """Conversations in ChatML, of which a section of the recipe says where they come from."""
+    """Conversations in ChatML, from the source that a section of the recipe names."""
 
     def form(one: Settings) -> Mapping[str, Any]:
         return {"form": conversation_formats.stated(one["form"], one.get("question"), one.get("answer"))}
@@ -231,7 +246,7 @@ def plan(
     what: Measurable,
 ) -> Plan:
     """The Plan of a recipe that Axolotl trains. config: the scenario's settings; data: what must be prepared; each at a
-    place. what: can be measured of the stage."""
+    place. what: the Measurable of the stage."""
 
     def stages(place: Place) -> Iterator[Stage]:
         conditions, evaluation = common.measured(recipe, Evaluation(what.kind, asked=what.asked))
@@ -257,7 +272,7 @@ def train(recipe: Recipe, place: Place, config: EngineConfig, data: DataSets) ->
         "turn_end": tokens.end if tokens else None,
         "trust_remote_code": recipe.model.trust_remote_code,
     }
-    # DeepSpeed stores fp32 weights itself, and in fp32 there is nothing to raise.
+    # DeepSpeed stores fp32 weights itself, and fp32 needs no change.
     raises = recipe.model.precision != "fp32" and not sharding.by_zero(recipe) and "adapter" not in recipe.train
     fp32 = raises and master_weights(recipe, recipe.model.precision, adapter=False) == "fp32"
     plugin = {
@@ -286,8 +301,8 @@ def train(recipe: Recipe, place: Place, config: EngineConfig, data: DataSets) ->
 
 
 def master_weights(recipe: Recipe, precision: str, adapter: bool) -> Literal["fp32", "bf16"]:
-    """The format that a stage's weights are stored in: of the whole model what is trained, beside an adapter what is
-    frozen. precision: of the computation; torch unscales fp16's gradients only in fp32."""
+    """The format that a stage's weights are stored in: of the trained weights of a whole model, or of the frozen ones
+    beside an adapter. precision: of the computation; torch unscales fp16's gradients only in fp32."""
     return "bf16" if precision in ("bf16", "fp8") and (adapter or recipe.model.master_weights == "bf16") else "fp32"
 
 
@@ -315,7 +330,7 @@ def with_advanced(
     if not extra:
         return config
     if extra.get("plugins"):
-        # Others are beside the recipe's own.
+        # The others come in addition to the recipe's own.
         extra["plugins"] = list(dict.fromkeys([*config["plugins"], *extra["plugins"]]))
         config = {**config, "plugins": extra["plugins"]}
     for plugin, settings in catalog.axolotl_settings()["plugins"].items():

@@ -45,18 +45,18 @@ if TYPE_CHECKING:
 
 Made = TypeVar("Made")
 
-# The sections that say how is trained.
+# The sections about training.
 TRAINING_SECTIONS = ("train", "pretrain", "sft", "dpo", "lora")
 # Of the evaluated checkpoints the one with the lowest validation loss is kept.
 KEEPS_THE_BEST = {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss", "greater_is_better": False}
-# The stage that prepares the rows; and the stage, and its work, that only brings the base model.
+# The stage that prepares the rows; and the stage, with its work, that only downloads the base model.
 DATA = "data"
 FETCHING = "model"
 
 
 def learning_rate(recipe: Recipe, section: Section | None = None) -> float:
     """The learning rate of the optimizer: linear scaling multiplies by the world size (Goyal et al. 2017, arXiv
-    1706.02677, section 2.1). section: with the settings of the training; `train` where it is None, here and below."""
+    1706.02677, section 2.1). section: with the settings of the training; `train` if it is None, here and below."""
     section = section or recipe.train
     scale = world_size(recipe) if section.get("learning_rate_scaling") == "linear" else 1
     # Twelve digits, so that 4 × 5e-5 is written as 2e-4 and not as the next binary number.
@@ -78,8 +78,8 @@ def world_size(recipe: Recipe) -> int:
 def machines(recipe: Recipe, place: Place) -> Machines:
     """The machines of the stages at a place: pods get a part of theirs, everything else has all of it.
 
-    Of requests and limits the one that is not written follows the other; without either, pods get what the machines
-    have left for them."""
+    If only requests or only limits are written, the other follows; without either, pods get what the machines can
+    give."""
     stated, counts = recipe.machines, recipe.gpu_counts
     whole = Machines(
         stated.nodes,
@@ -135,7 +135,7 @@ def ddp_bucket_mb(recipe: Recipe) -> int:
 
 
 def run_facts(recipe: Recipe, place: Place, section: Section | None = None) -> Mapping[str, object]:
-    """What the training process must know of its run, under `recipe_runner` in its config."""
+    """The run's facts for the training process, under `recipe_runner` in its config."""
     return {
         "name": recipe.name,
         "fingerprint": recipe.fingerprint,
@@ -164,7 +164,7 @@ def evaluated(section: Settings) -> EngineConfig:
 
 
 def unevaluated(section: Settings) -> EngineConfig:
-    """Never evaluated, and saved at the end all the same."""
+    """Never evaluated, but saved at the end."""
     every = section.get("save_steps")
     by_steps = {"save_strategy": "steps", "save_steps": every}
     return {"eval_strategy": "no", **(by_steps if every else {"save_strategy": "epoch"})}
@@ -197,7 +197,7 @@ def cadence_rule(validates: Callable[[Recipe], bool] = lambda recipe: True) -> C
                         key=True,
                     )
             elif evaluation and saving and evaluation % saving and name != "pretrain":
-                # Each evaluation has its own checkpoint; where the last model is kept, either may be the rarer one.
+                # Each evaluation has its own checkpoint; if the last model is kept, either may be the rarer one.
                 fitting = next(steps for steps in range(min(saving, evaluation), 0, -1) if evaluation % steps == 0)
                 yield recipe.document.problem(
                     (name, "save_steps"),
@@ -242,8 +242,8 @@ def data_sets(
 
 
 def base_model(recipe: Recipe, place: Place, fetched: bool = True) -> str:
-    """What opens the base model at a place: the folder that it was fetched into (unless `fetched` is false), its own
-    folder, or its name on the hub."""
+    """The source of the base model at a place: the folder that it was downloaded into (unless `fetched` is false), its
+    own folder, or its name on the hub."""
     if fetched and place.model_dir:
         return place.model_dir
     folder = data_file(recipe, place, recipe.model.base) if recipe.base_folder else None
@@ -257,21 +257,21 @@ def tokenizer(recipe: Recipe, place: Place) -> Pretrained:
 
 
 def data_file(recipe: Recipe, place: Place, name: str | None) -> str | None:
-    """A file or folder of the recipe where the data is prepared: beside the recipe, at the same place below the folder
-    that pods have such files in, or on a claim."""
+    """The path of a recipe's file or folder when data is prepared: beside the recipe, at the same place in the pods'
+    folder for such files, or on a claim."""
     if name is None:
         return None
     if place.files_dir is None or recipe.on_claim(name):
         return str(recipe.folder / name)
-    # What starts from elsewhere stays below that folder, too.
+    # Paths from elsewhere also stay below that folder.
     parts = ("up" if part == ".." else part for part in Path(os.path.normpath(name)).parts if part != "/")
     return "/".join((place.files_dir, *parts))
 
 
-# What a stage of the runner's own work reads; see `runner.entrypoints.prepare`.
+# The config of a stage of the runner's own work; see `runner.entrypoints.prepare`.
 WORK_FILE = "work.json"
 WORK = "runner.entrypoints.prepare"
-# What looks at the records on a claim before a stage starts in a pod.
+# The check of the records on a claim before a stage starts in a pod.
 GUARD = "runner.entrypoints.stage"
 
 
@@ -310,8 +310,8 @@ PREPARING = Machines(1, 0, "GPUs", memory_gib=16.0, cpus=4, requested_memory_gib
 def rows_and_training(recipe: Recipe, place: Place, training: Stage) -> Iterator[Stage]:
     """The stages `data` and `train` of a recipe with rows of one kind.
 
-    Where everything is prepared ahead, `data` also brings the base model and proves what Axolotl will train. Pods with
-    data in their image have no stage `data`; their base model comes onto the claim once, if there is one."""
+    If everything is prepared in advance, `data` also downloads the base model, and proves what Axolotl will train. Pods
+    with data in their image have no stage `data`; their base model comes onto the claim once, if there is one."""
     if place.on_cluster and not place.prepared:
         if training.model:
             model = {**training.model, "folder": place.model_dir}
@@ -361,7 +361,7 @@ def proving(
         texts.append(LazyArtifact(file, partial(_text, recipe, stage)))
         out = "/".join(filter(None, (proof_dir(place), stage.folder)))
         stages[stage.name] = {"config": f"{place.below(data.folder).config_dir}/{file}", "out": out}
-        # Where no setting has changed that may decide how rows are trained, the stage is done at once.
+        # If no setting has changed that may affect how rows are trained, the stage is done at once.
         known = {name: without_place(value, place) for name, value in learned_from(stage.config)}
         settings[stage.name] = content_hash({name: known[name] for name in known if not name.startswith(_OF_STEPS)})
     proofs = {"model": asdict(model) if model else None, "tokenizer": tokenizer, "stages": stages}
@@ -375,12 +375,12 @@ def proving(
 
 
 def proof_dir(place: Place) -> str:
-    """Where the proof of what will be trained is: below the prepared data."""
+    """The folder of the proof: below the prepared data."""
     return f"{place.data_dir}/proof"
 
 
 def fetched_model(recipe: Recipe) -> Mapping[str, object]:
-    """The base model on the hub that is fetched ahead, and whether code that it brings may run."""
+    """The base model on the hub that is downloaded in advance, and whether its code may run."""
     named = {name: recipe.model[name] for name in ("base", "revision", "trust_remote_code")}
     return named | {"revision": recipe.model_revision}
 
@@ -399,7 +399,7 @@ def plan(
     """The Plan of the stages that `stages` makes at a place, with their keys and the texts of their configs.
 
     On a cluster each stage has its checkpoints under its own key, and its pods check the stages before it and their
-    gates themselves, because nothing else is certain to."""
+    gates themselves, because nothing else certainly does."""
     bare = list(stages(place))
     judged_only = place.checkpoint_keys is None
     by_stage = {} if judged_only else keys(bare, place)
@@ -422,7 +422,7 @@ def plan(
 
 
 def _guarded(plan: Plan) -> Plan:
-    """The plan with every stage's command behind the check of the stages before it."""
+    """The plan with a check of the earlier stages before every stage's command."""
 
     def known(stage: Stage) -> str:
         return plan.upto(stage).as_json()

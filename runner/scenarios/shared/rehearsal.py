@@ -1,5 +1,5 @@
-"""The rehearsal of a language model on rows: its substitutions, each an Override that is printed and saved, and when it
-has learned.
+"""The rehearsal of a language model on rows: its substitutions, each an Override that is printed and saved, and its
+condition for success.
 
 A substitution looks at settings, not at scenarios; a setting that the recipe lacks is not substituted."""
 
@@ -14,7 +14,7 @@ from runner.plan import Plan
 from runner.recipe import overrides
 from runner.recipe.document import Path_
 from runner.recipe.overrides import Override
-from runner.recipe.recipe import DEMO_QUESTIONS, Recipe, Settings, sets_of
+from runner.recipe.recipe import DEMO_QUESTIONS, PREFERENCES, Recipe, Settings, sets_of
 from runner.scenarios.shared import axolotl, common, twin
 from runner.tools.names import setting
 from runner.tools.problem import Stop
@@ -25,22 +25,22 @@ TWIN = "base_model"
 MAX_ROWS = 240
 MIN_GAIN = 0.10
 MIN_STEPS = 30
-# What batches are made small for: with fewer steps a twin learns too few of the rows' words to say them.
+# The reason for small batches: with fewer steps, a twin learns too few of the rows' words to use them.
 ENOUGH_STEPS = 50
 MAX_PROCESSES = 2
 MAX_RANK = 16
 MIN_VALIDATION_SHARE = 0.1
-# The model of the catalog that `--model small` trains; how long a real model trains, and how long that is planned to be.
+# The model of the catalog that `--model small` trains; how long a real model trains, and the planned time.
 REAL = "--model"
 SMALL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 LONGEST, PLANNED_SECONDS = "5 min", 240
-# Bytes of a file of one's own, of which MAX_ROWS are drawn; of a larger one a share is looked at.
+# The most bytes of a person's own file, from which MAX_ROWS are drawn; of a larger one a share is read.
 LARGE = 20_000_000
 OF_A_FILE = ("path", "split", "subset", "revision", "sample")
 
 
 def substitute(setting: str, value: Any, why: str) -> Override:
-    """What a rehearsal puts in the place of a setting's value."""
+    """The replacement of a setting's value in a rehearsal."""
     return Override(setting, None, value, BY, why)
 
 
@@ -58,20 +58,20 @@ def _value(recipe: Recipe, path: Path_) -> Any:
 
 
 def before_data(recipe: Recipe, file: str | None) -> list[Override]:
-    """What replaces the recipe's data. file: rows to use instead of the recipe's sample. Raises Stop if this machine
-    has nothing to rehearse with."""
+    """The substitutions of the recipe's data. file: rows to use instead of the recipe's sample. Raises Stop if this
+    machine has nothing to rehearse with."""
     return [*data(recipe, file), *split(recipe), *gates(recipe), *kernels(recipe)]
 
 
 def kernels(recipe: Recipe) -> list[Override]:
-    """What needs the kernels that only a GPU runs."""
+    """The substitutions of settings whose kernels need a GPU."""
     liger = catalog.axolotl_settings()["plugins"][axolotl.LIGER]
     return substitutes(recipe, [(f"advanced.axolotl.{key}", None, "Liger's kernels need a GPU") for key in liger])
 
 
 def real(recipe: Recipe, model: Path) -> list[Override]:
-    """What replaces the base model by a real one that this machine's processor trains. model: its folder. Raises Stop
-    where the recipe has no base model."""
+    """The substitutions for a real base model that this machine's processor trains. model: its folder. Raises Stop if
+    the recipe has no base model."""
     if not recipe.settings["model"].knows("base"):
         raise Stop("`--model` replaces the base model, but this recipe has none.", "Leave out `--model`.")
     if not (model / "config.json").is_file():
@@ -88,7 +88,7 @@ def real(recipe: Recipe, model: Path) -> list[Override]:
 
 
 def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Override]:
-    """What replaces the model and for how it is trained, once the rows are known. folder: of the run."""
+    """The substitutions of the model and its training, once the rows are known. folder: of the run."""
     joined = "packing" in recipe.train and axolotl.joins_rows(recipe, recipe.train, accelerator=True)
     mask = "; a mask separates joined rows instead" if joined else ""
     model = (
@@ -114,7 +114,7 @@ def stands_in(recipe: Recipe, folder: Path) -> Mapping[str, object]:
 
 def judge(plan: Plan, summaries: list[Summary]) -> None:
     """Raises Stop for fewer than 30 steps, or a validation loss that is unknown or less than 10 % better. A real model
-    has fewer steps, knows more at the start, and must only become better."""
+    has fewer steps, starts from a better loss, and must only improve."""
     tiny = not plan.stages[0].config.get("real_model")
     for summary in summaries:
         first, best, steps = summary.first_validation_loss, summary.best_validation_loss, summary.steps
@@ -128,6 +128,8 @@ def judge(plan: Plan, summaries: list[Summary]) -> None:
                 f"The rehearsal of `{plan.name}` has no verdict, because it has no validation loss.",
                 "Check the held-out rows, and the log.",
             )
+        if summary.first_preference_accuracy is not None:
+            preferred(summary)
         gain = 1 - best / first if first else 0.0
         if gain < MIN_GAIN if tiny else gain <= 0:
             needed = f", {gain:.1%} better, but needs {MIN_GAIN:.0%}" if tiny else ""
@@ -135,6 +137,13 @@ def judge(plan: Plan, summaries: list[Summary]) -> None:
                 f"The rehearsal of `{plan.name}` did not learn: the validation loss went from {first:.3f} to {best:.3f}{needed}.",
                 "Check the prepared rows, and which tokens are trained.",
             )
+
+
+def preferred(summary: Summary) -> None:
+    """Raises Stop unless the better answers were preferred more often at the end."""
+    first, last = summary.first_preference_accuracy, summary.last_preference_accuracy
+    if first is None or last is None or not last > first:
+        raise Stop(f"The rehearsal of DPO did not learn: its accuracy went from {first} to {last}.")
 
 
 def data(recipe: Recipe, file: str | None) -> list[Override]:
@@ -194,14 +203,14 @@ def split(recipe: Recipe) -> list[Override]:
 
 
 def gates(recipe: Recipe) -> Iterator[Override]:
-    """What replaces gates and for what they need. Raises Stop if nothing can."""
+    """The substitutions of gates and their needs. Raises Stop if that is not possible."""
     for in_rehearsal in parts.hooks("in_rehearsal"):
         yield from in_rehearsal(recipe)
 
 
 def packing(recipe: Recipe, home: str, section: Settings, compiled: bool = False) -> Override:
-    """Joins rows only where a GPU would. home: the section with `packing`, dotted; compiled: whether its stage's code
-    is, on a GPU."""
+    """Joins rows only if a GPU would. home: the section with `packing`, dotted; compiled: whether its stage's code is,
+    on a GPU."""
     if section["packing"] == "pack":
         return substitute(f"{home}.packing", "pack", "as on a GPU")
     if axolotl.joins_rows(recipe, section, accelerator=True, compiled=compiled):
@@ -210,13 +219,13 @@ def packing(recipe: Recipe, home: str, section: Settings, compiled: bool = False
 
 
 def processes_for(recipe: Recipe, rows: PreparedRows) -> int:
-    """Processes instead of GPUs, where sharing a step pays: not for a tiny language model, which makes three times the
-    steps of two in one. A process without a row would never make a step."""
+    """Processes instead of GPUs, if sharing a step is faster: not for a tiny language model, which makes three times
+    the steps of two in one. A process without a row would never make a step."""
     return min(MAX_PROCESSES, common.world_size(recipe), rows.train_rows)
 
 
 def on_processors(recipe: Recipe, processes: int) -> list[Override]:
-    """What puts a recipe on the processors of this machine."""
+    """The changes that put a recipe on the processors of this machine."""
     several = f"{processes} processes on the CPU, talking over gloo"
     alone = "one process on the CPU; for steps as small as these, several would be slower"
     beside = substitute("sharding", None, "there is no GPU to save memory on")
@@ -226,8 +235,8 @@ def on_processors(recipe: Recipe, processes: int) -> list[Override]:
     ]
 
 
-# What needs a GPU: a setting, with `*` for each section that trains; the values that do, empty for all; what computes the
-# same on a processor; and why.
+# Settings that need a GPU, with `*` for each section that trains: the values that need it, empty for all; the
+# equivalent on a processor; and the reason.
 NEEDS_GPU: tuple[tuple[str, tuple[str, ...], Any, str], ...] = (
     ("model.precision", (), "fp32", "processors compute in it"),
     ("model.attention", (axolotl.FLASH,), "sdpa", "FlashAttention needs a GPU"),
@@ -247,7 +256,7 @@ NEEDS_GPU: tuple[tuple[str, tuple[str, ...], Any, str], ...] = (
 
 
 def without_gpu(recipe: Recipe, by: str) -> Iterator[Override]:
-    """What lets a recipe train on this machine's processor, in full size, and computes the same."""
+    """The changes that let a recipe train on this machine's processor, in full size, with the same computation."""
     yield from overrides.on_one_machine(recipe, 1, by, "one process, with all processors")
     yield Override("machines.gpu", None, PROCESSOR, by, "no GPU is here")
     for name, values, value, why in NEEDS_GPU:
@@ -260,11 +269,11 @@ def without_gpu(recipe: Recipe, by: str) -> Iterator[Override]:
 
 
 def training(recipe: Recipe, rows: PreparedRows, share: float | None = None) -> list[Override]:
-    """One process for machines, and batches small enough for at least 50 steps. share: of these, the part that there is
+    """One process for machines, and batches small enough for at least 50 steps. share: the part of these that there is
     time for; None for a twin."""
     chosen, count = recipe.train, rows.train_rows
     if chosen.get("packing") == "pack":
-        # Several make one; a fifth is left for what the last tokens of each do not hold.
+        # Several make one; a fifth is reserved for incomplete last blocks.
         count = max(1, int(0.8 * count * rows.lengths.mean / recipe.model.sequence_len) or count // 4)
     most_rows, most_batches = (8, 2) if share is None else (2, 1)
     micro, epochs = min(chosen.micro_batch_size, most_rows), chosen.epochs
@@ -283,6 +292,8 @@ def training(recipe: Recipe, rows: PreparedRows, share: float | None = None) -> 
         epochs += 1
     few = f"at least {ENOUGH_STEPS} steps from {rows.train_rows} rows"
     rate, larger = (0.005, "a tiny twin needs larger steps") if share is None else (0.0005, "few steps")
+    if recipe.rows == PREFERENCES:
+        rate /= 10
     limit = overrides.without_time_limit(BY)
     if share is not None:
         limit = substitute("limits.time", LONGEST, "a rehearsal takes minutes")
@@ -350,14 +361,14 @@ def layers(recipe: Recipe) -> int:
 
 
 def _made(recipe: Recipe) -> str:
-    """How the twin is made, as a person reads it."""
+    """The description of the twin, for people."""
     facts, chat = recipe.facts, "chat_template" in recipe.data
     reads = "general English, also after your questions" if chat else "general English"
     return f"a tiny twin: {layers(recipe)} of {facts.num_hidden_layers} layers, width {twin.WIDTH} of {facts.hidden_size:,}, a tokenizer made from these rows; it first learns {reads}, but none of your {'answers' if chat else 'texts'}; it avoids repeating words (repetition penalty {twin.REPETITION_PENALTY:g})"
 
 
 def shown(original: Recipe, made: list[Override], rows: PreparedRows) -> Iterator[str]:
-    """The substitutions as a person reads them, a twin first."""
+    """The substitutions for people, a twin first."""
     if any(override.setting == "model.base" for override in made):
         yield f"model.base: {original.model.base} → {_made(original)}"
     if rows.sampled_from is not None:

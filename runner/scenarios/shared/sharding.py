@@ -21,7 +21,7 @@ def settings(
     """Axolotl's settings for the recipe's distribution, and the files that they name. One GPU needs none, unless
     something is offloaded.
 
-    precision, max_grad_norm: a stage's own, where they differ from the recipe's."""
+    precision, max_grad_norm: a stage's own, if they differ from the recipe's."""
     if by_fsdp(recipe):
         return _fsdp(recipe), ()
     if by_zero(recipe):
@@ -49,7 +49,7 @@ def by_zero(recipe: Recipe) -> bool:
 
 
 def by_zero_alone(recipe: Recipe) -> bool:
-    """Whether DeepSpeed has something to do on a single GPU too."""
+    """Whether DeepSpeed is also useful on a single GPU."""
     return recipe.distribution.startswith("zero") and any(offloaded(recipe).values())
 
 
@@ -67,7 +67,7 @@ def optimizer(recipe: Recipe, chosen: str) -> str:
 
 
 def _fsdp(recipe: Recipe) -> EngineConfig:
-    """FSDP2, full shard, one unit a transformer layer; a person's own settings if the recipe says nothing."""
+    """FSDP2, full shard, one unit for each transformer layer; a person's own settings if the recipe says nothing."""
     own = own_file(recipe)
     config: EngineConfig = {
         "reshard_after_forward": True,
@@ -88,7 +88,7 @@ def _fsdp(recipe: Recipe) -> EngineConfig:
 
 
 def fsdp_decided(recipe: Recipe) -> EngineConfig:
-    """What the recipe's own lines say of FSDP, and what a run cannot be without: a model is saved whole."""
+    """The FSDP settings from the recipe's own lines, and the one that a run needs: a model is saved completely."""
     placed = recipe.document.lookup(("sharding", "offload_weights"))
     return {"state_dict_type": "FULL_STATE_DICT"} | ({"offload_params": placed == "cpu"} if placed else {})
 
@@ -97,12 +97,11 @@ def fsdp_decided(recipe: Recipe) -> EngineConfig:
 # distributed_data_parallel_config.py, bucket_size), at least 40 million, at most DeepSpeed's own 500 million.
 BUCKET, BUCKET_A_GPU, MOST_BUCKET = 40_000_000, 1_000_000, 500_000_000
 # Numbers that a step on a disk works through at a time: four buffers in fp32 (DeepSpeed's `buffer_count`) take 1.6 GB
-# of
-# main memory for each process; with DeepSpeed's own 10^9 they would take 16.
+# of main memory for each process; with DeepSpeed's own 10^9 they would take 16.
 DISK_GROUP = 100_000_000
 # Numbers in one of the five buffers that weights on a disk come through; DeepSpeed's default.
 WEIGHTS_BUFFER = 100_000_000
-# What trainer and recipe decide and no file can: DeepSpeed would build its own optimizer and schedule.
+# Settings that only trainer and recipe decide, and no file: DeepSpeed would build its own optimizer and schedule.
 NOT_ITS_OWN = ("optimizer", "scheduler")
 
 
@@ -132,11 +131,11 @@ def config(recipe: Recipe, precision: str, max_grad_norm: float) -> EngineConfig
 
 
 def decided(recipe: Recipe, precision: str, max_grad_norm: float) -> EngineConfig:
-    """What the recipe's own lines say, and what a run cannot be without."""
+    """The settings from the recipe's own lines, and those that a run needs."""
     stage = int(recipe.distribution.removeprefix("zero"))
     zero: EngineConfig = {"stage": stage}
     if stage == 3:
-        # Without it a checkpoint of ZeRO-3 holds no whole weights, and best_model/ could not be loaded.
+        # Without it a checkpoint of ZeRO-3 has no complete weights, and best_model/ could not be loaded.
         zero["stage3_gather_16bit_weights_on_model_save"] = True
     if mb := recipe.document.lookup(("communication", "ddp_bucket_mb")):
         # DeepSpeed counts numbers, which are gradients in the run's precision, and the recipe MB.
@@ -157,7 +156,7 @@ def decided(recipe: Recipe, precision: str, max_grad_norm: float) -> EngineConfi
 
 
 def _by_reason(recipe: Recipe, precision: str, both: Mapping[str, Any]) -> EngineConfig:
-    """What the runner takes if neither file nor recipe says it. both: what these say together."""
+    """The runner's defaults for settings in neither file nor recipe. both: the settings of these two."""
     said = both["zero_optimization"]
     gpus = common.world_size(recipe)
     zero: EngineConfig = {
@@ -182,14 +181,13 @@ def _by_reason(recipe: Recipe, precision: str, both: Mapping[str, Any]) -> Engin
         facts = recipe.model_facts
         largest = facts.hidden_size * max(facts.vocab_size, facts.intermediate_size) if facts else 0
         zero["offload_param"] |= {"buffer_size": max(WEIGHTS_BUFFER, -(-largest // gpus))}
-    # PyTorch's fused AdamW steps on a processor too. DeepSpeed's own is compiled when training starts, which
-    # needs a CUDA
-    # toolkit.
+    # PyTorch's fused AdamW steps on a processor too. DeepSpeed's own is compiled when training starts, which needs a
+    # CUDA toolkit.
     return {"zero_optimization": zero, **({} if optimizer == "none" else {"zero_force_ds_cpu_optimizer": False})}
 
 
 def overruled(own: Mapping[str, Any], decides: Mapping[str, Any], path: Path_ = ()) -> Iterator[tuple[Path_, Any, Any]]:
-    """Where an own file says otherwise than what decides: the path in the file, what it says, and what holds."""
+    """The contradictions of a person's own file: the path in it, its value, and the value that is used."""
     for key, value in own.items():
         here = (*path, key)
         if not path and key in NOT_ITS_OWN:

@@ -1,8 +1,8 @@
 """Tiny twin: a model of the base model's architecture, small enough for any machine, and warmed up.
 
-In its warm-up it learns to speak, on words that are nobody's answer: paragraphs of the project's general text, alone
-and as answers to the questions of the training rows. A sentence with three words in a row from the rows is left out. So
-whatever the twin says later in the words of the rows, it has learned from them."""
+In its warm-up it learns to speak, from words that are no answer in the rows: paragraphs of the project's general text,
+alone and as answers to the questions of the training rows. A sentence with three words in a row from the rows is left
+out. So whatever the twin says later in the words of the rows, it has learned from them."""
 
 import random
 import re
@@ -106,7 +106,7 @@ def bare(model: Model, folder: Path) -> None:
 
     numbers = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
     if model.model_type not in CONFIG_MAPPING:
-        # Its own code is not run for a proof; what is proven of rows and batches needs no particular model.
+        # Its own code is not run for a proof; proofs of rows and batches need no particular model.
         model = replace(model, model_type="llama")
     _write(model, folder, geometry(model, 2, model.vocab_size), 0, numbers)
 
@@ -123,16 +123,16 @@ def _write(
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    # Read back by the catalog: what a config.json does not say is then that of this very model.
+    # Read back by the catalog: facts that a config.json lacks are then those of this very model.
     config = AutoConfig.for_model(model.model_type, **sizes, **numbers, **{TWIN_OF: catalog.original(model)})
     torch.manual_seed(seed)
     built = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     if ready:
         ready(built)
-        # Few words are known to so small a model, and it would say the likeliest of them without end.
+        # So small a model knows few words, and would repeat the likeliest ones without end.
         built.generation_config.repetition_penalty = REPETITION_PENALTY
     built.save_pretrained(str(folder / ".weights"))
-    # config.json goes last: it says that the twin is whole.
+    # config.json comes last: it shows that the twin is complete.
     for file in sorted((folder / ".weights").iterdir(), key=lambda file: file.name == "config.json"):
         file.replace(folder / file.name)
     (folder / ".weights").rmdir()
@@ -146,7 +146,7 @@ ASKED = 48
 # Words in a row that only the rows may teach.
 OWN_WORDS = 3
 SHORTEST = 8  # words of a paragraph
-# Larger than models start from: a hundred steps would not take them there.
+# Larger than usual initial weights: a hundred steps would not reach such values.
 EMBEDDING_SIZE, MATRIX_SIZE = 0.1, 0.6
 MATRIX_RATE, OTHER_RATE, LAST_RATE = 2e-2, 1e-2, 0.05
 RISING = 10  # steps
@@ -164,9 +164,8 @@ def in_a_row(text: str, count: int = OWN_WORDS) -> set[tuple[str, ...]]:
 def warm_up(model: Any, *, tokenizer: Any, documents: Sequence[str], rows: Path, seed: int) -> None:
     """Trains all weights of a model in place: the same rows and seed give the same weights.
 
-    documents: plain text, paragraphs parted by empty lines; nothing is trained if the rows leave no sentence of it.
-    rows: the folder with the prepared rows, whose training questions are asked; validation rows only exclude
-    sentences."""
+    documents: plain text, paragraphs between empty lines; nothing is trained if the rows exclude every sentence. rows:
+    the folder with the prepared rows, whose training questions are asked; validation rows only exclude sentences."""
     import torch
 
     draw = random.Random(seed)
@@ -186,7 +185,7 @@ def warm_up(model: Any, *, tokenizer: Any, documents: Sequence[str], rows: Path,
             (matrices if own else others).append(weights)
             if weights.dim() == 2:
                 weights.normal_(0.0, MATRIX_SIZE / weights.shape[1] ** 0.5 if own else EMBEDDING_SIZE)
-    # Muon turns a matrix by as much in every direction, which is what so few steps need.
+    # Muon changes a matrix equally in every direction, which helps with so few steps.
     optimizers: list[torch.optim.Optimizer] = [
         torch.optim.Muon(matrices, lr=MATRIX_RATE, momentum=0.95, weight_decay=0.0, ns_steps=3),
         torch.optim.AdamW(others, lr=OTHER_RATE, betas=(0.9, 0.95), weight_decay=0.0),
@@ -218,8 +217,8 @@ def paragraphs(documents: Iterable[str], taken: set[tuple[str, ...]]) -> Iterato
 
 
 def _readings(texts: Sequence[str], prompts: Sequence[str], tokenizer: Any) -> Iterator[Row]:
-    """What is read, with labels: each paragraph alone, and one behind each prompt. None is ended, or some twins would
-    have nothing to say."""
+    """The texts to learn, with labels: each paragraph alone, and one after each prompt. None gets an end token, or some
+    twins would say nothing."""
 
     def numbers(text: str) -> list[int]:
         return list(tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -255,7 +254,7 @@ def _rows(file: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _asked(rows: Path, tokenizer: Any) -> list[str]:
-    """What each training row asks first, as the model is asked; nothing of plain text."""
+    """The first question of each training row, in the model's format; nothing for plain text."""
     prompts = []
     for row in _rows(rows / "train.parquet"):
         turns = takewhile(lambda turn: turn["role"] != "assistant", row.get("messages") or ())
@@ -266,6 +265,6 @@ def _asked(rows: Path, tokenizer: Any) -> list[str]:
 
 
 def _taught(rows: Path, tokenizer: Any) -> Iterator[str]:
-    """All texts of both sides that are learned, or judged by."""
+    """All texts of both sides that are learned or validated."""
     for side in ("train", "validation"):
         yield from taught(_rows(rows / f"{side}.parquet"), tokenizer)

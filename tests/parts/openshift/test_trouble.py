@@ -288,10 +288,18 @@ def test_a_job_that_nobody_takes_up_is_told(site, capsys, monkeypatch):
     old = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 200))
     site.api.objects["pytorchjobs", site.namespace, "survival"]["metadata"]["creationTimestamp"] = old
     assert site.recipe("status") == 0
-    assert (
-        "No operator has picked up the PyTorchJob for 3 minutes; the training operator may be down."
-        in capsys.readouterr().out
-    )
+    said = capsys.readouterr().out
+    assert "No operator has picked up the PyTorchJob for 3 min; the training operator may be down." in said
+
+
+@in_process
+def test_a_plain_job_that_nobody_takes_up_is_not_the_training_operators(site, capsys):
+    made = job_below(site) | {"kind": "Job"}
+    made["metadata"]["creationTimestamp"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 200))
+    state = status.JobState(status.WAITING, made, [], now=datetime.now(UTC))
+    assert reasons(state, lambda _pod: "") == [
+        "No controller has picked up the Job for 3 min; the cluster's own for Jobs may be down. Ask the cluster's admin whether it runs."
+    ]
 
 
 @in_process

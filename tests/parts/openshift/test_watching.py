@@ -1171,3 +1171,19 @@ def test_preparing_that_fails_sends_no_training(site, capsys):
     said = capsys.readouterr().err
     assert "Job `survival-data` failed." in said and "`recipe logs RECIPE --stage data`" in said
     assert site.job() is None
+
+
+@in_process
+def test_status_names_the_command_that_comes_next(site, capsys):
+    def following() -> str:
+        assert site.recipe("status") == 0
+        return capsys.readouterr().err.splitlines()[-1].removeprefix("Next: recipe ").replace(f" {SURVIVAL}", "")
+
+    assert following() == "submit"
+    assert site.recipe("submit") == 0
+    capsys.readouterr()
+    assert following() == "logs -f"
+    finish(site)
+    assert following() == "fetch"
+    site.set_status("PyTorchJob", "survival", {"conditions": [{"type": "Failed", "status": "True"}]})
+    assert following() == "why"

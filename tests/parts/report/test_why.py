@@ -85,6 +85,9 @@ def test_a_recipe_that_is_for_this_machine_means_its_latest_run(tmp_path, capsys
     run.path.rename(tmp_path / "runs/survival")
     (tmp_path / "runs/survival/train.log").write_text(OOM)
     assert "micro_batch_size" in why(capsys, recipe)
+    # `recipe logs` asks a cluster.
+    assert cli._code(["why", str(recipe)]) == 0
+    assert capsys.readouterr().err.splitlines()[-1] == f"Next: recipe report {recipe}"
 
 
 @pytest.mark.parametrize("piped", [False, True])

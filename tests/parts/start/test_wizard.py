@@ -291,6 +291,10 @@ SYSTEMS = {
         "--what songs --data songs.jsonl --technique last-layers",
         {"scenario": "last-layers", "data.songs.lyrics": "Label", "data.question": None},
     ),
+    "preferences": (
+        "--what preferences --data preferences.jsonl --technique last-layers",
+        {"scenario": "last-layers", "data.form": "preferences", "data.prompt": "[question]", "data.question": None},
+    ),
     "images on the hub": (
         "--what images --data uoft-cs/cifar10 --where cluster --namespace mine",
         {"scenario": "image-classification", "data.hub": "uoft-cs/cifar10", "openshift.namespace": "mine"},
