@@ -30,7 +30,7 @@ def load(
     """The recipe in a file with the environment's changes and then `changes` on top, the changes that changed
     something, and notes. look: whether to read the files that it names.
 
-    Raises Stop with every Problem at once if the file is no valid recipe.
+    Raises Stop with every Problem at once if the file is not a valid recipe.
     """
     document = reading.read(file)
     scenario = document.data.get("scenario")

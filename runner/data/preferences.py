@@ -26,8 +26,8 @@ def prepare(
     """Writes `train.parquet` and `validation.parquet` (columns `full-question`, `messages`, `chosen`, `rejected`) and
     `report.json`.
 
-    tokenizer_for: gives the tokenizer that counts what training will cut of longer rows. sample_rows: keep at most so
-    many, drawn by the seed. Raises Stop where too few rows are left to train and validate on.
+    tokenizer_for: gives the tokenizer that counts what training will cut of longer rows. sample_rows: keep at most this
+    many, drawn by the seed. Raises Stop if too few rows are left to train and validate on.
     """
     return PreferenceRows(preferences, preferences.tokenizer).prepare(out, tokenizer_for, sample_rows)
 

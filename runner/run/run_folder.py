@@ -30,7 +30,7 @@ class RunRecord(Record):
     `stopped` or `finished`. changes, substitutions: the person's and the runner's changes of the recipe. folder: its
     path when the substitutions were made, which may name it. data_dir: prepared data outside the folder. origin:
     `cluster` for a fetched run. processor: whether it trains on a processor instead of GPUs. fault: why it stopped, for
-    a person; empty if unknown.
+    people; empty if unknown.
     """
 
     FILE = RUN

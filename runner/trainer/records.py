@@ -211,7 +211,7 @@ class Proof(Record):
 
     @property
     def complaint(self) -> str:
-        """What is wrong, for a person; empty if nothing is."""
+        """What is wrong, for people; empty if nothing is."""
         return "\n".join(fault["message"] for fault in self.faults)
 
 

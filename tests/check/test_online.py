@@ -172,7 +172,7 @@ def test_the_prepare_job_reads_all_sets_from_the_hub(tmp_path, hub):
         ("someone/parts on the hub", 30),
     ]
     assert all(one["train_rows"] for one in report["sets"])
-    said = "cc-by-sa-4.0, as someone/rows says; keep to it where you publish a model"
+    said = "cc-by-sa-4.0, according to someone/rows; follow it if you publish a model"
     assert report["licence"].split("; none on the page of ")[0] == said
     assert f"licence              {report['licence']}" in done.stdout
 

@@ -223,7 +223,7 @@ def prepared_by_a_job(folder: Path, model) -> tuple[Path, Hub, Path]:
     shutil.copy(file.with_name("survival-sample.jsonl"), file)
     done = carried_out(folder, survival(folder, "mine.jsonl"), hub)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
-    assert f"Fetching HuggingFaceTB/SmolLM3-3B at {COMMIT}" in done.stdout and "proven in " in done.stdout
+    assert f"Downloading HuggingFaceTB/SmolLM3-3B at {COMMIT}" in done.stdout and "proven in " in done.stdout
     return folder / "claim/data", hub, file
 
 
@@ -445,7 +445,7 @@ def test_four_pods_and_one_download(tmp_path, model):
     assert hub.asked == []
     (Path(plan.place.model_dir) / FETCHED).unlink()
     broken = carried_out(tmp_path, breath, hub, HF_HUB_OFFLINE="1", PET_NODE_RANK="0")
-    assert broken.returncode == 1 and "of the stage `model` is not as it was left" in broken.stderr
+    assert broken.returncode == 1 and "of the stage `model` has changed since it was made" in broken.stderr
 
 
 def downloads(hub: Hub) -> dict[str, int]:

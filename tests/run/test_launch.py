@@ -144,11 +144,11 @@ def test_interrupted_training_says_at_which_step_and_the_same_command_goes_on_fr
         process.send_signal(signal.SIGINT)
         said = process.communicate()[1].strip()
     assert process.returncode == 130
-    reached = re.fullmatch(r"Interrupted at step (\d+) of (\d+); the same command goes on from there\.", said)
+    reached = re.fullmatch(r"Interrupted at step (\d+) of (\d+)\. The same command continues from there\.", said)
     assert reached and 0 < int(reached[1]) < int(reached[2]), said
     again = recipe_command(*given)
     assert again.returncode == 0, again.stderr
-    assert "train: goes on where it stopped" in again.stdout
+    assert "train: continues where it stopped" in again.stdout
     steps = [
         int(line.split()[1]) for line in again.stdout.splitlines() if line.startswith("  step ") and " of " in line
     ]

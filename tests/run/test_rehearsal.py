@@ -486,7 +486,7 @@ def test_a_killed_rehearsal_goes_on_from_its_last_checkpoint(rehearsed, tmp_path
     reached = max(entry["step"] for entry in load(tmp_path / "run", "training_history.json")["steps"])
     done = recipe_command("rehearse", SURVIVAL, "--out", tmp_path / "run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "train: going on; log in" in done.stdout
+    assert "train: continuing; log in" in done.stdout
     log = (tmp_path / "run" / "train.log").read_text("utf-8")
     begins = [event for event in child_process.events(log) if event["event"] == "begin"]
     assert begins[0]["step"] == 0 and 0 < begins[1]["step"] <= reached

@@ -318,4 +318,4 @@ def test_axolotl_stops_at_the_limit_and_leaves_its_results(tmp_path):
     assert summary["time_limit"]["used_seconds"] <= 8 + 12
     assert summary["epochs"] < 500
     assert list((again / "best_model").glob("*.safetensors"))
-    assert "limit of 8 s ends training after step " in done.stdout
+    assert "limit of 8 s ended training after step " in done.stdout

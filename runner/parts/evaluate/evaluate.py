@@ -180,7 +180,7 @@ def forgetting(measures: Measures) -> dict[str, float]:
 
 
 def _both(measures: Measures, name: str) -> tuple[float, float]:
-    """A metric before training and after it. Raises Cannot if one is no finite number."""
+    """A metric before training and after it. Raises Cannot if one is not a finite number."""
     old, new = measures.before.get(name), measures.metrics.get(name)
     if new is None:
         raise Cannot(measures.missing.get(name, f"`{name}` was not measured"))

@@ -18,8 +18,8 @@ QUANTISED = (
     "q8_0", "q6_k", "q5_k_m", "q5_k_s", "q5_0", "q4_k_m", "q4_k_s", "q4_0", "q3_k_l", "q3_k_m", "q3_k_s", "q2_k",
 )  # fmt: skip
 KINDS = (*WHOLE.values(), *QUANTISED)
-# By how much the log-probability of a word may differ in the mean, in nats: rounding of the arithmetic, of weights to half
-# precision and to eight bits, and what fewer bits lose. A file with a wrong layer in it is off by more.
+# By how much the log-probability of a word may differ on average, in nats: rounding of the arithmetic, of weights to
+# half precision and to eight bits, and what fewer bits lose. A file with a wrong layer in it is off by more.
 ALLOWED = {"f32": 1e-3, "f16": 0.02, "bf16": 0.05, "q8_0": 0.05, "q6_k": 0.1}
 ALLOWED_BELOW = 0.7
 # Two words whose logits are nearer than this are as good as each other in fp32.

@@ -38,7 +38,7 @@ def converter() -> Path:
     """The folder with llama.cpp's converter, of the version that the extra `gguf` builds; fetched once by pip, from its
     configured index, which compares the archive with its hash.
 
-    Raises Stop if it cannot be had.
+    Raises Stop if it is not available.
     """
     folder = cache_folder() / f"llama.cpp-of-llama-cpp-python-{VERSION}"
     if not (folder / CONVERTER).is_file():

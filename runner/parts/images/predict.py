@@ -21,7 +21,7 @@ BATCH = 256
 def load(weights: Path) -> Callable[[Path], dict[str, float]]:
     """A function from a file with a picture to the share that the network gives each class, by name, the largest first.
 
-    It raises Stop if the file is no picture, or the weights cannot be read.
+    It raises Stop if the file is not a picture, or the weights cannot be read.
     """
 
     @cache

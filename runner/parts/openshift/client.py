@@ -49,7 +49,7 @@ class Later(ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
         whole = f"{self.__name__}.{name}"
-        # While it replaces the module, an importer asks for the name alone.
+        # While it replaces the module, importers read only the name.
         return Later(whole) if sys.modules.get(self.__name__) is self else pkgutil.resolve_name(whole)
 
     def __call__(self, *given: Any, **how: Any) -> Any:
@@ -89,7 +89,7 @@ def client_parts() -> tuple[Any, Any, Any]:
         sys.modules.update(before)
 
 
-# Every kind that the runner touches: its group and version, and its name in an address.
+# Every kind that the runner uses: its group and version, and its name in API paths.
 KINDS = {
     "ConfigMap": ("v1", "configmaps"),
     "Event": ("v1", "events"),
@@ -109,7 +109,7 @@ KINDS = {
     "Workflow": ("argoproj.io/v1alpha1", "workflows"),
     "StorageClass": ("storage.k8s.io/v1", "storageclasses"),
 }
-# The form in which an older cluster has a kind that is only read here: Kueue before 0.15.
+# The older version of a kind that is only read here: Kueue before 0.15.
 OLDER = dict.fromkeys(("LocalQueue", "Workload"), "kueue.x-k8s.io/v1beta1")
 MANAGER = "recipe-runner"
 TIMEOUT_SECONDS = (10, 60)
@@ -148,7 +148,7 @@ def connect() -> Cluster:
             "Log in with `oc login`, or set the variable KUBECONFIG to a kubeconfig file. Without a cluster, use `recipe rehearse` and `recipe run`.",
         ) from None
     except Exception as error:
-        # The client stumbles over what is no kubeconfig in as many ways as there are.
+        # For a file that is not a kubeconfig, the client raises various errors.
         said = " ".join(str(error).split()) or type(error).__name__
         raise Stop(
             f"The kubeconfig `{file or '~/.kube/config'}` cannot be read: {said}",
@@ -158,14 +158,14 @@ def connect() -> Cluster:
 
 @dataclass(frozen=True)
 class Account:
-    """Who a pod is. host: the cluster's address; keys: the folder that a kubelet keeps the key in."""
+    """A pod's account. host: the cluster's address; keys: the folder of the key."""
 
     host: str
     keys: Path
 
     def auth_settings(self) -> dict[str, dict[str, str]]:
-        """The token as the official client's configuration has it. It is read each time, because a kubelet replaces it
-        within the hour."""
+        """The token in the form of the official client's configuration. It is read each time, because a kubelet
+        replaces it within the hour."""
         try:
             token = (self.keys / "token").read_text(encoding="utf-8").strip()
         except OSError as error:
@@ -187,8 +187,8 @@ def connect_in_pod(server: str, keys: Path, namespace: str) -> Cluster:
 
 
 class Cluster:
-    """What the commands ask of a cluster. Every method raises Stop in plain words if the cluster refuses, and TryAgain
-    if it does not answer; `request` alone raises Refused, with the status and the cluster's own words.
+    """A cluster, for the commands. Every method raises Stop in plain words if the cluster refuses, and TryAgain if it
+    does not answer; `request` alone raises Refused, with the status and the cluster's own words.
 
     A request is tried again for a while, as kubectl does it: after 429 and 5xx, and after a connection that broke.
 
@@ -199,7 +199,7 @@ class Cluster:
     def __init__(self, pool: Any, configuration: Any, namespace: str, user: str = "") -> None:
         self.pool, self.configuration = pool, configuration
         self.namespace, self.user = namespace, user
-        # How far the cluster's clock is ahead of this machine's, by its last answer.
+        # The cluster's clock minus this machine's, from its last answer.
         self.ahead = timedelta()
         # When each kind of request was answered last, by `_kind_of`.
         self.answered: dict[tuple[str, ...], float] = {}
@@ -207,7 +207,7 @@ class Cluster:
         self.hasty = self.begun = self.ready = False
 
     def once(self) -> Cluster:
-        """The same for a caller that asks again and again anyway, and shows meanwhile what is wrong."""
+        """The same for a caller that repeats requests itself, and shows problems meanwhile."""
         other = copy.copy(self)
         other.hasty = True
         return other
@@ -221,8 +221,7 @@ class Cluster:
         return datetime.now(UTC) + self.ahead
 
     def person(self) -> str:
-        """Who this user is to the cluster; the kubeconfig's name of the user if it does not answer (before Kubernetes
-        1.28)."""
+        """The cluster's name of this user; the kubeconfig's name if it does not answer (before Kubernetes 1.28)."""
         api = "authentication.k8s.io/v1"
         review = {"apiVersion": api, "kind": "SelfSubjectReview"}
         try:
@@ -236,7 +235,7 @@ class Cluster:
             return self.user.partition("/")[0]
 
     def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
-        """The object, or None if there is none of that name, or no such kind."""
+        """The object, or None without such an object or kind."""
         try:
             return self._read(kind, namespace, name)
         except Refused as refused:
@@ -249,7 +248,7 @@ class Cluster:
     ) -> Manifests:
         """All objects with these labels; none if the cluster does not know the kind.
 
-        forgiving: none, too, where this user may not see them.
+        forgiving: also none if this user may not see them.
         """
         query = [("labelSelector", ",".join(f"{key}={value}" for key, value in labels.items()))] if labels else []
         try:
@@ -284,8 +283,8 @@ class Cluster:
             return self._json("GET", address(kind, namespace, name, OLDER[kind]), query)
 
     def apply(self, manifest: Mapping[str, Any], dry_run: bool = False) -> Manifest:
-        """Server-side apply; with `dry_run` the cluster judges and keeps nothing. A NetworkPolicy that it does not let this person
-        make is left out, because sites of earlier releases give no right to it; what is given back is then empty."""
+        """Server-side apply; with `dry_run` the cluster only checks it. A NetworkPolicy that this person may not create
+        is left out, because sites of earlier releases lack that permission; the result is then empty."""
         query = [("fieldManager", MANAGER), ("force", "true"), ("fieldValidation", "Strict")]
         query += [("dryRun", "All")] if dry_run else []
         kind, meta = manifest["kind"], manifest["metadata"]
@@ -298,7 +297,7 @@ class Cluster:
             raise refused.stop(kind, meta["namespace"], meta["name"]) from None
 
     def create(self, manifest: Mapping[str, Any], dry_run: bool = False) -> bool:
-        """Creates an object; False if one of its name is there. One that an unanswered try has created is ours."""
+        """Creates an object; False if one of its name exists. One from an unanswered attempt is ours."""
         query = [("fieldManager", MANAGER), ("fieldValidation", "Strict"), *([("dryRun", "All")] if dry_run else [])]
         kind, meta = manifest["kind"], manifest["metadata"]
         try:
@@ -310,15 +309,15 @@ class Cluster:
         return True
 
     def patch(self, kind: str, namespace: str, name: str, change: Mapping[str, Any]) -> None:
-        """Changes some of an object that is there."""
+        """Changes fields of an existing object."""
         try:
             self.request("PATCH", address(kind, namespace, name), (), change, "application/merge-patch+json")
         except Refused as refused:
             raise refused.stop(kind, namespace, name) from None
 
     def delete(self, kind: str, namespace: str, name: str, uid: str = "", grace_seconds: int | None = None) -> bool:
-        """Deletes an object and what belongs to it; False if it was not there. uid: of the only one that is meant."""
-        # It stays until all that belongs to it has ended.
+        """Deletes an object and what belongs to it; False if it was not there. uid: of the only object to delete."""
+        # It remains until all its dependents have ended.
         options: dict[str, Any] = {"propagationPolicy": "Foreground"}
         options |= {"preconditions": {"uid": uid}} if uid else {}
         options |= {"gracePeriodSeconds": grace_seconds} if grace_seconds is not None else {}
@@ -409,7 +408,7 @@ class Cluster:
         import urllib3
 
         given = {"Accept": "application/json", "Content-Type": content, "User-Agent": MANAGER, **headers}
-        # Asked each time, because one that a program of the person's gives is made again when it is too old.
+        # Read each time, because a credential program replaces an expired one.
         given |= {who["key"]: who["value"] for who in self.configuration.auth_settings().values()}
         try:
             response: Response = self.pool.request(
@@ -417,7 +416,7 @@ class Cluster:
                 f"{self.server}{path}" + (f"?{urlencode(query)}" if query else ""),
                 body=body if body is None or isinstance(body, bytes) else json.dumps(body),
                 headers=given,
-                # A page to log in is no answer, and a person would wait three times as long for the same sentence.
+                # A login page is no answer; repeating would only delay the same message.
                 redirect=False,
                 retries=False,
                 preload_content=False,
@@ -435,7 +434,7 @@ class Cluster:
             raise unreachable(self.server, error) from None
 
     def _refusal(self, method: str, path: str, response: Response) -> Exception:
-        """What a server's no means; that of one that starts is as good as 503."""
+        """The meaning of a server's refusal; one from a starting server counts as 503."""
         page = response.data.lstrip()[:20].lower().startswith((b"<!doctype html", b"<html"))
         if response.status < 400 or (page and not passes(response.status) and "/proxy/" not in path):
             return no_api(self.server, response.data)
@@ -478,7 +477,7 @@ def address(kind: str, namespace: str, name: str | None = None, older: str = "")
 
 
 def _kind_of(method: str, path: str) -> tuple[str, ...]:
-    """What a right is given for: the verb, the kind and what is below an object, whatever that is called."""
+    """The unit of a permission: the verb, the kind and the subresource, without names."""
     before, _, rest = path.partition("/namespaces/")
     space, plural, name, below = (*rest.split("/"), "", "", "", "")[:4]
     return (method, before, space, plural, "one" if name else "all", below)

@@ -60,12 +60,12 @@ take_over_option = click.option(
 
 
 def open_plan(path: str, sets: tuple[str, ...]) -> Plan:
-    """The plan of a recipe, as the cluster got it; its data files need not be on this machine."""
+    """The plan of a recipe as on the cluster; its data files need not be on this machine."""
     return open_both(path, sets, look=False)[1]
 
 
 def open_both(path: str, sets: tuple[str, ...], look: bool = True) -> tuple[Recipe, Plan]:
-    """A recipe, and its plan as the cluster gets it. look: whether the files that it names are looked at."""
+    """A recipe, and its plan as the cluster gets it. look: whether to read the files that it names."""
     recipe, _ = open_recipe(path, sets, look=look)
     if not recipe.settings.get("openshift"):
         raise Stop(
@@ -85,7 +85,7 @@ def find_job(cluster: Cluster, plan: Plan, stage: Stage) -> Manifest:
 
 
 def job_at_work(cluster: Cluster, plan: Plan, name: str | None) -> Manifest:
-    """The job that a person who looks means: of the stage `name`, else of the stage or gate at work or not done yet.
+    """The job to show: of the stage `name`, else of the stage or gate at work or not done yet.
 
     Raises Stop if there is none.
     """
@@ -98,7 +98,7 @@ def job_at_work(cluster: Cluster, plan: Plan, name: str | None) -> Manifest:
 
 
 def elsewhere(job: Manifest | None, path: str) -> list[str]:
-    """Who has sent a job, where it came from another recipe file or machine."""
+    """Who has sent a job, if it came from another recipe file or machine."""
     owner = Owner.of(job) if job else Owner()
     return [str(owner)] if owner.person and owner != Owner.here(path, owner.person) else []
 
@@ -171,7 +171,7 @@ def submit(
     recipe, plan = open_both(path, sets)
     if problems := list(rules.placeholder_commit(recipe)):
         raise Stop([replace(problem, severity="error") for problem in problems])
-    # The same plan as it names files from here.
+    # The same plan with the names of files on this machine.
     here = translate(recipe, place(recipe))
     print_notes(validate.require_fits(recipe, here, allowed))
     print_notes(rules.only_here(recipe))
@@ -217,7 +217,7 @@ def confirm(yes: bool, taken: tuple[str, ...]) -> Confirm:
 
 @contextmanager
 def live() -> Iterator[watch.Show]:
-    """Shows states: one line that changes on a terminal, a line a change where output is piped."""
+    """Shows states: one line that changes on a terminal, one line for each change if output is piped."""
 
     def text(state: JobState | None, reasons: list[str]) -> str:
         said = [f"{state.name}: {watch.line(state)}"] if state else []
@@ -229,7 +229,7 @@ def live() -> Iterator[watch.Show]:
 
 @contextmanager
 def screen() -> Iterator[Callable[[str], None]]:
-    """Shows a text instead of the one before it; where output is piped, below it, and only when it has changed."""
+    """Shows a text instead of the one before it; if output is piped, below it, and only when it has changed."""
     if not sys.stdout.isatty():
         said = ""
 
@@ -288,7 +288,7 @@ def status(
     plan = open_plan(path, sets)
     way = _stages(connect(), plan, stage, path)
     looked_at = pipeline.looked_at(way)
-    # What can be watched, what has failed, what is not sent yet, and what has all been done.
+    # In order: jobs to watch, failed ones, those not sent yet, and finished ones.
     follows = ["-f"] if looked_at and looked_at.at_work else []
     verb = "fetch" if not looked_at else "logs" if follows else "why" if looked_at.state == FAILED else "submit"
     end(f"This is how far the stages of `{plan.name}` are.", verb, path, *follows)
@@ -324,7 +324,7 @@ def _show(cluster: Cluster, name: str, job: Manifest, path: str) -> None:
 
 
 def _early(cluster: Cluster, milestone: Milestone) -> str:
-    """That a finished stage has ended early, where it was allowed to."""
+    """The note that a finished stage ended early, if that was allowed."""
     allowed = (milestone.stage.config.get("recipe_runner") or {}).get("early_stopping")
     if not allowed or milestone.of_gate or milestone.job is None or milestone.state != FINISHED:
         return ""
@@ -411,7 +411,7 @@ def fetch(path: str, sets: tuple[str, ...], stage: str | None, to: str | None, e
 
     recipe, plan = open_both(path, sets, look=False)
     cluster = connect()
-    # The last one holds what the recipe is for.
+    # The last one contains the final result.
     chosen = plan.stage(stage) if stage else plan.stages[-1]
     folder = run_folder.folder(plan.name, "run", to)
     transfer.require_imported(folder, plan)
@@ -473,7 +473,7 @@ def _end(cluster: Cluster, plan: Plan, stage: str | None, ask: Callable[[Manifes
             ask(one.job)
     for job in runs.values():
         ask(job)
-    # Before what it would send again.
+    # It comes before the jobs that it would send again.
     if driver := pipeline.driver_of(cluster, plan):
         end_job(driver)
     for run in runs:
@@ -486,7 +486,7 @@ def _end(cluster: Cluster, plan: Plan, stage: str | None, ask: Callable[[Manifes
                 f"The run `{run}` of Kubeflow Pipelines waits for a new submit. Stop it in the dashboard, under Runs."
             )
             say(f"{refusal.text}\n{waits}")
-    # What is done stays on the cluster, which shows by it how far all is.
+    # Finished jobs stay on the cluster, because they show the progress.
     milestone = None if stage else pipeline.looked_at(pipeline.milestones(cluster, plan))
     chosen = milestone.stage if milestone else plan.stage(stage) if stage else plan.stages[-1]
     plan_of = plan.only(chosen)
@@ -536,7 +536,7 @@ def why_on_cluster(path: str, sets: tuple[str, ...], stage: str | None) -> list[
 def promote_on_cluster(
     path: str, sets: tuple[str, ...], stage: str, by: str, reason: str, tell: Callable[[str], None]
 ) -> None:
-    """Lets a stage of a run on the cluster pass, and wakes what has waited for it."""
+    """Overrules the gate of a stage on the cluster, and starts the waiting work."""
     from runner.parts.openshift import controller
 
     plan = open_plan(path, sets)

@@ -1,4 +1,4 @@
-"""What a cluster's refusals and silences mean, and what to do about them, as sentences."""
+"""The meanings and remedies of a cluster's refusals and timeouts, as sentences."""
 
 import re
 import time
@@ -19,16 +19,16 @@ Answer = TypeVar("Answer")
 PATIENCE_SECONDS = 150.0
 # The same for a command that has changed nothing on the cluster yet, and after how long such a wait is reported.
 PROMPT_SECONDS, SILENT_SECONDS = 30.0, 5.0
-# Between two looks at anything.
+# The seconds between two checks.
 PAUSE_SECONDS = 2.0
-# Until what is being ended must be gone; its pods have their time to end.
+# The time for a stopped object to disappear; its pods have their time to end.
 ENDING_SECONDS = 300
 
-# How authorization says no (Kubernetes' RBAC); quotas, webhooks and pod security answer 403 too, in words of their own.
+# Refusals of authorization (Kubernetes' RBAC); quotas, webhooks and pod security also answer 403, in other words.
 _NO_RIGHT = re.compile(r'User "[^"]*" cannot ')
-# What a server says of an address that it does not serve, and not of an object that is not there.
+# A server's answer for an address that it does not serve, unlike that for a missing object.
 _NO_KIND = re.compile(r"page not found|could not find the requested resource")
-# How a server refuses a change because another one came first, as to a quota that two new pods count on.
+# A server's refusal of a change because another one came first, for example to a quota that two new pods need.
 _OVERTAKEN = re.compile(r"please apply your changes to the latest version")
 
 
@@ -57,7 +57,8 @@ class Busy(TryAgain):
 
 
 class Refused(Exception):
-    """The cluster said no. status: of HTTP; message: the cluster's own words; after: seconds that it asks us to wait.
+    """The cluster refused a request. status: of HTTP; message: the cluster's own words; after: seconds that it asks us
+    to wait.
 
     doubtful: whether it allowed the same a moment ago, and may have become ready since; repeated: whether an earlier try
     of the request may have succeeded without an answer.
@@ -93,7 +94,7 @@ class Refused(Exception):
         return self.status == 404 and bool(_NO_KIND.search(self.message))
 
     def stop(self, kind: str, namespace: str, name: str) -> Stop:
-        """What the cluster would not do, why, and the remedy."""
+        """The refused action, the reason, and the remedy."""
         meaning, found = next((row, found) for row in _meanings() if (found := self._found(row, kind)))
         words = {"said": self.message} | found.groupdict()
         words = {key: shortened(text, 400) for key, text in words.items()}
@@ -120,7 +121,7 @@ def passes(status: int) -> bool:
 
 
 def unreachable(server: str, error: Exception) -> Stop:
-    """Why a request has no answer. A certificate that is not trusted stays so; all else may pass."""
+    """Why a request has no answer. An untrusted certificate stays untrusted; everything else may pass."""
     said = str(error)
     if found := re.search(r"CERTIFICATE_VERIFY_FAILED\] certificate verify failed: (.+?)(?: \(_ssl|$)", said):
         return Stop(
@@ -133,7 +134,7 @@ def unreachable(server: str, error: Exception) -> Stop:
 
 
 def no_api(server: str, body: bytes) -> Stop:
-    """What answers is no API: most often a page to log in, of a proxy before the cluster."""
+    """The answer is not from the API: usually a login page of a proxy in front of the cluster."""
     title = re.search(rb"<title[^>]*>(.*?)</title>", body, re.DOTALL | re.IGNORECASE)
     named = f" (“{shortened(title[1].decode(errors='replace'), 80)}”)" if title else ""
     return Stop(
@@ -168,7 +169,8 @@ def in_time(done: Callable[[], bool]) -> bool:
 
 
 def patiently(ask: Callable[[], Answer]) -> Answer:
-    """What the cluster answers, asked for a while. Raises the last TryAgain, and every other error at once."""
+    """The cluster's answer, with repeated attempts for a while. Raises the last TryAgain, and every other error at
+    once."""
     begun = time.monotonic()
     while True:
         try:
@@ -181,7 +183,7 @@ def patiently(ask: Callable[[], Answer]) -> Answer:
 
 @contextmanager
 def accounted(left: Callable[[Stop], str]) -> Iterator[None]:
-    """The message of a Stop in the block ends with the state that it leaves: a line of `left`, or none."""
+    """A Stop in the block gets a last line about the remaining state: from `left`, or none."""
     try:
         yield
     except Stop as stop:

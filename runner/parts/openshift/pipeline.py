@@ -33,11 +33,11 @@ NEVER = "9999"
 # Why somebody has overruled a gate, beside the gate's own Job; the record itself is on the claim.
 PROMOTION = "recipe-runner/promotion"
 
-# What kfp's compiler gives every pod of a run, and Argo every pod of a Workflow: the Workflow's name.
+# The label with the Workflow's name, which kfp's compiler and Argo give to every pod of a run.
 OF_RUN, WORKFLOW = {"pipelines.kubeflow.org/v2_component": "true"}, "workflows.argoproj.io/workflow"
 CONTENT = "recipe-runner/content"
 CLAIM = "PersistentVolumeClaim"
-# A recipe's claims by name, as the cluster has them; None for one that it has not.
+# A recipe's claims on the cluster by name; None for a missing one.
 Claims = dict[str, Manifest | None]
 
 
@@ -57,7 +57,7 @@ class Milestone:
 
     @property
     def at_work(self) -> bool:
-        """Whether something of it is on the cluster that has not ended, made from the recipe as it is or as it was."""
+        """Whether it has an unfinished job on the cluster, from the current or an earlier recipe."""
         return self.job is not None and not ended(self.job)
 
     @property
@@ -96,7 +96,7 @@ def milestones(
             way.append(Milestone(stage, True, verdict, state))
     if not any(milestone.done for milestone in way):
         return way
-    # What was done before the claims were made that stages write to is there no more.
+    # Results from before the creation of the stages' claims no longer exist.
     claims = claims_of(cluster, plan) if claims is None else claims
     folders = (plan.place.run_dir, plan.place.data_dir, plan.place.model_dir)
     written = [claim["name"] for folder in folders if folder and (claim := plan.claim_of(folder))]
@@ -106,7 +106,7 @@ def milestones(
 
 
 def milestone_of(cluster: Cluster, plan: Plan, stage: Stage, of_gate: bool) -> Milestone:
-    """How a stage, or the gate after it, is now."""
+    """The state of a stage, or of the gate after it."""
     way = milestones(cluster, plan)
     return next(each for each in way if (each.stage.name, each.of_gate) == (stage.name, of_gate))
 
@@ -132,7 +132,7 @@ def _state(cluster: Cluster, job: Manifest | None, key_now: str, files_key: str)
 
 
 def _made(manifest: Manifest | None) -> str:
-    """When an object was made; of one that is not there, never."""
+    """When an object was created; a missing one, never."""
     return str(manifest["metadata"].get("creationTimestamp", "")) if manifest else NEVER
 
 
@@ -147,8 +147,7 @@ def current(way: list[Milestone]) -> Milestone | None:
 
 
 def looked_at(way: list[Milestone]) -> Milestone | None:
-    """The milestone that a person means who names no stage: the one at work, else the first that is not done; None if
-    all are done."""
+    """The default milestone: the one at work, else the first that is not done; None if all are done."""
     return next((milestone for milestone in way if milestone.at_work), None) or current(way)
 
 
@@ -156,7 +155,7 @@ def choose(cluster: Cluster, plan: Plan, way: list[Milestone], name: str | None)
     """The milestone that `recipe submit` sends: the first that is not done, or that of the stage `name`; None if all
     are done.
 
-    Raises Stop if one before it is not done, and where the next gate is closed.
+    Raises Stop if an earlier one is not done, or the next gate is closed.
     """
     if name is None:
         milestone = current(way)
@@ -203,7 +202,7 @@ def outdated(way: list[Milestone], milestone: Milestone) -> list[Milestone]:
 
 
 def closed(cluster: Cluster, milestone: Milestone) -> str:
-    """What a closed gate says: its table, or why it could not be measured, and what a person can do."""
+    """The message of a closed gate: its table, or why it could not be measured, and the remedies."""
     name = milestone.stage.name
     return "\n".join(
         [
@@ -216,12 +215,12 @@ def closed(cluster: Cluster, milestone: Milestone) -> str:
 
 
 def table(cluster: Cluster, milestone: Milestone) -> list[str]:
-    """What a gate's pod has said in the end; empty if it is gone."""
+    """The last message of a gate's pod; empty if it is gone."""
     return last_words(cluster, milestone.job, batch.GATE) if milestone.job else []
 
 
 def last_words(cluster: Cluster, job: Manifest, part: str) -> list[str]:
-    """What the pod of a job has said in the end, in its container `part`; empty if it is gone."""
+    """The last message of a job's pod, in its container `part`; empty if it is gone."""
     meta = job["metadata"]
     for pod in jobs.pods_of(cluster, job):
         for entry in jobs.containers_of(pod):
@@ -236,7 +235,7 @@ def last_words(cluster: Cluster, job: Manifest, part: str) -> list[str]:
 
 
 def driver_sent(plan: Plan, target: str | None, files_key: str) -> Sent:
-    """What the driver puts on the cluster; files_key: of the data files that are on the claim."""
+    """The objects of the driver; files_key: of the data files that are on the claim."""
     own = driver_job.stage(plan)
     alone = plan.only(own)
     options = [*(["--target", target] if target else []), *(["--files", files_key] if files_key else [])]
@@ -268,14 +267,14 @@ def same_driver(job: Manifest, wanted: Sent) -> bool:
 
 
 def driver_why(cluster: Cluster, job: Manifest) -> list[str]:
-    """Why a driver has ended, in its own words, or what is in its way."""
+    """Why a driver has ended, in its own words, or its problem."""
     if ended(job) == FAILED:
         return last_words(cluster, job, driver_job.PART)
     return diagnose.why(cluster, look(cluster, job))
 
 
 def driver_state(job: Manifest) -> str:
-    """A driver's state in a word or two. A failed one has ended before the last stage, by its own decision or not."""
+    """A driver's state in a word or two. A failed one ended before the last stage, for any reason."""
     return {FAILED: "has ended", FINISHED: "done"}.get(ended(job) or "", "continues by itself")
 
 

@@ -1,4 +1,4 @@
-"""Status: where a job on the cluster is, read from the job, its pods, its events and its queue entry."""
+"""Status: the state of a job on the cluster, from the job, its pods, its events and its queue entry."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runner.tools import child_process
 from runner.trainer import records
 from runner.trainer.records import EarlyStop
 
-# A job's phases, in the order in which it goes through them.
+# A job's phases, in order.
 QUEUED, SUSPENDED, WAITING, PULLING, AGAIN, PREPARING, STARTING, TRAINING, MEASURING, WALKING, FINISHED, FAILED = (
     "queued",
     "suspended",
@@ -145,7 +145,7 @@ def entry_of(workloads: Manifests, owner: Manifest) -> Manifest | None:
 
 
 def _former(made_by: Manifests) -> Callable[[Manifest], bool]:
-    """Whether an event says that a pod of a job was taken off its machine, one that is not there any more."""
+    """Whether an event is about a removed pod of the job, which no longer exists."""
     names = "|".join(re.escape(maker["metadata"]["name"]) for maker in made_by)
     called = re.compile(rf"({names})-((master|worker)-\d+|(\d+-)?[a-z0-9]{{5}})")
 
@@ -170,7 +170,7 @@ class JobProgress:
 
     @property
     def begins(self) -> bool:
-        """Whether the process has not come to training yet."""
+        """Whether the process has not reached training yet."""
         return self.latest is None and (self.whole or self.again)
 
     @property
@@ -196,16 +196,16 @@ def first_log(cluster: Cluster, job: Manifest, pods: Manifests, tail: int = TAIL
 
 
 def early_stop(cluster: Cluster, job: Manifest) -> EarlyStop | None:
-    """What ended a finished job's training before its last step, by the log of its first machine; None if nothing did,
-    or where the log is gone."""
+    """The early end of a finished job's training, from the log of its first machine; None without one, or without the
+    log."""
     text = first_log(cluster, job, jobs.pods_of(cluster, job), tail=10 * TAIL)
     said = [event for event in child_process.events(text) if event.get("event") == records.EARLY_STOP_EVENT]
     return EarlyStop.of(said[-1]) if said else None
 
 
 def progress(text: str, started: datetime | None, now: datetime) -> JobProgress:
-    """How far training is, by the end of a log whose lines begin with their times. The pace is that between its first
-    and last step, else since all machines have started; what is older than that start is of the time before."""
+    """The progress of training, from the end of a log with timestamps. The pace is that between its first and last
+    step, else since all machines have started; older lines belong to the time before."""
     seen: list[tuple[datetime | None, Mapping[str, Any]]] = []
     for line in text.splitlines():
         seen += [

@@ -1,4 +1,4 @@
-"""Submit: the cluster judges everything first, then gets what it lacks; what is there already stays untouched."""
+"""Submit: the cluster checks everything first, then gets the missing objects; existing ones do not change."""
 
 import copy
 import json
@@ -58,13 +58,13 @@ class Sending:
 
     @property
     def files_key(self) -> str:
-        """Of the data files that are on the claim, or are sent there; empty if there are none."""
+        """The key of the data files on the claim, or of those to be sent; empty if there are none."""
         return self.files.key if self.files else ""
 
 
 def submit(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent | None:
-    """Sends what comes next of a plan, or the stage of that name. Returns what is then under way, None if nothing is.
-    It waits for what needs no GPU, and then sends what comes after it.
+    """Sends the next part of a plan, or the stage of that name. Returns the part under way, or None. It waits for parts
+    that need no GPU, and then sends the next one.
 
     Raises Stop if the cluster refuses anything, and then nothing has been sent, and if it has failed before.
     """
@@ -77,7 +77,7 @@ def submit(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sen
 
 
 def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent | None:
-    """Sends what comes next, or finds it there; after a lost connection nothing is sent twice. The rest is as in
+    """Sends the next part, or finds it already sent; after a lost connection nothing is sent twice. The rest is as in
     `submit`."""
     tell, alone = how.tell, how.alone
     sender = _Sender(cluster, plan, how, pipeline.claims_of(cluster, plan))
@@ -87,7 +87,7 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
         tell(f"Every stage of `{plan.name}` is finished. `--stage` selects one to run again.")
         return None
     if alone:
-        # By this very look: what fails a moment before would else be sent again.
+        # Decided by this same reading: a part that fails a moment before would otherwise be sent again.
         pipeline.require_well(cluster, milestone)
     what = jobs.sent(plan, milestone.stage, how.target, milestone.of_gate, how.files_key)
     outdated = pipeline.outdated(way, milestone) if stage is None else []
@@ -99,7 +99,7 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
         require_storage(cluster, [one for one in sender.made(what) if one["kind"] == CLAIM], tell)
     later = _followed_by(plan, milestone.stage) if stage is None else []
     following = [jobs.sent(plan, other, how.target) for other in later]
-    # What follows says it when it is sent, but for a try, which sends nothing.
+    # Later parts report it when they are sent, except in a dry run.
     trains = any(one.kind == "TrainJob" for one in (what, *(following if how.dry_run else ())))
     if trains and not holds and (stuck := trainjob.stuck(plan.site)):
         tell(stuck)
@@ -123,10 +123,10 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
         for each in (what, *following):
             tell(f"The cluster would accept {each.kind} `{each.name}` and {len(each.support)} objects that it needs.")
     else:
-        # Those first that somebody is asked about: after a no everything is as it was.
+        # Jobs that need a confirmation come first: after a no, nothing has changed.
         before = [jobs.sent(plan, other.stage, how.target, other.of_gate) for other in outdated]
         at_work = [job for other in before for job in sender.existing(other)]
-        # First of all what would send the recipe as it was again; the driver is soon sent again.
+        # First the driver of the old recipe, which would send it again; a new driver follows soon.
         walking = [] if alone else pipeline.outdated_driver(cluster, plan, how.target, how.files_key)
         runs = [] if alone else pipeline.outdated_runs(cluster, plan)
         for job in (*walking, *runs, *at_work, *there):
@@ -145,27 +145,27 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
 
 
 def _followed_by(plan: Plan, stage: Stage) -> list[Stage]:
-    """The stages that are sent once this one is done, without anybody asking again: up to the first that trains."""
+    """The stages that are sent after this one without another question: up to the first that trains."""
     later = plan.stages[plan.stages.index(stage) :]
     first = next((number for number, other in enumerate(later) if other.trains), 0)
     return list(later[1 : first + 1])
 
 
 def _holds(milestone: pipeline.Milestone, sent: Sent) -> bool:
-    """Whether the job of a milestone that is there already is what would be sent."""
+    """Whether a milestone's existing job is the same as the one to be sent."""
     if milestone.job is None or milestone.job["kind"] != sent.kind:
         return False
     if milestone.state != FAILED:
         # Only what concerns its result counts.
         return milestone.done or milestone.state == pipeline.UNDER_WAY
-    # It may need another machine. What fetches and prepares may have failed without a network, and is tried again.
+    # It may need another machine. Downloading and preparing may have failed without a network, so they are repeated.
     contents = {jobs.annotation(job, pipeline.CONTENT) for job in (milestone.job, sent.job)}
     return milestone.stage.trains and len(contents) == 1
 
 
 @dataclass(frozen=True)
 class _Sender:
-    """Has the cluster judge what a plan sends, and then sends it. claims: as the cluster has them."""
+    """Lets the cluster check a plan's objects, and then sends them. claims: the cluster's claims."""
 
     cluster: Cluster
     plan: Plan
@@ -202,12 +202,12 @@ class _Sender:
             cluster.apply(manifest, dry_run=True)
         job = copy.deepcopy(sent.job)
         if there:
-            # Under another name, because what is there may not be changed, only replaced.
+            # Under another name, because the existing one cannot be changed, only replaced.
             job["metadata"]["name"] = f"{sent.name[:44].rstrip('-')}-dry-run"
         cluster.apply(job, dry_run=True)
         if keeps or alone:
             return
-        # The pods that work before the job: what opens the claim for files, and what looks into the image.
+        # The pods before the job: the one that opens the claim for files, and the one that examines the image.
         helpers = [helper_pod.pod(sent.plan, sent.stage, "word", files.folder, writes=True)] if files else []
         helpers += [helper_pod.look_pod(sent.plan, sent.stage, "")] if _looks(sent) else []
         for manifest in helpers:
@@ -232,8 +232,8 @@ class _Sender:
             )
 
     def _claims_will_do(self, sent: Sent) -> None:
-        """Raises Stop if a claim is being deleted or too small, or where a claim for one machine is used by several: a
-        cluster would attach it to the first machine, and the others' pods would wait without end."""
+        """Raises Stop if a claim is being deleted or too small, or if several machines use a claim for one: a cluster
+        would attach it to the first machine, and the others' pods would wait without end."""
         count = kubernetes.most_machines([self.plan])
         for name, claim in self.claims.items():
             if claim and going(claim):
@@ -252,7 +252,7 @@ class _Sender:
                 raise Stop(*self._too_small(name, need, have, bool(claim)))
 
     def _too_small(self, name: str, need: int, have: float, exists: bool) -> tuple[str, str]:
-        """That a claim cannot hold what the recipe writes to it, and what to do."""
+        """The problem that a claim is too small for the recipe's files, with a hint."""
         enough = self.plan.claims_gib.get(name, math.ceil(need / GIB))
         space, fewer = self.plan.site["namespace"], "or keep fewer checkpoints"
         what = f"has {units.gib(have)}, and `{self.plan.name}` writes {units.gib(need)} to it."
@@ -266,7 +266,7 @@ class _Sender:
         )
 
     def provide(self, sent: Sent) -> None:
-        """Sends all that a job needs and that changes nothing for the job before it, which may still be at work."""
+        """Sends the objects that a job needs, without changing the job before it, which may still be at work."""
         cluster, tell, alone = self.cluster, self.how.tell, self.how.alone
         if not alone:
             seal(cluster, sent, tell)
@@ -279,13 +279,13 @@ class _Sender:
 
 
 def _size(claim: Manifest) -> float:
-    """The bytes that a claim on the cluster has, or will have where it is being made or enlarged."""
+    """The bytes of a claim on the cluster, now or after its creation or resize."""
     sizes = (claim["spec"]["resources"]["requests"], claim.get("status", {}).get("capacity") or {})
     return max(_bytes(size["storage"]) for size in sizes if "storage" in size)
 
 
 def _bytes(quantity: str) -> float:
-    """A quantity as Kubernetes writes it: `40Gi`, `40G`, or bytes alone. One of another unit is too large to matter."""
+    """A Kubernetes quantity: `40Gi`, `40G`, or bytes. Other units are too large to matter."""
     for read, text in ((units.size, f"{quantity}B"), (float, quantity)):
         with suppress(ValueError):
             return read(text)
@@ -298,7 +298,7 @@ def _looks(sent: Sent) -> bool:
 
 
 def _heal(cluster: Cluster, sent: Sent, job: Manifest | None, tell: Tell) -> None:
-    """Makes the config map of a job at work again where it is gone: its pods could not start again without."""
+    """Creates the missing config map of a job at work again, because its pods could not restart without it."""
     lost = {jobs.config_of(job)} - set(jobs.config_maps(cluster, sent.plan, sent.stage))
     for manifest in sent.support:
         if job and manifest["kind"] == "ConfigMap" and manifest["metadata"]["name"] in lost:
@@ -310,7 +310,7 @@ def _heal(cluster: Cluster, sent: Sent, job: Manifest | None, tell: Tell) -> Non
 
 def post(cluster: Cluster, sent: Sent, owner: Owner, tell: Tell) -> None:
     """Sends the job itself, after its support, with its owner's marks. Then deletes the config maps of earlier jobs of
-    this name, where this person may; nothing reads them any more."""
+    this name, if this person may; nothing reads them any more."""
     if cluster.create(owner.signed(sent.job)):
         tell(f"{jobs.named(sent.job)} in `{sent.namespace}`")
     else:
@@ -332,17 +332,17 @@ def post(cluster: Cluster, sent: Sent, owner: Owner, tell: Tell) -> None:
 
 
 def seal(cluster: Cluster, sent: Sent, tell: Tell) -> None:
-    """Gives the namespace its key where gates are measured and it has none."""
+    """Gives the namespace a key if gates are measured and it has none."""
     if sent.plan.has_gates and require_seal_key(cluster, sent.namespace):
         tell(f"Secret `{KEY_SECRET}`, the key of `{sent.namespace}`, which seals measurements of its pods")
 
 
 def ask(job: Manifest, mine: Owner, confirm: Confirm, replaces: bool = False) -> None:
-    """Asks whether a job that is there may go: one under way, unless it is one's own and nothing `replaces` it, and
+    """Asks before an existing job is removed: one under way, unless it is the user's own and nothing `replaces` it, and
     every one of another person. Raises Stop after a no."""
     owner, end = Owner.of(job), ended(job)
     name = jobs.named(job)
-    # Empty if either is unknown, or both are one.
+    # Empty if either is unknown, or both are the same.
     person = owner.person if mine.person and owner.person != mine.person else ""
     if going(job) or (end and not person) or (owner == mine and not replaces):
         return
@@ -357,8 +357,8 @@ def ask(job: Manifest, mine: Owner, confirm: Confirm, replaces: bool = False) ->
 
 @contextmanager
 def replacing(sent: Sent, old: Manifests) -> Iterator[list[str]]:
-    """Deletes old jobs and sends a new one: gives the list for the names of those that are deleted. A Stop between them
-    says what is left on the cluster."""
+    """Deletes old jobs and sends a new one: yields the list for the names of the deleted ones. A Stop between them
+    names what is still on the cluster."""
     deleted: list[str] = []
 
     def left(stop: Stop) -> str:
@@ -374,7 +374,7 @@ def replacing(sent: Sent, old: Manifests) -> Iterator[list[str]]:
 
 
 def make_room(cluster: Cluster, job: Manifest, tell: Tell, deleted: list[str]) -> None:
-    """Takes an older job of this recipe away."""
+    """Removes an older job of this recipe."""
     jobs.delete(cluster, job, deleted)
     tell(f"the old {jobs.named(job)}: deleted")
 
@@ -398,8 +398,8 @@ def wait(cluster: Cluster, sent: Sent, tell: Tell) -> None:
 
 
 def require_storage(cluster: Cluster, made: Manifests, tell: Callable[[str], None]) -> None:
-    """Reports what is unknown about the storage of new claims. Raises Stop if it cannot be as they ask: such a claim is
-    never bound, and pods wait without end.
+    """Reports what is unknown about the storage of new claims. Raises Stop if it cannot meet their requests: such a
+    claim is never bound, and pods wait without end.
 
     made: the manifests.
     """
@@ -425,7 +425,7 @@ def require_storage(cluster: Cluster, made: Manifests, tell: Callable[[str], Non
 
 
 def _class_of(claim: Manifest, classes: dict[str, Manifest]) -> str:
-    """The kind of storage of a claim, which can be as it is asked for or may be."""
+    """The storage class of a claim, if it can or may meet the request."""
     claim_name, name = claim["metadata"]["name"], claim["spec"].get("storageClassName") or _default(classes)
     able = [other for other, one in sorted(classes.items()) if tables.shared_storage(one.get("provisioner", ""))]
     write = f"Write {listed(able, 'or')} there" if able else "Ask its admin for one"
@@ -447,7 +447,7 @@ def _class_of(claim: Manifest, classes: dict[str, Manifest]) -> str:
 
 
 def _default(classes: dict[str, Manifest]) -> str | None:
-    """Of several defaults a cluster takes the newest (Kubernetes documentation, Storage Classes)."""
+    """Among several defaults a cluster uses the newest (Kubernetes documentation, Storage Classes)."""
     chosen = [
         (one["metadata"].get("creationTimestamp", ""), name)
         for name, one in classes.items()

@@ -32,11 +32,11 @@ from runner.tools.run_files import ADAPTER, BEST_IMAGES, BEST_MODEL, DEMO, DEMO_
 MOST = 8 * 2**20
 # Seconds between two lines about how far it is.
 EVERY_SECONDS = 5.0
-# Large, and of no use away from the cluster.
+# Large, and useless outside the cluster.
 LEFT_THERE = ("checkpoints/", "scratch/", "data/", f"{SENT_FILES}/")
 # How the rows were used; these come without them.
 REPORTS = (f"/{REPORT}", f"/{REPORT_FILE}")
-# What a stage is for: where some of it has come, what is not among it is of another run.
+# The main results of a stage: if some of them were fetched, the others belong to another run.
 RESULTS = (BEST_MODEL, ADAPTER, BEST_IMAGES, DEMO_OUTPUTS)
 OLDER = "The results on the claim come from the recipe before it changed; there are none of the recipe as it is now. `recipe status` shows the progress of its job. Fetch again when that has finished."
 ELSEWHERE = "Name another folder with `--to`."
@@ -86,8 +86,8 @@ def files(recipe: Recipe, place: Place) -> Files | None:
 
 
 def upload(cluster: Cluster, plan: Plan, stage: Stage, sent: Files, tell: Tell) -> None:
-    """Sends what the claim has not got, and takes away there what is here no more. What has come over stays, whatever
-    breaks; sending again continues behind it. plan: of the stage alone.
+    """Sends the files that the claim lacks, and deletes those there that no longer exist here. Transferred parts remain
+    after any failure; sending again continues after them. plan: of the stage alone.
 
     Raises Stop if the claim is too small, or the helper does not start.
     """
@@ -139,7 +139,7 @@ def _state(share: Share, sent: Files) -> dict[str, int]:
 
 
 def _bodies(sent: Files, left: Mapping[str, int]) -> Iterator[tuple[list[Piece], bytes]]:
-    """What is left, in requests of at most MOST bytes. An empty file is a piece of no bytes."""
+    """The remaining parts, in requests of at most MOST bytes. An empty file is a part of 0 bytes."""
     pieces: list[Piece] = []
     body = bytearray()
     for name, missing in left.items():
@@ -163,9 +163,9 @@ def _bodies(sent: Files, left: Mapping[str, int]) -> Iterator[tuple[list[Piece],
 def fetch(
     cluster: Cluster, plan: Plan, stage: Stage, target: Path, tell: Tell, everything: bool = False
 ) -> tuple[int, str]:
-    """Brings a stage's results into its place below the run folder `target`; returns how many files came, and the run's
-    own number on the claim, empty if it has none. A complete file of the same hash does not come again; a partial one
-    continues.
+    """Downloads a stage's results into its place below the run folder `target`; returns the number of files, and the
+    run's own number on the claim, empty if it has none. A complete file of the same hash does not come again; a partial
+    one continues.
 
     Raises Stop if there are no results, or the helper does not start.
     """
@@ -213,7 +213,7 @@ def _forget_older(share: Share, names: set[str], target: Path, stage: Stage) -> 
 
 
 def _one(share: Share, file: dict[str, Any], target: Path, tell: Tell) -> int:
-    """One file; 1 where it came over, 0 if it was here. Raises Stop if its hash does not agree in the end."""
+    """Fetches one file; 1 if it was transferred, 0 if it was here. Raises Stop if its hash is wrong at the end."""
     path = target / file["path"]
     if not path.resolve().is_relative_to(target.resolve()):
         raise Stop(f"The cluster named a file outside the folder: {file['path']}")
@@ -247,7 +247,7 @@ def _one(share: Share, file: dict[str, Any], target: Path, tell: Tell) -> int:
 
 
 def _continue(share: Share, name: str, half: Path, size: int) -> None:
-    """Appends what is missing; a broken connection, or a cluster that is busy, leaves what has come."""
+    """Appends the missing part; after a broken connection or a busy cluster, the received part remains."""
     have = half.stat().st_size if half.is_file() else 0
     if have >= size > 0:
         return
@@ -275,8 +275,8 @@ def record_results(folder: RunFolder, plan: Plan, stage: Stage, number: str, tel
     """
     home = folder.path / stage.folder
     state = StageRecord.read(home)
-    # A claim keeps the results of the recipe as it was until those of the recipe as it is take their place. A change of
-    # another stage does not concern it.
+    # A claim keeps the old recipe's results until those of the current recipe replace them. A change of another stage
+    # does not concern it.
     older = bool(state) and state.keys.get("") != stage.keys[""]
     status = "running" if older or not state else state.status
     folder.mark(status, recipe=plan.name, origin="cluster", **({"id": number} if number else {}))

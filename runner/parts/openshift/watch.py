@@ -28,13 +28,13 @@ class Failed(Stop):
 
 
 class Gone(Stop):
-    """A job that was watched has been taken away by somebody."""
+    """A watched job was removed."""
 
 
 def follow(cluster: Cluster, sent: Sent, show: Show) -> JobState:
     """Shows a job's state until it ends; returns the last one.
 
-    Raises Gone if the job is taken away, and Failed if it fails.
+    Raises Gone if the job is removed, and Failed if it fails.
     """
     cluster, missing = cluster.once(), 0
     while True:
@@ -78,15 +78,15 @@ def line(state: JobState) -> str:
 
 
 def rest(seconds: float) -> str:
-    """How much longer, in hours and minutes."""
+    """The remaining time, in hours and minutes."""
     hours, minutes = divmod(round(seconds / 60), 60)
     return f"{hours} h {minutes} min" if hours else f"{max(1, minutes)} min"
 
 
 @dataclass(frozen=True)
 class JobRow:
-    """A job: its state, what is in its way, its place in its queue (`2nd of 5`, empty if it waits in none), and the GPU
-    hours that it has used so far; None if that is unknown."""
+    """A job: its state, its problem, its place in its queue (`2nd of 5`, empty if it waits in none), and the GPU hours
+    that it has used so far; None if that is unknown."""
 
     state: JobState
     why: list[str] = field(default_factory=list)
@@ -217,7 +217,7 @@ def gpu_hours(state: JobState, now: datetime | None = None) -> float | None:
         if any(count and not start for count, start, _ in held):
             return None
     admitted = (state.workload or {}).get("status", {})
-    # With a slip of the pen before v1beta2.
+    # With a typo in versions before v1beta2.
     names = ("accumulatedPastExecutionTimeSeconds", "accumulatedPastExexcutionTimeSeconds")
     before = jobs.gpus(state.job) * max(admitted.get(name) or 0 for name in names)
     return (before + sum(count * seconds(start, now or state.now, end) for count, start, end in held)) / 3600
@@ -238,7 +238,7 @@ def _end_of(pod: Manifest) -> str | None:
 
 
 class NotYet(Stop):
-    """A machine that the job is for has no pod: not yet, or between two of them."""
+    """A machine of the job has no pod: not yet, or between two of them."""
 
 
 def pod_of(cluster: Cluster, job: Manifest, node: int) -> Manifest:

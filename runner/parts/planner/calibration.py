@@ -116,7 +116,7 @@ def _kept(found: Sequence[Beside]) -> Iterator[str]:
         try:
             keep(each.observed() for each in found)
         except OSError:
-            return  # a run is done all the same
+            return  # the run is done in any case
 
 
 def learn(recipe: Recipe, runs: Sequence[str]) -> None:

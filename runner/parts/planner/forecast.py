@@ -266,7 +266,7 @@ OFFERED = "`recipe plan` suggests changes with their time and cost, and `recipe 
 
 def too_large(recipe: Recipe, forecast: Forecast, known_better: bool = False) -> Problem | None:
     """The verdict on memory, the same in every command, at the line that names the GPU: an error where a stage never
-    fits, a note where it may fit, and where only rows of full length do not. None if all fits, or the GPU is unknown.
+    fits, a note if it may fit, and where only rows of full length do not. None if all fits, or the GPU is unknown.
 
     known_better: whether somebody has allowed what never fits."""
     need, have, full = forecast.memory.total, forecast.usable, forecast.full.memory.total

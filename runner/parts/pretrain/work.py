@@ -221,7 +221,7 @@ def _write_blocks(
 def take_packed(source: Path, lengths: Iterable[int], tokenizer: Any, out: Path) -> dict[str, dict[str, int]]:
     """Uses files that are packed already, after checking them.
 
-    Raises Stop if one is no array of blocks of its length, or holds numbers that the tokenizer does not have.
+    Raises Stop if one is not an array of blocks of its length, or holds numbers that the tokenizer does not have.
     """
     report = {}
     for length in lengths:

@@ -156,8 +156,7 @@ class DataFacts:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """A run: its folder as a person reads it, its record, its manifest, its stages, and its data by part ("" if there
-    is one)."""
+    """A run: its folder for people, its record, its manifest, its stages, and its data by part ("" if there is one)."""
 
     shown: str
     name: str

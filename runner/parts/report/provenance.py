@@ -39,7 +39,7 @@ def _commit(file: Path) -> str:
 
 
 def flat(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Every setting that is no section by its dotted name, and its value as a recipe has it."""
+    """Every setting that is not a section, by its dotted name, and its value as in a recipe."""
     return {
         ".".join(map(str, path)): value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         for path, value in leaves(settings)

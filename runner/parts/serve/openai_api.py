@@ -1,9 +1,9 @@
 """OpenAI's API: a server here of a stage's model and of the one that it began with, which formats questions as in
 training; and the models behind such a server, here or elsewhere, asked and measured without their weights.
 
-vLLM serves a base model and adapters beside it, and no second whole model; so it is taken where it is installed and an adapter
-was trained. Everything else is served by transformers' own command. Either runs as a child of its own:
-`python -m runner.parts.serve.openai_api FOLDER MODULE ARGUMENTS`.
+vLLM serves a base model and adapters beside it, and no second whole model; so it is taken if it is installed and an
+adapter was trained. Everything else is served by transformers' own command. Either runs as a child of its own: `python
+-m runner.parts.serve.openai_api FOLDER MODULE ARGUMENTS`.
 """
 
 import json
@@ -230,7 +230,7 @@ def _vllm(home: Path, name: str, after: Chat) -> list[str]:
     return command
 
 
-# As OpenAI's own clients name it; sent where it is set.
+# As OpenAI's own clients name it; sent if it is set.
 KEY = "OPENAI_API_KEY"
 # Long enough for an answer on a processor.
 SECONDS = 600

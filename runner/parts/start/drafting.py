@@ -107,7 +107,7 @@ def source(home: str, name: str) -> dict[str, tuple[Any, str]]:
 
 
 def _preferred(home: str, name: str) -> dict[str, tuple[Any, str]]:
-    """The lines of a section of preferences that name its columns. Raises Stop where they are others."""
+    """The lines of a section of preferences that name its columns. Raises Stop if they are others."""
     known = {column.lower(): column for column in columns_of(name)}
     asks = next((column for column in (*ASKING, *known) if column in known and column not in (BETTER, WORSE)), "")
     if known and not (asks and {BETTER, WORSE} <= set(known)):

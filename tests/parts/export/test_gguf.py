@@ -157,7 +157,7 @@ def test_an_architecture_that_the_converter_does_not_know_is_refused_with_those_
 def test_the_converter_is_held_against_its_hash(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(llama_cpp, "SHA256", "0" * 64)
-    with pytest.raises(Stop, match=r"llama\.cpp's converter cannot be pulled"):
+    with pytest.raises(Stop, match=r"llama\.cpp's converter cannot be downloaded"):
         llama_cpp.converter()
     assert not [file for file in tmp_path.rglob("*") if file.is_file()]
 

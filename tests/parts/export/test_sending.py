@@ -219,7 +219,7 @@ def test_push_and_register_as_commands(run, models, hub, tmp_path):
 
     assert f"{hub.address}/somebody/mine" in recipe("push", str(run.path), "somebody/mine")
     said = recipe("register", str(run.path), "--registry", models.address, "--name", "mine")
-    assert "it lies at hf://somebody/mine:" in said and lineage_of(models)["run"] == run.state.id
+    assert "its address is hf://somebody/mine:" in said and lineage_of(models)["run"] == run.state.id
     assert not [file for file in tmp_path.rglob("*") if file.is_file() and TOKEN.encode() in file.read_bytes()]
 
 

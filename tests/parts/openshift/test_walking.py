@@ -88,7 +88,7 @@ def test_it_walks_dies_goes_on_ends_at_a_closed_gate_and_goes_on_after_a_promoti
     assert f"Job `{DRIVER}` already exists and continues by itself. Nothing changes." in capsys.readouterr().out
     assert recipe(site, "status") == 0
     shown = capsys.readouterr().out
-    assert "pretrain-2048: waiting for machines" in shown and "driver: goes on by itself" in shown
+    assert "pretrain-2048: waiting for machines" in shown and "driver: continues by itself" in shown
 
     # A stage, its gate, the next stage, without anybody, and through an API server that starts anew.
     site.api.busy = [503] * 9
@@ -107,7 +107,7 @@ def test_it_walks_dies_goes_on_ends_at_a_closed_gate_and_goes_on_after_a_promoti
     assert site.job(name="seven-b-dpo") is None
     assert recipe(site, "status") == 0
     shown = capsys.readouterr().out
-    assert "driver: has ended" in shown and "gate after `sft` is closed, and nothing after it starts." in shown
+    assert "driver: has ended" in shown and "gate after `sft` is closed, so later stages do not start." in shown
     assert "perplexity  < 15    99.2  MISSED" in shown.partition("driver:")[2]
     assert recipe(site, "submit", "--all") == 1
     assert "gate after `sft` is closed" in capsys.readouterr().err

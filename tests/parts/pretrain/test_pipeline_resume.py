@@ -217,7 +217,7 @@ def test_a_time_limit_ends_a_length_with_a_usable_model_and_a_higher_one_goes_on
     assert not (run.path / "pretrain-128").exists()
     told.clear()
     plan = until_second_length("1 h")
-    assert "  pretrain-64: goes on where it stopped" in told
+    assert "  pretrain-64: continues where it stopped" in told
     steps = [
         step["step"]
         for name in ("pretrain-64", "pretrain-128")

@@ -277,7 +277,7 @@ def _filled(name: str, /, **words: str) -> str:
 
 
 def _word(text: str) -> str:
-    """A text as YAML, in quotes where it would be read as a number or as nothing."""
+    """A text as YAML, in quotes if it would be read as a number or as nothing."""
     return yaml_text([text])[2:].rstrip("\n")
 
 

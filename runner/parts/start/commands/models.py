@@ -208,8 +208,8 @@ def written(file: Path, name: str, revision: str, known_as: str | None = None) -
 
 
 def on_hub(name: str, revision: str) -> Model:
-    """The model of that name and revision on the hub, with the commit that this is now. Raises Stop if it cannot be
-    had."""
+    """The model of that name and revision on the hub, with the commit that this is now. Raises Stop if it is not
+    available."""
     from httpx import HTTPError
     from huggingface_hub import HfApi, hf_hub_download
     from huggingface_hub.errors import (
