@@ -26,8 +26,8 @@ from saying import said  # noqa: E402
 PICTURES = ROOT / "docs" / "pictures"
 COLUMNS = 94
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-# Of a rehearsal's many lines, those from the proof to the verdict.
-FIRST, LAST = "  proven in ", "validation loss "
+# Of a rehearsal's many lines, those from the proof to the first answers.
+FIRST, ANSWERS = "  proven in ", "The twin is tiny"
 
 
 def quick() -> dict[Path, str]:
@@ -89,7 +89,7 @@ def edited() -> None:
             tab_of(address, folder / "profile", width=1180, height=680) as tab,
         ):
             tab.push(".recipe-section", "Machines")
-            tab.replace("  sequence_len:", "1024", "4096")
+            tab.replace("  last_layers:", "2", "30")
             tab.until("document.querySelector('.recipe-too-large')")
             # The problem leads to its line.
             tab.click(".recipe-problem")
@@ -110,7 +110,7 @@ def _rehearse(folder: Path, copy: str, starter: str) -> str:
     )
     if done.returncode:
         sys.exit(done.stdout[-2000:] + done.stderr)
-    return done.stdout
+    return done.stdout + done.stderr[done.stderr.rfind("\nRehearsal passed") :]
 
 
 def _picture(browser: str, page: Path, file: Path) -> None:
@@ -129,11 +129,14 @@ def _in_few_colours(file: Path) -> None:
 
 
 def _end(text: str) -> str:
-    """From the proof to the verdict, and the last two lines."""
+    """From the proof to the verdict, the answers to the first question, and the last two lines."""
     lines = text.splitlines()
     first = next(at for at, line in enumerate(lines) if line.startswith(FIRST))
-    last = max(at for at, line in enumerate(lines) if line.startswith(LAST))
-    return "\n".join(["…", *lines[first : last + 1], "…", *lines[-2:]])
+    answers = next(at for at, line in enumerate(lines) if line.startswith(ANSWERS))
+    asked = [at for at, line in enumerate(lines) if not line and at > answers]
+    shown = "\n".join(["…", *lines[first : asked[1]], "…", *lines[-2:]])
+    # A terminal shows these words in bold.
+    return re.sub(r"\*(\w+)\*", "\x1b[1m\\1\x1b[0m", shown.replace("*asterisks*", "*bold*"))
 
 
 if __name__ == "__main__":

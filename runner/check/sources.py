@@ -378,7 +378,9 @@ def _conversations(source: ChatSet, numbered: Iterable[row_files.Numbered]) -> I
 def _no_songs(
     recipe: Recipe, home: Path_, asked: Settings, file: Path, numbered: Iterable[row_files.Numbered]
 ) -> Iterator[Problem]:
-    """The problem that no row is a song with a readable instruction."""
+    """The problem that no row is a song with a readable instruction; nothing without what prepares rows."""
+    if not find_spec("pyarrow"):
+        return
     from runner.data.chat import NO_INSTRUCTION, song_of
 
     read = [row for _, row in numbered if not isinstance(row, row_files.Bad)]

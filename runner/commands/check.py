@@ -76,7 +76,8 @@ def check(
                 *paths,
             )
         elif verdict.checked == 1:
-            end("The recipe is valid, as far as it can be checked before it runs.", "plan", *paths)
+            named = ["RECIPE" if name == "-" else name for name in paths]
+            end("The recipe is valid, as far as it can be checked before it runs.", "plan", *named)
         else:
             end("The recipes are valid, as far as they can be checked before they run.", "plan", found.recipes[0])
     return _code(verdict)

@@ -86,11 +86,11 @@ def render(
     for module in parts.modules("rules"):
         for rule in getattr(module, "RENDER_NOTES", ()):
             print_notes(rule(recipe))
-    end(
-        f"{len(written)} {'file is' if len(written) == 1 else 'files are'} in {folder}/.",
-        "submit" if "openshift" in recipe.settings else "run",
-        path,
-    )
+    said = f"{len(written)} {'file is' if len(written) == 1 else 'files are'} in {folder}/."
+    if "openshift" in recipe.settings:
+        end(said, "submit", path)
+    else:
+        end(f"{said} Copy them to every machine, check each one, and start its script there.", "doctor", path)
 
 
 # The state of a run that was neither finished nor is at work.

@@ -260,8 +260,10 @@ def _taught_words(files: Iterable[Path], run_dir: Path, trust: bool) -> set[str]
 
     tokenizer = AutoTokenizer.from_pretrained(str(run_dir / BEST_MODEL), trust_remote_code=trust)
     firsts = (next(parquet.ParquetFile(file).iter_batches(FIRST_ROWS), None) for file in files)
-    texts = (taught(batch.to_pylist(), tokenizer) for batch in firsts if batch)
-    return {word for text in chain.from_iterable(texts) for word in own_words.words(text)}
+    rows = [row for batch in firsts if batch for row in batch.to_pylist()]
+    # Of preferences, the answer that is learned has a column of its own.
+    texts = chain(taught(rows, tokenizer), (row.get("chosen") or "" for row in rows))
+    return {word for text in texts for word in own_words.words(text)}
 
 
 def main(run_dir: Path, *files: Path) -> None:

@@ -48,6 +48,8 @@ def parsed(line: str) -> None:
         ),
         (["plan", SURVIVAL], "The recipe fits, as far as this machine can tell.", ["rehearse", SURVIVAL]),
         (["list"], "starter recipes are available.", ["new", "my-demo", "--from", "survival"]),
+        (["models"], "models can be named in a recipe.", ["new", "my-demo"]),
+        (["gpus"], "GPUs can be named in a recipe.", ["gpus", "RECIPE"]),
         (["show", SURVIVAL], "All settings are printed. The output is itself a recipe.", ["check", SURVIVAL]),
     ],
 )

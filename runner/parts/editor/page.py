@@ -439,11 +439,11 @@ class Page:
         self.judged = judged
         self.text.show(judged.problems)
         if judged.errors:
-            ui.notify("Something is wrong; below the text stands what.", type="negative")
+            ui.notify("The recipe has errors. They are below the text.", type="negative")
         elif judged.problems:
             ui.notify("No errors; the notes are below the text.", type="info")
         else:
-            ui.notify("No errors, and nothing that the hub has against it.", type="positive")
+            ui.notify("No errors, and the hub has the model and the data.", type="positive")
 
     def show_report(self) -> None:
         document = self.judged.document

@@ -94,6 +94,9 @@ def gate(path: str, stage: str | None, sets: tuple[str, ...], run_dir: str | Non
         end("The gate is open. The next stage may start.", "compare", path)
     elif not folder.stage.gates:
         end("The recipe has no gate, so none can open. Write one under `gates`.", "explain", "gates")
+    elif any(" nothing " in line for line in lines):
+        said = "The gate is closed, because a value is missing. Measure the stage, or overrule the gate with your name."
+        end(said, "evaluate", path, folder.stage.name)
     else:
         said = "The gate is closed. Train the stage further, or overrule the gate with your name."
         end(said, "promote", path, folder.stage.name, "--by", "NAME", "--reason", "TEXT")

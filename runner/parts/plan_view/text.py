@@ -92,7 +92,7 @@ def stages(planned: Planned) -> None:
 
 
 def machines(planned: Planned, counts: list[int]) -> None:
-    """Prints a line for each count of machines, and the sources of the numbers."""
+    """Prints a line for each count of machines, and how often to save on the largest one."""
     rows = scaling.rows(planned.forecasts, counts)
     if not rows:
         say("\nThe time on other numbers of machines is unknown.")
@@ -115,20 +115,15 @@ def machines(planned: Planned, counts: list[int]) -> None:
             row.limit,
         )
     _say_table(table)
-    # The formulas, each with its source, and how often to save on the largest count.
-    work, last = planned.forecasts[0].workload, rows[-1]
+    last = rows[-1]
     if before := sum(each.total_seconds for each in planned.preparations):
         _say(f"Before training, on any number of machines: {units.duration(before)}.", rest="  ")
-    for line in (
-        "The batch stays as it is here: accumulation falls first, then steps have more rows.",
-        "Communication: bytes of a ring over the network, and 14 µs a hop (NCCL's tuning).",
-        f"Saving and reading: bytes at {work.disk_mb_s:,.0f} MB/s{('; every machine reads the model from the claim.' if work.shared_disk else ', from each machine’s own disk.')}",
-        f"Restarts: a GPU fails every {scaling.BETWEEN_FAILURES / 86400:,.0f} days (Llama 3: 419 times in 54 days on 16,384); "
-        f"each costs {units.duration(scaling.RESTART)}, reading, and the work since the last checkpoint (Daly 2006).",
+    _say("More machines first need less accumulation. After that, each step has more rows.", rest="  ")
+    _say(
         f"On {last.nodes:,} machines a checkpoint comes every {units.duration(last.save_seconds)}; "
-        f"every {units.duration(last.best_save_seconds)} would cost least (Young 1974).",
-    ):
-        _say(line, rest="  ")
+        f"every {units.duration(last.best_save_seconds)} would cost least.",
+        rest="  ",
+    )
 
 
 def offered(offers: list[Offer]) -> None:

@@ -233,7 +233,7 @@ def results(stage: StageFacts) -> Iterator[tuple[str, str]]:
     yield "effective batch", f"{rows}, {told.effective_batch_tokens:,} tokens" if told.effective_batch_tokens else rows
     yield "learning rate", f"{told.learning_rate:g}"
     yield "trained parameters", f"{told.trainable_parameters:,} of {told.total_parameters:,}"
-    yield "processes", f"{told.world_size}, talking over {told.backend}" if told.backend else f"{told.world_size}"
+    yield "processes", f"{told.world_size}, communicating over {told.backend}" if told.backend else f"{told.world_size}"
 
 
 def against_plan(run: RunFacts) -> Iterator[tuple[str, str, str, str]]:
@@ -281,12 +281,20 @@ def metrics(stage: StageFacts) -> Iterator[tuple[str, str]]:
         yield name, f"not measured: {why}"
 
 
+_LENGTHS = {
+    "min": "tokens of the shortest row",
+    "median": "tokens of the median row",
+    "p95": "tokens that 95 % of rows stay below",
+    "max": "tokens of the longest row",
+}
+
+
 def data(facts: DataFacts) -> Iterator[tuple[str, str]]:
     """How the rows were used, one figure in each line, for rows of any kind."""
     record = facts.record
     if source := record.get("source"):
         yield "from", str(source).rstrip("/").rpartition("/")[2]
-    names = ("rows in", "rows_in"), ("exact duplicates", "duplicates"), ("training rows", "train_rows"), ("validation rows", "validation_rows")  # fmt: skip
+    names = ("rows read", "rows_in"), ("exact duplicates", "duplicates"), ("training rows", "train_rows"), ("validation rows", "validation_rows")  # fmt: skip
     for name, key in (*names, ("test rows", "test_rows"), ("lost rows", "lost"), ("not taken", "not_taken")):
         if isinstance(number := record.get(key), int) and (number or key not in ("test_rows", "lost", "not_taken")):
             yield name, f"{number:,}"
@@ -295,7 +303,7 @@ def data(facts: DataFacts) -> Iterator[tuple[str, str]]:
         for what, number in counts.items() if isinstance(counts, dict) else ():
             yield f"{side}: {what}", f"{number:,}"
     for what, number in (record.get("token_lengths") or {}).items():
-        yield f"tokens a row, {what}", f"{number:,}"
+        yield _LENGTHS.get(what, f"tokens a row, {what}"), f"{number:,}"
     if record.get("classes"):
         yield "classes", ", ".join(map(str, record["classes"]))
     if record.get("licence"):
@@ -336,7 +344,7 @@ def origin(run: RunFacts) -> Iterator[tuple[str, str]]:
         ("recipe", planned.file),
         ("fingerprint of the recipe", planned.fingerprint),
         ("commit of the recipe", planned.commit),
-        ("number of the run", run.state.id),
+        ("ID of the run", run.state.id),
         ("base model", planned.model),
         ("its version", planned.revision),
         ("its licence", planned.licence),
@@ -354,7 +362,7 @@ def origin(run: RunFacts) -> Iterator[tuple[str, str]]:
                 yield name, str(told)
     for stage in run.trained:
         if stage.weights:
-            yield f"hash of the weights that {stage.name} left", stage.weights
+            yield f"hash of the weights of {stage.name}", stage.weights
     versions = next((stage.summary.versions for stage in reversed(run.trained) if stage.summary), {})
     yield from versions.items()
 

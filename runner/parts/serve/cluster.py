@@ -46,14 +46,7 @@ DEPLOYED = ("Deployment", "ReplicaSet")
 
 
 def start(
-    cluster: Cluster,
-    plan: Plan,
-    server: Serving,
-    tell: Tell,
-    mine: Owner,
-    confirm: Confirm,
-    port: int,
-    dry_run: bool,
+    cluster: Cluster, plan: Plan, server: Serving, tell: Tell, mine: Owner, confirm: Confirm, port: int, dry_run: bool
 ) -> None:
     """Sends the server of a plan, waits until it answers, and passes `port` of this machine on to it until it is interrupted; the
     server continues. One that is there already, as it would be sent, is not sent again; before another person's is replaced,

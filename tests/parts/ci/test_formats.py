@@ -117,6 +117,7 @@ def test_a_recipe_may_come_on_standard_input():
 
     done = check(GOOD.read_bytes())
     assert done.returncode == 0 and b"1 recipe checked, no problems." in done.stdout, done.stdout + done.stderr
+    assert done.stderr.endswith(b"Next: recipe plan RECIPE\n"), "no other command reads standard input"
     done = check(GOOD.read_bytes().replace(b"scenario:", b"epocs: 3\nscenario:"), "--format", "junit")
     root = ElementTree.fromstring(done.stdout)
     assert done.returncode == 1

@@ -627,7 +627,8 @@ def test_the_gate_of_a_fetched_stage_is_judged_by_what_lies_here(site, capsys, c
     # What is exchanged here, or comes of another run, proves nothing.
     (tmp_path / "runs/seven-b/dpo/best_model/model.safetensors").write_text("others")
     assert judged("dpo") == 1
-    assert "measured on another model" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "measured on another model" in said.out and "Next: recipe evaluate" in said.err
     claim.run.mark("running", id="another")
     assert recipe(site, "fetch", "--stage", "sft") == 0
     assert judged("pretrain-2048") == 1

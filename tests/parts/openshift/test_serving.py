@@ -224,6 +224,14 @@ def test_a_dry_run_sends_nothing(platform, capsys):
     assert platform.job(SERVICE) is None and platform.job("ServingRuntime", "survival-vllm") is None
 
 
+def test_a_try_of_stop_removes_nothing(platform, monkeypatch):
+    at_work = Serve(platform, monkeypatch)
+    platform.set_status("Pod", pod_soon(platform)["metadata"]["name"], READY)
+    assert at_work.ended() == 0
+    assert platform.recipe("serve", "--stop", "--dry-run") == 2
+    assert platform.job(SERVICE) is not None
+
+
 def test_stop_removes_the_server_and_its_own_runtime(platform, monkeypatch, capsys):
     at_work = Serve(platform, monkeypatch, "--set", "serve.image=registry/vllm:2")
     pod = pod_soon(platform)

@@ -260,7 +260,7 @@ def test_a_long_run_is_a_small_page_and_keeps_its_peaks(tmp_path):
     points = said.curve("training")
     assert len(points) <= charts.MOST_POINTS + 2 and [4_322, 77.0] in points
     assert points[0][0] == 1 and points[-1][0] == 20_000
-    assert "of many points the lowest and highest of each stretch are drawn" in said.said
+    assert "of many points, only the lowest and highest of each stretch are drawn" in said.said
 
 
 @pytest.mark.parametrize("values", [(0.0, 0.0), (1e-9, 1e-9), (-3.0, 1e12), (5.0, 5.0000001)])
@@ -278,7 +278,7 @@ def test_the_command_says_where_the_page_is_and_what_is_no_run(tmp_path, recipe_
     assert (done.returncode, done.stdout) == (0, "runs/survival/report.html\n"), done.stderr
     done = recipe_command("report", ROOT / "recipes" / "survival.yaml", "runs/survival", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "report.html\n"), done.stderr
-    assert "2 runs beside each other" in read(tmp_path / "report.html").said
+    assert "2 runs side by side" in read(tmp_path / "report.html").said
     (run.path / "config" / "plan.json").write_text("{")
     for case, folder in (("no plan", "runs/survival"), ("no run", tmp_path)):
         done = recipe_command("report", folder, cwd=tmp_path)

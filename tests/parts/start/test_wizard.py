@@ -448,16 +448,16 @@ class Terminal:
 @pytest.mark.long
 def test_a_terminal_is_asked_and_shows_three_rows_as_the_model_will_see_them(here):
     terminal = Terminal(here)
-    terminal.answer("What do you have", "\n")
-    terminal.answer("What is trained", "\n")
-    terminal.answer("Where is the file", "my.csv\n")
+    terminal.answer("What data do you have", "\n")
+    terminal.answer("What do you want to train", "\n")
+    terminal.answer("Where is your data", "my.csv\n")
     terminal.answer("What is the model asked", "\n")
-    terminal.answer("learn to say", "\n")
+    terminal.answer("should it answer", "\n")
     terminal.answer("Who is the model", "\n")
-    terminal.answer("Which model?", "\n")
+    terminal.answer("Which model", "\n")
     terminal.answer("Where does it run", "\n")
     terminal.answer("Which GPU", "NVIDIA-L4\n")
-    terminal.answer("How many of them", "\n")
+    terminal.answer("How many GPUs", "\n")
     assert terminal.close() == 0, terminal.said
     for row in ROWS[:3]:
         assert f"<|user|>{row['question']}<|end|><|assistant|>{row['answer'][:100]}" in terminal.said
@@ -469,9 +469,9 @@ def test_a_terminal_is_asked_and_shows_three_rows_as_the_model_will_see_them(her
 @pytest.mark.parametrize(("key", "code"), [("\x03", 130), ("\x04", 130)], ids=["interrupt", "end of input"])
 def test_an_end_in_the_middle_leaves_nothing_and_no_trace(here, key, code):
     terminal = Terminal(here)
-    terminal.answer("What do you have", "\n")
-    terminal.answer("What is trained", "\n")
-    terminal.answer("Where is the file", key)
+    terminal.answer("What data do you have", "\n")
+    terminal.answer("What do you want to train", "\n")
+    terminal.answer("Where is your data", key)
     assert terminal.close(key) == code, terminal.said
     assert "Interrupted." in terminal.said and "Traceback" not in terminal.said
     assert not left(here)

@@ -113,6 +113,8 @@ def models(context: click.Context, recipe: str | None, card: str | None, style: 
         say(
             "\nUnder each way to train: the smallest GPU that fits, in bf16, with one row at a time. `recipe gpus` lists the GPUs."
         )
+    fit = f" fit {gpu.name}" if gpu else " can be named in a recipe"
+    end(f"{len(found)} models{fit}.", "new", "my-demo")
 
 
 def _row(model: catalog.Model, where: str, needs: Mapping[str, Need], sized: bool) -> tuple[str, ...]:

@@ -39,7 +39,9 @@ from runner.tools.problem import Problem, Stop
 ROWS, WIDTH = 3, 400
 # What is typed to come to the question before.
 BACK = "back"
-EXPLAINED = f"`{BACK}` goes to the question before; ^C ends it, with nothing written."
+EXPLAINED = (
+    f"Enter takes the answer in brackets. `{BACK}` returns to the question before. ^C ends it, and nothing is written."
+)
 
 
 @dataclass(frozen=True)
@@ -259,7 +261,8 @@ def _through(name: str, answers: Answers, given: Mapping[str, str], there: bool,
             if shown != at:
                 _show(one, answers)
             shown, asking = at, one.text.format(starters=STARTERS, techniques=", ".join(answers.of.techniques))
-            asking += " Enter keeps the starter's" if answers.of.keeps and one.open(answers) else ""
+            if answers.of.keeps and one.open(answers):
+                asking += f"{'' if asking.endswith('?') else '.'} Enter keeps the starter's"
             proposed = one.proposed(answers) or ("" if one.open(answers) else None)
             said = click.prompt(asking, default=proposed, show_default=bool(proposed)).strip()
             if said == BACK:
