@@ -206,11 +206,11 @@ def _chat(gradio: Any, sides: Models, title: str, questions: Sequence[str]) -> A
             yield from asked(question, [])
 
         shown = [line, turns, *boards]
-        line.submit(asked, [line, turns], shown, api_name="ask")
+        answering = [line.submit(asked, [line, turns], shown, api_name="ask")]
         for button in buttons:
-            button.click(clicked, [button], shown, api_visibility="private")
+            answering.append(button.click(clicked, [button], shown, api_visibility="private"))
         for clear in (anew.click, *(board.clear for board in boards)):
-            clear(lambda: ("", [], *_boards([])), None, shown, api_visibility="private")
+            clear(lambda: ("", [], *_boards([])), None, shown, api_visibility="private", cancels=answering)
     return page
 
 
