@@ -208,4 +208,4 @@ def diff(before: str, after: str, plans: bool, price: float | None, style: str) 
         if not settings:
             say("No setting differs.")
         several, one = f"{len(settings)} settings differ.", "One setting differs."
-        end(several if len(settings) > 1 else one if settings else "Both recipes are the same.", "plan", after)
+        end(several if len(settings) > 1 else one if settings else "Both recipes are the same.", "plan", new.file)
