@@ -173,11 +173,12 @@ def narrowed(node: Any, key: str, kind: str) -> Any:
 
 def _elsewhere(key: str, kind: str, part: Schema) -> str:
     """What to do with a line that another kind has."""
-    kinds, other = ", ".join(part[f"x-{key}"]), "delete `songs`" if kind == "songs" else "write another `form`"
-    usual = f"It is for {kinds}. These rows are {kind}. Delete the line, or {other}."
-    return str(
-        part.get("x-elsewhere") or (usual if key == "rows" else f"It is for the scenario {listed(part[f'x-{key}'])}.")
-    )
+    if says := part.get("x-elsewhere"):
+        return str(says)
+    if key == "scenario":
+        return f"It is for the scenario {listed(part['x-scenario'])}."
+    other = "delete `songs`" if kind == "songs" else "write another `form`"
+    return f"It is for {', '.join(part['x-rows'])}. These rows are {kind}. Delete the line, or {other}."
 
 
 def inlined(node: Any) -> Any:
