@@ -175,7 +175,7 @@ def test_no_more_gpus_are_seen_than_are_planned(monkeypatch, here, planned, visi
 
 
 def test_a_rehearsal_that_learns_too_little_is_an_error(golden_message):
-    plan = SimpleNamespace(name="demo")
+    plan = SimpleNamespace(name="demo", stages=[SimpleNamespace(config={})])
     summary = Summary(first_validation_loss=7.0, best_validation_loss=6.4, steps=40)
     with pytest.raises(Stop, match=r"8\.6% better") as stop:
         rehearsal.judge(plan, [summary])
