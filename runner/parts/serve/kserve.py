@@ -122,7 +122,7 @@ def _predictor(plan: Plan, server: Serving) -> Manifest:
         "deploymentStrategy": {"type": "Recreate"},
         **({"serviceAccountName": account} if account else {}),
         **podspec.where(plan, _machines(server)),
-        "securityContext": podspec.pod_security(),
+        "securityContext": podspec.POD_SECURITY,
         "model": {
             "name": CONTAINER,
             "modelFormat": {"name": FORMAT},
