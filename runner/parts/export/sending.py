@@ -248,7 +248,7 @@ def lineage(source: TrainedModel) -> dict[str, _KEPT]:
         facts[name] = getattr(stage.summary, name)
     facts |= {f"evaluation.{name}": value for name, value in _numbers(card.measured(source)).items()}
     if stage.verdicts:
-        facts["gates"] = ("overruled" if stage.promoted else "open") if stage.open else "closed"
+        facts["gates"] = ("overruled" if stage.promotion else "open") if stage.open else "closed"
     return {name: value for name, value in facts.items() if value is not None and value != ""}
 
 

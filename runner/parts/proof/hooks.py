@@ -87,7 +87,7 @@ EXPLAINED = (
 
 def lines(proof: Proof, whole: bool = False) -> Iterator[list[Styled]]:
     """Lines of parts, each with its kind: `trained`, `seen`, `cut`, or nothing. whole: show every token."""
-    all_tokens = proof.trained + proof.seen + proof.cut
+    all_tokens = sum(count for _, count, _ in proof.shares)
     if proof.shown:
         yield [("", EXPLAINED)]
     for row in proof.shown:
@@ -95,10 +95,7 @@ def lines(proof: Proof, whole: bool = False) -> Iterator[list[Styled]]:
         for kind, tokens in row["spans"]:
             yield [("", f"  {kind:<8} "), (kind, _joined(tokens, whole))]
     if all_tokens:
-        shares = ", ".join(
-            f"{kind} {count / all_tokens:.1%}"
-            for kind, count in (("trained", proof.trained), ("seen", proof.seen), ("cut", proof.cut))
-        )
+        shares = ", ".join(f"{kind} {share:.1%}" for kind, _, share in proof.shares)
         cut = f", in {proof.rows_cut:,} rows" if proof.rows_cut else ""
         yield [("", f"of {all_tokens:,} tokens: {shares}{cut}")]
     if not proof.faults:
