@@ -297,7 +297,6 @@ def _entries(value: Any, **kinds: Any) -> Iterator[Mapping[str, Any]]:
             yield entry
 
 
-
 def end_of(log: Path, most: int) -> str:
     """The last bytes of a log; empty if it cannot be read."""
     try:

@@ -159,7 +159,6 @@ def _named(names: Sequence[str]) -> str:
     return listed(names).replace("`", "")
 
 
-
 def _took(run: RunFacts) -> str:
     stage = run.trained[-1]
     told, seen = stage.summary, stage.foreseen

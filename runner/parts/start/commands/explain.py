@@ -150,7 +150,6 @@ def _others(recipe: Recipe, setting: str, value: Any) -> list[Any]:
     return known[:: max(1, len(known) // MOST_TRIED)][:MOST_TRIED] or [None]
 
 
-
 def _tried(recipe: Recipe, setting: str, value: Any, before: Mapping[str, str] | None = None) -> Tried:
     """before: the generated files of the unchanged recipe; None if that has this value."""
     try:

@@ -129,8 +129,10 @@ def _proposed_card(answers: Answers) -> str:
     """The starter's; else this machine's first GPU that the catalog knows, where it runs here; else one with room."""
     from runner.parts.start.commands.doctor import labels
 
+    if answers.of.keeps:
+        return str(answers.starts("machines.gpu"))
     own = next((label for label in labels() if catalog.gpu(label)), "") if answers.where == "here" else ""
-    return str(answers.starts("machines.gpu")) if answers.of.keeps else drafting.card(answers, own)
+    return own or drafting.card(answers)
 
 
 def _reads_otherwise(answers: Answers) -> bool:
