@@ -310,7 +310,7 @@ def finish(folder: StageFolder) -> Iterable[str]:
     _complete(folder)
     if early := _ended_early(folder):
         folder.mark(OUT_OF_TIME)
-        remedy = "Raise `limits.time`. The same command then continues from this step."
+        remedy = _more_time(folder, "this step")
         if any(stage.name in other.reads for other in folder.plan.stages):
             raise Stop(f"{early} Later stages do not start.", remedy)
         return [early, remedy]
@@ -356,8 +356,14 @@ def _time_left(folder: StageFolder, anew: bool) -> None:
     if limit and used >= limit:
         raise Stop(
             f"The time limit of {units.duration(limit)} is used up, so `{stage.name}` does not start. Training has taken {units.duration(used)} so far.",
-            "Raise `limits.time`. The same command then continues from here.",
+            _more_time(folder, "here"),
         )
+
+
+def _more_time(folder: StageFolder, point: str) -> str:
+    if folder.run.kind == "rehearsal":
+        return "The rehearsal sets this limit; your recipe need not change. `--fresh` repeats the rehearsal. A smaller model makes more steps in this time."
+    return f"Raise `limits.time`. The same command then continues from {point}."
 
 
 def _ended_early(folder: StageFolder) -> str:
