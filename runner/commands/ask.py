@@ -5,16 +5,7 @@ from pathlib import Path
 import click
 
 from runner import parts
-from runner.commands.options import (
-    end,
-    open_recipe,
-    recipe_path,
-    run_option,
-    say,
-    set_option,
-    stage_option,
-    url_option,
-)
+from runner.commands.options import end, open_recipe, recipe_path, run_option, say, set_option, stage_option, url_option
 from runner.tools.problem import Stop
 
 

@@ -163,10 +163,7 @@ def _on_these(recipe: Recipe, gpus: list[str], tell: Tell) -> list[Override]:
             tell(f"The recipe is for {known.title if known else recipe.machines.gpu}, and this machine has {name}.")
     for override in made:
         tell(f"  {override}")
-    for title, figure in (
-        ("effective batch", common.effective_batch_size),
-        ("learning rate", common.learning_rate),
-    ):
+    for title, figure in (("effective batch", common.effective_batch_size), ("learning rate", common.learning_rate)):
         if "train" in recipe.settings and figure(recipe) != figure(here):
             tell(f"  {title}: {figure(recipe):g} → {figure(here):g}  (follows the GPUs)")
     return made

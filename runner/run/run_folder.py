@@ -120,8 +120,7 @@ class RunFolder:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise Stop(
-                    f"Another command is using `{self.path}`.",
-                    "Wait for it, or name another folder with `--out`.",
+                    f"Another command is using `{self.path}`.", "Wait for it, or name another folder with `--out`."
                 ) from None
             yield
 

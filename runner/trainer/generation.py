@@ -187,9 +187,7 @@ def chats(run_dir: Path, demo: Mapping[str, Any]) -> tuple[Chat, Chat]:
         "trust_remote_code": demo.get("trust_remote_code", False),
     }
     before = Chat(
-        model=demo["base_model"],
-        revision=None if Path(demo["base_model"]).is_dir() else demo["revision"],
-        **shared,
+        model=demo["base_model"], revision=None if Path(demo["base_model"]).is_dir() else demo["revision"], **shared
     )
     added = str(adapter) if (adapter / "adapter_config.json").is_file() else None
     return before, Chat(model=best, revision=None, adapter=added, **shared)
