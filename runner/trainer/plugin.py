@@ -68,9 +68,8 @@ class RecipePlugin(BasePlugin):
             self.resumed_from = checkpoints.choose(cfg, settings, Watchdog(settings).stop)
         if settings.blocks is None:
             return None
-        reached = checkpoints.reached(cfg)
-        load = parts.hook("blocks")
-        train, validation, cfg.max_steps = load(settings.blocks, settings.effective_batch_size, reached)
+        given = (settings.blocks, settings.effective_batch_size, checkpoints.reached(cfg))
+        train, validation, cfg.max_steps = parts.hook("blocks")(*given)
         return TrainDatasetMeta(train, validation, cfg.max_steps)
 
     def pre_model_load(self, cfg: DictDefault) -> None:
@@ -123,8 +122,7 @@ class RecipePlugin(BasePlugin):
             trainer.create_model_card = lambda *args, **kwargs: None
 
     def add_callbacks_post_trainer(self, cfg: DictDefault, trainer: Any) -> list[Any]:
-        settings = run_settings(cfg)
-        self.history = History(settings)
+        self.history = History(settings := run_settings(cfg))
         return stopping.callbacks(settings, self.history, of_words=not cfg.rl, resumed_from=self.resumed_from)
 
     def post_train_unload(self, cfg: DictDefault) -> None:
@@ -143,7 +141,6 @@ def _averages_over_tokens(trainer: Any) -> bool:
 
 
 def run_settings(cfg: DictDefault) -> RunSettings:
-    settings: RunSettings = RunSettings.model_validate(
-        cfg.recipe_runner.to_dict() if hasattr(cfg.recipe_runner, "to_dict") else cfg.recipe_runner
-    )
+    told = cfg.recipe_runner
+    settings: RunSettings = RunSettings.model_validate(told.to_dict() if hasattr(told, "to_dict") else told)
     return settings
