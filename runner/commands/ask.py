@@ -22,9 +22,6 @@ def ask(
 ) -> None:
     """Ask the trained model a QUESTION, formatted as in training. Ask a model for images about the file of a
     PICTURE."""
-    from runner.tools.process import hush
-
-    hush()
     from runner.run import inference as asking
 
     recipe, _ = open_recipe(path, sets)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.tools import child_process, own_words
 from runner.tools.files import read_json, write_json, write_text
+from runner.tools.problem import first_line
 from runner.tools.process import hush, without_scikit_learn
 from runner.tools.run_files import ADAPTER, ANSWERS, BEST_MODEL, DEMO, DEMO_OUTPUTS
 
@@ -53,7 +54,7 @@ class CannotLoad(Exception):
 
     def __init__(self, what: str, error: Exception) -> None:
         self.what = what
-        super().__init__((str(error).strip() or type(error).__name__).splitlines()[0])
+        super().__init__(first_line(error))
 
 
 def repetition_penalty(chat: Chat) -> float:
