@@ -68,8 +68,9 @@ class RecipePlugin(BasePlugin):
             self.resumed_from = checkpoints.choose(cfg, settings, Watchdog(settings).stop)
         if settings.blocks is None:
             return None
-        given = (settings.blocks, settings.effective_batch_size, checkpoints.reached(cfg))
-        train, validation, cfg.max_steps = parts.hook("blocks")(*given)
+        reached = checkpoints.reached(cfg)
+        load = parts.hook("blocks")
+        train, validation, cfg.max_steps = load(settings.blocks, settings.effective_batch_size, reached)
         return TrainDatasetMeta(train, validation, cfg.max_steps)
 
     def pre_model_load(self, cfg: DictDefault) -> None:
@@ -109,6 +110,8 @@ class RecipePlugin(BasePlugin):
             # micro batch would then count alike, however few tokens it trains, and the loss would depend on
             # accumulation.
             trainer.model_accepts_loss_kwargs = _averages_over_tokens(trainer)
+        if cfg.load_in_4bit and not torch.cuda.is_available():
+            keep_gradients(trainer.model)
         no_step_more(trainer)
         for judge in parts.hooks("before_training"):
             if complaint := judge(cfg, trainer, settings):
@@ -122,7 +125,8 @@ class RecipePlugin(BasePlugin):
             trainer.create_model_card = lambda *args, **kwargs: None
 
     def add_callbacks_post_trainer(self, cfg: DictDefault, trainer: Any) -> list[Any]:
-        self.history = History(settings := run_settings(cfg))
+        settings = run_settings(cfg)
+        self.history = History(settings)
         return stopping.callbacks(settings, self.history, of_words=not cfg.rl, resumed_from=self.resumed_from)
 
     def post_train_unload(self, cfg: DictDefault) -> None:
@@ -133,6 +137,14 @@ class RecipePlugin(BasePlugin):
         results.finish(run_settings(cfg), self.history, cfg.to_dict())
 
 
+def keep_gradients(model: torch.nn.Module) -> None:
+    """Stops bitsandbytes 0.50.2 from packing 4-bit weights for AVX-512 when a model is evaluated on a processor: its
+    product with packed weights has no gradient, so training after the first evaluation would change almost nothing."""
+    for layer in model.modules():
+        if hasattr(layer, "support_avx512bf16_for_cpu"):
+            layer.support_avx512bf16_for_cpu = False
+
+
 def _averages_over_tokens(trainer: Any) -> bool:
     """Whether the model averages its loss over the tokens of a whole step, by the rule of transformers 5.16.1."""
     model = unwrap_peft_model(trainer.accelerator.unwrap_model(trainer.model))
@@ -141,6 +153,7 @@ def _averages_over_tokens(trainer: Any) -> bool:
 
 
 def run_settings(cfg: DictDefault) -> RunSettings:
-    told = cfg.recipe_runner
-    settings: RunSettings = RunSettings.model_validate(told.to_dict() if hasattr(told, "to_dict") else told)
+    settings: RunSettings = RunSettings.model_validate(
+        cfg.recipe_runner.to_dict() if hasattr(cfg.recipe_runner, "to_dict") else cfg.recipe_runner
+    )
     return settings

@@ -176,8 +176,8 @@ def show_page(
 
 @dataclass
 class _Conversation:
-    """The conversation that one page shows. Each has a list of its own, so that an answer to an earlier one, which is
-    still being written, can be told apart and ends."""
+    """The conversation that one page shows. A new one begins with a new list, so that an answer to an earlier one, which
+    is still being written, notices it and ends."""
 
     turns: list[Turn] = field(default_factory=list)
 
