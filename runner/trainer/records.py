@@ -4,6 +4,7 @@ Without PyTorch, because the plan and a job's status read them too."""
 import math
 import platform
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -151,10 +152,6 @@ class Summary(Record):
     versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def out_of_time(self) -> bool:
-        return self.time_limit is not None and self.time_limit.reached
-
-    @property
     def losses(self) -> str:
         """The first and the last validation loss in words; empty if there was none."""
         first, last = self.first_validation_loss, self.last_validation_loss
@@ -282,8 +279,6 @@ def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
 
     installed = {"recipe-runner": __version__, "python": platform.python_version()}
     for package in packages:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             installed[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
     return installed
