@@ -232,7 +232,7 @@ def lineage(source: TrainedModel) -> dict[str, str | int | float | bool]:
         if isinstance(value, int | float):
             facts[f"evaluation.{name}"] = float(value)
     if stage.verdicts:
-        facts["gates"] = ("overruled" if stage.promoted else "open") if stage.open else "closed"
+        facts["gates"] = ("overruled" if stage.promotion else "open") if stage.open else "closed"
     return {name: value for name, value in facts.items() if value is not None and value != ""}
 
 

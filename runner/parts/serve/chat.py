@@ -5,7 +5,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +159,14 @@ def show_page(sides: Sides, title: str, questions: Sequence[str], port: int, rea
     page.block_thread()
 
 
+@dataclass
+class _Conversation:
+    """The conversation that one page shows. A new one begins with a new list, so that an answer to an earlier one, which
+    is still being written, notices it and ends."""
+
+    turns: list[Turn] = field(default_factory=list)
+
+
 def _chat(gradio: Any, sides: Models, title: str, questions: Sequence[str]) -> Any:
     """Both models side by side. The questions of the demo are buttons, which begin a new conversation."""
     system_prompt = sides.both[0].chat.system_prompt
@@ -167,7 +175,7 @@ def _chat(gradio: Any, sides: Models, title: str, questions: Sequence[str]) -> A
         if system_prompt:
             with gradio.Accordion("System prompt, as trained", open=False):
                 gradio.Textbox(system_prompt, show_label=False, interactive=False)
-        turns = gradio.State([])
+        conversation = gradio.State(_Conversation())
         with gradio.Row():
             boards = [
                 gradio.Chatbot(label=name, buttons=["copy"], allow_tags=False, height=420) for name in sides.names
@@ -177,25 +185,32 @@ def _chat(gradio: Any, sides: Models, title: str, questions: Sequence[str]) -> A
             buttons = [gradio.Button(question, size="sm") for question in questions]
         again = gradio.Button("New conversation", variant="secondary", size="sm")
 
-        def asked(question: str, earlier: list[Turn]) -> Iterator[tuple[Any, ...]]:
-            if not question.strip():
-                yield ("", earlier, *_boards(earlier))
-                return
-            said = ("",) * len(boards)
-            for said in sides.ask(question, earlier):
-                yield ("", earlier, *_boards([*earlier, (question, tuple(text or "…" for text in said))]))
-            turns = [*earlier, (question, said)]
-            yield ("", turns, *_boards(turns))
+        def asked(question: str, current: _Conversation) -> Iterator[tuple[Any, ...]]:
+            turns = current.turns
+            if question.strip():
+                for said in sides.ask(question, tuple(turns)):
+                    if turns is not current.turns:
+                        break
+                    yield ("", *_boards([*turns, (question, tuple(text or "…" for text in said))]))
+                else:
+                    turns.append((question, said))
+            # Also after a new conversation: gradio (6.10) may send this answer's last part after the empty boards.
+            yield ("", *_boards(current.turns))
 
-        def clicked(question: str) -> Iterator[tuple[Any, ...]]:
-            yield from asked(question, [])
+        def clicked(question: str, current: _Conversation) -> Iterator[tuple[Any, ...]]:
+            current.turns = []
+            yield from asked(question, current)
 
-        shown = [line, turns, *boards]
-        answering = [line.submit(asked, [line, turns], shown, api_name="ask")]
+        def begin(current: _Conversation) -> tuple[Any, ...]:
+            current.turns = []
+            return ("", *_boards([]))
+
+        shown = [line, *boards]
+        line.submit(asked, [line, conversation], shown, api_name="ask")
         for button in buttons:
-            answering.append(button.click(clicked, [button], shown, api_visibility="private"))
+            button.click(clicked, [button, conversation], shown, api_visibility="private")
         for clear in (again.click, *(board.clear for board in boards)):
-            clear(lambda: ("", [], *_boards([])), None, shown, api_visibility="private", cancels=answering)
+            clear(begin, [conversation], shown, api_visibility="private")
     return page
 
 
