@@ -57,7 +57,7 @@ def rendered(recipe: Recipe, every: bool) -> dict[str, str]:
     names = named(recipe)
     where = recipe.settings.get("openshift")
     if where and every:
-        jobs = ("pytorchjob", "trainjob") if kubernetes.version(where) >= trainjob.SINCE else ("pytorchjob",)
+        jobs = ("pytorchjob", "trainjob") if kubernetes.numbers(where["version"]) >= trainjob.SINCE else ("pytorchjob",)
         names = (*jobs, target.NAME, *(name for name in names if name not in jobs))
     files = emit(recipe, names)
     if where and every:

@@ -28,8 +28,8 @@ from runner.trainer.records import Summary
 
 @dataclass
 class Measures:
-    """The results so far, and why others are missing; names as in `Found`. higher: whether more is better, for each
-    score of lm-eval."""
+    """The results so far, and why others are missing; names as in `Found`. higher: for lm-eval's scores, whether more
+    is better."""
 
     metrics: dict[str, float] = field(default_factory=dict)
     before: dict[str, float] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Measures:
     higher: dict[str, Any] = field(default_factory=dict)
 
     def take(self, names: Iterable[str], measure: Callable[[], Mapping[str, Any]], before: bool = False) -> None:
-        """Adds the results of `measure`. If it fails, all `names` are missing for that reason. before: of the original
+        """Adds the results of `measure`; if it fails, all `names` are missing for that reason. before: of the original
         model."""
         try:
             (self.before if before else self.metrics).update(measure())
@@ -91,8 +91,7 @@ def read(task: Task, measures: Measures) -> None:
 
 
 def of_one_model(task: Task, measures: Measures, folder: str, before: bool) -> None:
-    """Everything that needs a loaded model. before: whether it is the original model, of which only the metrics for a
-    comparison are measured."""
+    """Everything that needs a loaded model. before: only what is compared, of the original model."""
     names = ["validation_loss", "perplexity", "general_loss", ACCURACY]
     # After another gated stage, the scores of the original model are recorded.
     scored = bool(task.tasks) and not (before and task.metrics_before is not None)
@@ -214,8 +213,8 @@ def by_training(task: Task) -> dict[str, float]:
 
 
 def loss_rise(task: Task, window: int) -> float:
-    """The largest rise of the validation loss between two of the last `window` evaluations, in nats per token; below 0
-    if it always fell."""
+    """The largest rise of the validation loss between two of the last evaluations, in nats; below 0 if it always
+    fell."""
     losses: list[Any] = [entry["validation_loss"] for entry in _evaluations(task)][-window:]
     if len(losses) < window:
         raise Cannot(f"there were {len(losses)} evaluations, but {window} are needed")

@@ -26,8 +26,7 @@ class ComparedLine:
 
 
 def compare(recipe: Recipe, runs: Sequence[RunFolder], questions: Iterable[str] = ()) -> list[ComparedLine]:
-    """The lines for every stage that trains, in the order of the plan. questions: for each stage that answers
-    questions."""
+    """The lines for every stage that trains, in the order of the plan. questions: for stages that answer questions."""
     questions = list(questions)
     columns = [dict(_column(recipe, inference.plan_of(recipe, run), questions)) for run in runs]
     places: dict[tuple[str, str], None] = {}
@@ -87,8 +86,7 @@ FORMATS = ("text", "json", "markdown")
 
 
 def shown(folder: StageFolder, measured: Measurement, form: str, judge: bool = True) -> Iterator[str]:
-    """An evaluation in one of FORMATS, with the verdicts of the stage's gates. judge: whether the gates are about this
-    evaluation."""
+    """An evaluation in one of FORMATS, with the verdicts of the stage's gates if `judge` is true."""
     verdicts = gates.verdicts(folder) if folder.stage.gates and judge else []
     is_open, override = gates.opened(folder) if verdicts else (True, [])
     if form == "json":

@@ -61,7 +61,7 @@ class Found(Record):
 
 @dataclass(frozen=True)
 class Measurement(Found, Subject):
-    """An evaluation and its subject. checkpoint: the model's folder; seed: of draws among the rows; versions: of
+    """An evaluation and its subject. checkpoint: the model's folder; seed: of samples of rows; versions: of
     packages."""
 
     FILE = EVALUATION
@@ -157,9 +157,8 @@ _STALE = {
 
 
 def judge(gates: Iterable[Gate], record: Measurement | str, subject: Subject | None) -> list[GateVerdict]:
-    """One verdict for each gate, and one if there is none, because a stage without a gate proves nothing.
-
-    record: an evaluation, or why there is none; subject: of the run folder now, None for nothing."""
+    """One verdict for each gate, and one if there is none, because a stage without a gate proves nothing. record: an
+    evaluation, or why there is none; subject: of the run folder now, None for nothing."""
     usable = _about(subject, record)
     if isinstance(usable, str):
         found = [GateVerdict(gate.metric, _threshold(gate), "nothing", False, usable) for gate in gates]
@@ -248,15 +247,12 @@ def subject(folder: StageFolder, look: bool = False) -> Subject | None:
     )
 
 
-def _held_out(folder: StageFolder) -> list[Path]:
-    """The files with the held-out rows: those that training saved, or those of the data."""
-    stated = folder.stage.evaluation.rows if folder.stage.evaluation else ""
-    return [Path(stated) / f"{side}.parquet" for side in ("test", "validation")] if stated else [folder.path / HELD_OUT]
-
-
 def _rows(folder: StageFolder) -> str:
-    """A hash of the held-out rows, even if there are none, because some metrics need no rows."""
-    return content_hash([sha256(file) if file.is_file() else None for file in _held_out(folder)], 32)
+    """A hash of the held-out rows, of training or of the data, even if there are none, because some metrics need none."""
+    stated = folder.stage.evaluation.rows if folder.stage.evaluation else ""
+    data = [Path(stated) / f"{side}.parquet" for side in ("test", "validation")]
+    files = data if stated else [folder.path / HELD_OUT]
+    return content_hash([sha256(file) if file.is_file() else None for file in files], 32)
 
 
 @cache
@@ -351,8 +347,7 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
 
 
 def promote(folder: StageFolder, by: str, reason: str) -> Promotion:
-    """Records a person's override of a stage's gate. Raises Stop if there is no finished result, or the gate is
-    open."""
+    """Records a person's override of a gate. Raises Stop if there is no finished result, or the gate is open."""
     stage, about, judged = folder.stage, subject(folder, look=True), verdicts(folder, look=True)
     if not stage.gates:
         raise Stop(f"The stage `{stage.name}` has no gate to overrule.")
@@ -373,8 +368,7 @@ def promote(folder: StageFolder, by: str, reason: str) -> Promotion:
 
 
 def promotion(folder: StageFolder, look: bool = False) -> Promotion | None:
-    """The recorded override, if it is complete, and its subject and gates are the current ones. look: as for
-    `subject`."""
+    """The recorded override, if it is complete and its subject and gates are current. look: as for `subject`."""
     known, about = Promotion.read(folder.path), subject(folder, look)
     if about is None or not about.model:
         return None
@@ -435,7 +429,7 @@ def after_stage(folder: StageFolder, tell: Tell) -> None:
 
 
 def before_stage(folder: StageFolder, tell: Tell, where: str) -> None:
-    """Raises Stop for the first closed gate before a stage. where: the option of `recipe promote` that names the run's
+    """Raises Stop for the first closed gate before a stage. where: the option of `recipe promote` for the run's
     place."""
     for stage in folder.plan.guards(folder.stage):
         guard = StageFolder(folder.plan, stage)

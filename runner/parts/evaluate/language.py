@@ -70,7 +70,7 @@ def free() -> None:
 
 
 def loss(model: Any, rows: Sequence[Row]) -> tuple[float, int]:
-    """Cross-entropy in nats per token, over all counted tokens of all rows, and their number. Raises Cannot if there is
+    """Cross-entropy in nats per token, over all counted tokens of all rows, and their number. Raises Cannot for
     none."""
     import torch
 
@@ -118,8 +118,7 @@ def generated(model: Any, tokenizer: Any, prompt: str) -> int:
 
 
 def questions(rows: Sequence[Row], tokenizer: Any, asked: Mapping[str, str], seed: int) -> list[ShortAnswer]:
-    """The rows with one short answer at their end, or a seeded sample if there are too many. asked: kinds of questions,
-    each with the words that identify it."""
+    """The rows with one short answer, or a seeded sample of many. asked: kinds of questions, each with its words."""
     short = [question for row in rows if (question := _question(row, tokenizer, asked))]
     return short if len(short) <= MOST_ANSWERS else random.Random(seed).sample(short, MOST_ANSWERS)
 

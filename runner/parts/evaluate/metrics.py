@@ -93,8 +93,8 @@ def rise_window(metric: str) -> int | None:
 
 
 def producible(what: Measurable, tasks: Iterable[str] = (), before: Collection[str] = ()) -> list[str]:
-    """The metrics of a stage; `N`, `METRIC` and `CLASS` are placeholders. tasks: lm-eval's. before: the metrics of the
-    evaluation before, for regressions."""
+    """The metrics of a stage, with placeholders (`N`, `METRIC`, `CLASS`). tasks: lm-eval's; before: of the evaluation
+    before."""
     if what.kind == "images":
         return ["validation_loss", ACCURACY, f"{ACCURACY}.CLASS"]
     own = ("validation_loss", *PREFERRED) if what.kind == "preferences" else HELD_OUT
@@ -244,8 +244,7 @@ def gate_directions(recipe: Recipe) -> Iterator[Problem]:
 
 
 def measured(recipe: Recipe, evaluation: Evaluation, section: str | None) -> tuple[tuple[Gate, ...], Evaluation]:
-    """The gates of a stage, and its evaluation. evaluation: the scenario's part of it; section: with the gates, "" for
-    the recipe itself, None for none."""
+    """The gates of a stage, and its evaluation. section: with the gates, "" for the recipe itself, None for none."""
     home = recipe.settings if section == "" else recipe.settings[section] if section else {}
     conditions = tuple(map(parse, home.get("gates") or ()))
     evaluation = replace(evaluation, metrics=tuple(gate.metric for gate in conditions))

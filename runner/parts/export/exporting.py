@@ -200,8 +200,10 @@ def _adapter(source: TrainedModel) -> Writer:
         facts = read_record(folder / "adapter_config.json")
         named = {"base_model_name_or_path": source.hub_base, "revision": source.run.planned.revision or None}
         write_json(folder / "adapter_config.json", facts | (named if source.hub_base else {}))
+        texts, chat = _texts(source)
+        prompts = [numbers for _, numbers in gguf.prompts(words_of(chat), chat, texts)]
         with _base_at_hand(base[0]):
-            proof = trained_model.beside(folder, base, source.model, _prompts(source), trust)
+            proof = trained_model.beside(folder, base, source.model, prompts, trust)
         tell("Beside its base model it answers as the merged model does, and not as the base model.")
         rank = saved(adapter.folder).rank
         return "", proof | {"rank": rank, "max_lora_rank": room_for(rank) or rank}
@@ -292,8 +294,3 @@ def _texts(source: TrainedModel) -> tuple[tuple[str, ...], Chat]:
     words = words_of(source.chat)
     rows = [row[: gguf.PROMPT_TOKENS] for row, _ in language.general_rows(words)]
     return tuple(words.decode(row) for row in rows), replace(source.chat, chat=False)
-
-
-def _prompts(source: TrainedModel) -> list[list[int]]:
-    texts, chat = _texts(source)
-    return [numbers for _, numbers in gguf.prompts(words_of(chat), chat, texts)]

@@ -55,10 +55,8 @@ def require_known(model: Path, converter: Path) -> None:
 
 
 def write(model: Path, out: Path, kind: str | None, turn_end: int | None, converter: Path) -> str:
-    """Writes a model's folder as a GGUF file, and returns its kind. kind: of KINDS, by default that of the weights.
-
-    Raises Stop if it cannot be converted.
-    """
+    """Writes a model as a GGUF file and returns its kind. kind: of KINDS, by default that of the weights. Raises
+    Stop."""
     facts = read_record(model / "config.json")
     own = WHOLE.get(str(facts.get("dtype") or facts.get("torch_dtype")), "bf16")
     kind = kind or own

@@ -228,8 +228,7 @@ class ModelFile:
         return bool(self.library.llama_vocab_is_eog(self.vocabulary, token))
 
     def answer(self, prompt: Sequence[int], said: Sequence[int]) -> tuple[list[int], float]:
-        """The words that it would choose at each place of an answer, and the mean log-probability of the answer's
-        words, in nats."""
+        """Its choice at each place of an answer, and the mean log-probability of the answer's words, in nats."""
         import numpy as np
 
         self.library.llama_memory_clear(self.library.llama_get_memory(self.context), True)

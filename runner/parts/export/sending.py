@@ -32,8 +32,7 @@ _FRESH = {".gitattributes", "README.md"}
 
 @dataclass(frozen=True)
 class Pushed(Record):
-    """Where a model was last pushed to. model: its hash, as in an Export; repository: its name on the hub; commit:
-    there."""
+    """The last push of a model. model: its hash, as in an Export; repository: its name on the hub; commit: there."""
 
     FILE = PUSHED
     model: str = ""
@@ -142,10 +141,8 @@ TOKEN = "MODEL_REGISTRY_TOKEN"
 
 def register(source: TrainedModel, server: str, name: str, version: str, uri: str | None) -> str:
     """Enters a model as a new version, reads it back, and returns the model's address. server: the registry's address;
-    uri: the model's address, by default where it was pushed to, or the claim that it was trained on.
-
-    Raises Stop if the model's address is unknown, or the registry refuses.
-    """
+    uri: the model's address, by default where it was pushed to or trained. Raises Stop if that is unknown, or the
+    registry refuses."""
     where, form = _where(source, uri)
     facts = lineage(source)
     with _registry_refusals(server):

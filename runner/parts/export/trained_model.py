@@ -112,8 +112,7 @@ class TrainedModel:
 
     @property
     def hub_base(self) -> str:
-        """The base model's name on the hub; empty for a folder, a model from random weights, or the twin of a
-        rehearsal."""
+        """The base model's name on the hub; empty for a folder, random weights, or the twin of a rehearsal."""
         named = self.run.planned.model
         on_hub = named.count("/") == 1 and not named.startswith((".", "/", "~"))
         return named if on_hub and not self.run.rehearsal else ""
@@ -160,8 +159,7 @@ def _base(folder: StageFolder, run: RunFacts) -> Base | None:
 
 
 def faults(adapter: AdapterFolder, modules: Iterable[str]) -> Iterator[str]:
-    """Why servers cannot serve an adapter, each a sentence without its full stop. modules: the names in the base
-    model."""
+    """Why servers cannot serve an adapter, sentences without a full stop. modules: the names in the base model."""
     yield from saved(adapter.folder).refusals()
     known = set(modules)
     if not adapter.layers:
@@ -203,10 +201,8 @@ def states(folder: Path, base: Base, trust_remote_code: bool) -> tuple[Any, Any,
 def merged(folder: Path, adapter: AdapterFolder, base: Base, trust_remote_code: bool = False) -> Proof:
     """Proves that a model is its base with an adapter in it: each layer of the adapter is W + s·B·A within the rounding
     of its precision, and differs from the base's; all other layers are the base's. It needs twice the model in main
-    memory.
-
-    Returns the number of changed layers, and the largest difference from W + s·B·A as a share of the largest change.
-    Raises Stop if the proof fails."""
+    memory. Returns the number of changed layers, and the largest difference from W + s·B·A as a share of the largest
+    change. Raises Stop."""
     import torch
     from safetensors.torch import load_file
 

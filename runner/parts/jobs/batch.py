@@ -66,7 +66,7 @@ def small(
 
 
 def alone(plan: Plan, stage: Stage, part: str, container: Manifest, volumes: list[Manifest], seconds: int) -> Manifest:
-    """A pod without a Job, which a command creates and deletes. volumes: besides scratch and code; seconds: its time
+    """A pod without a Job, which a command creates and deletes. volumes: besides scratch and code; seconds: its
     limit."""
     template = pod(plan, stage, part, container, [*volumes, *podspec.own_volumes(plan)])
     meta = {"name": f"{kubernetes.job_name(plan)}-{part}", "namespace": plan.site["namespace"]}
@@ -79,8 +79,7 @@ def alone(plan: Plan, stage: Stage, part: str, container: Manifest, volumes: lis
 
 
 def prepare(plan: Plan, stage: Stage) -> list[Artifact]:
-    """The files of a stage that trains nothing: a Job without a GPU, because no GPU may wait for a download. plan: of
-    this stage alone."""
+    """The files of a stage without training: a Job without a GPU, because no GPU may wait for a download."""
     name = f"job/{kubernetes.job_name(plan)} --namespace {plan.site['namespace']}"
     comment = (
         "# It needs no GPU, and comes before the stages that train. Wait for it with\n"
@@ -92,8 +91,8 @@ def prepare(plan: Plan, stage: Stage) -> list[Artifact]:
 
 
 def prepare_job(plan: Plan, stage: Stage) -> Manifest:
-    """One pod without a GPU, with the image, folders and claims of training; or several that share the work, each with
-    its number and its own retries."""
+    """One pod without a GPU, otherwise as in training; or several that share the work, each with its number and
+    retries."""
     plain = podspec.writable(plan) | dict(stage.env) | {"AXOLOTL_DO_NOT_TRACK": "1", "CUDA_VISIBLE_DEVICES": ""}
     if (count := stage.machines.nodes) == 1:
         pods: Manifest = {"backoffLimit": TRIES}
@@ -152,8 +151,7 @@ def gate_key(stage: Stage) -> str:
 
 
 def _template(plan: Plan, stage: Stage, part: str, command: list[str], plain: dict[str, str]) -> Manifest:
-    """The pod of one of these Jobs. stage: with the machines that the pod needs; plain: its environment without tokens
-    and code."""
+    """The pod of a Job. stage: with the machines that the pod needs; plain: its environment without tokens and code."""
     container = {
         "name": part,
         **kubernetes.pulled(plan),

@@ -63,11 +63,7 @@ def takes(recipe: Recipe, target: str) -> bool:
 
 def patched(site: Mapping[str, Any]) -> bool:
     """Whether a cluster's TrainJob takes `runtimePatches`."""
-    return version(site) >= PATCHES_SINCE
-
-
-def version(site: Mapping[str, Any]) -> tuple[int, int]:
-    return numbers(site["version"])
+    return numbers(site["version"]) >= PATCHES_SINCE
 
 
 def numbers(text: str) -> tuple[int, int]:
@@ -146,8 +142,7 @@ def dashboard(plan: Plan) -> dict[str, str]:
 
 
 def origin(spec: Manifest, plan: Plan, stage: Stage) -> dict[str, str]:
-    """Annotations of a job: its recipe, its results, and a hash of its content, which shows that a recipe has
-    changed."""
+    """Annotations of a job: its recipe, its results, and a hash of its content, which changes with the recipe."""
     return {
         "recipe-runner/recipe": plan.name,
         "recipe-runner/stage": stage.name,
@@ -273,11 +268,9 @@ def claims(plan: Plan) -> Artifact:
 
 
 def folder(plan: Plan, stage: Stage, name: str, text: str, comment: str = "", policy: str = "") -> list[Artifact]:
-    """The files of a job: its claims, config map, network policy and own file, and a kustomization for `oc apply -k FOLDER`.
-
-    name, text: of the job's file; comment: for the kustomization. The kustomization leaves out the claims: a claim of that
-    name may be larger, and a cluster refuses to change its size and mode.
-    """
+    """The files of a job: claims, config map, network policy, its own, and a kustomization for `oc apply -k FOLDER`.
+    name, text: of the job's own file; comment: for the kustomization, which leaves out the claims: a claim of that name
+    may be larger, and a cluster refuses to change its size and mode."""
     files = [claims(plan), config_map(plan, stage), Artifact(POLICY_FILE, policy)]
     files.append(Artifact(name, header(plan, stage) + text))
     files = [file for file in files if file.text]

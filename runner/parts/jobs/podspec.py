@@ -98,7 +98,7 @@ def identity(plan: Plan) -> Manifest:
 
 
 def where(plan: Plan, machines: Machines | None) -> Manifest:
-    """The machines with the GPU and the labels of the recipe. A pod without a GPU runs anywhere, and takes no GPU from
+    """The machines with the recipe's GPU and labels. A pod without a GPU runs anywhere, and takes no GPU from
     others."""
     accepted = [
         {"operator": "Equal" if "value" in taint else "Exists"} | taint for taint in plan.site.get("tolerations") or ()

@@ -22,10 +22,8 @@ from runner.trainer.telemetry import History
 
 
 def answer(variable: str, what: str, kind: str, say: Callable[[], str]) -> bool:
-    """Serves the text of `say` at `/metrics`, at the port in an environment variable. False if the variable has no
-    port, or the port is in use, which does not stop training.
-
-    what: the served figures, for the message; kind: the content type."""
+    """Serves the text of `say` at `/metrics`, at the port in an environment variable. False if there is no port, or it
+    is in use, which does not stop training. what: the served figures, for the message; kind: the content type."""
     port = os.environ.get(variable, "")
     if not port.isdigit():
         return False
@@ -199,8 +197,8 @@ class TrainingProgress(TrainerCallback):
 
 
 def callbacks(settings: RunSettings, history: History) -> list[TrainerCallback]:
-    """Metrics for the first process of a machine, TrainingProgress for the first of all; each only if a port is named
-    for it."""
+    """Metrics for a machine's first process, TrainingProgress for the first of all; each only if a port is named for
+    it."""
     heard: list[TrainerCallback] = []
     if os.environ.get("LOCAL_RANK", "0") == "0":
         metrics = Metrics(history)

@@ -36,7 +36,7 @@ def job(plan: Plan, stage: Stage) -> list[Artifact]:
     recipe's version of OpenShift AI has no TrainJob."""
     if not stage.trains:
         return batch.prepare(plan, stage)
-    if kubernetes.version(plan.site) < SINCE:
+    if kubernetes.numbers(plan.site["version"]) < SINCE:
         raise Stop(
             f"OpenShift AI {plan.site['version']} has no TrainJob; 3.2 introduced it.",
             "Render for `pytorchjob`, or correct `openshift.version`.",
@@ -74,9 +74,8 @@ def _unsaid(plan: Plan, stage: Stage) -> str:
 
 
 def stuck(site: Mapping[str, Any]) -> str:
-    """The message if the recorded versions do not work together: Kueue before 0.14 does not support TrainJobs, and from
-    0.17 on it starts one by `runtimePatches`, which Trainer 2.1 does not support (kueue#11931). Empty if they do, or if
-    a version is unknown."""
+    """The message if the recorded versions do not work together, else empty. Kueue before 0.14 does not support
+    TrainJobs, and from 0.17 on it starts one by `runtimePatches`, which Trainer 2.1 does not support (kueue#11931)."""
     if not (site.get("queue") and site.get("kueue")):
         return ""
     if kubernetes.numbers(site["kueue"]) < QUEUED_SINCE:
@@ -116,8 +115,8 @@ def _patch(plan: Plan, stage: Stage) -> Manifest:
 
 
 def _pod(plan: Plan, stage: Stage) -> Manifest:
-    """The additions to the runtime's pod. Until 3.5 a security context has no place here; restricted-v2 adds the same
-    values when it admits the pod."""
+    """The additions to the runtime's pod. Until 3.5 restricted-v2 itself adds the security context when it admits the
+    pod."""
     account = plan.site.get("service_account")
     # The trainer clones its code itself, because a TrainJob takes no init container; so it must write there.
     mounts = [

@@ -68,8 +68,7 @@ def sides(recipe: Recipe, folder: StageFolder) -> Sides:
 
 
 def _load_both(before: Chat, after: Chat) -> tuple[LoadedModel, LoadedModel]:
-    """The original and the trained model, both in memory. With an adapter they are one model, whose adapter is switched
-    off and on. Raises CannotLoad."""
+    """Both models in memory. With an adapter they are one model, whose adapter is switched. Raises CannotLoad."""
     first = load(before)
     if not after.adapter:
         return first, load(after)
@@ -87,7 +86,7 @@ def _load_both(before: Chat, after: Chat) -> tuple[LoadedModel, LoadedModel]:
 
 
 def stream(loaded: LoadedModel, question: str, earlier: Earlier = ()) -> Iterator[str]:
-    """A model's answer while it is generated: each time all of it so far, and the complete answer last. It can be
+    """A model's answer while it is generated: each time all of it so far, the complete answer last. It can be
     cancelled."""
     from transformers import StoppingCriteriaList
 

@@ -23,6 +23,7 @@ from runner.parts.openshift.jobs import (
     containers_of,
     delete,
     gone,
+    holds,
     named,
     queue_of,
     require_of,
@@ -92,10 +93,8 @@ def stop(cluster: Cluster, plan: Plan, tell: Tell, mine: Owner, confirm: Confirm
 
 
 def objects(cluster: Cluster, plan: Plan, server: Serving, tell: Tell) -> list[Manifest]:
-    """The objects of `recipe render`, the InferenceService last, with the training job of its model.
-
-    Raises Stop if the model is not trained yet, or its gate is closed.
-    """
+    """The objects of `recipe render`, the InferenceService last, with the training job of its model. Raises Stop if the
+    model is not trained yet, or its gate is closed."""
     trained_by = "" if server.source.results is None else _trained_by(cluster, plan, tell)
     service = kserve.service(plan, server)
     if trained_by:
@@ -142,8 +141,7 @@ def _ours(cluster: Cluster, plan: Plan) -> list[Manifest]:
 
 
 def send(cluster: Cluster, manifests: list[Manifest], tell: Tell, mine: Owner, confirm: Confirm) -> None:
-    """Sends what is missing or different, with its owner's marks. Raises Stop, with nothing sent, if the cluster or
-    `confirm` refuses."""
+    """Sends what is missing or different, with its owner's marks. Raises Stop, with nothing sent, after a refusal."""
     service = manifests[-1]
     meta = service["metadata"]
     there = cluster.get(SERVICE, meta["namespace"], meta["name"])
@@ -175,8 +173,7 @@ def _same(there: Manifest, wanted: Manifest) -> bool:
 
 
 def wait(cluster: Cluster, service: Manifest, tell: Tell) -> str:
-    """Waits until a pod of the server answers, and returns its name. Raises Stop if the server is deleted or changed,
-    or can never start."""
+    """The name of the first pod that answers. Raises Stop if the server is deleted or changed, or can never start."""
     tell("Waiting for it. ^C leaves it there, and the same command continues.")
     cluster, meta, missing, said = cluster.once(), service["metadata"], 0, list[str]()
     while True:
@@ -236,13 +233,7 @@ def _pods(cluster: Cluster, service: Manifest) -> Manifests:
 
 def _ready(pods: Manifests) -> str | None:
     """The name of the first of these pods that answers."""
-    return next((str(pod["metadata"]["name"]) for pod in pods if _condition(pod, "Ready") == "True"), None)
-
-
-def _condition(pod: Manifest, kind: str) -> str:
-    """The status of a pod's condition; empty if the pod lacks it."""
-    conditions = conditions_of(pod)
-    return next((str(entry["status"]) for entry in conditions if entry["type"] == kind), "")
+    return next((str(pod["metadata"]["name"]) for pod in pods if holds(pod, "Ready")), None)
 
 
 LESS = "`serve.gpus` or `serve.concurrency`"
@@ -280,13 +271,11 @@ class ServerState:
     @property
     def failure(self) -> Manifest:
         """KServe's last reason for not serving the model."""
-        found: Manifest = self._status.get("lastFailureInfo") or {}
-        return found
+        return dict(self._status.get("lastFailureInfo") or {})
 
     @property
     def _status(self) -> Manifest:
-        found: Manifest = self.service.get("status", {}).get("modelStatus") or {}
-        return found
+        return dict(self.service.get("status", {}).get("modelStatus") or {})
 
     @property
     def _containers(self) -> Manifests:
@@ -299,7 +288,8 @@ class ServerState:
             return "no pod yet"
         if any(pod["spec"].get("schedulingGates") for pod in self.pods):
             return "queued"
-        if any(_condition(pod, "PodScheduled") == "False" for pod in self.pods):
+        conditions = [(each["type"], each["status"]) for pod in self.pods for each in conditions_of(pod)]
+        if ("PodScheduled", "False") in conditions:
             return "waiting for a machine"
         if any("running" in entry.get("state", {}) for entry in self._containers):
             return "loading the model"
@@ -334,14 +324,14 @@ def _refused(server: ServerState) -> Iterator[str]:
 
 
 def _pod(server: ServerState, pod: Manifest) -> Iterator[str]:
-    status, where = pod.get("status", {}), f"`{pod['metadata']['name']}`"
+    where = f"`{pod['metadata']['name']}`"
     if pod["spec"].get("schedulingGates"):
         queue = queue_of(server.service)
         said = list(diagnose.queued(queue, entry_of(server.workloads, pod)))
         yield from said or [f"It waits for {(f'the queue `{queue}`' if queue else 'a queue')} to admit it."]
         return
     yield from diagnose.placing(pod, server.events, where, LESS)
-    for entry in (*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])):
+    for entry in (*containers_of(pod, before=True), *containers_of(pod)):
         yield from _container(server, pod, entry, where)
 
 

@@ -213,8 +213,8 @@ def _probes() -> Manifest:
 
 
 def _volumes(server: Serving) -> tuple[list[Manifest], list[Manifest]]:
-    """The volumes that KServe does not mount itself: results beside a base model, and shared memory for several GPUs;
-    and their mounts."""
+    """The volumes that KServe does not mount: results beside a base model, and shared memory of GPUs; and their
+    mounts."""
     volumes: list[Manifest] = []
     mounts: list[Manifest] = []
     source = server.source

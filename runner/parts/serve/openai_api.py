@@ -74,10 +74,8 @@ class LocalServer:
 
 @contextmanager
 def serving(engine: str, name: str, before: Chat, after: Chat, folder: Path, port: int) -> Iterator[LocalServer]:
-    """A running server, until the block ends. name: of the recipe; folder: of the stage; port: 0 for any.
-
-    Raises Stop with the reason if it does not start.
-    """
+    """A running server, until the block ends. name: of the recipe; folder: of the stage; port: 0 for any. Raises Stop
+    with the reason if it does not start."""
     if engine == "vllm" and find_spec("vllm") is None:
         raise Stop("vLLM is not installed here.", "Install it, or leave out `--engine vllm`.")
     if engine == "vllm" and after.adapter and (why := refusal(Path(after.adapter))):
@@ -139,8 +137,8 @@ def _ready(process: subprocess.Popen[str], url: str, log: Path) -> None:
 
 
 def _load(url: str, model: str, log: Path) -> None:
-    """Has transformers' server load a model now, so that the first question does not wait. The server reports its
-    progress in lines."""
+    """Has transformers' server load a model now, so that the first question does not wait. It reports progress in
+    lines."""
     with opened(f"{url}/load_model", {"model": model}) as lines:
         events = [json.loads(line[6:]) for line in lines if line.startswith(b"data: ")]
     if failed := [event.get("message", "") for event in events if event.get("status") == "error"]:
@@ -189,8 +187,8 @@ def generation(tokenizer: Any, chat: Chat) -> dict[str, Any]:
 
 
 def _exactly(tokenizer: Any) -> None:
-    """Makes the tokenizer add nothing to a text: templates write the beginning themselves, and plain text was trained
-    without."""
+    """Makes the tokenizer add nothing to a text: templates write the beginning, and plain text was trained without
+    it."""
     from tokenizers.processors import TemplateProcessing
 
     for name in ("add_bos_token", "add_eos_token"):
@@ -294,8 +292,8 @@ class Served:
         return {**choices[0], "usage": said.get("usage") or {}}
 
     def measure(self, folder: StageFolder) -> Measurement:
-        """Measures both models through their server on the run's held-out rows, and records nothing. Raises Stop if the
-        run has no held-out rows."""
+        """Measures both models through their server, and records nothing. Raises Stop if the run has no held-out
+        rows."""
         from transformers import AutoTokenizer
 
         evaluation, rows = folder.stage.evaluation, records.read_held_out(folder.path / HELD_OUT)
@@ -413,8 +411,8 @@ def on_rows(served: Served, chat: Chat, rows: Sequence[language.Row], measures: 
 
 
 def main() -> None:
-    """Runs a server that ends when its parent ends. It works in an empty folder, because transformers would take a
-    folder there for a model of that name."""
+    """Runs a server that ends with its parent, in an empty folder, because transformers takes a folder there for a
+    model."""
     child_process.watch_parent()
     hush()
     os.chdir(sys.argv[1])

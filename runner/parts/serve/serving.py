@@ -101,8 +101,7 @@ class Serving:
 
 
 def source(plan: Plan, stage: Stage, named: str | None = None) -> ServedModel:
-    """Where the model of a stage is on the cluster. named: the recipe's own address of it. Raises Stop if it is on no
-    claim."""
+    """Where a stage's model is on the cluster. named: the recipe's own address. Raises Stop if it is on no claim."""
     if named:
         return ServedModel(named)
     results = plan.on_claim(plan.place_of(stage).run_dir)
@@ -139,8 +138,8 @@ def _not_beside(config: Any) -> str:
 
 @dataclass(frozen=True)
 class ServingForecast:
-    """What a server needs on each of its GPUs. rank: of vLLM's room for an adapter, 0 for none. gpu: None if the
-    catalog lacks it."""
+    """The needs of a server on each GPU. rank: vLLM's room for an adapter, 0 for none; gpu: None if it is not in the
+    catalog."""
 
     model: Model
     precision: str
@@ -175,8 +174,8 @@ class ServingForecast:
 
     @property
     def cache_a_token(self) -> int:
-        """Keys and values of one token in all layers; each GPU has at least one head. Layers with a window keep less,
-        which this formula ignores."""
+        """Keys and values of one token in all layers, without the savings of windows; each GPU has at least one
+        head."""
         heads = max(1, self.model.num_key_value_heads // self.gpus)
         return 2 * self.model.num_hidden_layers * heads * self.model.head_dim * NUMBER_BYTES[self.precision]
 
@@ -268,8 +267,7 @@ def server_of(recipe: Recipe, plan: Plan) -> tuple[Serving, ServingForecast | No
 
 
 def _placed(one: ServingForecast, gpus: int | None) -> ServingForecast | None:
-    """The forecast on this number of GPUs, or on the smallest that fits; None if the model is unknown. one: on one
-    GPU."""
+    """The forecast on this number of GPUs, or on the smallest that fits; None for an unknown model. one: on one GPU."""
     try:
         assert one.total  # raises UnknownArchitecture here, before anything uses the forecast
     except UnknownArchitecture:

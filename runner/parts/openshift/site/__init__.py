@@ -218,7 +218,7 @@ def _monitoring(space: str, own: Sequence[Plan]) -> list[str]:
     it has none yet, a policy of ours would be the first."""
     ports = dict.fromkeys(sorted(plan.site["metrics_port"] for plan in own))
     lines = "\n".join(f"        - protocol: TCP\n          port: {port}" for port in ports)
-    walled = any(kubernetes.version(plan.site) >= trainjob.WALLED_SINCE for plan in own)
+    walled = any(kubernetes.numbers(plan.site["version"]) >= trainjob.WALLED_SINCE for plan in own)
     policies = [_filled("scraping", namespace=space, ports=lines)] if walled else []
     return [_filled("monitoring", namespace=space), *policies]
 
