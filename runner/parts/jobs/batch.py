@@ -54,15 +54,9 @@ def small(
     """The container of a pod that needs little. mounts: besides scratch and code; env: besides the writable folders and
     the code's own; secrets: variables from Secrets; memory: a quantity."""
     share = {"cpu": "1", "memory": memory}
-    return {
-        "name": part,
-        **kubernetes.pulled(plan),
-        "command": command,
-        "env": podspec.listed(podspec.CACHES | code.environment(plan) | (env or {})) + (secrets or []),
-        "resources": {"requests": share, "limits": share},
-        "securityContext": podspec.CONTAINER_SECURITY,
-        "volumeMounts": [*mounts, *podspec.own_mounts(plan)],
-    }
+    variables = podspec.listed(podspec.CACHES | code.environment(plan) | (env or {})) + (secrets or [])
+    mounts = [*mounts, *podspec.own_mounts(plan)]
+    return kubernetes.container(plan, part, command, variables, {"requests": share, "limits": share}, mounts)
 
 
 def alone(plan: Plan, stage: Stage, part: str, container: Manifest, volumes: list[Manifest], seconds: int) -> Manifest:
@@ -152,15 +146,7 @@ def gate_key(stage: Stage) -> str:
 
 def _template(plan: Plan, stage: Stage, part: str, command: list[str], plain: dict[str, str]) -> Manifest:
     """The pod of a Job. stage: with the machines that the pod needs; plain: its environment without tokens and code."""
-    container = {
-        "name": part,
-        **kubernetes.pulled(plan),
-        "command": command,
-        "env": podspec.variables(plan, plain | code.environment(plan)),
-        "resources": podspec.as_text(podspec.resources(plan, stage)),
-        # A pod without a message leaves the end of its log.
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "securityContext": podspec.CONTAINER_SECURITY,
-        "volumeMounts": podspec.mounts(plan, stage),
-    }
+    env = podspec.variables(plan, plain | code.environment(plan))
+    needs = podspec.as_text(podspec.resources(plan, stage))
+    container = kubernetes.container(plan, part, command, env, needs, podspec.mounts(plan, stage), last_words=True)
     return pod(plan, stage, part, container, podspec.volumes(plan, stage), stage.machines)

@@ -40,21 +40,14 @@ def init_containers(plan: Plan, env: list[Manifest]) -> list[Manifest]:
     if plan.code_from_git is None:
         return []
     # No more than the pod's own container, so the pod requests nothing in addition.
-    resources = {"cpu": "1", "memory": "1Gi"}
-    return [
-        {
-            "name": CONTAINER,
-            **kubernetes.pulled(plan),
-            "command": ["/bin/sh", "-c", SCRIPT, CONTAINER, *_address(plan.code_from_git)],
-            # Otherwise git waits for a user name and password.
-            "env": [*env, {"name": "GIT_TERMINAL_PROMPT", "value": "0"}],
-            "resources": {"requests": resources, "limits": resources},
-            # Git's message, if it fails.
-            "terminationMessagePolicy": "FallbackToLogsOnError",
-            "securityContext": kubernetes.CLOSED | {"readOnlyRootFilesystem": True},
-            "volumeMounts": [{"name": "code", "mountPath": MOUNT}, {"name": "tmp", "mountPath": "/tmp"}],
-        }
-    ]
+    share = {"cpu": "1", "memory": "1Gi"}
+    resources = {"requests": share, "limits": share}
+    command = ["/bin/sh", "-c", SCRIPT, CONTAINER, *_address(plan.code_from_git)]
+    # Otherwise git waits for a user name and password.
+    env = [*env, {"name": "GIT_TERMINAL_PROMPT", "value": "0"}]
+    mounts = [{"name": "code", "mountPath": MOUNT}, {"name": "tmp", "mountPath": "/tmp"}]
+    # Its last words are git's message, if it fails.
+    return [kubernetes.container(plan, CONTAINER, command, env, resources, mounts, last_words=True)]
 
 
 def volumes(plan: Plan) -> list[Manifest]:

@@ -42,6 +42,8 @@ IMAGE = "recipe-runner/image"
 CLAIMS_FILE, CONFIG_FILE, POLICY_FILE = "claims.yaml", "configmap.yaml", "networkpolicy.yaml"
 # What restricted-v2 requires of a container.
 CLOSED: Manifest = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+# The same for a container that writes only to volumes.
+CONTAINER_SECURITY = CLOSED | {"readOnlyRootFilesystem": True}
 # The modes of a claim for several machines, and for one.
 SHARED, SINGLE = "ReadWriteMany", "ReadWriteOnce"
 IMAGE_REGISTRY = "image-registry.openshift-image-registry.svc:5000"
@@ -181,6 +183,31 @@ def movable(plan: Plan) -> bool:
 def pulled(plan: Plan) -> dict[str, str]:
     """A container's image, which every start checks if its name can move. A machine then downloads only new layers."""
     return {"image": image(plan), **({"imagePullPolicy": "Always"} if movable(plan) else {})}
+
+
+def container(
+    plan: Plan,
+    name: str,
+    command: list[str],
+    env: list[Manifest],
+    resources: Manifest,
+    mounts: list[Manifest],
+    ports: list[Manifest] | None = None,
+    last_words: bool = False,
+) -> Manifest:
+    """A container of the plan's image, which writes only to volumes. last_words: without a message of its own, it
+    leaves the end of its log."""
+    return {
+        "name": name,
+        **pulled(plan),
+        "command": command,
+        "env": env,
+        **({"ports": ports} if ports else {}),
+        "resources": resources,
+        **({"terminationMessagePolicy": "FallbackToLogsOnError"} if last_words else {}),
+        "securityContext": CONTAINER_SECURITY,
+        "volumeMounts": mounts,
+    }
 
 
 def header(plan: Plan, stage: Stage) -> str:

@@ -32,10 +32,8 @@ USUAL_GRACE = 600
 LAUNCHERS = 10
 # The Secret with the key that seals evaluations. `recipe submit` creates one in each namespace.
 KEY_SECRET, KEY = "recipe-runner", "seal-key"
-# What restricted-v2 requires of a pod, which gets its user id from the namespace; and of a container, which writes
-# only to volumes.
+# What restricted-v2 requires of a pod, which gets its user id from the namespace.
 POD_SECURITY: Manifest = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
-CONTAINER_SECURITY = kubernetes.CLOSED | {"readOnlyRootFilesystem": True}
 
 
 def metadata(plan: Plan, stage: Stage) -> Manifest:
@@ -54,7 +52,9 @@ def metadata(plan: Plan, stage: Stage) -> Manifest:
 
 def pod_template(plan: Plan, stage: Stage, container: str, ports: list[Manifest]) -> Manifest:
     """The pod of every machine of a stage, master or worker."""
-    site = plan.site
+    env, needs = variables(plan, environment(plan, stage)), resources(plan, stage)
+    ports = [*ports, {"name": "metrics", "containerPort": plan.site["metrics_port"]}]
+    box = kubernetes.container(plan, container, list(stage.command), env, needs, mounts(plan, stage), ports)
     return {
         "metadata": metadata(plan, stage),
         "spec": {
@@ -63,18 +63,7 @@ def pod_template(plan: Plan, stage: Stage, container: str, ports: list[Manifest]
             "terminationGracePeriodSeconds": grace(stage),
             **where(plan, stage.machines),
             **cloned(plan),
-            "containers": [
-                {
-                    "name": container,
-                    **kubernetes.pulled(plan),
-                    "command": list(stage.command),
-                    "env": variables(plan, environment(plan, stage)),
-                    "ports": [*ports, {"name": "metrics", "containerPort": site["metrics_port"]}],
-                    "resources": resources(plan, stage),
-                    "securityContext": CONTAINER_SECURITY,
-                    "volumeMounts": mounts(plan, stage),
-                }
-            ],
+            "containers": [box],
             "volumes": volumes(plan, stage),
         },
     }

@@ -109,7 +109,7 @@ def _patch(plan: Plan, stage: Stage) -> Manifest:
     pod = _pod(plan, stage)
     pod["spec"]["securityContext"] = podspec.POD_SECURITY
     pod["spec"]["terminationGracePeriodSeconds"] = podspec.grace(stage)
-    pod["spec"]["containers"][0]["securityContext"] = podspec.CONTAINER_SECURITY
+    pod["spec"]["containers"][0]["securityContext"] = kubernetes.CONTAINER_SECURITY
     node = {"name": NODE, "template": {"spec": {"template": pod}}}
     return {"manager": MANAGER, "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [node]}}}}
 
