@@ -91,15 +91,8 @@ def serving(engine: str, name: str, before: Chat, after: Chat, folder: Path, por
     if engine == "vllm":
         command = _vllm(home, name, after)
     else:
-        # A timeout of -1 keeps the models loaded.
-        command = [
-            "transformers.cli.transformers",
-            "serve",
-            "--device",
-            "auto" if gpu else "cpu",
-            "--model-timeout",
-            "-1",
-        ]
+        command = ["transformers.cli.transformers", "serve", "--device", "auto" if gpu else "cpu"]
+        command += ["--model-timeout", "-1"]  # models stay loaded
     command += ["--host", HOST, "--port", str(port), "--dtype", "bfloat16" if gpu else "float32"]
     command += ["--trust-remote-code"] if after.trust_remote_code else []
     env = engine_environment() | _KEPT_HERE | {"HF_HUB_CACHE": str(home)}
