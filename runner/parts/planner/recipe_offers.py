@@ -11,7 +11,7 @@ from typing import Any
 from runner.catalog import Gpu
 from runner.check.validate import override, valid
 from runner.parts.planner import limits
-from runner.parts.planner.forecast import Forecast
+from runner.parts.planner.forecast import Forecast, stated
 from runner.parts.planner.formulas import MOST_TRIED, Loss, splits
 from runner.parts.planner.memory import cards
 from runner.parts.planner.memory_offers import Lines
@@ -380,15 +380,15 @@ def _fewer_steps(planned: Planned, share: float) -> Changes:
 def _shares(planned: Planned) -> Iterator[float]:
     """Shares of the steps that may meet the limits of time and cost, the largest first. Evaluation and saving shrink
     with the steps, and starting does not."""
-    stated, cost = limits.stated(planned.recipe), planned.together.cost
+    limit, cost = stated(planned.recipe), planned.together.cost
     times = [stage.time for stage in planned.forecasts if stage.time]
     whole = sum(time.total_seconds for time in times)
     start = sum(time.overhead_seconds - time.checkpoints.seconds for time in times)
     allowed = []
-    if stated.get("time"):
-        allowed.append(units.seconds(stated["time"]))
-    if stated.get("cost") is not None and cost:
-        allowed.append(stated["cost"] / cost * whole)
+    if limit.get("time"):
+        allowed.append(units.seconds(limit["time"]))
+    if limit.get("cost") is not None and cost:
+        allowed.append(limit["cost"] / cost * whole)
     share = min(((seconds - start) / (whole - start) for seconds in allowed), default=1.0) if whole > start else 1.0
     if 0 < share < 1:
         yield from (share * spared for spared in (1.0, 0.98, 0.95, 0.9, 0.8))
@@ -462,7 +462,7 @@ def _cards(planned: Planned, tight: bool) -> Iterator[tuple[str, Changes]]:
     smallest = [card for card in cards(need, [each.workload for each in planned.forecasts]) if card.name != have]
     seconds = {card.name: _seconds(planned, card) for card in smallest}
     fastest = sorted(smallest, key=lambda card: seconds[card.name])
-    own, limit = planned.forecasts[0].gpu, limits.stated(planned.recipe).get("time")
+    own, limit = planned.forecasts[0].gpu, stated(planned.recipe).get("time")
     now = _seconds(planned, own) if own and planned.seconds else math.inf
     if tight:
         tried = [card for card in smallest if seconds[card.name] <= now] or smallest
