@@ -3,8 +3,10 @@ loss on preferences; and the count of the bytes that are alive."""
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from itertools import product
 from typing import Any
+from unittest.mock import patch
 
 import bitsandbytes as bnb
 import torch
@@ -176,7 +178,9 @@ def gpu_dropout(model: nn.Module) -> None:
                 setattr(parent, name, GpuDropout(child.p))
 
 
-def _apply(self: nn.Module, convert: Callable[[Any], Any], recurse: bool = True) -> nn.Module:
+def applied(self: nn.Module, convert: Callable[[Any], Any], recurse: bool = True) -> nn.Module:
+    """In the place of `nn.Module._apply`: `module.to` then puts new parameters instead of old ones. PyTorch 2.13 swaps
+    the tensors of fake ones instead, which is impossible while they are watched."""
     for child in self.children():
         child._apply(convert)
     for name, old in self._parameters.items():
@@ -185,18 +189,6 @@ def _apply(self: nn.Module, convert: Callable[[Any], Any], recurse: bool = True)
     for name, old in self._buffers.items():
         self._buffers[name] = None if old is None else convert(old)
     return self
-
-
-@contextmanager
-def moving_by_replacing() -> Iterator[None]:
-    """`module.to` puts new parameters instead of old ones: PyTorch 2.13 would swap the tensors of fake ones instead,
-    and cannot while anything watches them."""
-    kept = nn.Module._apply
-    nn.Module._apply = _apply
-    try:
-        yield
-    finally:
-        nn.Module._apply = kept
 
 
 class _FusedLoss(torch.autograd.Function):
@@ -246,32 +238,24 @@ def fuse_loss(model: nn.Module, liger: bool) -> None:
 
 @contextmanager
 def plain_kernels() -> Iterator[None]:
-    """Lets models take the path that PyTorch alone can go, also where a package with kernels for GPUs is installed, as transformers
-    does for an export (5.16.1, `use_kernel_func_from_hub_with_fallback`). There PyTorch multiplies experts of any type, and knows
-    the product's shape for BF16 alone (2.13)."""
+    """Lets models take the path of PyTorch alone, also where a package with kernels for GPUs is installed, as
+    transformers does for an export (5.16.1, `use_kernel_func_from_hub_with_fallback`). There PyTorch multiplies experts
+    of any type, and knows the product's shape for BF16 alone (2.13)."""
     from torch import _meta_registrations as shapes
     from transformers.integrations import hub_kernels
 
-    kept = hub_kernels.is_torchdynamo_exporting, shapes._meta_grouped_mm_common
-    hub_kernels.is_torchdynamo_exporting = lambda: True
-    shapes._meta_grouped_mm_common = lambda left, right, *, offs, out_dtype, **rest: (
-        shapes._create_grouped_mm_output_tensor(left, right, offs, out_dtype)
-    )
-    try:
+    def multiplied(left: Any, right: Any, *, offs: Any, out_dtype: Any, **rest: Any) -> Any:
+        return shapes._create_grouped_mm_output_tensor(left, right, offs, out_dtype)
+
+    exporting = patch.object(hub_kernels, "is_torchdynamo_exporting", lambda: True)
+    with exporting, patch.object(shapes, "_meta_grouped_mm_common", multiplied):
         yield
-    finally:
-        hub_kernels.is_torchdynamo_exporting, shapes._meta_grouped_mm_common = kept
 
 
-@contextmanager
-def autocast_seen(enabled: bool) -> Iterator[None]:
+def autocast_seen(enabled: bool) -> AbstractContextManager[object]:
     """peft asks whether autocast is on without naming a device, which means the GPU's."""
-    kept = torch.is_autocast_enabled
-    torch.is_autocast_enabled = lambda device_type=None: kept(device_type) if device_type else enabled
-    try:
-        yield
-    finally:
-        torch.is_autocast_enabled = kept
+    known = torch.is_autocast_enabled
+    return patch.object(torch, "is_autocast_enabled", lambda device=None: known(device) if device else enabled)
 
 
 class EightBitAdam(torch.optim.Optimizer):
@@ -350,19 +334,11 @@ class Live(TorchDispatchMode):
         """Sees FSDP2 free gathered weights and take them back, which it does by resizing, past every operation."""
         from torch.distributed.fsdp._fully_shard import _fsdp_param, _fsdp_param_group
 
-        kept = {
-            (module, name): getattr(module, name)
-            for module in (_fsdp_param, _fsdp_param_group)
-            for name in ("alloc_storage", "free_storage")
-            if hasattr(module, name)
-        }
-        for (module, name), function in kept.items():
-            setattr(module, name, self._seeing(function))
-        try:
+        with ExitStack() as patched:
+            for module, name in product((_fsdp_param, _fsdp_param_group), ("alloc_storage", "free_storage")):
+                if function := getattr(module, name, None):
+                    patched.enter_context(patch.object(module, name, self._seeing(function)))
             yield
-        finally:
-            for (module, name), function in kept.items():
-                setattr(module, name, function)
 
     def _seeing(self, function: Callable[[torch.Tensor], None]) -> Callable[[torch.Tensor], None]:
         def resize(tensor: torch.Tensor) -> None:
