@@ -88,10 +88,11 @@ def _row(one: _OnCard) -> tuple[str, ...]:
     if one.planned is None:
         return one.card.name, has, "-", "-", one.why
     need = max((stage.memory.total for stage in one.planned.forecasts), default=0)
-    seconds = one.planned.seconds if one.fits else None
-    full = all(stage.full.fits for stage in one.planned.forecasts)
-    said = "too small" if not one.fits else "fits" if full else "fits its rows; full ones do not"
-    return one.card.name, has, units.gib(need), units.duration(seconds) if seconds else "-", said
+    if not one.fits:
+        return one.card.name, has, units.gib(need), "-", "too small"
+    seconds, full = one.planned.seconds, all(stage.full.fits for stage in one.planned.forecasts)
+    verdict = "fits" if full else "fits its rows; full ones do not"
+    return one.card.name, has, units.gib(need), units.duration(seconds) if seconds else "-", verdict
 
 
 def _entry(one: _OnCard) -> dict[str, object]:
