@@ -1,5 +1,5 @@
-"""Stand-ins: what needs a GPU's own code, replaced by code that asks for the same memory and does no arithmetic; the
-loss on preferences; and the count of the bytes that are alive."""
+"""Stand-ins: code for GPUs alone, replaced by code that asks for the same memory and does no arithmetic; the loss on
+preferences; and the count of live bytes."""
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from transformers import AttentionInterface
 from transformers.pytorch_utils import Conv1D
 
-# What is linear: GPT-2 and its kin have a class of their own.
+# GPT-2 and its relatives have a linear class of their own.
 LINEAR = (nn.Linear, Conv1D)
 ATTENTION, PADDED = "recipe_stand_in", "recipe_stand_in_padded"
 
@@ -55,7 +55,7 @@ _counted: list[int] = []
 
 @contextmanager
 def attending() -> Iterator[list[int]]:
-    """The operations of attention, a pass an entry, which no counter of PyTorch's sees."""
+    """The operations of attention, one entry a pass, which PyTorch's counter does not see."""
     _counted.clear()
     yield _counted
 
@@ -75,8 +75,8 @@ def flash(
 
 
 def _pairs(module: Any, queries: int, keys: int, named: Mapping[str, Any]) -> int:
-    """How many keys all queries of a head read together: half of them all if none reads what comes after it, and of
-    those at most as many as a sliding window holds."""
+    """The number of keys that all queries of a head read together: half of all if attention is causal, and of those at
+    most as many as a sliding window holds."""
     causal = named.get("is_causal")
     if not (getattr(module, "is_causal", True) if causal is None else causal) or queries != keys:
         return queries * keys
@@ -143,8 +143,8 @@ class FourBit(bnb.nn.Linear4bit):
 
 
 def four_bit(model: nn.Module, dtype: torch.dtype, stored: torch.dtype = torch.uint8) -> None:
-    """Replaces every linear layer but the LM head, as bitsandbytes' loading in transformers does. stored: FSDP splits and gathers
-    packed numbers as if they were of the run's own type (Axolotl 0.19.0, `bnb_4bit_quant_storage`)."""
+    """Replaces every linear layer but the LM head, as bitsandbytes' loading in transformers does. stored: FSDP splits
+    and gathers packed numbers as numbers of the run's own type (Axolotl 0.19.0, `bnb_4bit_quant_storage`)."""
     model.is_loaded_in_4bit = True
     head = model.get_output_embeddings()
     for parent in list(model.modules()):
@@ -166,16 +166,10 @@ class _Dropped(torch.autograd.Function):
         return torch.empty_like(gradient)
 
 
-class GpuDropout(nn.Dropout):
-    def forward(self, given: torch.Tensor) -> torch.Tensor:
-        return _Dropped.apply(given) if self.training and self.p > 0 else given
-
-
 def gpu_dropout(model: nn.Module) -> None:
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            if type(child) is nn.Dropout:
-                setattr(parent, name, GpuDropout(child.p))
+    for module in model.modules():
+        if type(module) is nn.Dropout:
+            module.forward = lambda given, own=module: _Dropped.apply(given) if own.training and own.p > 0 else given
 
 
 def applied(self: nn.Module, convert: Callable[[Any], Any], recurse: bool = True) -> nn.Module:
@@ -192,9 +186,9 @@ def applied(self: nn.Module, convert: Callable[[Any], Any], recurse: bool = True
 
 
 class _FusedLoss(torch.autograd.Function):
-    """A fused linear cross-entropy: logits of a chunk at a time, and both gradients made in the forward pass. Liger's (0.8.1,
-    ops/fused_linear_cross_entropy.py) takes a power of two of rows at a time, and adds each chunk's gradient of a head in
-    half precision by way of a copy in fp32."""
+    """A fused linear cross-entropy: logits of a chunk at a time, and both gradients made in the forward pass. Liger's
+    (0.8.1, ops/fused_linear_cross_entropy.py) takes a power of two of rows at a time, and adds each chunk's gradient of
+    a head in half precision by way of a copy in fp32."""
 
     @staticmethod
     def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, liger: bool, training: bool) -> Any:
@@ -298,8 +292,7 @@ class Live(TorchDispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function is torch.ops.aten._local_scalar_dense.default and args[0].dtype == torch.bool:
-            # A fake tensor has no number to judge by: what is done on a condition (a layer dropped by chance, a mask that hides
-            # nothing) is not done.
+            # A fake tensor has no number to test: conditions (a layer dropped by chance, an empty mask) are false.
             return False
         result = function(*args, **(kwargs or {}))
         before = self.peak
@@ -331,7 +324,7 @@ class Live(TorchDispatchMode):
 
     @contextmanager
     def resizing(self) -> Iterator[None]:
-        """Sees FSDP2 free gathered weights and take them back, which it does by resizing, past every operation."""
+        """Sees FSDP2 free gathered weights and take them back, by resizing, outside of every operation."""
         from torch.distributed.fsdp._fully_shard import _fsdp_param, _fsdp_param_group
 
         with ExitStack() as patched:
@@ -356,16 +349,13 @@ BETA = 0.1
 
 
 def loss(
-    model: torch.nn.Module,
-    reference: torch.nn.Module | None,
-    output: Callable[..., Any],
-    tokens: torch.Tensor,
+    model: nn.Module, reference: nn.Module | None, output: Callable[..., Any], tokens: torch.Tensor
 ) -> torch.Tensor:
     """The sigmoid loss over chosen answers, the first half of the rows, and rejected ones (Rafailov et al. 2023, arXiv
-    2305.18290). What is only logged is computed too, because it takes memory.
+    2305.18290). Values that are only logged are computed too, because they take memory.
 
-    reference: None if an adapter is switched off instead. output: gives a model's output for `tokens` (rows, length).
-    """
+    reference: None if an adapter is switched off instead. output: gives a model's output for `tokens` (rows,
+    length)."""
     from trl.trainer.utils import entropy_from_logits, selective_log_softmax
 
     def answers(logits: torch.Tensor) -> torch.Tensor:

@@ -110,8 +110,7 @@ BASIS = "Measured on fake tensors; CUDA context and allocator slack are assumed.
 
 
 def plan_by_trace(recipe: Recipe, plan: Plan, forecasts: Sequence[Forecast], as_json: bool) -> int:
-    """Prints what traces say of models without formulas, as `recipe plan` prints a plan; 1 where one does not fit its
-    GPU."""
+    """Prints the traces of models without formulas in the form of `recipe plan`; 1 if one does not fit."""
     stages = []
     for forecast in forecasts:
         if isinstance(run := forecast.workload, Workload):
