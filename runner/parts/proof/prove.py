@@ -283,7 +283,8 @@ class Prover:
                 first = next(turn["content"] for turn in row["messages"] if turn["role"] == "user")
                 how = "word for word" if exactly else "but for space, case or system prompt"
                 self.faults.add("leak", f"«{shortened(str(first), SHOWN)}», {how}")
-            asked |= later.keys() & set(judging.questions(row))
+            questioned = {same(str(turn["content"] or "")) for turn in row["messages"] if turn["role"] == "user"}
+            asked |= later.keys() & questioned
         self.facts["asked"] = tuple(later[question] for question in later if question in asked)
 
     def _same_documents(self) -> None:

@@ -687,14 +687,14 @@ def _with_own_data(document: Document, changes: list[Override]) -> list[Override
             continue
         if change.after in (section.get(last), section.get("sample")):
             continue  # the recipe's own data, which the other settings are about
-        why = "belonged to the old data"
+        why, columns = "belonged to the old data", _columns(document, section, change)
         words = () if "songs" in section else ("system_prompt",)
-        about = (*OF_A_SOURCE, *VALIDATES, *words, *_stale_templates(document, section, change))
+        about = (*OF_A_SOURCE, *VALIDATES, *words, *_stale_templates(section, columns))
         gone = [name for name in about if name in section and name != last]
         others = [Override(f"{home}.{name}", None, None, change.by, why) for name in gone]
         if set(gone) & set(VALIDATES) and "validation_share" not in section:
             others.append(Override(f"{home}.validation_share", None, SHARE, change.by, "a share of the new data"))
-        others += _song_columns(document, section, change)
+        others += _song_columns(section, change, columns)
         if home == "data":
             others += _stale_questions(document, change)
         whole += [other for other in others if not any(f"{other.setting}.".startswith(f"{one}.") for one in settings)]
@@ -719,10 +719,10 @@ def _columns(document: Document, section: Mapping[str, Any], change: Override) -
         return []
 
 
-def _song_columns(document: Document, section: Mapping[str, Any], change: Override) -> list[Override]:
+def _song_columns(section: Mapping[str, Any], change: Override, found: list[str]) -> list[Override]:
     """The columns of songs, if the new data has two or more with other names. With columns for artist and genre but
     none for the question, the question is made from these."""
-    songs, found = section.get("songs"), _columns(document, section, change)
+    songs = section.get("songs")
     named = [songs.get(name, name) for name in ("instruction", "lyrics")] if isinstance(songs, dict) else []
     if len(found) < 2 or set(named) <= set(found):
         return []
@@ -736,9 +736,8 @@ def _song_columns(document: Document, section: Mapping[str, Any], change: Overri
     return [Override(f"{home}.{name}", None, column, change.by, why) for name, column in pairs.items()]
 
 
-def _stale_templates(document: Document, section: Mapping[str, Any], change: Override) -> tuple[str, ...]:
+def _stale_templates(section: Mapping[str, Any], found: list[str]) -> tuple[str, ...]:
     """The section's templates, if the new data has conversations and lacks their columns."""
     there = [name for name in ("question", "answer") if isinstance(section.get(name), str)]
-    found = _columns(document, section, change)
     named = {column for name in there for column in templates.columns(section[name])}
     return tuple(there) if conversation_formats.told(found) and not named <= set(found) else ()
