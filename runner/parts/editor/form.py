@@ -254,7 +254,6 @@ class Form:
 
 
 def _shown(field: Field) -> Any:
-    """A value as its field shows it."""
     if field.kind in ("choice", "yes"):
         return field.value
     if field.value is None:

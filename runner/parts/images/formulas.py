@@ -130,7 +130,7 @@ class ImageFormulas:
 
     @property
     def _width(self) -> int:
-        """Bytes a number inside the layers."""
+        """Bytes of a number in the layers."""
         return FULL if self.work.precision == "fp32" else HALF
 
     @property

@@ -189,11 +189,10 @@ class Answers:
 
     @property
     def places(self) -> list[str]:
-        """The places where the starter can run."""
         return [one for one, part in PLACES.items() if not part or by_schema.has(self.document.data["scenario"], part)]
 
     def starts(self, setting: str, otherwise: Any = "") -> Any:
-        """The starter's value of a setting."""
+        """The starter's value of a setting, or `otherwise`."""
         found = self.document.lookup(Override(setting).path)
         return otherwise if found is None else found
 
@@ -338,7 +337,6 @@ class Answers:
 
 
 def _overrides(said: Mapping[str, tuple[Any, str]]) -> list[Override]:
-    """Changes from values and reasons by setting."""
     return [Override(setting, None, value, BY, why) for setting, (value, why) in said.items()]
 
 
@@ -450,7 +448,6 @@ def beside(name: str, folder: Path) -> str:
 
 
 def drafted(name: str, answers: Answers, more: Iterable[Override] = ()) -> Draft:
-    """The recipe from the answers so far. more: further changes."""
     return draft(answers.origin, name, [*answers.wishes(), *more])
 
 
@@ -667,8 +664,9 @@ def minimal_starter(source: str) -> Path:
     fitting = [document for file in packaged.minimal() if (document := read(file)).data["scenario"] == scenario]
     if not fitting:
         raise Stop(f"The scenario `{scenario}` has no minimal starter.", "Leave out `--minimal`.")
-    best = max(fitting, key=lambda one: (one.lookup(("data", "hub")) == hub, Path(one.file).stem == scenario))
-    return Path(best.file)
+    return Path(
+        max(fitting, key=lambda one: (one.lookup(("data", "hub")) == hub, Path(one.file).stem == scenario)).file
+    )
 
 
 # Settings in a section of data about one source, and those that choose the validation rows, with their replacement.

@@ -68,7 +68,6 @@ def in_settings(before: Document, after: Document) -> list[Difference]:
 
 
 def _settings(document: Document) -> dict[str, Any]:
-    """Every setting of a document by its name."""
     if problem := by_schema.scenario_problem(document):
         raise Stop(problem)
     read = by_schema.read(document)

@@ -114,7 +114,6 @@ def probe(folder: Path, models: tuple[str, ...] = (), ports: tuple[int, ...] = P
 
 
 def labels() -> list[str]:
-    """The labels of this machine's GPUs."""
     said = _said("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
     return [catalog.label_of(line.strip()) for line in said.splitlines() if line.strip()]
 

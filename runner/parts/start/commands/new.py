@@ -54,7 +54,6 @@ class Question:
 
     @property
     def called(self) -> str:
-        """The option with the same answer."""
         return self.option or f"--{self.name.replace('_', '-')}"
 
     def asked(self, answers: Answers) -> bool:
@@ -193,7 +192,6 @@ DATA, PLACE = _questions("data"), _questions("place")
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the answers as options of a command."""
     for one in reversed((*DATA, *PLACE)):
         completed = COMPLETED.get(one.name)
         command = click.option(one.called, one.name, help=one.help, shell_complete=completed)(command)
