@@ -221,14 +221,14 @@ class Answers:
         if len(known) < 2:
             has = f"the column {listed(self.columns)} alone" if known else "no column"
             raise Stop(
-                f"`{self.data}` has {has}, and questions with answers are two.",
+                f"`{self.data}` has {has}, but questions with answers need two.",
                 "Name another file, or choose plain text.",
             )
         if {BETTER, WORSE} <= set(known):
             raise Stop(
                 f"The rows of `{self.data}` are preferences: each question has an answer to prefer, `{known[BETTER]}`, and one to "
                 f"avoid, `{known[WORSE]}`. As questions and answers they would teach both.",
-                "They show a model that can answer which answers people prefer (DPO). Say `preferences` to what you have (`--what`).",
+                "A model learns from them which answers people prefer (DPO). Choose `preferences` as the kind of your data (`--what`).",
             )
         if self.of.rows == "songs" and {"artist", "genre"} <= set(known):
             return SONG.format(**known), f"[{guess(self.columns)[1]}]"
@@ -664,9 +664,8 @@ def minimal_starter(source: str) -> Path:
     fitting = [document for file in packaged.minimal() if (document := read(file)).data["scenario"] == scenario]
     if not fitting:
         raise Stop(f"The scenario `{scenario}` has no minimal starter.", "Leave out `--minimal`.")
-    return Path(
-        max(fitting, key=lambda one: (one.lookup(("data", "hub")) == hub, Path(one.file).stem == scenario)).file
-    )
+    best = max(fitting, key=lambda one: (one.lookup(("data", "hub")) == hub, Path(one.file).stem == scenario))
+    return Path(best.file)
 
 
 # Settings in a section of data about one source, and those that choose the validation rows, with their replacement.

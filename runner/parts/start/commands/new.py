@@ -103,7 +103,7 @@ def _file(answers: Answers, said: str) -> str:
         forms = "; ".join(f"{listed(columns)} ({form})" for form, columns in COLUMNS.items())
         raise Stop(
             f"The columns of `{said}` are {listed(there)}, which match no form of conversations.",
-            f"Say `questions` where one column asks and another answers, or give the rows the columns of a form: {forms}.",
+            f"Choose `questions` if one column has questions and another has answers, or give the rows the columns of a form: {forms}.",
         )
     if answers.of.rows in ("questions", "songs") and not found.form:
         found.guessed  # noqa: B018  two columns are needed
