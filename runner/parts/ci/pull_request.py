@@ -1,7 +1,8 @@
-"""Checks the recipes that a pull request of GitHub or a merge request of GitLab changes. Problems are beside their lines;
-one comment, which every push updates, has the changes in settings and plans.
+"""Checks the recipes that a pull request of GitHub or a merge request of GitLab changes. Problems are beside their
+lines; one comment, which every push updates, has the changes in settings and plans.
 
-`python -m runner.parts.ci.pull_request github [PATH…]` where GitHub Actions runs, `… gitlab [PATH…]` in a job of GitLab.
+`python -m runner.parts.ci.pull_request github [PATH…]` where GitHub Actions runs, `… gitlab [PATH…]` in a job of
+GitLab.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ REPORT = "gl-code-quality-report.json"
 
 @dataclass(frozen=True)
 class Request:
-    """A pull or merge request. base: the commit to compare with; comments: the address of its comments; each: the address
-    of one, before its number; updating: the method to change one; headers: with the token."""
+    """A pull or merge request. base: the commit to compare with; comments: the address of its comments; each: the
+    address of one, before its number; updating: the method to change one; headers: with the token."""
 
     base: str
     comments: str

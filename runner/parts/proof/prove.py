@@ -333,8 +333,8 @@ class Prover:
 
 
 def prove(cfg: DictDefault, trainer: Any, settings: RunSettings) -> Proof:
-    """Judges rows and batches in every process, because some of the engine's figures need all of them. The first process
-    writes `proof.json`."""
+    """Judges rows and batches in every process, because some of the engine's figures need all of them. The first
+    process writes `proof.json`."""
     proof = Prover(cfg, trainer, settings).prove()
     if not proof.attention and settings.proof.prepared and (earlier := Proof.read(Path(settings.proof.prepared))):
         names = ("joined", "attention", "logits_moved", "loss_at_once", "loss_accumulated")

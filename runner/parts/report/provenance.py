@@ -26,7 +26,7 @@ def provenance(recipe: Recipe) -> Mapping[str, Any]:
 
 
 def _commit(file: Path) -> str:
-    """The checked-out commit of a file's repository, with a `+` if the file has changed; empty if git does not track it."""
+    """The commit of a file's repository, with a `+` if the file has changed; empty if git does not track it."""
     command = ["git", "-C", str(file.absolute().parent), "status", "--porcelain=v2", "--branch", "--ignored", "--"]
     try:
         said = subprocess.run([*command, file.name], capture_output=True, text=True, timeout=10, check=True).stdout

@@ -142,8 +142,8 @@ def columns_of(name: str, texts: bool = False) -> list[str]:
 @dataclass(frozen=True)
 class Answers:
     """Missing answers are empty. question, answer: templates of columns; column: of documents. questions, preferences:
-    for a pipeline. gpus: in each machine. numbers: of the GPUs in plain machines; addresses: of these machines, the main
-    one first; results: a folder that they share."""
+    for a pipeline. gpus: in each machine. numbers: of the GPUs in plain machines; addresses: of these machines, the
+    main one first; results: a folder that they share."""
 
     kind: str = "questions"
     technique: str = ""
@@ -388,8 +388,8 @@ class Draft:
 
 
 def draft(origin: Path, name: str, wishes: list[Override]) -> Draft:
-    """The copy of a recipe under a new name, with changes, before anything is written. Errors with a single possible fix
-    are fixed, and for another model notes too, but no setting that the person asked for."""
+    """The copy of a recipe under a new name, with changes, before anything is written. Errors with a single possible
+    fix are fixed, and for another model notes too, but no setting that the person asked for."""
     made, asked = _draft(origin, name, wishes), {change.setting for change in wishes}
     mending = [
         Override(problem.mends[0], None, problem.mends[1], BY, problem.message.rstrip("."))
@@ -440,8 +440,8 @@ def _with_other_model(document: Document, wished: list[Override]) -> list[Overri
 
 
 def beside(name: str, folder: Path) -> str:
-    """The path in the copy of a file or folder that a recipe in `folder` names. Files are copied below the folder of the
-    copy, also from above the recipe (`../data/x.csv`). Folders may be large, so they are not copied."""
+    """The path in the copy of a file or folder that a recipe in `folder` names. Files are copied below the folder of
+    the copy, also from above the recipe (`../data/x.csv`). Folders may be large, so they are not copied."""
     if not Path(name).is_absolute() and os.path.isdir(folder / name):
         return os.path.relpath(folder / name)
     return re.sub(r"^(\.\./)+", "", name)

@@ -351,8 +351,8 @@ def as_command(name: str, answers: Answers, sets: tuple[str, ...]) -> str:
 def new(name: str, source: str | None, short: bool, sets: tuple[str, ...], **answers: str | None) -> None:
     """Create a recipe called NAME: a copy of a starter, with its comments, schema and sample.
 
-    Without `--from`, it asks what data you have, which model to train, and where, and writes a recipe from your answers.
-    You can also give each answer as an option.
+    Without `--from`, it asks what data you have, which model to train, and where, and writes a recipe from your
+    answers. You can also give each answer as an option.
     """
     name = name.removesuffix(".yaml")
     if not JOB_NAME.match(name):
