@@ -204,7 +204,7 @@ NEEDED_FOR_IMAGES = ("torch", "transformers", "accelerate", "datasets")
 
 @dataclass(frozen=True)
 class Finding:
-    """state: ok, warning or problem; mend: the remedy."""
+    """state: ok, warning or problem. The last field is the remedy."""
 
     state: str
     subject: str
