@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from runner.catalog import Model
-from runner.plan import Kind
-from runner.recipe.recipe import Recipe, Settings
+from runner.recipe.recipe import CONVERSATIONS, PREFERENCES, TEXT, Recipe, Settings
 
 if TYPE_CHECKING:
     from runner.recipe import sections
@@ -50,8 +49,8 @@ def parameters(shape: sections.Model) -> int:
 AFTER = ("sft", "dpo", "lora")
 # The sections of all stages that train something.
 TRAINED = ("pretrain", *AFTER)
-# What each of them learns from, for measuring it.
-KINDS: dict[str, Kind] = {"pretrain": "text", "sft": "chat", "dpo": "preferences", "lora": "chat"}
+# The rows that each of them learns from.
+ROWS = {"pretrain": TEXT, "sft": CONVERSATIONS, "dpo": PREFERENCES, "lora": CONVERSATIONS}
 
 
 def stage_of(sequence_len: int) -> str:

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from runner import catalog
-from runner.data.conversation_formats import ChatData, Preferences, PreferenceSet
+from runner.data.conversation_formats import ChatData, Preferences
 from runner.data.data_sets import DataSet, DataSets
 from runner.parts.pretrain.architecture import parameters
 from runner.plan import Place
 from runner.recipe.recipe import Recipe
-from runner.scenarios.shared import axolotl, common
+from runner.scenarios.shared import common
+
+if TYPE_CHECKING:
+    from runner.recipe.sections import Dpo, Lora, Sft
+
+    Section = Sft | Dpo | Lora
+
+Rows = TypeVar("Rows", bound=DataSets)
 
 # What ends a document, and a text that a model continues with.
 END_OF_TEXT = "<|endoftext|>"
@@ -73,14 +80,19 @@ class FirstWeights:
 
 
 def everything(recipe: Recipe, place: Place, lengths: tuple[tuple[int, int], ...]) -> Data:
-    """lengths: tokens of a block, and tokens that training reads of that length."""
-    data, chosen, lora, sft, dpo = recipe.data, recipe.tokenizer, recipe.lora, recipe.sft, recipe.dpo
-    sets = () if data.packed else common.data_sets(recipe, place, data, CorpusSet)
+    """lengths: as of Data."""
+    data, chosen, lora = recipe.data, recipe.tokenizer, recipe.lora
     local = chosen.base and (recipe.folder / chosen.base).is_dir()
-    domain = vars(axolotl.chat_data(recipe, place, lora.data, lora.sequence_len)) if lora else {}
+    instead = {"sets": ()} if data.packed else {}
+
+    def rows(kind: type[Rows], section: Section, **own: Any) -> Rows:
+        template = catalog.chat_template("chatml")
+        own |= {"special_tokens": template, "sequence_len": section.sequence_len}
+        return common.rows(kind, recipe, place, section.data, **own)
+
     return Data(
         out=place.data_dir,
-        text=common.made(Corpus, data, sets=sets, packed=common.data_file(recipe, place, data.packed)),
+        text=common.rows(Corpus, recipe, place, data, packed=common.data_file(recipe, place, data.packed), **instead),
         tokenizer=Tokenizer(
             base=common.data_file(recipe, place, chosen.base) if local else chosen.base,
             revision=chosen.revision,
@@ -88,16 +100,10 @@ def everything(recipe: Recipe, place: Place, lengths: tuple[tuple[int, int], ...
             most=recipe.model.vocabulary,
         ),
         lengths=lengths,
-        sft=axolotl.chat_data(recipe, place, sft.data, sft.sequence_len),
-        dpo=common.made(
-            Preferences,
-            dpo.data,
-            sets=common.data_sets(recipe, place, dpo.data, PreferenceSet),
-            sequence_len=dpo.sequence_len,
-            special_tokens=catalog.chat_template("chatml"),
-        ),
+        sft=rows(ChatData, recipe.sft),
+        dpo=rows(Preferences, recipe.dpo),
         cleaning=Cleaning(cpus=common.machines(recipe, place).cpus, **data.cleaning.plain()),
-        lora=Mixture(**domain, domain_share=lora.domain_share) if lora else None,
+        lora=rows(Mixture, lora, domain_share=lora.domain_share) if lora else None,
     )
 
 

@@ -11,7 +11,7 @@ from runner import catalog
 from runner.parts.pretrain import stages
 from runner.parts.pretrain.architecture import (
     AFTER,
-    KINDS,
+    ROWS,
     TRAINED,
     Length,
     curriculum,
@@ -20,7 +20,7 @@ from runner.parts.pretrain.architecture import (
     warmup_steps,
 )
 from runner.plan import EngineConfig, Evaluation, Place, Plan, Stage
-from runner.recipe.recipe import Recipe
+from runner.recipe.recipe import PREFERENCES, Recipe
 from runner.scenarios.contract import Measurable
 from runner.scenarios.shared import axolotl, common, sharding
 
@@ -43,7 +43,8 @@ def translate(recipe: Recipe, place: Place) -> Plan:
 
 
 def measurable(recipe: Recipe) -> dict[str, Measurable]:
-    return {stage: Measurable(KINDS[stage], blocks=True) for stage in TRAINED if recipe.settings.get(stage)}
+    stages = [stage for stage in TRAINED if recipe.settings.get(stage)]
+    return {stage: Measurable(common.MEASURED_AS[ROWS[stage]], blocks=True) for stage in stages}
 
 
 def _stages(recipe: Recipe, place: Place) -> Iterator[Stage]:
@@ -97,22 +98,19 @@ def _trained(
     whole = config | split
     blocks = f"{place.data_dir}/blocks/validation-{curriculum(recipe)[-1].sequence_len}.npy"
     gated = next((stage.name for stage in reversed(earlier) if stage.gates), None)
-    known = Evaluation(KINDS[kind], text_blocks=blocks, before=gated)
+    known = Evaluation(common.MEASURED_AS[ROWS[kind]], text_blocks=blocks, before=gated)
     conditions, evaluation = common.measured(recipe, known, gates)
     if kind != "pretrain":
         proof = {"questions": evaluation.sample_task} if evaluation.sample_task else {}
         proof |= {"prepared": f"{common.proof_dir(place)}/{name}"} if place.accelerator else {}
         whole["recipe_runner"] = {**whole["recipe_runner"], **({"proof": proof} if proof else {})}
-    return Stage(
+    return axolotl.stage(
+        recipe,
+        here,
+        axolotl.with_advanced(recipe, whole, kind, ("model", "speed", kind)),
         name=name,
-        engine="axolotl",
-        config=axolotl.with_advanced(recipe, whole, kind, ("model", "speed", kind)),
-        config_file=axolotl.CONFIG_FILE,
         data={},
         files=split_files,
-        command=("axolotl", "train", f"{here.config_dir}/{axolotl.CONFIG_FILE}", "--launcher", "torchrun"),
-        env=axolotl.environment(recipe, here),
-        machines=machines,
         shm_gib=common.shared_memory_gib(machines, most=64),
         folder=name,
         reads={common.DATA: files, earlier[-1].name if earlier else "init": ()},
@@ -225,19 +223,13 @@ def pretraining(recipe: Recipe, place: Place, length: Length, before: str) -> En
 
 def after_pretraining(recipe: Recipe, place: Place, kind: str, before: str) -> EngineConfig:
     """SFT, DPO or LoRA, after the stage `before`."""
-    section, home, prefers = recipe.settings[kind], f"{place.data_dir}/{kind}", kind == "dpo"
-
-    def dataset(split: str) -> EngineConfig:
-        if prefers:
-            return axolotl.preference_dataset(home, split)
-        return axolotl.conversation_dataset(home, split, section.data.train_on)
-
+    section, rows = recipe.settings[kind], ROWS[kind]
+    prefers = rows == PREFERENCES
     config = {
         **alike(recipe, place, kind, kind, before, section),
         **({"rl": "dpo", "dpo_loss_type": [section.loss]} if prefers else {}),
         "chat_template": recipe.tokenizer.chat_template,
-        "datasets": [dataset("train")],
-        "test_datasets": [dataset("validation")],
+        **axolotl.datasets(f"{place.data_dir}/{kind}", rows, section.data.get("train_on")),
         **common.evaluated(section),
         # Else epochs, whose evaluations say which model is kept.
         **({"load_best_model_at_end": False} if prefers else common.KEEPS_THE_BEST),

@@ -4,19 +4,17 @@ The names are those of Axolotl's config reference (0.19.0). Settings without a n
 under `recipe_runner`."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 from runner import catalog
 from runner.catalog import ChatTemplate
 from runner.data import conversation_formats, tokenizers
-from runner.data.conversation_formats import OWN, TRAINING, ChatData, ChatSet, TrainOn
-from runner.data.data_sets import DataSets
+from runner.data.conversation_formats import OWN, TRAINING, TrainOn
 from runner.data.tokenizers import jinja
-from runner.plan import EngineConfig, Evaluation, Place, Plan, Stage
-from runner.recipe.recipe import PREFERENCES, Recipe, Settings
-from runner.scenarios.contract import Measurable
+from runner.plan import EngineConfig, Place, Stage
+from runner.recipe.recipe import PREFERENCES, TEXT, Recipe, Settings
 from runner.scenarios.shared import common, sharding
 from runner.tools.names import listed
 from runner.tools.problem import Problem, Stop
@@ -106,8 +104,11 @@ def packing(recipe: Recipe, place: Place, section: Settings, compiled: bool = Fa
 
 def training(recipe: Recipe, place: Place, validates: bool = True) -> EngineConfig:
     """Optimisation, evaluation and checkpoints; without held-out rows the last model is kept, else the best."""
-    train = recipe.train
+    train, resumed = recipe.train, {}
     kept = {**common.unevaluated(train), "load_best_model_at_end": False}
+    if named := recipe.settings.get("resume_from"):
+        checkpoint = named if named.startswith("/") else f"{place.checkpoints_dir}/{named}"
+        resumed = {"resume_from_checkpoint": checkpoint, "auto_resume_from_checkpoints": False}
     return {
         **train.for_axolotl,
         **({"eval_batch_size": train.get("eval_batch_size") or train.micro_batch_size} if validates else {}),
@@ -117,16 +118,8 @@ def training(recipe: Recipe, place: Place, validates: bool = True) -> EngineConf
         "auto_resume_from_checkpoints": True,
         "output_dir": place.checkpoints_dir,
         **reporting(train.report_to, recipe.name),
-        **_resumed(recipe, place),
+        **resumed,
     }
-
-
-def _resumed(recipe: Recipe, place: Place) -> EngineConfig:
-    """The checkpoint that the recipe names to go back to."""
-    if not (named := recipe.settings.get("resume_from")):
-        return {}
-    path = named if named.startswith("/") else f"{place.checkpoints_dir}/{named}"
-    return {"resume_from_checkpoint": path, "auto_resume_from_checkpoints": False}
 
 
 def reporting(tool: str, name: str) -> EngineConfig:
@@ -143,33 +136,24 @@ def special_tokens(recipe: Recipe) -> ChatTemplate | None:
     return catalog.chat_template(name) if name else None
 
 
-def prepared_rows(folder: str, split: str) -> EngineConfig:
-    """One file of prepared rows."""
-    return {"path": f"{folder}/{split}.parquet", "ds_type": "parquet", "split": "train"}
-
-
-def conversation_dataset(folder: str, split: str, train_on: TrainOn) -> EngineConfig:
-    """One file of prepared conversations, trained only on some turns and their end-of-turn tokens: the assistant's, the
-    last of them, which prepared rows mark, or all."""
-    return {
-        **prepared_rows(folder, split),
-        "type": "chat_template",
-        "field_messages": "messages",
-        "roles_to_train": sorted(set(conversation_formats.ROLES.values())) if train_on == "all" else ["assistant"],
-        **({"message_field_training": TRAINING} if train_on == "last" else {}),
-        "train_on_eos": "turn",
-    }
-
-
-def preference_dataset(folder: str, split: str) -> EngineConfig:
-    """One file of prepared preferences: a conversation, a better and a worse answer to it."""
-    return {
-        **prepared_rows(folder, split),
-        "type": "chat_template.default",
-        "field_messages": "messages",
-        "field_chosen": "chosen",
-        "field_rejected": "rejected",
-    }
+def datasets(folder: str, rows: str, train_on: TrainOn = "assistant", validates: bool = True) -> EngineConfig:
+    """The prepared rows in a folder. Text is used unchanged. Of conversations some turns are trained, with their
+    end-of-turn tokens: the assistant's, the last of them, which prepared rows mark, or all."""
+    reads: EngineConfig = {"type": "chat_template", "field_messages": "messages"}
+    if rows == TEXT:
+        reads = {"type": ""}
+    elif rows == PREFERENCES:
+        reads |= {"type": "chat_template.default", "field_chosen": "chosen", "field_rejected": "rejected"}
+    else:
+        every = sorted(set(conversation_formats.ROLES.values()))
+        reads["roles_to_train"] = every if train_on == "all" else ["assistant"]
+        reads |= {"message_field_training": TRAINING} if train_on == "last" else {}
+        reads["train_on_eos"] = "turn"
+    train, validation = (
+        {"path": f"{folder}/{split}.parquet", "ds_type": "parquet", "split": "train", **reads}
+        for split in ("train", "validation")
+    )
+    return {"datasets": [train], **({"test_datasets": [validation]} if validates else {}), "val_set_size": 0}
 
 
 # How Axolotl calls what is learned from preferences.
@@ -180,16 +164,9 @@ OBJECTIVES: Mapping[str, EngineConfig] = {
 }
 
 
-def on_conversations(recipe: Recipe, place: Place, technique: EngineConfig) -> EngineConfig:
-    """The settings of a recipe that trains on prepared conversations or preferences. technique: which of the model's
-    weights are trained."""
-    facts, known, prefers = recipe.facts, special_tokens(recipe), recipe.rows == PREFERENCES
-
-    def dataset(split: str) -> EngineConfig:
-        if prefers:
-            return preference_dataset(place.data_dir, split)
-        return conversation_dataset(place.data_dir, split, recipe.data.train_on)
-
+def template(recipe: Recipe) -> EngineConfig:
+    """The chat template of conversations and preferences, and its tokens."""
+    facts, known = recipe.facts, special_tokens(recipe)
     tokens: EngineConfig = {"chat_template": known.axolotl if known and recipe.data.chat_template != OWN else OWN}
     if known and tokens["chat_template"] == "jinja":
         tokens["chat_template_jinja"] = jinja(known)
@@ -198,18 +175,7 @@ def on_conversations(recipe: Recipe, place: Place, technique: EngineConfig) -> E
         tokens["eot_tokens"] = [known.end]
     if facts.pad_token:
         tokens["special_tokens"] = {"pad_token": facts.pad_token}
-    return {
-        **model(recipe, place),
-        **technique,
-        **fused(recipe, place),
-        **tokens,
-        "datasets": [dataset("train")],
-        "test_datasets": [dataset("validation")],
-        "val_set_size": 0,
-        "dataset_prepared_path": place.tokenised_dir,
-        **(OBJECTIVES[recipe.train.objective] if prefers else packing(recipe, place, recipe.train)),
-        **training(recipe, place),
-    }
+    return tokens
 
 
 def counted_tokens(recipe: Recipe) -> ChatTemplate:
@@ -218,48 +184,9 @@ def counted_tokens(recipe: Recipe) -> ChatTemplate:
     return replace(known, axolotl=OWN) if recipe.data.chat_template == OWN or not special_tokens(recipe) else known
 
 
-def questions_and_answers(recipe: Recipe, place: Place) -> ChatData:
-    plain = chat_data(recipe, place, recipe.data, recipe.model.sequence_len)
-    return replace(plain, special_tokens=counted_tokens(recipe), tokenizer=common.tokenizer(recipe, place))
-
-
-def chat_data(recipe: Recipe, place: Place, data: Settings, sequence_len: int) -> ChatData:
-    """Conversations in ChatML, from the source that a section of the recipe names."""
-
-    def form(one: Settings) -> Mapping[str, Any]:
-        return {"form": conversation_formats.stated(one["form"], one.get("question"), one.get("answer"))}
-
-    return common.made(
-        ChatData,
-        data,
-        sets=common.data_sets(recipe, place, data, ChatSet, form),
-        special_tokens=catalog.chat_template("chatml"),
-        sequence_len=sequence_len,
-    )
-
-
-def plan(
-    recipe: Recipe,
-    place: Place,
-    config: Callable[[Place], EngineConfig],
-    data: Callable[[Place], DataSets],
-    what: Measurable,
-) -> Plan:
-    """The Plan of a recipe that Axolotl trains. config: the scenario's settings; data: what must be prepared; each at a
-    place. what: the Measurable of the stage."""
-
-    def stages(place: Place) -> Iterator[Stage]:
-        conditions, evaluation = common.measured(recipe, Evaluation(what.kind, asked=what.asked))
-        training = replace(train(recipe, place, config(place), data(place)), gates=conditions, evaluation=evaluation)
-        yield from common.rows_and_training(recipe, place, training)
-
-    return common.plan(recipe, place, stages, common.batch_facts(recipe))
-
-
-def train(recipe: Recipe, place: Place, config: EngineConfig, data: DataSets) -> Stage:
-    """The stage that Axolotl trains, in the plan's own folders."""
-    runs_on, tokens = common.machines(recipe, place), special_tokens(recipe)
-    shared, shared_files = sharding.settings(recipe, place, runs_on)
+def plugin(recipe: Recipe, place: Place, config: EngineConfig) -> EngineConfig:
+    """The settings of the runner's plugin for a recipe of one stage. config: the other settings."""
+    tokens = special_tokens(recipe)
     demo: EngineConfig = {
         "base_model": common.base_model(recipe, place),
         "revision": "main" if place.model_dir else recipe.model_revision,
@@ -275,7 +202,7 @@ def train(recipe: Recipe, place: Place, config: EngineConfig, data: DataSets) ->
     # DeepSpeed stores fp32 weights itself, and fp32 needs no change.
     raises = recipe.model.precision != "fp32" and not sharding.by_zero(recipe) and "adapter" not in recipe.train
     fp32 = raises and master_weights(recipe, recipe.model.precision, adapter=False) == "fp32"
-    plugin = {
+    return {
         "plugins": [*config.get("plugins", ()), PLUGIN],
         "recipe_runner": {
             **common.run_facts(recipe, place),
@@ -285,18 +212,18 @@ def train(recipe: Recipe, place: Place, config: EngineConfig, data: DataSets) ->
             **({"proof": {"prepared": common.proof_dir(place)}} if place.prepared else {}),
         },
     }
+
+
+def stage(recipe: Recipe, place: Place, config: EngineConfig, **own: Any) -> Stage:
+    """A stage that Axolotl trains in the folders of `place`. own: further fields of the Stage."""
     return Stage(
-        name="train",
         engine="axolotl",
-        config=with_advanced(recipe, config | shared | plugin),
+        config=config,
         config_file=CONFIG_FILE,
-        data=asdict(data),
-        files=shared_files,
         command=("axolotl", "train", f"{place.config_dir}/{CONFIG_FILE}", "--launcher", "torchrun"),
         env=environment(recipe, place),
-        machines=runs_on,
-        shm_gib=common.shared_memory_gib(runs_on),
-        model=common.fetched_model(recipe) if place.model_dir else None,
+        machines=common.machines(recipe, place),
+        **own,
     )
 
 

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, asdict, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args, get_type_hints
 
 from runner import catalog, parts
 from runner.catalog import Model, hardware
 from runner.catalog.hardware import GIB
 from runner.data import tokenizers
+from runner.data.conversation_formats import ChatSet, stated
 from runner.data.tokenizers import Pretrained
 from runner.plan import (
     PLAN_FILE,
@@ -22,6 +23,7 @@ from runner.plan import (
     EngineConfig,
     Evaluation,
     Gate,
+    Kind,
     Machines,
     Place,
     Plan,
@@ -31,7 +33,7 @@ from runner.plan import (
     without_place,
 )
 from runner.recipe import units
-from runner.recipe.recipe import Recipe, Settings, sets_of
+from runner.recipe.recipe import CONVERSATIONS, PREFERENCES, SONGS, TEXT, Recipe, Settings, sets_of
 from runner.tools.files import LazyArtifact
 from runner.tools.names import content_hash
 from runner.tools.problem import Problem
@@ -49,6 +51,8 @@ Made = TypeVar("Made")
 TRAINING_SECTIONS = ("train", "pretrain", "sft", "dpo", "lora")
 # Of the evaluated checkpoints the one with the lowest validation loss is kept.
 KEEPS_THE_BEST = {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss", "greater_is_better": False}
+# How a stage is measured, by the rows that it learns from.
+MEASURED_AS: dict[str, Kind] = {CONVERSATIONS: "chat", SONGS: "chat", TEXT: "text", PREFERENCES: "preferences"}
 # The stage that prepares the rows; and the stage, with its work, that only downloads the base model.
 DATA = "data"
 FETCHING = "model"
@@ -228,17 +232,15 @@ def made(kind: type[Made], section: Settings, **own: Any) -> Made:
     return kind(**own, **stated)
 
 
-def data_sets(
-    recipe: Recipe,
-    place: Place,
-    data: Settings,
-    kind: type[Made],
-    own: Callable[[Settings], Mapping[str, Any]] = lambda one: {},
-) -> tuple[Made, ...]:
-    """The data sets of a section, each with its settings. own: fields that no setting of that name gives."""
-    return tuple(
-        made(kind, one, path=data_file(recipe, place, one.get("path")), **own(one)) for _, one in sets_of((), data)
-    )
+def rows(kind: type[Made], recipe: Recipe, place: Place, data: Settings, **own: Any) -> Made:
+    """The rows of a section that names data, as a `kind` of DataSets. own: fields that no setting gives."""
+    of_set = get_args(get_type_hints(kind)["sets"])[0]
+    sets = []
+    for _, one in sets_of((), data):
+        of_file = {"path": data_file(recipe, place, one.get("path"))}
+        form = {"form": stated(one["form"], one.get("question"), one.get("answer"))} if of_set is ChatSet else {}
+        sets.append(made(of_set, one, **of_file, **form))
+    return made(kind, data, **{"sets": tuple(sets), **own})
 
 
 def base_model(recipe: Recipe, place: Place, fetched: bool = True) -> str:
