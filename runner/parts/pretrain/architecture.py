@@ -53,30 +53,16 @@ TRAINED = ("pretrain", *AFTER)
 ROWS = {"pretrain": TEXT, "sft": CONVERSATIONS, "dpo": PREFERENCES, "lora": CONVERSATIONS}
 
 
-def stage_of(sequence_len: int) -> str:
-    """The name of the stage that trains on blocks of this length."""
-    return f"pretrain-{sequence_len}"
-
-
-def stage_names(recipe: Recipe) -> list[str]:
-    """The stages of the recipe, in their order."""
-    return ["data", "init", *trained_names(recipe)]
-
-
 def trained_names(recipe: Recipe) -> list[str]:
-    """Those of them that train something."""
-    lengths = [stage_of(part.sequence_len) for part in recipe.pretrain.curriculum]
-    return [*lengths, *(kind for kind in AFTER if recipe.settings.get(kind))]
+    """The stages that train something, in their order."""
+    return [*(length.name for length in curriculum(recipe)), *(kind for kind in AFTER if recipe.settings.get(kind))]
 
 
 def warmup_steps(recipe: Recipe) -> int:
     """Steps of pretraining with a rising learning rate, over all lengths."""
     pretrain = recipe.pretrain
-    return (
-        pretrain.warmup_steps
-        if pretrain.warmup_steps is not None
-        else round((pretrain.warmup_ratio or 0) * pretrain.steps)
-    )
+    computed = round((pretrain.warmup_ratio or 0) * pretrain.steps)
+    return computed if pretrain.warmup_steps is None else pretrain.warmup_steps
 
 
 @dataclass(frozen=True)
@@ -98,6 +84,6 @@ def curriculum(recipe: Recipe) -> list[Length]:
     lengths, first = [], 0
     for part in recipe.pretrain.curriculum:
         last = round(part.until * recipe.pretrain.steps)
-        lengths.append(Length(stage_of(part.sequence_len), part.sequence_len, first, last))
+        lengths.append(Length(f"pretrain-{part.sequence_len}", part.sequence_len, first, last))
         first = last
     return lengths
