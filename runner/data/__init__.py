@@ -21,7 +21,7 @@ PREPARERS = {
     "chat": "runner.data.chat",
     "lyrics": "runner.data.chat",
     "plain-text": "runner.data.blocks",
-    "preferences": "runner.data.preferences",
+    "preferences": "runner.data.chat",
 }
 # The number of words of a document that a model gets to continue.
 BEGINNING = 8

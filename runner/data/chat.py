@@ -1,12 +1,12 @@
-"""Conversations of any form to Parquet: without duplicates, none too long, with a split that leaks no question. And
-conversations about songs: a seeded draw from a stream of any length, and for each song one task that it answers."""
+"""Conversations of any form to Parquet: without duplicates, none too long, with a split that leaks no question.
+Conversations about songs: a seeded draw from a stream of any length, and for each song one task that it answers. And
+preferences: a question, a better and a worse answer to it."""
 
 import hashlib
 import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from itertools import accumulate
@@ -25,58 +25,50 @@ from runner.data.conversation_formats import (
     STYLE,
     TRAINING,
     ChatData,
-    ChatSet,
     Conversation,
     Conversations,
     Lyrics,
-    NoConversation,
+    Preference,
+    Preferences,
     Songs,
     Turn,
     pair,
     rendered,
     unwritten,
 )
-from runner.data.items import ItemPreparer
+from runner.data.items import ItemPreparer, RowCodec
 from runner.data.lengths import Lengths
 from runner.data.report import Report
 from runner.data.tokenizers import TokenizerFor
-from runner.recipe import templates
+from runner.trainer.generation import messages
 
 
 def prepare(
-    asked: ChatData | Lyrics,
+    asked: ChatData | Lyrics | Preferences,
     out: Path,
     *,
     tokenizer_for: TokenizerFor | None = None,
     sample_rows: int | None = None,
 ) -> Report:
-    """Writes `train.parquet` and `validation.parquet` (columns `full-question`, `answer`, `messages`) and
-    `report.json`.
+    """Writes `train.parquet`, `validation.parquet` and `report.json`. Columns: `full-question`, `messages`, and
+    `answer`, or `chosen` and `rejected`.
 
     tokenizer_for: if it gives a tokenizer, conversations longer than `sequence_len` tokens are left out. sample_rows:
-    keep at most this many pairs, or songs, drawn by the seed. Raises Stop if too few rows are left to train and
-    validate on.
+    keep at most this many rows, or songs, drawn by the seed. Raises Stop if too few rows are left to train and validate
+    on.
     """
-    kind: Any = SongRows if isinstance(asked, Lyrics) else ChatRows
-    report: Report = kind(asked, asked.tokenizer).prepare(out, tokenizer_for, sample_rows)
-    return report
+    return _preparer(asked).prepare(out, tokenizer_for, sample_rows)
 
 
-def first(asked: ChatData | Lyrics) -> Iterator[RenderedExample]:
-    """The conversations of rows, one after the other; for songs the tasks, before the draw."""
-    if isinstance(asked, Lyrics):
-        for one in asked.sets:
-            for row in rows.good(one, stream=asked.stream):
-                song = song_of(row, asked.songs)
-                if isinstance(song, Song):
-                    yield asked.rendered(_task(song, asked))
-        return
-    for one in map(ChatSet.told, asked.sets):
-        for row in rows.good(one):
-            with suppress(NoConversation, templates.NoText):
-                conversation = one.conversation(asked.special_tokens.axolotl, row)
-                if isinstance(conversation, Conversation):
-                    yield asked.rendered(conversation)
+def first(asked: ChatData | Lyrics | Preferences) -> Iterator[RenderedExample]:
+    """The rows as the model will see them, one after the other; for songs the tasks, before the draw."""
+    return _preparer(asked).first()
+
+
+def _preparer(asked: ChatData | Lyrics | Preferences) -> ItemPreparer[Any]:
+    if isinstance(asked, Preferences):
+        return PreferenceRows(asked)
+    return SongRows(asked) if isinstance(asked, Lyrics) else ChatRows(asked)
 
 
 TURN = pa.struct({"role": pa.string(), "content": pa.string(), "besides": pa.string()})
@@ -152,16 +144,14 @@ class ConversationRows(ItemPreparer[Talk]):
             for conversation in conversations(batch):
                 yield rendered(self.asked.special_tokens, self.asked.told(conversation))
 
-    def measured(self, kept: np.ndarray, tokenizer_for: TokenizerFor | None) -> np.ndarray:
+    def rendered(self, item: Conversation) -> RenderedExample:
+        return RenderedExample(item.question, rendered(self.asked.special_tokens, self.asked.told(item)))
+
+    def counted(self, kept: np.ndarray, tokenizer: Any) -> np.ndarray:
         """Leaves out conversations that the model would not see completely."""
         asked, report = self.asked, self.report
-        tokenizer = tokenizer_for(self.texts(kept)) if tokenizer_for and len(kept) else None
-        if tokenizer is None:
-            report.tokenizer = "the base model's tokenizer is not on this machine"
-            return kept
         # A twin's tokenizer gives other lengths than the model's.
         of_twin = hasattr(tokenizer, "said_as")
-        report.tokenizer = tokenizer.said_as if of_twin else str(tokenizer.name_or_path)
         template = getattr(tokenizer, "chat_template", None)
         if asked.special_tokens.axolotl == OWN and isinstance(template, str) and not of_twin:
             written = []
@@ -215,17 +205,58 @@ class ConversationRows(ItemPreparer[Talk]):
 class ChatRows(ConversationRows[ChatData]):
     """Rows that are conversations, without duplicates."""
 
-    def read(self, place: Path, sample_rows: int | None) -> np.ndarray:
-        stated, sets = self.asked.sets, [one.told() for one in self.asked.sets]
-        self.report.form = "; ".join(
-            dict.fromkeys(
-                f"{one.form}{'' if before.form else ', told from the columns'}"
-                for one, before in zip(sets, stated, strict=True)
-            )
-        )
-        template = self.asked.special_tokens.axolotl
-        codecs = [items.RowCodec(partial(one.conversation, template), batch) for one in sets]
-        return self.read_distinct(codecs, place, sample_rows)
+    def codecs(self) -> Iterator[RowCodec]:
+        forms = []
+        for stated in self.asked.sets:
+            one = stated.told()
+            forms.append(f"{one.form}{'' if stated.form else ', told from the columns'}")
+            yield RowCodec(partial(one.conversation, self.asked.special_tokens.axolotl), batch)
+        self.report.form = "; ".join(dict.fromkeys(forms))
+
+
+class PreferenceRows(ItemPreparer[Preferences]):
+    """Rows that are preferences, without duplicates. Longer ones are cut in training."""
+
+    uncounted = "the tokenizer is not here; longer rows are cut in training"
+
+    def codecs(self) -> Iterator[RowCodec]:
+        return (RowCodec(one.preference, _preferences) for one in self.asked.sets)
+
+    def told(self, prompt: str, answer: str) -> str:
+        conversation = messages(self.asked.system_prompt, prompt, answer)
+        return rendered(self.asked.special_tokens, conversation)
+
+    def rendered(self, item: Preference) -> RenderedExample:
+        return RenderedExample(item.prompt, f"{self.told(item.prompt, item.chosen)}\n\nrejected: {item.rejected}")
+
+    def said(self, batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
+        for row in batch.to_pylist():
+            yield "\n".join((row["prompt"], row["chosen"], row["rejected"])), row["chosen"]
+
+    def texts(self, kept: np.ndarray, answer: str = "chosen") -> Iterator[str]:
+        for batch in self.spool.batches(kept):
+            for row in batch.to_pylist():
+                yield self.told(row["prompt"], row[answer])
+
+    def counted(self, kept: np.ndarray, tokenizer: Any) -> np.ndarray:
+        """Counts the tokens of each row's longer answer after its prompt, and those of both that training cuts."""
+        report, limit = self.report, self.asked.sequence_len
+        lengths = np.stack([blocks.lengths(self.texts(kept, name), tokenizer) for name in ("chosen", "rejected")])
+        longer = lengths.max(axis=0)
+        report.token_lengths = blocks.figures(longer)
+        lost = int((lengths - limit).clip(min=0).sum())
+        lines = self.where(kept[longer > limit])
+        report.findings += doctor.too_long(longer, limit, lines, lost, " are cut in training")
+        return kept
+
+    def table(self, batch: pa.RecordBatch) -> pa.Table:
+        asked = [messages(self.asked.system_prompt, prompt) for prompt in batch["prompt"].to_pylist()]
+        columns = {name: batch[name] for name in ("chosen", "rejected")}
+        return pa.table({"full-question": batch["prompt"], "messages": asked, **columns})
+
+
+def _preferences(preferences: Sequence[Preference]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([vars(preference) for preference in preferences])
 
 
 def _offsets(batch: pa.RecordBatch) -> np.ndarray:
@@ -275,7 +306,18 @@ class SongTask(Conversation):
 
 
 class SongRows(ConversationRows[Lyrics]):
-    """Rows of which each may be a song; some are drawn."""
+    """Rows that may be songs, of which some are drawn."""
+
+    @property
+    def stream(self) -> bool:  # type: ignore[override]
+        return self.asked.stream
+
+    def codecs(self) -> Iterator[RowCodec]:
+        return (RowCodec(self._task_of, batch) for _ in self.asked.sets)
+
+    def _task_of(self, row: Mapping[str, Any]) -> SongTask | str:
+        song = song_of(row, self.asked.songs)
+        return song if isinstance(song, str) else _task(song, self.asked)
 
     def read(self, place: Path, sample_rows: int | None) -> np.ndarray:
         report, count = self.report, self.asked.songs.count

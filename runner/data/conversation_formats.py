@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any, Literal, NamedTuple, Self, cast
 
 from runner.catalog import ChatTemplate
-from runner.data import RenderedExample, rows
+from runner.data import rows
 from runner.data.data_sets import DataSet, SplitDataSets
 from runner.data.tokenizers import Pretrained
 from runner.recipe import templates
@@ -127,10 +127,6 @@ class Conversations(SplitDataSets):
         prompt = self.system_prompt
         own = [Turn("system", prompt.strip())] if prompt and conversation.turns[0].role != "system" else []
         return [turn.message() for turn in (*own, *conversation.turns)]
-
-    def rendered(self, conversation: Conversation) -> RenderedExample:
-        """A conversation as the model will see it."""
-        return RenderedExample(conversation.question, rendered(self.special_tokens, self.told(conversation)))
 
 
 @dataclass(frozen=True, kw_only=True)

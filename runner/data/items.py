@@ -11,28 +11,30 @@ import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from runner.data import data_sets, doctor, rows, tokenizers
+from runner.data import RenderedExample, data_sets, doctor, rows, tokenizers
 from runner.data.blocks import in_groups
-from runner.data.data_sets import SplitDataSets
 from runner.data.report import MOST_NAMED, Report
 from runner.data.row_files import FilePart
-from runner.data.tokenizers import Pretrained, TokenizerFor
+from runner.data.tokenizers import TokenizerFor
 from runner.recipe.templates import NoText
 from runner.tools import child_process
 from runner.tools.files import replacing
 from runner.tools.names import content_hash, listed
 from runner.tools.problem import Stop
+
+if TYPE_CHECKING:
+    from runner.data.conversation_formats import Conversations, Preferences
 
 SIDES = ("train", "validation")
 # Rows are put on disk in batches of about this many characters.
@@ -43,42 +45,60 @@ PART_BYTES = 16 * 2**20
 GROUP_BYTES = 16 * 2**20
 
 
-Asked = TypeVar("Asked", bound=SplitDataSets)
+Asked = TypeVar("Asked", bound="Conversations | Preferences")
 
 
 class ItemPreparer(ABC, Generic[Asked]):
-    """How rows of one kind become a training and a validation side. Each kind overrides what differs.
+    """How rows of one kind become a training and a validation side.
 
-    asked: the data sets. tokenizer: whose tokens are counted. spool: the items, once they are read. report: how they
-    were used.
+    asked: the data sets. spool: the items, once they are read. report: how they were used. stream: whether rows from
+    the hub are read one at a time. uncounted: why tokens are not counted without a tokenizer.
     """
 
     spool: Spool
+    stream = False
+    uncounted = "the base model's tokenizer is not on this machine"
 
-    def __init__(self, asked: Asked, tokenizer: Pretrained | None) -> None:
-        self.asked, self.tokenizer, self.report = asked, tokenizer, Report.of(asked)
+    def __init__(self, asked: Asked) -> None:
+        self.asked, self.report = asked, Report.of(asked)
 
     @abstractmethod
-    def read(self, place: Path, sample_rows: int | None) -> np.ndarray:
-        """Spools items below `place`; gives the numbers of those that are kept. sample_rows: as of `prepare`."""
+    def codecs(self) -> Iterator[RowCodec]:
+        """One for each data set."""
+
+    @abstractmethod
+    def rendered(self, item: Any) -> RenderedExample:
+        """An item as the model will see it."""
 
     @abstractmethod
     def said(self, batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
         """The complete text of each item, and the part that is learned."""
 
     @abstractmethod
-    def measured(self, kept: np.ndarray, tokenizer_for: TokenizerFor | None) -> np.ndarray:
+    def texts(self, kept: np.ndarray) -> Iterator[str]:
+        """The items as the model will see them."""
+
+    @abstractmethod
+    def counted(self, kept: np.ndarray, tokenizer: Any) -> np.ndarray:
         """Counts tokens; gives the numbers of those `kept` that are not too long."""
 
     @abstractmethod
     def table(self, batch: pa.RecordBatch) -> pa.Table:
         """What is written of a batch, in the same types for every batch."""
 
-    def read_distinct(self, codecs: Sequence[RowCodec], place: Path, sample_rows: int | None) -> np.ndarray:
-        """Spools the items of all rows; gives the numbers of those that are equal to none before them, or of a sample
-        of these. codecs: one for each data set."""
+    def first(self) -> Iterator[RenderedExample]:
+        """The items of all rows, one after the other, duplicates included."""
+        for one, codec in zip(self.asked.sets, self.codecs(), strict=True):
+            for row in rows.good(one, stream=self.stream):
+                with suppress(KeyError, NoText):
+                    if not isinstance(item := codec.item(row), str):
+                        yield self.rendered(item)
+
+    def read(self, place: Path, sample_rows: int | None) -> np.ndarray:
+        """Spools the items of all rows below `place`; gives the numbers of those that are equal to none before them,
+        or of a sample of these."""
         report = self.report
-        self.spool = of_sets(self.asked, codecs, place, report)
+        self.spool = of_sets(self.asked, list(self.codecs()), place, report)
         order, starts = runs(self.spool.facts["key"])
         kept = np.sort(order[starts])
         report.duplicates = len(self.spool) - len(kept)
@@ -88,6 +108,15 @@ class ItemPreparer(ABC, Generic[Asked]):
             report.sampled_from = len(kept)
             kept = kept[sorted(random.Random(self.asked.seed).sample(range(len(kept)), sample_rows))]
         return kept
+
+    def measured(self, kept: np.ndarray, tokenizer_for: TokenizerFor | None) -> np.ndarray:
+        """Counts tokens if there is a tokenizer; gives the numbers of those `kept` that are not too long."""
+        tokenizer = tokenizer_for(self.texts(kept)) if tokenizer_for and len(kept) else None
+        if tokenizer is None:
+            self.report.tokenizer = self.uncounted
+            return kept
+        self.report.tokenizer = getattr(tokenizer, "said_as", str(tokenizer.name_or_path))
+        return self.counted(kept, tokenizer)
 
     def where(self, kept: np.ndarray) -> list[data_sets.Where]:
         """Where the items with these numbers stand, as messages name them."""
@@ -103,7 +132,7 @@ class ItemPreparer(ABC, Generic[Asked]):
         """
         asked, report = self.asked, self.report
         # Everything that the result depends on.
-        tokens = tokenizers.content(self.tokenizer.base) if self.tokenizer else ""
+        tokens = tokenizers.content(asked.tokenizer.base) if asked.tokenizer else ""
         report.key = content_hash([asdict(asked), asked.content, tokens, sample_rows], 32)
         known = Report.read(out)
         if known is None and any(out.glob("*.parquet")):
@@ -288,7 +317,7 @@ def of_sets(sources: data_sets.DataSets, codecs: Sequence[RowCodec], place: Path
 
 
 def _apart(job: tuple[data_sets.DataSets, int, FilePart, RowCodec, Path]) -> tuple[Spool, Report]:
-    # Rows make no cycles, and looking for some takes a fifth of the time.
+    # Rows form no cycles, and the search for them would take a fifth of the time.
     gc.disable()
     report = Report.of(job[0])
     return _of_rows(*job, report), report

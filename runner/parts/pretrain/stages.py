@@ -62,6 +62,12 @@ class Data:
     cleaning: Cleaning
     lora: Mixture | None
 
+    @property
+    def rows(self) -> dict[str, ChatData | Preferences]:
+        """The rows of the stages after pretraining, by stage."""
+        rows = {"sft": self.sft, "dpo": self.dpo, "lora": self.lora}
+        return {stage: asked for stage, asked in rows.items() if asked}
+
 
 @dataclass(frozen=True, kw_only=True)
 class FirstWeights:
