@@ -121,6 +121,13 @@ class Examined:
         elif len(named := self.lost_lines.setdefault(reason, [])) < MOST_NAMED:
             named.append(line)
 
+    def listed_bad_lines(self, what: str = "line") -> Iterator[str]:
+        """The first bad lines with the reasons. what: one is."""
+        for number, reason in self.bad_lines[:SHOWN_BAD_LINES]:
+            yield f"    {what} {number}: {reason}"
+        if len(self.bad_lines) > SHOWN_BAD_LINES:
+            yield f"    and {len(self.bad_lines) - SHOWN_BAD_LINES:,} more, all in {REPORT_FILE}"
+
     def examined(self) -> Iterator[str]:
         """The doctor's findings, for people."""
         if self.licence:
@@ -237,10 +244,7 @@ class Report(Examined):
         """Rows that are left out, and why."""
         for reason, count in self.dropped.most_common():
             yield f"  dropped            {count:>9,}   {reason}{numbers(self.lost_lines.get(reason, []), count)}"
-        for number, reason in self.bad_lines[:SHOWN_BAD_LINES]:
-            yield f"    line {number}: {reason}"
-        if len(self.bad_lines) > SHOWN_BAD_LINES:
-            yield f"    and {len(self.bad_lines) - SHOWN_BAD_LINES:,} more bad lines, all in {REPORT_FILE}"
+        yield from self.listed_bad_lines()
 
     def lines(self) -> Iterator[str]:
         """The report for people, one line for each fact."""
