@@ -213,7 +213,6 @@ def _wrong(row: DataRow, column: str) -> str:
 
 
 def _key(plain_text: PlainText, tokenizer: Any, sample_rows: int | None) -> str:
-    """Everything that the blocks depend on: the settings, the files' content, and the tokenizer."""
     contents = [one.content for one in (*plain_text.sets, *plain_text.validation_sets)]
     tokens = [tokenizers.content(tokenizer.name_or_path), len(tokenizer), tokenizer.eos_token_id]
     figures = ("effective_batch_size", "epochs", "warmup_steps", "eval_steps")
@@ -222,7 +221,6 @@ def _key(plain_text: PlainText, tokenizer: Any, sample_rows: int | None) -> str:
 
 
 def _notes(plain_text: PlainText, report: TextReport) -> Iterator[str]:
-    """Notes on the recipe's intervals, from the number of steps."""
     batch, epochs, every = plain_text.effective_batch_size, plain_text.epochs, plain_text.eval_steps
     steps = int(-(-report.train["blocks"] // batch) * epochs)
     yield f"steps                {steps:>11,}   of {batch} blocks each, in {epochs:g} epochs"
@@ -243,7 +241,6 @@ class BlockCounts:
 
     @property
     def facts(self) -> dict[str, int]:
-        """The counts in the form of a report."""
         dropped = self.tokens - self.blocks * self.block_len
         return {"documents": self.documents, "tokens": self.tokens, "blocks": self.blocks, "dropped": dropped}
 
@@ -257,12 +254,8 @@ def write(
     documents: Iterable[str], tokenizer: Any, block_len: int, file: Path, *, most_blocks: int | None = None
 ) -> BlockCounts:
     """Writes `file` (Parquet: `input_ids`, `labels`, `attention_mask`, each `block_len` numbers a row), which appears
-    when it is complete.
-
-    documents: texts, read once, in order. tokenizer: a Hugging Face tokenizer with an end-of-text token. block_len:
-    tokens of a block. most_blocks: stop after this many; None for all. Raises ValueError if the tokenizer has no
-    end-of-text token.
-    """
+    when it is complete. documents: are read once. most_blocks: stop after this many. Raises ValueError if the
+    tokenizer has no end-of-text token."""
     if tokenizer.eos_token_id is None:
         raise ValueError("the tokenizer has no end-of-text token")
     counts = BlockCounts(block_len)
@@ -280,12 +273,8 @@ def write(
 
 
 def cut(documents: Iterable[np.ndarray], counts: BlockCounts, most_blocks: int | None = None) -> Iterator[np.ndarray]:
-    """Whole blocks of the line of tokens, arrays (blocks, `counts.block_len`) of about GROUP_TOKENS, each good until
-    the next.
-
-    documents: the tokens of each, of any number. counts: is filled with how they were used. most_blocks: stop after
-    this many; None for all.
-    """
+    """Whole blocks of the line of tokens: arrays (blocks, `counts.block_len`) of about GROUP_TOKENS, each valid until
+    the next. documents: the tokens of each. counts: is filled. most_blocks: stop after this many."""
     length = counts.block_len
     room = None if most_blocks is None else most_blocks * length
     buffer = np.empty((max(1, GROUP_TOKENS // length), length), np.int32)
@@ -332,7 +321,6 @@ def histogram(counts: np.ndarray) -> list[tuple[int, int, int]]:
 
 
 def figures(counts: np.ndarray) -> dict[str, int]:
-    """A report's figures of rows' lengths in tokens."""
     ordered = np.sort(counts)
     return {
         "min": int(ordered[0]),
@@ -343,11 +331,9 @@ def figures(counts: np.ndarray) -> dict[str, int]:
 
 
 def in_threads(documents: Iterable[str], work: Callable[[list[str]], list[Made]]) -> Iterator[Made]:
-    """What `work` makes of each document, in order, by one thread a core.
-
-    The threads work at once because the tokenizer's Rust code lets go of the interpreter; at most two batches a thread
-    are in work, so that a slow reader of this holds nothing up and a fast one fills no memory.
-    """
+    """What `work` makes of each document, in order, with a thread for each core. The tokenizer's Rust code releases
+    the interpreter's lock. At most two batches a thread are in work, so that memory stays small if this is read
+    slowly."""
     threads = len(os.sched_getaffinity(0))
     theirs = os.environ.get("TOKENIZERS_PARALLELISM")
     # The tokenizer would divide every batch over the cores again, and compete with these threads (a quarter slower).

@@ -50,13 +50,9 @@ def prepare(
     tokenizer_for: TokenizerFor | None = None,
     sample_rows: int | None = None,
 ) -> Report:
-    """Writes `train.parquet`, `validation.parquet` and `report.json`. Columns: `full-question`, `messages`, and
-    `answer`, or `chosen` and `rejected`.
-
-    tokenizer_for: if it gives a tokenizer, conversations longer than `sequence_len` tokens are left out. sample_rows:
-    keep at most this many rows, or songs, drawn by the seed. Raises Stop if too few rows are left to train and validate
-    on.
-    """
+    """Writes `train.parquet`, `validation.parquet` (columns `full-question`, `messages`, and `answer`, or `chosen` and
+    `rejected`) and `report.json`. sample_rows: keep at most this many rows or songs, drawn by the seed. Raises Stop if
+    too few rows remain."""
     return _preparer(asked).prepare(out, tokenizer_for, sample_rows)
 
 
@@ -104,7 +100,6 @@ def _numbers(numbers: Sequence[int]) -> pa.Int32Array:
 
 
 def conversations(batch: pa.RecordBatch) -> Iterator[Conversation]:
-    """The conversations of a batch, as they were spooled."""
     flat = batch["turns"].flatten()
     turns = list(map(Turn, *(flat.field(name).to_pylist() for name in Turn._fields)))
     ends = np.cumsum(pc.list_value_length(batch["turns"]).to_numpy()).tolist()
@@ -120,7 +115,6 @@ class ConversationRows(ItemPreparer[Talk]):
 
     @cached_property
     def tools(self) -> bool:
-        """Whether a row has tools."""
         return any(pc.any(pc.not_equal(batch["tools"], "")).as_py() for batch in self.spool.batches())
 
     @cached_property
@@ -139,7 +133,6 @@ class ConversationRows(ItemPreparer[Talk]):
             yield conversation.said, conversation.turns[-1].content
 
     def texts(self, kept: np.ndarray) -> Iterator[str]:
-        """Conversations as the model will see them."""
         for batch in self.spool.batches(kept):
             for conversation in conversations(batch):
                 yield rendered(self.asked.special_tokens, self.asked.told(conversation))
@@ -148,7 +141,6 @@ class ConversationRows(ItemPreparer[Talk]):
         return RenderedExample(item.question, rendered(self.asked.special_tokens, self.asked.told(item)))
 
     def counted(self, kept: np.ndarray, tokenizer: Any) -> np.ndarray:
-        """Leaves out conversations that the model would not see completely."""
         asked, report = self.asked, self.report
         # A twin's tokenizer gives other lengths than the model's.
         of_twin = hasattr(tokenizer, "said_as")
@@ -203,8 +195,6 @@ class ConversationRows(ItemPreparer[Talk]):
 
 
 class ChatRows(ConversationRows[ChatData]):
-    """Rows that are conversations, without duplicates."""
-
     def codecs(self) -> Iterator[RowCodec]:
         forms = []
         for stated in self.asked.sets:
@@ -308,10 +298,6 @@ class SongTask(Conversation):
 class SongRows(ConversationRows[Lyrics]):
     """Rows that may be songs, of which some are drawn."""
 
-    @property
-    def stream(self) -> bool:  # type: ignore[override]
-        return self.asked.stream
-
     def codecs(self) -> Iterator[RowCodec]:
         return (RowCodec(self._task_of, batch) for _ in self.asked.sets)
 
@@ -331,8 +317,8 @@ class SongRows(ConversationRows[Lyrics]):
         return np.arange(len(self.spool))
 
     def _draw(self, count: int) -> list[tuple[Song, int, int]]:
-        """About `count` songs, of all that may be asked about, each with its line and the number of its data set; every
-        row that is left out is counted, with the reason."""
+        """About `count` songs, each with its line and the number of its data set; rows that are left out are
+        counted."""
         lyrics, report = self.asked, self.report
         draw = BottomK(count, lyrics.songs.per_artist, lyrics.seed)
         for index, one in enumerate(lyrics.sets):
@@ -408,8 +394,7 @@ def _answerable(song: Song) -> dict[str, tuple[str, str]]:
 
 
 def _task(song: Song, lyrics: Lyrics) -> SongTask:
-    """One of the tasks that the song answers, drawn by the recipe's shares; the song itself decides, with the seed, so
-    that other rows in the file do not change it."""
+    """A task that the song answers, drawn by the recipe's shares and a hash of the song and the seed."""
     asked = _answerable(song)
     shares = {kind: share for kind, share in lyrics.songs.tasks.items() if share and kind in asked}
     digest = hashlib.sha256(f"task\n{lyrics.seed}\n{song.key}".encode()).digest()
@@ -421,12 +406,9 @@ def _task(song: Song, lyrics: Lyrics) -> SongTask:
 
 
 class BottomK:
-    """Draws the `count` items whose keys have the smallest hashes, and of one owner at most `per_owner`.
-
-    A hash of key and seed decides, so neither the order of the stream nor other items change what is drawn, and items
-    of the same key are found without remembering all earlier ones (bottom-k sampling, Cohen and Kaplan 2007).
-    duplicates, over_cap, not_drawn: items left out, as counts; with those drawn they add up to those offered.
-    """
+    """Draws the `count` items whose keys have the smallest hashes, at most `per_owner` of each owner (bottom-k
+    sampling, Cohen and Kaplan 2007). Neither the order of the stream nor other items change the draw, and duplicates
+    are found without remembering all items. duplicates, over_cap, not_drawn: counts of items left out."""
 
     def __init__(self, count: int, per_owner: int, seed: int) -> None:
         self.count, self.per_owner, self.seed = count, per_owner, seed

@@ -1,5 +1,5 @@
-"""Items: rows of any kind, spooled to disk, without duplicates, looked through, counted in tokens, and written as a
-training and a validation side. Memory holds only what tells items apart and orders them."""
+"""Items: rows of any kind, spooled to disk, without duplicates, examined, counted in tokens, and written as a training
+and a validation side. Memory holds only keys, groups and lines."""
 
 from __future__ import annotations
 
@@ -51,12 +51,11 @@ Asked = TypeVar("Asked", bound="Conversations | Preferences")
 class ItemPreparer(ABC, Generic[Asked]):
     """How rows of one kind become a training and a validation side.
 
-    asked: the data sets. spool: the items, once they are read. report: how they were used. stream: whether rows from
-    the hub are read one at a time. uncounted: why tokens are not counted without a tokenizer.
+    asked: the data sets. spool: the items, once they are read. report: how they were used. uncounted: why tokens are not
+    counted without a tokenizer.
     """
 
     spool: Spool
-    stream = False
     uncounted = "the base model's tokenizer is not on this machine"
 
     def __init__(self, asked: Asked) -> None:
@@ -89,7 +88,7 @@ class ItemPreparer(ABC, Generic[Asked]):
     def first(self) -> Iterator[RenderedExample]:
         """The items of all rows, one after the other, duplicates included."""
         for one, codec in zip(self.asked.sets, self.codecs(), strict=True):
-            for row in rows.good(one, stream=self.stream):
+            for row in rows.good(one, stream=getattr(self.asked, "stream", False)):
                 with suppress(KeyError, NoText):
                     if not isinstance(item := codec.item(row), str):
                         yield self.rendered(item)
@@ -119,17 +118,14 @@ class ItemPreparer(ABC, Generic[Asked]):
         return self.counted(kept, tokenizer)
 
     def where(self, kept: np.ndarray) -> list[data_sets.Where]:
-        """Where the items with these numbers stand, as messages name them."""
+        """The places of items in the data sets, as messages name them."""
         places = self.spool.facts[["origin", "line"]][kept].tolist()
         return [data_sets.where(self.asked, *place) for place in places]
 
     def prepare(self, out: Path, tokenizer_for: TokenizerFor | None = None, sample_rows: int | None = None) -> Report:
-        """Writes `train.parquet`, `validation.parquet` and `report.json`, unless they are in `out` already.
-
-        tokenizer_for: gives the tokenizer. sample_rows: how many rows a rehearsal draws; then the data doctor does not
-        run. Raises Stop if too few rows are left to train and validate on, or `out` contains Parquet files of another
-        origin.
-        """
+        """Writes `train.parquet`, `validation.parquet` and `report.json`, unless they exist already. sample_rows: of a
+        rehearsal, whose rows are not examined. Raises Stop if too few rows are left, or `out` contains Parquet files
+        of another origin."""
         asked, report = self.asked, self.report
         # Everything that the result depends on.
         tokens = tokenizers.content(asked.tokenizer.base) if asked.tokenizer else ""
@@ -157,7 +153,6 @@ class ItemPreparer(ABC, Generic[Asked]):
         return report
 
     def look_through(self, kept: np.ndarray) -> None:
-        """Adds the doctor's findings about the items whose numbers are `kept`."""
         facts, self.report.licence = self.spool.facts, doctor.licences(self.asked)
         numbers = kept[doctor.sampled(facts["key"][kept], facts["characters"][kept])]
         texts = chain.from_iterable(map(self.said, self.spool.batches(numbers)))
@@ -165,7 +160,7 @@ class ItemPreparer(ABC, Generic[Asked]):
         doctor.examine(looked, len(kept), self.report)
 
     def _write_sides(self, kept: np.ndarray, out: Path) -> None:
-        """Splits the items whose numbers are `kept`, and writes both sides. Raises Stop if too few rows are left."""
+        """Splits the items, and writes both sides. Raises Stop if too few are left."""
         facts, report = self.spool.facts, self.report
         is_validation = drawn(facts["group"][kept], self.asked.validation_share)
         sides = [kept[~is_validation], kept[is_validation]]
@@ -198,11 +193,8 @@ ItemBatch = Callable[[Sequence[Any]], pa.RecordBatch]
 
 @dataclass(frozen=True)
 class RowCodec:
-    """How rows are prepared.
-
-    item: of a row, or the reason why it has none; it raises KeyError with a column that the row lacks, NoText if the
-    row must be named with a reason of its own. Another process can be handed it.
-    """
+    """How rows are prepared; another process can receive it. item: of a row, or the reason why it has none; raises
+    KeyError for a column that the row lacks, NoText with the reason that is listed for this line."""
 
     item: Callable[[Mapping[str, Any]], Item | str]
     batch: ItemBatch
@@ -269,8 +261,8 @@ def folder(out: Path) -> Iterator[Path]:
 
 
 def spool(items: Iterable[tuple[Item, int, int]], batch: ItemBatch, seed: int, file: Path) -> Spool:
-    """Puts items into an Arrow stream, `file`. items: each with its line and the number of its data set; seed: of the
-    order of groups."""
+    """Writes items, each with its line and the number of its data set, into an Arrow stream. seed: of the order of
+    groups."""
     keyed = ((item, item.key, line, origin) for item, line, origin in items)
     files: list[Path] = []
     facts = [np.empty(0, FACTS)]
@@ -291,8 +283,8 @@ def spool(items: Iterable[tuple[Item, int, int]], batch: ItemBatch, seed: int, f
 
 
 def of_sets(sources: data_sets.DataSets, codecs: Sequence[RowCodec], place: Path, report: Report) -> Spool:
-    """The items of all rows of the data sets that are taken, counted in `report`; a large file of lines or of row
-    groups is read by as many processes as there are cores. codecs: one for each data set."""
+    """The items of all rows that are taken, counted in `report`. Large files of lines or of row groups are read by a
+    process for each core. codecs: one for each data set."""
     spools = []
     for index, codec in enumerate(codecs):
         file, parts = sources.sets[index].file, None
@@ -347,7 +339,6 @@ def _of_rows(
 
 
 def _write(tables: Iterator[pa.Table], file: Path) -> None:
-    """Tables of the same columns as one file."""
     first = next(tables)
     groups = in_groups(chain([first], tables), lambda table: table.nbytes, GROUP_BYTES)
     with parquet.ParquetWriter(file, first.schema, compression="zstd") as writer, ThreadPoolExecutor(1) as pool:
@@ -362,8 +353,8 @@ def _write(tables: Iterator[pa.Table], file: Path) -> None:
 
 
 def drawn(groups: np.ndarray, share: float) -> np.ndarray:
-    """Whether each item is for validation. Groups are drawn in their order until `share` of all items is reached; all
-    of a group go to the same side, and one is left for training."""
+    """Which items are for validation. Groups are drawn in order until `share` of all items is reached; a group stays
+    together, and one remains for training."""
     order, starts = runs(groups)
     sizes = np.diff(np.append(starts, len(groups)))
     target, taken = max(1, round(share * len(groups))), 0

@@ -37,8 +37,8 @@ def model_facts(settings: Settings) -> Model:
 
 
 def parameters(shape: sections.Model) -> int:
-    """All parameters of a LLaMA model without biases, a count: embedding, LM head if it is not tied, and a layer's
-    attention (query, key, value, output), feed-forward (gate, up, down) and two norms, and the last norm."""
+    """The parameters of a LLaMA model without biases: embedding, LM head if it is not tied, a layer's attention
+    (query, key, value, output), feed-forward (gate, up, down) and two norms, and the last norm."""
     hidden, head = shape.hidden_size, shape.hidden_size // shape.attention_heads
     attention = 2 * hidden * hidden + 2 * hidden * head * shape.key_value_heads
     layer = attention + 3 * hidden * shape.intermediate_size + 2 * hidden
@@ -59,7 +59,6 @@ def trained_names(recipe: Recipe) -> list[str]:
 
 
 def warmup_steps(recipe: Recipe) -> int:
-    """Steps of pretraining with a rising learning rate, over all lengths."""
     pretrain = recipe.pretrain
     computed = round((pretrain.warmup_ratio or 0) * pretrain.steps)
     return computed if pretrain.warmup_steps is None else pretrain.warmup_steps
@@ -80,7 +79,6 @@ class Length:
 
 
 def curriculum(recipe: Recipe) -> list[Length]:
-    """The context lengths with the steps at which each begins and ends."""
     lengths, first = [], 0
     for part in recipe.pretrain.curriculum:
         last = round(part.until * recipe.pretrain.steps)

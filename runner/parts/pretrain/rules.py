@@ -1,5 +1,4 @@
-"""What the lines of a pipeline recipe must have in common: its architecture, its curriculum, its stages and their
-gates, and the files and the cleaning that it names."""
+"""Rules of a pipeline recipe: its architecture, curriculum, stages, files and cleaning."""
 
 from __future__ import annotations
 

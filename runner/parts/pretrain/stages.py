@@ -36,8 +36,8 @@ PARTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Tokenizer:
-    """The pipeline's tokenizer: that of `base` at its `revision`, or one trained on the text, with `vocabulary`
-    entries. most: rows of the embedding, which no tokenizer may exceed."""
+    """The tokenizer of `base` at its `revision`, or one trained on the text, with `vocabulary` entries. most: rows of
+    the embedding."""
 
     base: str | None
     revision: str
@@ -47,10 +47,8 @@ class Tokenizer:
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """Clean text, tokenizer, blocks for each context length, and the rows of every later stage, in the folder `out`.
-
-    lengths: tokens of a block, and tokens that training reads of that length. cleaning: where the text is cleaned.
-    """
+    """Clean text, tokenizer, blocks for each context length, and the rows of later stages, in the folder `out`.
+    lengths: tokens of a block, and tokens that training reads of that length."""
 
     work: Literal["pipeline.data"] = "pipeline.data"
     out: str
@@ -71,10 +69,8 @@ class Data:
 
 @dataclass(frozen=True, kw_only=True)
 class FirstWeights:
-    """A model whose first weights are drawn by `seed`, with this many `parameters`.
-
-    out: where to; tokenizer: the folder of the one that is put beside it. architecture: a LLaMA config of transformers.
-    """
+    """A model whose first weights are drawn by `seed`. tokenizer: a folder, copied beside the model. architecture: a
+    LLaMA config of transformers."""
 
     work: Literal["pipeline.init"] = "pipeline.init"
     out: str
@@ -145,12 +141,9 @@ class CorpusSet(DataSet):
 
 @dataclass(frozen=True, kw_only=True)
 class Corpus(DataSets):
-    """Documents, and which of them are dropped.
-
-    packed: a folder of ready-made blocks to use instead. language: of the text, as datatrove names it. min_words,
-    max_words: of a document, counts. validation_share: part of the documents, 0 to 1, that a draw by `seed` keeps for
-    validation. max_lost_share: of them, that may be none.
-    """
+    """Documents, and which of them are dropped. packed: a folder of ready-made blocks instead. language: as datatrove
+    names it. min_words, max_words: of a document. validation_share: of the documents, 0 to 1, drawn by `seed`.
+    max_lost_share: of the rows that may give no document."""
 
     sets: tuple[CorpusSet, ...]
     packed: str | None
@@ -166,20 +159,17 @@ class Corpus(DataSets):
 
 @dataclass(frozen=True, kw_only=True)
 class Mixture(ChatData):
-    """A domain's conversations. domain_share: their part of the training rows, above 0 and up to 1."""
+    """A domain's conversations. domain_share: of the training rows, above 0 and up to 1."""
 
     domain_share: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cleaning:
-    """Where text is cleaned; it changes no document.
-
-    tasks: parts that are worked on by themselves, a count; None for as many as keep this machine, or all pods, busy.
-    pods: that share the work, of an indexed Job; they have `cpus` each. workers: tasks at once, of pods in each, -1 for
-    as many as there is room for. mem_per_cpu_gb: GB a core. time: of a task at most, as `[days-]hours:minutes:seconds`.
-    partition, qos, sbatch_args: of Slurm. address: of a cluster of Ray.
-    """
+    """Where text is cleaned; it changes no document. tasks: parts of the work; None for as many as keep all machines
+    busy. pods: of an indexed Job, with `cpus` each. workers: tasks at once, in each pod, -1 for as many as fit.
+    mem_per_cpu_gb: GB a core. time: of a task, `[days-]hours:minutes:seconds`. partition, qos, sbatch_args: of Slurm.
+    address: of Ray."""
 
     executor: Literal["local", "pods", "slurm", "ray"] = "local"
     pods: int | None = None

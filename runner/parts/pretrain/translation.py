@@ -120,7 +120,7 @@ MAX_NEW_TOKENS, REHEARSED_TOKENS = 300, 40
 
 
 def shared(recipe: Recipe, place: Place, kind: str, name: str, before: str) -> EngineConfig:
-    """The settings that stages of all four kinds have. before: the stage whose model this one starts from."""
+    """The settings of all four kinds of stages. before: the stage whose model this one starts from."""
     here, section, precision = place.below(name), recipe.settings[kind], precision_of(recipe, kind)
     base_model, names = place.below(before).best_model_dir, trained_names(recipe)
     # All stages share a time limit, so each reads how much of it the earlier ones have used.
@@ -203,7 +203,6 @@ def pretraining(recipe: Recipe, place: Place, length: Length, before: str) -> En
 
 
 def after_pretraining(recipe: Recipe, place: Place, kind: str, before: str) -> EngineConfig:
-    """SFT, DPO or LoRA, after the stage `before`."""
     section, rows = recipe.settings[kind], ROWS[kind]
     prefers = rows == PREFERENCES
     config = {

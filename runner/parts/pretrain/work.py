@@ -138,12 +138,10 @@ def pack(
     seed: int,
     out: Path,
 ) -> dict[str, dict[str, int]]:
-    """Writes `train-<length>.npy` and `validation-<length>.npy`; arrays (blocks, length) of token numbers.
-
-    tokens: for each length how many tokens training will read; the training documents are divided among the lengths in
-    these proportions, so that no length learns another's text again. share: part of the documents for validation, on
-    which every length is measured. Raises Stop if the text is too little for one block of a length.
-    """
+    """Writes `train-<length>.npy` and `validation-<length>.npy`, arrays (blocks, length). tokens: that training reads,
+    by length; the training documents are divided in these proportions, so that no length repeats another's text.
+    share: of the documents for validation, on which every length is measured. Raises Stop if a length has too little
+    text."""
     end = tokenizer.convert_tokens_to_ids(END_OF_TEXT)
     encode, dtype = blocks.encoder(tokenizer), np.uint16 if len(tokenizer) <= 2**16 else np.int32
     report = {}
@@ -197,10 +195,8 @@ def _write_blocks(
 
 
 def take_packed(source: Path, lengths: Iterable[int], tokenizer: Any, out: Path) -> dict[str, dict[str, int]]:
-    """Uses files that are packed already, after checking them.
-
-    Raises Stop if one is not an array of blocks of its length, or holds numbers that the tokenizer does not have.
-    """
+    """Uses packed files after checking them. Raises Stop if one is not an array of blocks of its length, or has
+    numbers that the tokenizer lacks."""
     report = {}
     for length in lengths:
         for split in ("train", "validation"):
@@ -239,10 +235,7 @@ def prepare_mixture(
     mixture: Mixture, out: Path, general: Path, tokenizer_for: TokenizerFor
 ) -> tuple[Report, list[str]]:
     """Writes `out/train.parquet` (mixed) and `out/validation.parquet` (the domain alone); gives the domain's report,
-    and lines about the mixture.
-
-    general: Parquet with the general conversations, of which the rest is drawn, each at most once.
-    """
+    and lines about the mixture. general: Parquet with the general conversations, each drawn at most once."""
     from datasets import Dataset
 
     share = mixture.domain_share
@@ -283,7 +276,6 @@ FIRST = {"data": _seen}
 
 
 def init(weights: FirstWeights, tell: Tell) -> None:
-    """Draws the first weights of the recipe's architecture and puts the tokenizer beside them."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
