@@ -78,8 +78,8 @@ def before_data(recipe: Recipe, file: str | None) -> list[Override]:
 
 
 def _short_blocks(recipe: Recipe, one_file: bool) -> Iterator[Override]:
-    """Short blocks, judged on documents that were not trained on. one_file: whether the text is one file by now,
-    without one to validate on."""
+    """Short blocks, judged on held-out documents. one_file: whether the text is one file, without another to validate
+    on."""
     yield rehearsal.substitute(
         "model.sequence_len", min(64, recipe.model.sequence_len), "short blocks make quick steps"
     )

@@ -93,7 +93,7 @@ def measurable(recipe: Recipe) -> dict[str, Measurable]:
 
 
 def trained(recipe: Recipe, place: Place) -> EngineConfig:
-    """The settings that say which weights are trained; none if all are."""
+    """Which weights are trained; empty for all."""
     if "adapter" in recipe.train:
         return adapter(recipe, place)
     if "last_layers" not in recipe.train:
@@ -103,7 +103,7 @@ def trained(recipe: Recipe, place: Place) -> EngineConfig:
 
 
 def adapter(recipe: Recipe, place: Place) -> EngineConfig:
-    """The adapter: its size, and the linear layers that get one, by the names that this model has for them."""
+    """The adapter's size, and the linear layers that get one, by this model's names."""
     train, facts = recipe.train, recipe.facts
     # A name that fits no layer of a known model belongs to another one.
     named = (name for one in train.lora_layers or facts.linear for name in list(fitting(facts, one)) or [one])
@@ -115,12 +115,9 @@ def adapter(recipe: Recipe, place: Place) -> EngineConfig:
 
 
 def unfrozen_parameters(model: Model, last_layers: int, lm_head: bool) -> list[str]:
-    """Patterns, as Axolotl's `unfrozen_parameters` reads them, for the last layers and the LM head. None for the whole
-    model: all layers with the LM head, and then the embedding and the last norm too.
-
-    A tied LM head has no parameter of its own: its weight is the embedding's, and unfreezing `lm_head` by name would
-    unfreeze nothing.
-    """
+    """Patterns, as Axolotl's `unfrozen_parameters` reads them, for the last layers and the LM head; none for the whole
+    model. A tied LM head has no parameter of its own: its weight is the embedding's, and unfreezing `lm_head` by name
+    would unfreeze nothing."""
     first = model.num_hidden_layers - last_layers
     if first == 0 and lm_head:
         return []
@@ -131,8 +128,8 @@ def unfrozen_parameters(model: Model, last_layers: int, lm_head: bool) -> list[s
 
 
 def fitting(facts: Model, asked: str) -> dict[str, int]:
-    """The linear layers that a name or pattern matches, by peft's rule for a layer's path, with the number of the
-    model's layers that have each. Raises re.error for a broken pattern."""
+    """The linear layers that a name or pattern matches, by peft's rule, with the number of layers that have each.
+    Raises re.error."""
     pattern = re.compile(rf"(?:.*\.)?(?:{asked})")
     found = {
         name: sum(bool(pattern.fullmatch(facts.linear_path(layer, name))) for layer in range(facts.num_hidden_layers))

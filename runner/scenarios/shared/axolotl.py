@@ -1,7 +1,5 @@
-"""A recipe's sections in Axolotl's settings, and the conversations that Axolotl trains on.
-
-The names are those of Axolotl's config reference (0.19.0). Settings without a name there go to the runner's plugin,
-under `recipe_runner`."""
+"""A recipe's sections in Axolotl's settings, by the names of its config reference (0.19.0). Settings without a name
+there go to the runner's plugin, under `recipe_runner`."""
 
 import json
 from collections.abc import Mapping
@@ -33,7 +31,6 @@ UNTRACKED = {"AXOLOTL_DO_NOT_TRACK": "1"}
 
 
 def model(recipe: Recipe, place: Place) -> EngineConfig:
-    """The base model and its form in memory."""
     chosen = recipe.model
     settings: EngineConfig = {
         "base_model": common.base_model(recipe, place),
@@ -51,15 +48,14 @@ def model(recipe: Recipe, place: Place) -> EngineConfig:
 
 
 def lora_kernels(recipe: Recipe, place: Place) -> dict[str, bool]:
-    """Axolotl's fused LoRA kernels, which it switches on by itself. They need a GPU, and stop the run if query, key and
-    value are one layer or the model runs its own code."""
+    """Axolotl's fused LoRA kernels, on by default there. They need a GPU, separate query, key and value, and no code
+    of the model's own."""
     fused = place.accelerator and recipe.facts.fused_lora and not recipe.model.get("trust_remote_code")
     return dict.fromkeys(("lora_qkv_kernel", "lora_o_kernel", "lora_mlp_kernel", "lora_embedding_kernel"), fused)
 
 
 def fused(recipe: Recipe, place: Place) -> EngineConfig:
-    """The parts that Liger computes instead of PyTorch: the loss, normalisation, rotary positions and the feed-forward
-    part."""
+    """What Liger computes instead of PyTorch: loss, normalisation, rotary positions, feed-forward."""
     facts, loss = recipe.model_facts, recipe.train.get("cross_entropy", "plain")
     if loss == "auto":
         # Logits are micro batch × sequence length × vocabulary numbers, which can be more than all weights.
@@ -78,11 +74,9 @@ def fused(recipe: Recipe, place: Place) -> EngineConfig:
 
 
 def joins_rows(recipe: Recipe, section: Settings, accelerator: bool, compiled: bool = False) -> bool:
-    """Whether the rows of a micro batch become one, without padding. section: the one with `packing`. compiled: whether
-    the stage's code is compiled for the shapes that it meets; every joined batch has another.
-
-    FlashAttention separates joined rows by their lengths; on a processor a mask does, for the few rows of a
-    rehearsal."""
+    """Whether the rows of a micro batch become one, without padding: FlashAttention separates them by their lengths;
+    on a processor a mask does. compiled: whether the stage is compiled for the shapes that it meets; every joined
+    batch has another."""
     if section["packing"] != "auto":
         return bool(section["packing"] == "flatten")
     able = recipe.model.attention == FLASH or not accelerator
@@ -90,7 +84,7 @@ def joins_rows(recipe: Recipe, section: Settings, accelerator: bool, compiled: b
 
 
 def packing(recipe: Recipe, place: Place, section: Settings, compiled: bool = False) -> EngineConfig:
-    """How rows that are shorter than others are handled. section and compiled as in `joins_rows`."""
+    """How short rows are handled. section, compiled: as in `joins_rows`."""
     joined = joins_rows(recipe, section, place.accelerator, compiled)
     if section["packing"] == "pack":
         # A small validation side would lose most of its only packed row; and Axolotl 0.19.0, packing one side alone,
@@ -123,14 +117,14 @@ def training(recipe: Recipe, place: Place, validates: bool = True) -> EngineConf
 
 
 def reporting(tool: str, name: str) -> EngineConfig:
-    """Where curves go. W&B and MLflow need a project name, the recipe's own."""
+    """Where curves go. W&B and MLflow need a project name."""
     project = {"wandb": "wandb_project", "mlflow": "mlflow_experiment_name"}.get(tool)
     return {f"use_{tool}": True, **({project: name} if project else {})} if tool != "none" else {}
 
 
 def special_tokens(recipe: Recipe) -> ChatTemplate | None:
-    """The special tokens around each message: the model's own, unless the recipe names others. None if only the model's
-    tokenizer knows them."""
+    """The special tokens of each message: the model's own, unless the recipe names others. None if only the tokenizer
+    knows them."""
     asked = recipe.data.get("chat_template")
     name = asked if asked in ("chatml", None) else recipe.facts.chat_template
     return catalog.chat_template(name) if name else None
@@ -228,13 +222,12 @@ def stage(recipe: Recipe, place: Place, config: EngineConfig, **own: Any) -> Sta
 
 
 def master_weights(recipe: Recipe, precision: str, adapter: bool) -> Literal["fp32", "bf16"]:
-    """The format that a stage's weights are stored in: of the trained weights of a whole model, or of the frozen ones
-    beside an adapter. precision: of the computation; torch unscales fp16's gradients only in fp32."""
+    """The format of the stored weights: of a whole model, or of the frozen ones beside an adapter. precision: of the
+    computation; torch unscales fp16's gradients only in fp32."""
     return "bf16" if precision in ("bf16", "fp8") and (adapter or recipe.model.master_weights == "bf16") else "fp32"
 
 
 def environment(recipe: Recipe, place: Place) -> dict[str, str]:
-    """Environment of every process that Axolotl trains in."""
     return common.common_environment(recipe, place) | {
         **UNTRACKED,
         # Axolotl would start one for each core of the machine, whatever the pod's share. 0: none, because a rehearsal's
@@ -250,8 +243,8 @@ def with_advanced(
     home: str = "axolotl",
     sections: tuple[str, ...] = ("model", "train", "data"),
 ) -> EngineConfig:
-    """The recipe's own Axolotl settings (`advanced.<home>`) on top. Raises Stop for one that contradicts the recipe or
-    that Axolotl refuses here. sections: the recipe's sections that this config follows from."""
+    """The recipe's own Axolotl settings (`advanced.<home>`) on top. sections: those that `config` follows from. Raises
+    Stop for one that contradicts them, or that Axolotl refuses here."""
     extra = recipe.advanced.plain().get(home) or {}
     problems: list[Problem] = []
     if not extra:
