@@ -36,7 +36,7 @@ from runner.data.conversation_formats import (
     rendered,
     unwritten,
 )
-from runner.data.items import ItemPreparer, RowCodec
+from runner.data.items import ItemOf, ItemPreparer
 from runner.data.lengths import Lengths
 from runner.data.report import Report
 from runner.data.tokenizers import TokenizerFor
@@ -71,16 +71,16 @@ TURN = pa.struct({"role": pa.string(), "content": pa.string(), "besides": pa.str
 SPOOLED = pa.schema({"question": pa.int32(), "turns": pa.list_(TURN), "tools": pa.string()})
 
 
-def batch(conversations: Sequence[Conversation]) -> pa.RecordBatch:
+def batch(items: Sequence[Conversation]) -> pa.RecordBatch:
     """Conversations as they are spooled. question: the number of the turn that asks first."""
-    turns = [turn for conversation in conversations for turn in conversation.turns]
-    offsets = np.cumsum([0, *(len(conversation.turns) for conversation in conversations)])
+    turns = [turn for conversation in items for turn in conversation.turns]
+    offsets = np.cumsum([0, *(len(conversation.turns) for conversation in items)])
     fields = [_texts(part) for part in zip(*turns, strict=True)]
     return pa.RecordBatch.from_arrays(
         [
-            _numbers([conversation.asking for conversation in conversations]),
+            _numbers([conversation.asking for conversation in items]),
             pa.ListArray.from_arrays(_numbers(offsets), pa.StructArray.from_arrays(fields, fields=list(TURN))),
-            _texts([conversation.tools for conversation in conversations]),
+            _texts([conversation.tools for conversation in items]),
         ],
         schema=SPOOLED,
     )
@@ -112,6 +112,8 @@ Talk = TypeVar("Talk", bound=Conversations)
 
 class ConversationRows(ItemPreparer[Talk]):
     """Spooled conversations as columns: `full-question`, `answer`, `messages` for Axolotl, and `tools` if there are any."""
+
+    batch = staticmethod(batch)
 
     @cached_property
     def tools(self) -> bool:
@@ -195,12 +197,12 @@ class ConversationRows(ItemPreparer[Talk]):
 
 
 class ChatRows(ConversationRows[ChatData]):
-    def codecs(self) -> Iterator[RowCodec]:
+    def items_of(self) -> Iterator[ItemOf]:
         forms = []
         for stated in self.asked.sets:
             one = stated.told()
             forms.append(f"{one.form}{'' if stated.form else ', told from the columns'}")
-            yield RowCodec(partial(one.conversation, self.asked.special_tokens.axolotl), batch)
+            yield partial(one.conversation, self.asked.special_tokens.axolotl)
         self.report.form = "; ".join(dict.fromkeys(forms))
 
 
@@ -209,8 +211,12 @@ class PreferenceRows(ItemPreparer[Preferences]):
 
     uncounted = "the tokenizer is not here; longer rows are cut in training"
 
-    def codecs(self) -> Iterator[RowCodec]:
-        return (RowCodec(one.preference, _preferences) for one in self.asked.sets)
+    @staticmethod
+    def batch(items: Sequence[Preference]) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pylist([vars(preference) for preference in items])
+
+    def items_of(self) -> Iterator[ItemOf]:
+        return (one.preference for one in self.asked.sets)
 
     def told(self, prompt: str, answer: str) -> str:
         conversation = messages(self.asked.system_prompt, prompt, answer)
@@ -243,10 +249,6 @@ class PreferenceRows(ItemPreparer[Preferences]):
         asked = [messages(self.asked.system_prompt, prompt) for prompt in batch["prompt"].to_pylist()]
         columns = {name: batch[name] for name in ("chosen", "rejected")}
         return pa.table({"full-question": batch["prompt"], "messages": asked, **columns})
-
-
-def _preferences(preferences: Sequence[Preference]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([vars(preference) for preference in preferences])
 
 
 def _offsets(batch: pa.RecordBatch) -> np.ndarray:
@@ -298,8 +300,8 @@ class SongTask(Conversation):
 class SongRows(ConversationRows[Lyrics]):
     """Rows that may be songs, of which some are drawn."""
 
-    def codecs(self) -> Iterator[RowCodec]:
-        return (RowCodec(self._task_of, batch) for _ in self.asked.sets)
+    def items_of(self) -> Iterator[ItemOf]:
+        return (self._task_of for _ in self.asked.sets)
 
     def _task_of(self, row: Mapping[str, Any]) -> SongTask | str:
         song = song_of(row, self.asked.songs)
@@ -313,7 +315,7 @@ class SongRows(ConversationRows[Lyrics]):
             report.sampled_from = len(drawn) + report.not_drawn
         tasks = [(_task(song, self.asked), line, index) for song, line, index in drawn]
         report.tasks = dict(Counter(task.kind for task, *_ in tasks))
-        self.spool = items.spool(tasks, batch, self.asked.seed, place / "0.arrow")
+        self.spool = items.spool(tasks, self.batch, self.asked.seed, place / "0.arrow")
         return np.arange(len(self.spool))
 
     def _draw(self, count: int) -> list[tuple[Song, int, int]]:

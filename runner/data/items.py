@@ -62,8 +62,13 @@ class ItemPreparer(ABC, Generic[Asked]):
         self.asked, self.report = asked, Report.of(asked)
 
     @abstractmethod
-    def codecs(self) -> Iterator[RowCodec]:
-        """One for each data set."""
+    def items_of(self) -> Iterator[ItemOf]:
+        """For each data set, how its rows become items."""
+
+    @staticmethod
+    @abstractmethod
+    def batch(items: Sequence[Any]) -> pa.RecordBatch:
+        """Items as columns, in the same types for all of them."""
 
     @abstractmethod
     def rendered(self, item: Any) -> RenderedExample:
@@ -87,17 +92,17 @@ class ItemPreparer(ABC, Generic[Asked]):
 
     def first(self) -> Iterator[RenderedExample]:
         """The items of all rows, one after the other, duplicates included."""
-        for one, codec in zip(self.asked.sets, self.codecs(), strict=True):
+        for one, item_of in zip(self.asked.sets, self.items_of(), strict=True):
             for row in rows.good(one, stream=getattr(self.asked, "stream", False)):
                 with suppress(KeyError, NoText):
-                    if not isinstance(item := codec.item(row), str):
+                    if not isinstance(item := item_of(row), str):
                         yield self.rendered(item)
 
     def read(self, place: Path, sample_rows: int | None) -> np.ndarray:
         """Spools the items of all rows below `place`; gives the numbers of those that are equal to none before them,
         or of a sample of these."""
         report = self.report
-        self.spool = of_sets(self.asked, list(self.codecs()), place, report)
+        self.spool = of_sets(self.asked, list(self.items_of()), self.batch, place, report)
         order, starts = runs(self.spool.facts["key"])
         kept = np.sort(order[starts])
         report.duplicates = len(self.spool) - len(kept)
@@ -187,17 +192,12 @@ class Item(Protocol):
     def group(self) -> str: ...
 
 
-# The columns of items, in the same types for all of them. A function that another process can be handed.
 ItemBatch = Callable[[Sequence[Any]], pa.RecordBatch]
 
 
-@dataclass(frozen=True)
-class RowCodec:
-    """How rows are prepared; another process can receive it. item: of a row, or the reason why it has none; raises
-    KeyError for a column that the row lacks, NoText with the reason that is listed for this line."""
-
-    item: Callable[[Mapping[str, Any]], Item | str]
-    batch: ItemBatch
+# An item of a row, or the reason why it has none. Raises KeyError for a column that the row lacks, NoText with the reason
+# that is listed for this line. A function that another process can receive.
+ItemOf = Callable[[Mapping[str, Any]], "Item | str"]
 
 
 # Of each item its key and its group, as the first 128 bits of a hash in two numbers; the line and the number of the
@@ -282,17 +282,19 @@ def spool(items: Iterable[tuple[Item, int, int]], batch: ItemBatch, seed: int, f
     return Spool(tuple(files), np.concatenate(facts))
 
 
-def of_sets(sources: data_sets.DataSets, codecs: Sequence[RowCodec], place: Path, report: Report) -> Spool:
+def of_sets(
+    sources: data_sets.DataSets, items_of: Sequence[ItemOf], batch: ItemBatch, place: Path, report: Report
+) -> Spool:
     """The items of all rows that are taken, counted in `report`. Large files of lines or of row groups are read by a
-    process for each core. codecs: one for each data set."""
+    process for each core. items_of: for each data set."""
     spools = []
-    for index, codec in enumerate(codecs):
+    for index, item_of in enumerate(items_of):
         file, parts = sources.sets[index].file, None
         if file and file.is_file():
             count = min(len(os.sched_getaffinity(0)), file.stat().st_size // PART_BYTES)
             parts = rows.parts_of_file(file, None, count) if count > 1 else None
         jobs = [
-            (sources, index, part, codec, place / f"{index}-{number}.arrow")
+            (sources, index, part, item_of, batch, place / f"{index}-{number}.arrow")
             for number, part in enumerate(parts or [None])
         ]
         if not parts:
@@ -308,7 +310,7 @@ def of_sets(sources: data_sets.DataSets, codecs: Sequence[RowCodec], place: Path
     return Spool(files, np.concatenate([spool.facts for spool in spools]))
 
 
-def _apart(job: tuple[data_sets.DataSets, int, FilePart, RowCodec, Path]) -> tuple[Spool, Report]:
+def _apart(job: tuple[data_sets.DataSets, int, FilePart, ItemOf, ItemBatch, Path]) -> tuple[Spool, Report]:
     # Rows form no cycles, and the search for them would take a fifth of the time.
     gc.disable()
     report = Report.of(job[0])
@@ -316,14 +318,20 @@ def _apart(job: tuple[data_sets.DataSets, int, FilePart, RowCodec, Path]) -> tup
 
 
 def _of_rows(
-    sources: data_sets.DataSets, index: int, part: FilePart | None, codec: RowCodec, file: Path, report: Report
+    sources: data_sets.DataSets,
+    index: int,
+    part: FilePart | None,
+    item_of: ItemOf,
+    batch: ItemBatch,
+    file: Path,
+    report: Report,
 ) -> Spool:
     """The items of a data set, or of a part of its file; the report gets the lines that give none."""
 
     def items() -> Iterator[tuple[Item, int, int]]:
         for number, row in report.whole(sources, index, rows.read(sources.sets[index], part)):
             try:
-                item = codec.item(row)
+                item = item_of(row)
             except KeyError as column:
                 reason, why = "a column is missing", f"no column `{column.args[0]}`; there are {listed(list(row)[:10])}"
             except NoText as error:
@@ -335,7 +343,7 @@ def _of_rows(
                 reason, why = item, ""
             report.lose(data_sets.where(sources, index, number), reason, why)
 
-    return spool(items(), codec.batch, sources.seed, file)
+    return spool(items(), batch, sources.seed, file)
 
 
 def _write(tables: Iterator[pa.Table], file: Path) -> None:

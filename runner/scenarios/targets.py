@@ -31,10 +31,6 @@ def place(recipe: Recipe, name: str | None = None) -> Place:
         if hasattr(first, "place") and first.named(recipe):
             there = first.place(recipe)
             return there if name else replace(there, files_dir=None)
-    return _here(recipe)
-
-
-def _here(recipe: Recipe) -> Place:
     folder = os.path.abspath(f"{RUNS}/{recipe.name}")
     return Place(f"{folder}/config", f"{folder}/data", folder, f"{folder}/scratch")
 

@@ -299,7 +299,13 @@ def _reader(corpus: Corpus, index: int, work: Path, on: executors.Executor) -> P
         parts = [FilePart(*part) for part in made] if len(made[0]) == 3 else [(begin, end) for begin, end in made]
         return CorpusRows(corpus, index, work / "dropped" / f"rows-{index}", parts)
     options = {"name": one.subset, "split": one.split, "revision": one.revision}
-    limit = -1 if one.limit is None else -(-one.limit // _reading(one.hub, options, tasks))
+    limit = -1
+    if one.limit is not None:
+        from datasets import load_dataset
+
+        # datatrove 0.10.1 divides whole files among the tasks if there are several.
+        files = load_dataset(one.hub, **options, streaming=True).n_shards if tasks > 1 else 1
+        limit = -(-one.limit // (min(tasks, files) if files > 1 else tasks))
     reader = HubRows(one.hub, dataset_options=options, streaming=True, text_key=one.column, limit=limit)
     reader.taken = (one.share, corpus.seed)
     return reader
@@ -329,14 +335,6 @@ class HubRows(HuggingFaceDatasetReader):
         return document
 
 
-def _reading(hub: str | None, options: Mapping[str, Any], tasks: int) -> int:
-    """How many of the tasks get something to read: datatrove 0.10.1 divides whole files if there are several."""
-    from datasets import load_dataset
-
-    files = load_dataset(hub, **options, streaming=True).n_shards if tasks > 1 else 1
-    return min(tasks, files) if files > 1 else tasks
-
-
 class Marks(ExactDedupSignature):
     """Of equal documents the first one counts most. datatrove 0.10.1 goes by places in each task's own file, so that
     another number of tasks would keep others of them."""
@@ -353,34 +351,33 @@ class Marks(ExactDedupSignature):
 
 def without_exact(source: Path, work: Path, on: executors.Executor) -> Path:
     marks, duplicates = work / "exact-marks", work / "exact-found"
-    _run("2-exact-marks", [_again(source), Marks(str(marks), EXACT)], work, on, writes=False)
+    _run("2-exact-marks", [Again(source), Marks(str(marks), EXACT)], work, on, writes=False)
     _run("3-exact-found", [ExactFindDedups(str(marks), str(duplicates), EXACT)], work, on, writes=False, tasks=1)
     drop = ExactDedupFilter(str(duplicates), EXACT, exclusion_writer=_writer(work / "dropped" / "exact"))
-    return _run("4-exact", [_again(source), drop], work, on)
+    return _run("4-exact", [Again(source), drop], work, on)
 
 
 def without_near(source: Path, work: Path, on: executors.Executor, language: str) -> Path:
     marks, pairs, groups = (str(work / f"near-{name}") for name in ("marks", "pairs", "groups"))
     signature = Signature(marks, NEAR, language=language)
-    _run("5-near-marks", [_again(source), signature], work, on, writes=False)
+    _run("5-near-marks", [Again(source), signature], work, on, writes=False)
     buckets = MinhashDedupBuckets(marks, pairs, config=NEAR)
     _run("6-near-pairs", [buckets], work, on, writes=False, tasks=NEAR.num_buckets)
     _run("7-near-groups", [MinhashDedupCluster(pairs, groups, config=NEAR)], work, on, writes=False, tasks=1)
     drop = MinhashDedupFilter(groups, exclusion_writer=_writer(work / "dropped" / "near"))
-    return _run("8-near", [_again(source), drop], work, on)
+    return _run("8-near", [Again(source), drop], work, on)
 
 
 class Again(JsonlReader):
     """The documents that this task kept in the step before, even if other tasks kept none."""
 
+    def __init__(self, folder: Path) -> None:
+        # A document's file would differ by the number of tasks.
+        super().__init__(str(folder), add_file_path=False)
+
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
         if self.data_folder.isfile(name := f"{rank:05d}.jsonl"):
             yield from self.read_files_shard([name])
-
-
-def _again(folder: Path) -> JsonlReader:
-    # Where a document has been worked on says nothing about it, and would differ by the number of tasks.
-    return Again(str(folder), add_file_path=False)
 
 
 def _writer(folder: Path) -> JsonlWriter:

@@ -413,14 +413,11 @@ def plan(
 
 def _guarded(plan: Plan) -> Plan:
 
-    def known(stage: Stage) -> str:
-        return plan.upto(stage).as_json()
-
     stages = []
     for stage in plan.stages:
         file = f"{plan.place_of(stage).config_dir}/{PLAN_FILE}"
         command = ("python", "-m", GUARD, "run", file, "--", *stage.command)
-        files = (*stage.files, LazyArtifact(PLAN_FILE, partial(known, stage)))
+        files = (*stage.files, LazyArtifact(PLAN_FILE, plan.upto(stage).as_json))
         stages.append(replace(stage, command=command, files=files))
     return replace(plan, stages=tuple(stages))
 

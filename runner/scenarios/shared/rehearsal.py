@@ -93,7 +93,9 @@ def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Overrid
         ("demo.max_new_tokens", min(40, recipe.demo.max_new_tokens), "a tiny model writes little"),
     )
     base = substitute("model.base", str(folder / TWIN), _made(recipe))
-    return [*substitutes(recipe, model), *training(recipe, rows), *adapter(recipe), base]
+    train = recipe.train
+    adapter = narrow("train.lora_", train.lora_rank, train.lora_alpha) if "lora_rank" in train else []
+    return [*substitutes(recipe, model), *training(recipe, rows), *adapter, base]
 
 
 def stands_in(recipe: Recipe, folder: Path) -> Mapping[str, object]:
@@ -322,15 +324,6 @@ def any_improvement(home: str, section: Settings) -> Iterator[Override]:
     """Early stopping by any improvement."""
     if section.get("early_stopping"):
         yield substitute(f"{home}.early_stopping.min_improvement", 0, "a tiny model's losses have another size")
-
-
-def adapter(recipe: Recipe) -> list[Override]:
-    train = recipe.train
-    if "lora_rank" not in train:
-        return []
-    return [
-        *narrow("train.lora_", train.lora_rank, train.lora_alpha),
-    ]
 
 
 def narrow(setting: str, rank: int, alpha: float) -> list[Override]:

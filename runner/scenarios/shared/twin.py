@@ -233,12 +233,9 @@ def _blocks(readings: list[Row], draw: random.Random) -> Iterator[tuple[list[lis
             for numbers, labels in readings:
                 read += numbers
                 learned += labels
-        yield _cut(read[:size]), _cut(learned[:size])
+        rows = range(0, size, LENGTH)
+        yield [read[at : at + LENGTH] for at in rows], [learned[at : at + LENGTH] for at in rows]
         read, learned = read[size:], learned[size:]
-
-
-def _cut(tokens: list[int]) -> list[list[int]]:
-    return [tokens[at : at + LENGTH] for at in range(0, len(tokens), LENGTH)]
 
 
 def _rows(file: Path) -> Iterator[Mapping[str, Any]]:
