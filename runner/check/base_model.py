@@ -90,8 +90,7 @@ def unknown(recipe: Recipe) -> Problem:
 
 
 def _no_folder(recipe: Recipe) -> Problem | None:
-    """The problem of a base model that can only be a folder, and is not one; None if it may be a hub name or on a
-    claim."""
+    """The problem of a base model that can only be a folder, and is not one; None for hub names and claims."""
     base, folder = recipe.model.base, recipe.folder / recipe.model.base
     if recipe.on_claim(base) or not (isdir(folder) or base.startswith((".", "/", "~")) or base.count("/") != 1):
         return None

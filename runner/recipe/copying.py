@@ -215,8 +215,7 @@ def _shortened(document: Document, path: Path_, count: int) -> str:
 
 
 def _behind(change: Override, parents: list[str | int]) -> str:
-    """The part after the key of a new line: the value, and the reason, if the runner chose it. A long list has one item
-    on each line."""
+    """The value after the key of a new line, and the reason, if the runner chose it. A long list has several lines."""
     value, indent = change.after, "  " * (len(parents) + 1)
     note = f"# {change.why}" if change.why and change.by == NEW else ""
     width = COMMENTS - len(f"{indent[2:]}{change.path[-1]}: ")

@@ -107,7 +107,7 @@ class Settings(Mapping[str, Any]):
         return key in self._known
 
     def with_own(self, own: Settings, together: tuple[str, ...]) -> Settings:
-        """This section with the settings of one of its `sets` on top. together: names of which any own one hides all."""
+        """This section with the settings of one of its `sets` on top. together: names; any own one hides all."""
         hidden = {"sets", *(together if any(name in own for name in together) else ())}
         defaults = {"form": "auto"} if self.knows("question") else {}
         kept = {name: value for name, value in self._values.items() if name not in hidden}
@@ -244,8 +244,7 @@ class Recipe(Sections):
             return value
 
     def problem(self, setting: Path_ | str, message: str, hint: str = "", **how: Any) -> Problem:
-        """A Problem at a setting, by its path or its dotted name (sections alone); how: arguments of
-        `Document.problem`."""
+        """A Problem at a setting, by its path or dotted name. how: arguments of `Document.problem`."""
         path = tuple(setting.split(".")) if isinstance(setting, str) else setting
         return self.document.problem(path, message, hint, **how)
 
@@ -317,8 +316,7 @@ class Recipe(Sections):
         return (one for home, data in self.data_sections for one in sets_of(home, data))
 
     def local_files(self) -> Iterator[tuple[Path_, str]]:
-        """The files that training needs from this machine, each with the path of its setting. Files on a claim are not
-        included."""
+        """The files that training needs, each with the path of its setting; without files on a claim."""
         named: list[tuple[Path_, str | None]] = [((*home, "path"), data.get("path")) for home, data in self.data_sets()]
         for home, data in self.data_sections:
             named += [((*home, setting), data.get(setting)) for setting in ("validation_path", "packed")]

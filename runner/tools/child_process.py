@@ -69,8 +69,7 @@ def tell(event: str, **facts: Any) -> None:
 
 
 def events(text: str) -> Iterator[Event]:
-    """Every complete event in a piece of a log. Processes share one output, so a line may be cut, or end with another
-    one's words; this is skipped."""
+    """Every complete event in a piece of a log. Processes share one output, so lines may be cut; these are skipped."""
     for part in text.split(MARK)[1:]:
         with suppress(ValueError):
             event, _ = _DECODER.raw_decode(part)

@@ -62,8 +62,8 @@ class LazyArtifact(Artifact):
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Gives the path of a temporary file beside `path`, which replaces `path` atomically when the block succeeds, and is
-    deleted otherwise. Several processes may write at once."""
+    """Gives the path of a temporary file, which replaces `path` atomically when the block succeeds, and is deleted
+    otherwise. Several processes may write at once."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
@@ -77,8 +77,8 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """Creates an empty folder beside `path`, which replaces `path` when the block succeeds. For one process at a time; it
-    deletes the folder that a killed one left."""
+    """Creates an empty folder, which replaces `path` when the block succeeds. For one process at a time; it deletes the
+    folder that a killed one left."""
     partial = path.with_name(f".{path.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -133,8 +133,7 @@ class Record:
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Self:
-        """A record from JSON. A missing or wrong field gets its default, because other versions and tools write it
-        too."""
+        """A record from JSON of any version or tool. A missing or wrong field gets its default."""
         kinds, known = get_type_hints(cls), {}
         for name in (field.name for field in fields(cls) if field.name in facts):
             with suppress(TypeError):
@@ -161,8 +160,8 @@ def _as(kind: Any, value: Any) -> Any:
 
 
 def write_all(folder: Path, artifacts: Iterable[Artifact]) -> list[Path]:
-    """Writes all artifacts below `folder`, or none: each is written beside its place first, then all are renamed. Raises
-    OSError if the folder cannot be written to; then nothing has changed."""
+    """Writes all artifacts below `folder`, or none: each is written beside its place first, then all are renamed.
+    Raises OSError if the folder cannot be written to; then nothing has changed."""
     paths: list[Path] = []
     with ExitStack() as renamed:
         for artifact in artifacts:
@@ -188,8 +187,7 @@ def _sha256(file: str, *_: int) -> str:
 
 
 def content_of(path: Path) -> str:
-    """A hash of a file's content, or of the names and contents of a folder's files. Times do not count, because a copy
-    is the same data."""
+    """A hash of a file's content, or of the names and contents of a folder's files; the same for a copy."""
     if path.is_file():
         return sha256(path)
     files = sorted(file for file in path.rglob("*") if file.is_file())

@@ -47,8 +47,7 @@ class Problem:
         return "\n".join(lines)
 
     def _excerpt(self) -> tuple[str, str, int]:
-        """The part of the line to show (around the caret if the line is very long), the spaces before the caret, and its
-        width."""
+        """The part of the line around the caret, the spaces before the caret, and its width."""
         first = max(0, min(self.column - 1 - SHOWN // 3, len(self.source) - SHOWN)) if len(self.source) > SHOWN else 0
         line = self.source[first : first + SHOWN]
         line = "".join(letter if letter.isprintable() or letter in "\t\u00a0" else "\ufffd" for letter in line)
