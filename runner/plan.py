@@ -48,7 +48,7 @@ class Place:
     model_dir: str | None = None
     # Where pods have the recipe's data files; None if they are read from beside the recipe.
     files_dir: str | None = None
-    # On a cluster, the name of a stage's checkpoints, by the stage's folder, so that training does not resume from those
+    # On a cluster, the name of a stage's checkpoints, by the stage's folder, so training does not resume from those
     # of the recipe before a change. None if a plan is only judged: its stages then have no keys, because a name needs
     # all stages, which would be built twice.
     checkpoint_keys: Mapping[str, str] | None = field(default_factory=dict)

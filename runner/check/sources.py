@@ -362,7 +362,7 @@ def _conversations(source: ChatSet, numbered: Iterable[row_files.Numbered]) -> I
 def _no_songs(
     recipe: Recipe, home: Path_, asked: Settings, file: Path, numbered: Iterable[row_files.Numbered]
 ) -> Iterator[Problem]:
-    """The problem that no row is a song with a readable instruction; nothing without the libraries that prepare rows."""
+    """The problem that no row is a song with a readable instruction; nothing without the libraries for it."""
     if not find_spec("pyarrow"):
         return
     from runner.data.chat import NO_INSTRUCTION, song_of
