@@ -1017,7 +1017,7 @@ def test_tensorboard_is_brought_to_this_machine(site):
 
     name = client.tensorboard(site.cluster, site.namespace, "trained-models-pvc")
     threading.Thread(
-        target=client.forward, args=(site.cluster, site.namespace, name, 6006, 0, listens), daemon=True
+        target=client.forward, args=(site.cluster, site.namespace, lambda: name, 6006, 0, listens), daemon=True
     ).start()
     assert ready.wait(10)
     with urllib.request.urlopen(f"http://127.0.0.1:{found[0]}/", timeout=20) as page:
@@ -1029,7 +1029,7 @@ def test_tensorboard_is_brought_to_this_machine(site):
 def test_without_tensorboard_the_remedy_is_named(site, capsys):
     assert site.recipe("open", "--no-browser") == 1
     said = capsys.readouterr().err
-    assert "No TensorBoard over the claim `trained-models-pvc` runs in" in said and "recipe site" in said
+    assert "No TensorBoard for the claim `trained-models-pvc` runs in" in said and "recipe site" in said
 
 
 @in_process
