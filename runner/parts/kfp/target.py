@@ -194,18 +194,12 @@ class _Tasks:
 
     def _task(self, name: str, part: str, parameters: Spec, base: Spec | None = None) -> Spec:
         self.components[f"comp-{name}"] = _component(part)
-        inputs = _inputs(parameters, base=base)
-        waits = _producers(inputs)
-        return {
-            # Other stages find by themselves whether they are done and whether files beside the recipe have changed, and
-            # verdicts may be overruled.
-            "cachingOptions": {"enableCache": True} if part == "train" else {},
-            "componentRef": {"name": f"comp-{name}"},
-            **({"dependentTasks": waits} if waits else {}),
-            "inputs": inputs,
-            **({"retryPolicy": RETRIES} if part != "closed" else {}),
-            "taskInfo": {"name": name},
-        }
+        # Other stages find by themselves whether they are done and whether files beside the recipe have changed, and
+        # verdicts may be overruled.
+        own: Spec = {"cachingOptions": {"enableCache": True} if part == "train" else {}}
+        if part != "closed":
+            own["retryPolicy"] = RETRIES
+        return _node(name, _inputs(parameters, base=base), own)
 
 
 def _channel(gate: str) -> str:
@@ -215,20 +209,17 @@ def _channel(gate: str) -> str:
 
 def _condition(name: str, comparison: str, gate: str, inputs: Spec) -> Spec:
     condition = f"inputs.parameter_values['{_channel(gate)}'] {comparison} '{OPEN}'"
-    return {
-        "componentRef": {"name": f"comp-{name}"},
-        "dependentTasks": _producers(inputs),
-        "inputs": inputs,
-        "taskInfo": {"name": name},
-        "triggerPolicy": {"condition": condition},
-    }
+    return _node(name, inputs, {"triggerPolicy": {"condition": condition}})
 
 
-def _producers(inputs: Spec) -> list[str]:
-    """The tasks whose outputs are inputs here."""
+def _node(name: str, inputs: Spec, own: Spec) -> Spec:
+    """A task, or the tasks in a condition, after the tasks whose outputs it reads."""
     sources = [source for kind in inputs.values() for source in kind.values()]
-    producers = {how["producerTask"] for source in sources for how in source.values() if "producerTask" in how}
-    return sorted(producers)
+    before = {how["producerTask"] for source in sources for how in source.values() if "producerTask" in how}
+    own |= {"componentRef": {"name": f"comp-{name}"}, "inputs": inputs, "taskInfo": {"name": name}}
+    if before:
+        own["dependentTasks"] = sorted(before)
+    return dict(sorted(own.items()))
 
 
 def _constant(text: str) -> Spec:

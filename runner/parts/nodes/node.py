@@ -66,7 +66,10 @@ def meet(file: str, rank: int, address: str, port: int, gpus: str, total: int) -
     cpu = os.environ.get("ACCELERATE_USE_CPU") == "true"
     if not cpu:
         _gpus_are_here(gpus, mine)
-    hello = Hello(rank, mine, total, recipe.fingerprint, comparable_versions())
+    installed = versions()
+    # The patch number of Python may differ.
+    comparable = installed | {"python": ".".join(installed["python"].split(".")[:2])}
+    hello = Hello(rank, mine, total, recipe.fingerprint, comparable)
     site: Nodes = recipe.settings["nodes"]
     patience_s = site.wait_minutes * 60
     if rank != 0:
@@ -109,30 +112,21 @@ def read(file: str) -> Recipe:
     return valid(document)[0]
 
 
-def comparable_versions() -> dict[str, str]:
-    """Package versions; of Python itself without the patch number, such as 3.11."""
-    installed = versions()
-    return installed | {"python": ".".join(installed["python"].split(".")[:2])}
-
-
 def _gpus_are_here(gpus: str, count: int) -> None:
     import torch
 
     if (here := torch.cuda.device_count()) != count:
-        raise Stop(
-            f"This machine should use the GPUs {gpus}, but only {here} of them are visible.",
-            "`nvidia-smi` shows the GPUs and their numbers. Set GPUS to free ones.",
-        )
+        problem = f"This machine should use the GPUs {gpus}, but only {here} of them are visible."
+        raise Stop(problem, "`nvidia-smi` shows the GPUs and their numbers. Set GPUS to free ones.")
 
 
 def lead(recipe: Recipe, counts: list[int], total: int, accelerator: bool, tell: Tell) -> dict[str, str]:
     """On the main machine: prepares the data and the config for the present GPUs, in the shared folder; returns the hash
     of each file of the config."""
     if sum(counts) != total:
-        raise Stop(
-            f"The machines use {' + '.join(map(str, counts))} = {sum(counts)} GPUs together, but TOTAL_GPUS is {total}.",
-            f"Set TOTAL_GPUS={sum(counts)} on every machine, or change GPUS.",
-        )
+        together = f"{' + '.join(map(str, counts))} = {sum(counts)}"
+        problem = f"The machines use {together} GPUs together, but TOTAL_GPUS is {total}."
+        raise Stop(problem, f"Set TOTAL_GPUS={sum(counts)} on every machine, or change GPUS.")
     asked, recipe = recipe, on_these(recipe, counts, tell)
     place = replace(target.place(recipe), accelerator=accelerator)
     plan = translate(recipe, place)
@@ -179,10 +173,8 @@ def _shared(recipe: Recipe, rank: int, files: Mapping[str, str]) -> Plan:
         if time.monotonic() < deadline:
             time.sleep(0.5)
             continue
-        raise Stop(
-            f"Machine {rank} does not see the files that machine 0 wrote to `{place.run_dir}`.",
-            "That folder must be on storage that all machines share, under the same path.",
-        )
+        problem = f"Machine {rank} does not see the files that machine 0 wrote to `{place.run_dir}`."
+        raise Stop(problem, "That folder must be on storage that all machines share, under the same path.")
     return stage.read(config / PLAN_FILE)
 
 

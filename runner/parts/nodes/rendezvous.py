@@ -81,10 +81,8 @@ class Main:
             self.store = _store("127.0.0.1", port, main=True)
         except (OSError, RuntimeError) as error:
             reason = getattr(error, "strerror", None) or str(error).split("\n")[0]
-            raise Stop(
-                f"Port {port} of this machine cannot be opened: {reason}.",
-                "Stop the program that uses it, or choose another `nodes.port`.",
-            ) from None
+            hint = "Stop the program that uses it, or choose another `nodes.port`."
+            raise Stop(f"Port {port} of this machine cannot be opened: {reason}.", hint) from None
 
     def __enter__(self) -> Main:
         return self

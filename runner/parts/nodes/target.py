@@ -42,10 +42,8 @@ def place(recipe: Recipe) -> Place:
     the recipe names no plain machines."""
     section: Nodes | None = recipe.settings.get("nodes")
     if section is None:
-        raise Stop(
-            f"The recipe `{recipe.name}` has no section `nodes`, so there are no scripts for plain machines.",
-            "Add the section; `recipes/gemma.yaml` has an example.",
-        )
+        problem = f"The recipe `{recipe.name}` has no section `nodes`, so there are no scripts for plain machines."
+        raise Stop(problem, "Add the section; `recipes/gemma.yaml` has an example.")
     results = section.output_dir
     return Place(
         config_dir=f"{results}/config",

@@ -149,10 +149,8 @@ def connect() -> Cluster:
     except Exception as error:
         # For a file that is not a kubeconfig, the client raises various errors.
         said = " ".join(str(error).split()) or type(error).__name__
-        raise Stop(
-            f"The kubeconfig `{file or '~/.kube/config'}` cannot be read: {said}",
-            "Log in again with `oc login`, or set the variable KUBECONFIG to another file.",
-        ) from None
+        hint = "Log in again with `oc login`, or set the variable KUBECONFIG to another file."
+        raise Stop(f"The kubeconfig `{file or '~/.kube/config'}` cannot be read: {said}", hint) from None
 
 
 @dataclass(frozen=True)
@@ -167,10 +165,8 @@ class Account:
         try:
             token = (self.keys / "token").read_text(encoding="utf-8").strip()
         except OSError as error:
-            raise Stop(
-                f"The pod has no credentials for the cluster: {error.filename}: {error.strerror}.",
-                "Mount its service account: `automountServiceAccountToken: true`.",
-            ) from None
+            problem = f"The pod has no credentials for the cluster: {error.filename}: {error.strerror}."
+            raise Stop(problem, "Mount its service account: `automountServiceAccountToken: true`.") from None
         return {"token": {"key": "authorization", "value": f"Bearer {token}"}}
 
 

@@ -23,6 +23,7 @@ from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import client, jobs, pipeline, watch
 from runner.parts.openshift.client import Cluster, connect
 from runner.parts.openshift.diagnose import why
+from runner.parts.openshift.driver_job import PART as DRIVER
 from runner.parts.openshift.errors import TryAgain, accounted, pause
 from runner.parts.openshift.jobs import Confirm, Owner
 from runner.parts.openshift.pipeline import Milestone
@@ -59,10 +60,8 @@ def open_both(path: str, sets: tuple[str, ...], look: bool = True) -> tuple[Reci
     """A recipe, and its plan on the cluster. look: whether to read the files that the recipe names."""
     recipe, _ = open_recipe(path, sets, look=look)
     if not recipe.settings.get("openshift"):
-        raise Stop(
-            f"`{path}` has no section `openshift`, so it names no cluster.",
-            "Add a section `openshift:` with a `namespace`.",
-        )
+        problem = f"`{path}` has no section `openshift`, so it names no cluster."
+        raise Stop(problem, "Add a section `openshift:` with a `namespace`.")
     return recipe, planned(recipe, "pytorchjob")
 
 
@@ -243,17 +242,11 @@ def status(path: str | None, sets: tuple[str, ...], stage: str | None, namespace
     """
     # A recipe names its own namespace, and only a recipe has settings and stages.
     if path and namespace:
-        raise Stop(
-            "`-n` is for calls without a recipe; a recipe names its namespace itself.",
-            f"Leave out -n, or write `--set openshift.namespace={namespace}`.",
-            code=2,
-        )
+        hint = f"Leave out -n, or write `--set openshift.namespace={namespace}`."
+        raise Stop("`-n` is for calls without a recipe; a recipe names its namespace itself.", hint, code=2)
     if path and live:
-        raise Stop(
-            "`--watch` updates the table of all jobs.",
-            "Leave out the recipe. Or use `recipe submit RECIPE --follow` for one recipe.",
-            code=2,
-        )
+        hint = "Leave out the recipe. Or use `recipe submit RECIPE --follow` for one recipe."
+        raise Stop("`--watch` updates the table of all jobs.", hint, code=2)
     if not path and (sets or stage):
         raise Stop(f"`{('--stage' if stage else '--set')}` needs a recipe.", "Name one.", code=2)
     if path is None:
@@ -333,7 +326,8 @@ def _stages(cluster: Cluster, plan: Plan, only: str | None, path: str) -> list[M
         # A failed one ended before the last stage, for any reason.
         state = {FAILED: "has ended", FINISHED: "done"}.get(ended(job) or "", "continues by itself")
         say(f"driver: {state}{jobs.by(job)}")
-        for text in pipeline.driver_why(cluster, job):
+        failed = ended(job) == FAILED
+        for text in pipeline.last_words(cluster, job, DRIVER) if failed else why(cluster, look(cluster, job)):
             say(f"  {text}")
     for run in () if only else pipeline.runs_of(cluster, plan).values():
         say(f"run `{run['metadata']['name']}` of Kubeflow Pipelines: continues by itself{jobs.by(run)}")

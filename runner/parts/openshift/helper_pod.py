@@ -110,7 +110,11 @@ def _made(cluster: Cluster, manifest: Manifest, tell: Tell) -> Iterator[_Helper]
     made = _Helper(cluster, meta["namespace"], meta["name"], tell)
     mounted = [volume.get("persistentVolumeClaim", {}).get("claimName") for volume in manifest["spec"]["volumes"]]
     claims = [claim for claim in mounted if claim]
-    made.require(claims)
+    for claim in claims:
+        if cluster.get("PersistentVolumeClaim", made.space, claim) is None:
+            cluster.require_namespace(made.space)
+            hint = "Send the recipe with `recipe submit`. Or correct `openshift.namespace` or `openshift.claims`."
+            raise Stop(f"The namespace `{made.space}` has no claim `{claim}`.", hint)
     with _interrupted_by(signal.SIGTERM, signal.SIGHUP):
         try:
             cluster.create(manifest | {"metadata": meta})
@@ -153,16 +157,6 @@ class _Helper:
         except Stop as refusal:
             self.tell(f"Pod `{self.name}` could not be deleted; it ends by itself. {refusal.text.splitlines()[0]}")
 
-    def require(self, claims: list[str]) -> None:
-        """Raises Stop if a claim is missing, because the pod would wait without end."""
-        for claim in claims:
-            if self.cluster.get("PersistentVolumeClaim", self.space, claim) is None:
-                self.cluster.require_namespace(self.space)
-                raise Stop(
-                    f"The namespace `{self.space}` has no claim `{claim}`.",
-                    "Send the recipe with `recipe submit`. Or correct `openshift.namespace` or `openshift.claims`.",
-                )
-
     def clear(self, part: str) -> None:
         """Deletes pods of this kind that killed commands have left behind: those that ended, or never started, long ago
         by the cluster's own clock."""
@@ -187,10 +181,8 @@ class _Helper:
                         self.tell(f"  {reason}")
                 told.update(why)
                 if time.monotonic() > deadline:
-                    raise Stop(
-                        f"Pod `{self.name}` does not start. {' '.join(why)}",
-                        "Try again later. A claim for one machine is free when the job has ended.",
-                    )
+                    hint = "Try again later. A claim for one machine is free when the job has ended."
+                    raise Stop(f"Pod `{self.name}` does not start. {' '.join(why)}", hint)
             pause()
 
     def wait_until_ready(self, container: str) -> None:

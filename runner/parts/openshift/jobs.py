@@ -229,10 +229,8 @@ def require_of(there: Manifest, recipe: str) -> Manifest:
     if (owner := recipe_of(there)) != recipe:
         whose = f"the recipe `{owner}`" if owner else "someone who did not use recipe-runner"
         kind, meta = there["kind"], there["metadata"]
-        raise Stop(
-            f"The name `{meta['name']}` is in use: {whose} has a {kind} with that name in `{meta['namespace']}`.",
-            "Choose another name with `openshift.job_name`.",
-        )
+        problem = f"The name `{meta['name']}` is in use: {whose} has a {kind} with that name in `{meta['namespace']}`."
+        raise Stop(problem, "Choose another name with `openshift.job_name`.")
     return there
 
 
@@ -322,7 +320,5 @@ def gone(cluster: Cluster, kind: str, namespace: str, name: str, uid: str = "") 
         return there is None or bool(uid and there["metadata"]["uid"] != uid)
 
     if not in_time(is_gone):
-        raise Stop(
-            f"{kind} `{name}` is being deleted, but still exists.",
-            "Look at it with `oc describe`, then run the command again.",
-        )
+        hint = "Look at it with `oc describe`, then run the command again."
+        raise Stop(f"{kind} `{name}` is being deleted, but still exists.", hint)

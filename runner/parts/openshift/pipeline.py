@@ -20,13 +20,8 @@ from runner.parts.openshift.status import FAILED, FINISHED, ended, going, look
 from runner.plan import Plan, Stage
 from runner.tools.problem import Stop
 
-MISSING, CHANGED, UNDER_WAY, PROMOTED, GOING = (
-    "not sent yet",
-    "made from another version of the recipe or its data",
-    "under way",
-    "promoted",
-    "being deleted",
-)
+MISSING, UNDER_WAY, PROMOTED, GOING = "not sent yet", "under way", "promoted", "being deleted"
+CHANGED = "made from another version of the recipe or its data"
 LOST = "done once, but its claim has been replaced"
 # After every time that a cluster names.
 NEVER = "9999"
@@ -157,10 +152,9 @@ def choose(cluster: Cluster, plan: Plan, way: list[Milestone], name: str | None)
         if waiting and waiting.of_gate and waiting.state == FAILED:
             raise Stop(f"`{stage.name}` does not start. {closed(cluster, waiting)}")
         if waiting:
-            raise Stop(
-                f"`{stage.name}` does not start: {waiting} comes first, and is {waiting.state}.",
-                "`recipe submit RECIPE`, without --stage, sends what comes first. `recipe status RECIPE` shows all stages.",
-            )
+            problem = f"`{stage.name}` does not start: {waiting} comes first, and is {waiting.state}."
+            hint = "`recipe submit RECIPE`, without --stage, sends what comes first. `recipe status RECIPE` shows all stages."
+            raise Stop(problem, hint)
         milestone = current(own) or own[0]
     if milestone and milestone.of_gate and milestone.state == FAILED:
         raise Stop(closed(cluster, milestone))
@@ -171,10 +165,8 @@ def require_well(cluster: Cluster, milestone: Milestone) -> None:
     """Raises Stop if a stage has failed: a person must look first."""
     if milestone.job and milestone.state == FAILED and not milestone.of_gate:
         why = " ".join(diagnose.why(cluster, look(cluster, milestone.job)))
-        raise Stop(
-            f"{milestone.title} has failed, so later stages do not start. {why}".strip(),
-            "`recipe submit RECIPE --all` continues; use `recipe stop RECIPE` first if a message asks for it.",
-        )
+        hint = "`recipe submit RECIPE --all` continues; use `recipe stop RECIPE` first if a message asks for it."
+        raise Stop(f"{milestone.title} has failed, so later stages do not start. {why}".strip(), hint)
 
 
 def outdated(way: list[Milestone], milestone: Milestone) -> list[Milestone]:
@@ -251,13 +243,6 @@ def outdated_driver(cluster: Cluster, plan: Plan, target: str | None, files_key:
 def same_driver(job: Manifest, wanted: Sent) -> bool:
     """Whether a driver has the same content as the one that would be sent now."""
     return jobs.annotation(job, CONTENT) == jobs.annotation(wanted.job, CONTENT)
-
-
-def driver_why(cluster: Cluster, job: Manifest) -> list[str]:
-    """Why a driver has ended, in its own words, or its problem."""
-    if ended(job) == FAILED:
-        return last_words(cluster, job, driver_job.PART)
-    return diagnose.why(cluster, look(cluster, job))
 
 
 def runs_of(cluster: Cluster, plan: Plan) -> dict[str, Manifest]:

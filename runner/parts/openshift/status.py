@@ -18,20 +18,14 @@ from runner.trainer import records
 from runner.trainer.records import EarlyStop
 
 # A job's phases, in order.
-QUEUED, SUSPENDED, WAITING, PULLING, AGAIN, PREPARING, STARTING, TRAINING, MEASURING, WALKING, FINISHED, FAILED = (
-    "queued",
-    "suspended",
-    "waiting for machines",
-    "pulling image and code",
-    "restarting after a failure",
-    "preparing model and data",
-    "starting",
-    "training",
-    "measuring",
-    "sending one stage after the other",
-    "finished",
-    "failed",
-)
+QUEUED, SUSPENDED = "queued", "suspended"
+WAITING = "waiting for machines"
+PULLING = "pulling image and code"
+AGAIN = "restarting after a failure"
+PREPARING = "preparing model and data"
+STARTING, TRAINING, MEASURING = "starting", "training", "measuring"
+WALKING = "sending one stage after the other"
+FINISHED, FAILED = "finished", "failed"
 ENDED = (FINISHED, FAILED)
 # The last lines of a log that are searched for the latest step.
 TAIL = 400
@@ -265,14 +259,11 @@ def events_about(cluster: Cluster, about: Manifests, by_name: Callable[[Manifest
     found = [cluster.get("PersistentVolumeClaim", meta["namespace"], name) for name in sorted(names)]
     unbound = [claim for claim in found if claim and claim.get("status", {}).get("phase") != "Bound"]
     uids = {manifest["metadata"]["uid"] for manifest in (*about, *unbound)}
-    events = cluster.list("Event", meta["namespace"], forgiving=True)
-    well: dict[str, str] = {}
-    for event in events:
-        if event.get("type") == "Normal":
-            uid = event["involvedObject"].get("uid", "")
-            well[uid] = max(well.get(uid, ""), when(event))
+    events = sorted(cluster.list("Event", meta["namespace"], forgiving=True), key=when)
+    # The last success of each object.
+    well = {event["involvedObject"].get("uid", ""): when(event) for event in events if event.get("type") == "Normal"}
 
-    def told(event: Manifest) -> bool:
+    def counts(event: Manifest) -> bool:
         of = event["involvedObject"]
         uid = of.get("uid", "")
         if uid not in uids and not (when(event) >= meta["creationTimestamp"] and by_name(event)):
@@ -281,7 +272,7 @@ def events_about(cluster: Cluster, about: Manifests, by_name: Callable[[Manifest
             return True
         return event.get("type") == "Warning" and when(event) >= well.get(uid, "")
 
-    return sorted(filter(told, events), key=when)
+    return list(filter(counts, events))
 
 
 def when(event: Manifest) -> str:

@@ -218,10 +218,9 @@ class _Sender:
         count = kubernetes.most_machines([self.plan])
         for name, claim in self.claims.items():
             if claim and going(claim):
-                raise Stop(
-                    f"The claim `{name}` in `{sent.namespace}` is being deleted, with everything on it.",
-                    "It disappears when no pod uses it any more. Then submit again, and it is created again.",
-                )
+                problem = f"The claim `{name}` in `{sent.namespace}` is being deleted, with everything on it."
+                hint = "It disappears when no pod uses it any more. Then submit again, and it is created again."
+                raise Stop(problem, hint)
             modes = claim["spec"].get("accessModes") or ["no mode"] if claim else [SHARED]
             if count > 1 and SHARED not in modes:
                 raise Stop(
