@@ -29,7 +29,7 @@ Tell = Callable[[str], None]
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 GIB = 2**30
 SETTING = "`openshift.claims[].storage_class`"
-NOT_CLOSED = ": left out, because you may not make one. Every pod of the cluster can reach the ports of this job. To close them, write the site again (`recipe site RECIPE`) and send it."
+NOT_CLOSED = ": not sent, because you may not create one. Every pod of the cluster can reach the ports of this job. To close them, write the site again (`recipe site RECIPE`) and send it."
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ LEFT_THERE = ("checkpoints/", "scratch/", "data/", f"{SENT_FILES}/")
 REPORTS = (f"/{REPORT}", f"/{REPORT_FILE}")
 # The main results of a stage: if only some of them come, the others belong to another run.
 RESULTS = (BEST_MODEL, ADAPTER, BEST_IMAGES, DEMO_OUTPUTS)
-OLDER = "The results on the claim come from the recipe before it changed; there are none of the recipe as it is now. `recipe status` shows the progress of its job. Fetch again when that has finished."
+OLDER = "The results on the claim belong to an older version of the recipe; the current version has none yet. `recipe status` shows the progress of its job. Fetch again when that has finished."
 ELSEWHERE = "Name another folder with `--to`."
 # Files of a stage that name a model, and the key of its name.
 NAMING = ((DEMO, "base_model"), (f"{ADAPTER}/adapter_config.json", "base_model_name_or_path"))

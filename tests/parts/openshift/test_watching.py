@@ -736,7 +736,7 @@ def test_results_of_the_recipe_as_it_was_are_not_taken_for_those_of_now(
 ):
     changed = ("--set", "train.epochs=2")
     assert site.recipe("fetch", *changed) == 0
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if "before it changed" in line]
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "an older version of the recipe" in line]
     golden_message(line)
     run = tmp_path / "runs" / "survival" / "run.json"
     assert json.loads(run.read_text())["status"] == "running"
