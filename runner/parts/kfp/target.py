@@ -6,8 +6,6 @@ tasks after a gate are in a condition on its verdict; a closed gate ends the run
 config map beside the pipeline. Sources: kfp 2.17's specification, and the output of its compiler.
 """
 
-from typing import Any
-
 from runner.parts.jobs import code, kubernetes, podspec
 from runner.parts.openshift import driver_job, jobs
 from runner.plan import Plan, Stage
@@ -17,7 +15,7 @@ from runner.tools.files import Artifact
 from runner.tools.text import yaml_text
 
 # A piece of a pipeline, as Kubeflow Pipelines defines it.
-Spec = dict[str, Any]
+Spec = kubernetes.Manifest
 NAME = driver_job.PIPELINE
 FOLDER = "kfp"
 FILE = "pipeline.yaml"

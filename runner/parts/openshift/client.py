@@ -111,7 +111,6 @@ KINDS = {
 # The older version of a kind that is only read here: Kueue before 0.15.
 OLDER = dict.fromkeys(("LocalQueue", "Workload"), "kueue.x-k8s.io/v1beta1")
 MANAGER = "recipe-runner"
-TIMEOUT_SECONDS = (10, 60)
 
 Manifests = list[Manifest]
 Query = Sequence[tuple[str, Any]]
@@ -304,7 +303,7 @@ class Cluster:
     def delete(self, kind: str, namespace: str, name: str, uid: str = "", grace_seconds: int | None = None) -> bool:
         """Deletes an object and what belongs to it; False if it was not there. uid: of the only object to delete."""
         # It remains until all its dependents have ended.
-        options: dict[str, Any] = {"propagationPolicy": "Foreground"}
+        options: Manifest = {"propagationPolicy": "Foreground"}
         options |= {"preconditions": {"uid": uid}} if uid else {}
         options |= {"gracePeriodSeconds": grace_seconds} if grace_seconds is not None else {}
         try:
@@ -406,7 +405,7 @@ class Cluster:
                 redirect=False,
                 retries=False,
                 preload_content=False,
-                timeout=urllib3.Timeout(connect=TIMEOUT_SECONDS[0], read=TIMEOUT_SECONDS[1]),
+                timeout=urllib3.Timeout(connect=10, read=60),
             )
             with suppress(ValueError, TypeError):  # of a proxy's own answer
                 self.ahead = parsedate_to_datetime(response.headers.get("Date", "")) - datetime.now(UTC)

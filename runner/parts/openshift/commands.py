@@ -209,7 +209,7 @@ def _progress(state: JobState | None, reasons: list[str]) -> str:
 
 @contextmanager
 def screen() -> Iterator[Callable[[str], None]]:
-    """Shows a text in place of the previous one; if output is piped, below it, and only when it has changed."""
+    """Shows a text instead of the previous one; if output is piped, below it, and only when it has changed."""
     if not sys.stdout.isatty():
         shown = [""]
 

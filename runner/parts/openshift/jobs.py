@@ -39,7 +39,7 @@ WORKING = (*CONTAINER.values(), batch.PREPARE, batch.GATE, driver_job.PART, FETC
 
 
 # Asks the user, given a fact, the action (`stop it`) and the other person whose job it is, or empty; True for yes.
-# Raises Stop if nobody can answer.
+# Raises Stop without a terminal and without an option that answers.
 Confirm = Callable[[str, str, str], bool]
 
 

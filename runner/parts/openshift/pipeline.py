@@ -126,7 +126,7 @@ def _made(manifest: Manifest | None) -> str:
 
 
 def promotion(job: Manifest) -> str:
-    """Who overruled the gate of this Job, when and why; empty if nobody did."""
+    """Who overruled the gate of this Job, when and why, or empty."""
     return jobs.annotation(job, PROMOTION)
 
 

@@ -167,12 +167,11 @@ def placeholder_commit(recipe: Recipe) -> Iterator[Problem]:
 def storage(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     claims = site.claims or ()
     for setting in ("name", "mount"):
-        seen: dict[str, int] = {}
-        for index, claim in enumerate(claims):
-            if claim[setting] in seen:
-                message = f"Two claims have the {setting} `{claim[setting]}`."
+        values = [claim[setting] for claim in claims]
+        for index, value in enumerate(values):
+            if value in values[:index]:
+                message = f"Two claims have the {setting} `{value}`."
                 yield recipe.problem(("openshift", "claims", index, setting), message, "Give each its own.")
-            seen[claim[setting]] = index
     if not claims and not site.output_dir:
         message = "`openshift` has no `claims`, so the results would be lost with the pods."
         hint = "Name a claim under `claims`, with its mount."

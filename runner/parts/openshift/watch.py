@@ -93,17 +93,16 @@ class JobRow:
         left = state.progress.seconds_left if state.phase == TRAINING else None
         return (
             state.name,
-            self._phase,
+            self._phase(),
             f"{latest['step']} of {latest['steps']}" if latest else "",
             f"{latest['loss']:.3f}" if latest.get("loss") is not None else "",
             self._speed(latest),
             self._memory(latest),
             rest(left) if left is not None else "",
-            self._spent,
+            self._spent(),
             jobs.Owner.of(state.job).person,
         )
 
-    @property
     def _phase(self) -> str:
         state = self.state
         if state.phase == QUEUED:
@@ -126,7 +125,6 @@ class JobRow:
         plan = jobs.foreseen(self.state.job, "gpu-memory")
         return f"{real:.1f} GiB" + (f" (plan {plan.removesuffix(' GiB')})" if plan else "")
 
-    @property
     def _spent(self) -> str:
         if not self.gpu_hours:
             return "unknown" if self.gpu_hours is None else ""
