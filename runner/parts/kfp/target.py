@@ -98,7 +98,8 @@ def _kind(name: str) -> Spec:
 
 
 def _component(part: str) -> Spec:
-    """The inputs and outputs of a kind of task. The model before it is an input, so that the dashboard shows its origin."""
+    """The inputs and outputs of a kind of task. The model before it is an input, so that the dashboard shows its
+    origin."""
     takes, gives, leaves, built_on = PARTS[part]
     outputs = ({"parameters": dict.fromkeys(gives, TEXT)} if gives else {}) | (
         {"artifacts": {name: _kind(name) for name in leaves}} if leaves else {}

@@ -121,8 +121,8 @@ def _gpus_are_here(gpus: str, count: int) -> None:
 
 
 def lead(recipe: Recipe, counts: list[int], total: int, accelerator: bool, tell: Tell) -> dict[str, str]:
-    """On the main machine: prepares the data and the config for the present GPUs, in the shared folder; returns the hash
-    of each file of the config."""
+    """On the main machine: prepares the data and the config for the present GPUs, in the shared folder; returns the
+    hash of each file of the config."""
     if sum(counts) != total:
         together = f"{' + '.join(map(str, counts))} = {sum(counts)}"
         problem = f"The machines use {together} GPUs together, but TOTAL_GPUS is {total}."

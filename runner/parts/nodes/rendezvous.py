@@ -29,8 +29,8 @@ SILENT_S = 5.0
 
 @dataclass(frozen=True)
 class Hello:
-    """A machine. rank: its number; gpus: how many it uses; total: TOTAL_GPUS of all machines; fingerprint: of its recipe;
-    versions: of its packages."""
+    """A machine. rank: its number; gpus: how many it uses; total: TOTAL_GPUS of all machines; fingerprint: of its
+    recipe; versions: of its packages."""
 
     rank: int
     gpus: int
@@ -59,7 +59,8 @@ def differences(main: Hello, other: Hello) -> list[str]:
 
 @dataclass
 class Arrival:
-    """A machine that has connected. came, heard: when it came and when its last beat arrived, by this machine's clock."""
+    """A machine that has connected. came, heard: when it came and when its last beat arrived, by this machine's
+    clock."""
 
     hello: Hello
     came: float

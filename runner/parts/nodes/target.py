@@ -1,8 +1,8 @@
 """Target nodes: a start script for each of a few plain machines without Kubernetes, and the rules of the section
 `nodes`: its counts agree with `machines`, and each machine has its own address.
 
-`run_node.sh` beside this file is the scripts' template. They need bash and the runner's own Python on every machine, and
-shared storage.
+`run_node.sh` beside this file is the scripts' template. They need bash and the runner's own Python on every machine,
+and shared storage.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def emitted(recipe: Recipe) -> list[Artifact]:
 
 
 def place(recipe: Recipe) -> Place:
-    """The folders of a recipe's plain machines: all on the shared storage, except each machine's scratch. Raises Stop if
-    the recipe names no plain machines."""
+    """The folders of a recipe's plain machines: all on the shared storage, except each machine's scratch. Raises Stop
+    if the recipe names no plain machines."""
     section: Nodes | None = recipe.settings.get("nodes")
     if section is None:
         problem = f"The recipe `{recipe.name}` has no section `nodes`, so there are no scripts for plain machines."

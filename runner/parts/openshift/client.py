@@ -362,8 +362,8 @@ class Cluster:
         headers: Mapping[str, str] | None = None,
         stream: bool = False,
     ) -> Response:
-        """One request, repeated while the server is busy; the body of its answer is read unless `stream`. Raises Refused
-        or Lost after too long."""
+        """One request, repeated while the server is busy; the body of its answer is read unless `stream`. Raises
+        Refused or Lost after too long."""
         begun, unsure, doubted, told = time.monotonic(), False, False, False
         while True:
             try:
@@ -456,8 +456,8 @@ def _absent(refused: Refused, kind: str) -> bool:
 
 
 def address(kind: str, namespace: str, name: str | None = None, older: str = "") -> str:
-    """The API path of an object, or of all objects of its kind. namespace: empty for a kind without one; older: an older
-    group and version."""
+    """The API path of an object, or of all objects of its kind. namespace: empty for a kind without one; older: an
+    older group and version."""
     version, plural = older or KINDS[kind][0], KINDS[kind][1]
     root = f"/api/{version}" if "/" not in version else f"/apis/{version}"
     space = f"/namespaces/{namespace}" if namespace else ""

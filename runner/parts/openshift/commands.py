@@ -144,8 +144,9 @@ def submit(
 ) -> None:
     """Send a recipe to the cluster of your kubeconfig. Sending it twice changes nothing.
 
-    It sends the first part that is not done: a stage, or the gate after a stage. If that part needs no GPU, it waits for it
-    and sends the next one. With --all, a small job on the cluster, the driver, sends the later parts until a gate is closed.
+    It sends the first part that is not done: a stage, or the gate after a stage. If that part needs no GPU, it waits
+    for it and sends the next one. With --all, a small job on the cluster, the driver, sends the later parts until a
+    gate is closed.
     """
     from runner.data.report import contents
     from runner.parts.openshift import controller, rules, transfer
@@ -234,11 +235,11 @@ def screen() -> Iterator[Callable[[str], None]]:
 @click.option("--namespace", "-n", metavar="NAME", help="Without RECIPE: the namespace. Default: your current one.")
 @click.option("--watch", "-w", "live", is_flag=True, help="Without RECIPE: update the table until every job has ended.")
 def status(path: str | None, sets: tuple[str, ...], stage: str | None, namespace: str | None, live: bool) -> None:
-    """Show the progress of a recipe's job, and why it does not start. Without RECIPE, show a table of all jobs
-    of recipe-runner.
+    """Show the progress of a recipe's job, and why it does not start. Without RECIPE, show a table of all jobs of
+    recipe-runner.
 
-    The table compares speed and GPU memory with the plan, and shows the cost so far: in GPU hours, or in the currency of
-    `limits.price_per_gpu_hour`, if the recipe has it.
+    The table compares speed and GPU memory with the plan, and shows the cost so far: in GPU hours, or in the currency
+    of `limits.price_per_gpu_hour`, if the recipe has it.
     """
     # A recipe names its own namespace, and only a recipe has settings and stages.
     if path and namespace:
@@ -408,8 +409,8 @@ def fetch(path: str, sets: tuple[str, ...], stage: str | None, to: str | None, e
 def stop(path: str, sets: tuple[str, ...], stage: str | None, yes: bool, taken: tuple[str, ...]) -> None:
     """Stop a recipe's job and delete it. Results and checkpoints stay on the claim.
 
-    It stops the current stage or gate, or with --stage that stage and its gate. It also stops the driver of `submit --all`,
-    and a run of Kubeflow Pipelines. It asks before it stops a job from another person, machine or recipe file.
+    It stops the current stage or gate, or with --stage that stage and its gate. It also stops the driver of `submit
+    --all`, and a run of Kubeflow Pipelines. It asks before it stops a job from another person, machine or recipe file.
     """
     from runner.parts.openshift.submit import ask
 
@@ -489,7 +490,8 @@ def open_tensorboard(path: str, sets: tuple[str, ...], port: int, no_browser: bo
 
 
 def why_on_cluster(path: str, sets: tuple[str, ...], stage: str | None) -> list[str]:
-    """The progress of a recipe's job, and its problems. Raises Stop if there is no job, or the cluster does not answer."""
+    """The progress of a recipe's job, and its problems. Raises Stop if there is no job, or the cluster does not
+    answer."""
     plan = open_plan(path, sets)
     cluster = connect()
     state = look(cluster, job_at_work(cluster, plan, stage))

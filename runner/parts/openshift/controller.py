@@ -155,8 +155,9 @@ def walk(
     stage: str | None = None,
     of_gate: bool = False,
 ) -> Milestone | None:
-    """Sends the next part and waits for it, until all are done, or the stage of that name, or the gate after it. Returns
-    that milestone, None for all. files_key: of the data files on the claim. Raises Stop if it cannot continue."""
+    """Sends the next part and waits for it, until all are done, or the stage of that name, or the gate after it.
+    Returns that milestone, None for all. files_key: of the data files on the claim. Raises Stop if it cannot
+    continue."""
     files = Files("", {}, {}, sent=files_key)
     while True:
         try:

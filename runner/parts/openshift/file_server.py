@@ -1,7 +1,7 @@
 """File server: the files of one folder over HTTP (`python -m runner.entrypoints.file_server DIR [--write]`).
 
-It runs in the short-lived pods of `recipe fetch` and `recipe submit`, behind the cluster's own API. Other pods may reach
-its port too, so the address needs a secret word.
+It runs in the short-lived pods of `recipe fetch` and `recipe submit`, behind the cluster's own API. Other pods may
+reach its port too, so the address needs a secret word.
 """
 
 import fcntl

@@ -45,8 +45,8 @@ Confirm = Callable[[str, str, str], bool]
 
 @dataclass(frozen=True)
 class Owner:
-    """Who sent a job. person: the cluster's name of the user; host, file: the machine and the recipe file. All are empty
-    for a job that does not record them."""
+    """Who sent a job. person: the cluster's name of the user; host, file: the machine and the recipe file. All are
+    empty for a job that does not record them."""
 
     person: str = ""
     host: str = ""

@@ -247,7 +247,8 @@ def same_driver(job: Manifest, wanted: Sent) -> bool:
 
 def runs_of(cluster: Cluster, plan: Plan) -> dict[str, Manifest]:
     """The active runs of Kubeflow Pipelines of a recipe, in any version, by name. A run is a Workflow of Argo; all its
-    pods carry its name. Its content and its owner's marks come from the config map with the plan that its tasks mount."""
+    pods carry its name. Its content and its owner's marks come from the config map with the plan that its tasks
+    mount."""
     alone, own = _of_runs(plan)
     runs: dict[str, str] = {}
     for pod in cluster.list("Pod", plan.site["namespace"], OF_RUN):

@@ -115,7 +115,8 @@ def _pod_fits(
 
 @_of_site
 def deadline(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
-    """Training saves a model at its own limit, but not at the cluster's deadline. A pipeline's limit is for all jobs."""
+    """Training saves a model at its own limit, but not at the cluster's deadline. A pipeline's limit is for all
+    jobs."""
     limit: str | None = (recipe.settings.get("limits") or {}).get("time")
     deadline_hours = site.deadline_hours
     if not limit or "pretrain" in recipe.settings or deadline_hours is None or any(limits_can_be_meant(recipe)):
@@ -190,7 +191,8 @@ def storage(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 
 @_of_site
 def anothers_image(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
-    """An image in the cluster's own registry belongs to a namespace, and pods of another one need a right to pull it."""
+    """An image in the cluster's own registry belongs to a namespace, and pods of another one need a right to pull
+    it."""
     owner = re.match(rf"{re.escape(kubernetes.IMAGE_REGISTRY)}/([^/]+)/", site.image or "")
     if owner and owner[1] != site.namespace:
         message = f"The namespace `{owner[1]}` builds this image. Pods of `{site.namespace}` need a right from there to pull it."

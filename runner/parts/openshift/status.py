@@ -149,9 +149,9 @@ def _former(made_by: Manifests) -> Callable[[Manifest], bool]:
 
 @dataclass(frozen=True)
 class JobProgress:
-    """The progress of training. latest: the last event, a step or the beginning, None before that; pace: seconds a step;
-    silent: seconds since the last step; None if unknown. whole: the log was read from its beginning; again: it has steps
-    from before the last start of a machine."""
+    """The progress of training. latest: the last event, a step or the beginning, None before that; pace: seconds a
+    step; silent: seconds since the last step; None if unknown. whole: the log was read from its beginning; again: it
+    has steps from before the last start of a machine."""
 
     latest: Mapping[str, Any] | None = None
     pace: float | None = None
@@ -242,8 +242,8 @@ def _started(pod: Manifest) -> datetime | None:
     return None
 
 
-# The reasons for removing a pod from its machine: the kubelet's (memory, disk), the scheduler's (priority), and the node
-# controller's (the machine is gone).
+# Why a pod is removed from its machine: by the kubelet (memory, disk), the scheduler (priority), or the node controller
+# (the machine is gone).
 TAKEN = ("Evicted", "Preempted", "TaintManagerEviction")
 
 
@@ -251,7 +251,8 @@ def events_about(cluster: Cluster, about: Manifests, by_name: Callable[[Manifest
     """The warnings about these objects, and all events of the unbound claims of their pods, the latest last. A later
     success ends a warning, except for a pod that was removed from its machine.
 
-    by_name: whether an event about an object with an unknown uid counts, if it is newer than the first of these objects.
+    by_name: whether an event about an object with an unknown uid counts, if it is newer than the first of these
+    objects.
     """
     meta = about[0]["metadata"]
     volumes = [volume for manifest in about for volume in manifest.get("spec", {}).get("volumes") or ()]

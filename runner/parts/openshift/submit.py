@@ -37,8 +37,8 @@ class Sending:
     """How a plan is sent. target: the kind of training job, None for that of the recipe's cluster; dry_run: the cluster
     only checks; files: sent to the claim before the first stage; contents: the hash of each stage's data files, by its
     name, none if they are not here (`runner.data.report.contents`); written: the bytes that the recipe writes to each
-    claim, by its name; alone: the driver sends it. The driver retries nothing that has failed, and a person's machine has
-    already sent the key and the files, and examined the image."""
+    claim, by its name; alone: the driver sends it. The driver retries nothing that has failed, and a person's machine
+    has already sent the key and the files, and examined the image."""
 
     tell: Tell
     confirm: Confirm
@@ -175,8 +175,9 @@ class _Sender:
         return [one for one in sent.support if one["kind"] != CLAIM or one["metadata"]["name"] not in existing]
 
     def judge(self, sent: Sent, there: Manifests, files: Files | None = None, keeps: bool = False) -> None:
-        """Raises Stop if the queue is missing, a claim does not fit, or the server's own dry run refuses anything. there:
-        the jobs that this one replaces; files: sent before it; keeps: the existing job stays, with its claims."""
+        """Raises Stop if the queue is missing, a claim does not fit, or the server's own dry run refuses anything.
+        there: the jobs that this one replaces; files: sent before it; keeps: the existing job stays, with its
+        claims."""
         cluster, alone = self.cluster, self.how.alone
         self._queue_is_there(sent)
         if not keeps:
@@ -355,7 +356,8 @@ def make_room(cluster: Cluster, job: Manifest, tell: Tell, deleted: list[str]) -
 
 
 def wait(cluster: Cluster, sent: Sent, tell: Tell) -> None:
-    """Waits for a job, and reports its phases, but not its steps. Raises Stop if it is deleted, and Failed if it fails."""
+    """Waits for a job, and reports its phases, but not its steps. Raises Stop if it is deleted, and Failed if it
+    fails."""
     said: list[str] = []
 
     def show(state: JobState | None, why: list[str]) -> None:
@@ -420,8 +422,9 @@ def _default(classes: dict[str, Manifest]) -> str:
 
 
 def require_seal_key(cluster: Cluster, namespace: str, dry_run: bool = False) -> bool:
-    """Creates the Secret with the namespace's key if it has none; returns whether it did. An existing one stays, because
-    it seals measured results. In earlier releases it is the first sender's own key. Raises Stop if the cluster refuses."""
+    """Creates the Secret with the namespace's key if it has none; returns whether it did. An existing one stays,
+    because it seals measured results. In earlier releases it is the first sender's own key. Raises Stop if the cluster
+    refuses."""
     manifest = {
         "apiVersion": "v1",
         "kind": "Secret",

@@ -61,8 +61,8 @@ class Files:
 
 
 def files(recipe: Recipe, place: Place) -> Files | None:
-    """The files of this machine that pods read from a claim; None if pods get them in another way. Raises Stop if one is
-    missing or cannot be read."""
+    """The files of this machine that pods read from a claim; None if pods get them in another way. Raises Stop if one
+    is missing or cannot be read."""
     site = recipe.openshift
     if site is None or site.data_from != "claim" or place.files_dir is None:
         return None
@@ -81,8 +81,9 @@ def files(recipe: Recipe, place: Place) -> Files | None:
 
 
 def upload(cluster: Cluster, plan: Plan, stage: Stage, sent: Files, tell: Tell) -> None:
-    """Sends the files that the claim lacks, and deletes those there that no longer exist here. After a failure, the next
-    upload continues. plan: of the stage alone. Raises Stop if the claim is too small, or the helper does not start."""
+    """Sends the files that the claim lacks, and deletes those there that no longer exist here. After a failure, the
+    next upload continues. plan: of the stage alone. Raises Stop if the claim is too small, or the helper does not
+    start."""
     with helper(cluster, plan, stage, tell, sent.folder, writes=True) as share:
         left = _state(share, sent)
         total = sum(left.values())

@@ -32,7 +32,8 @@ class Gone(Stop):
 
 
 def follow(cluster: Cluster, sent: Sent, show: Show) -> JobState:
-    """Shows a job's state until it ends; returns the last one. Raises Gone if the job is removed, Failed if it fails."""
+    """Shows a job's state until it ends; returns the last one. Raises Gone if the job is removed, Failed if it
+    fails."""
     cluster, missing = cluster.once(), 0
     while True:
         try:
@@ -184,8 +185,8 @@ def ordinal(number: int) -> str:
 
 def gpu_hours(state: JobState, now: datetime | None = None) -> float | None:
     """How long a job held GPUs: each pod from its start to its end; pods before a preemption as long as Kueue had
-    admitted them; after the end, without pods, all GPUs from the job's start to its end, None if neither it nor its Jobs
-    record the start. A waiting or suspended job holds none. Replaced pods that no longer exist are not counted."""
+    admitted them; after the end, without pods, all GPUs from the job's start to its end, None if neither it nor its
+    Jobs record the start. A waiting or suspended job holds none. Replaced pods that no longer exist are not counted."""
     pods, seen = [*state.replaced, *state.pods], {each["type"]: each for each in jobs.conditions_of(state.job)}
     held = [(jobs.gpus_of(pod["spec"]), pod.get("status", {}).get("startTime"), _end_of(pod)) for pod in pods]
     # A TrainJob has no condition `Running`.
@@ -228,7 +229,8 @@ class NotYet(Stop):
 
 
 def pod_of(cluster: Cluster, job: Manifest, node: int) -> Manifest:
-    """The pod of machine `node`, 0 the master. Raises Stop if the job has fewer machines, NotYet if the pod is missing."""
+    """The pod of machine `node`, 0 the master. Raises Stop if the job has fewer machines, NotYet if the pod is
+    missing."""
     planned, name = jobs.machines(job), jobs.named(job)
     if node >= planned:
         hint = f"It has 0 to {planned - 1}." if planned > 1 else "It has only machine 0."
@@ -262,8 +264,8 @@ def _restarts(pod: Manifest) -> int:
 
 
 def follow_log(cluster: Cluster, find: Callable[[], Manifest | None], node: int, say: Callable[[str], None]) -> None:
-    """Prints every new line of a machine's log until its job ends, also after restarts and lost connections. Raises Stop
-    if the cluster refuses, and if there is no such machine."""
+    """Prints every new line of a machine's log until its job ends, also after restarts and lost connections. Raises
+    Stop if the cluster refuses, and if there is no such machine."""
     since, silent, restarts = "", False, 0
     while True:
         try:

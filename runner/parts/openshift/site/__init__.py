@@ -204,7 +204,8 @@ def _kueue(own: Iterable[Plan]) -> str:
 
 
 def _monitoring(space: str, own: Sequence[Plan]) -> list[str]:
-    """What reads the metrics, and its way through OpenShift AI's network policies for TrainJobs, in versions with them."""
+    """What reads the metrics, and its way through OpenShift AI's network policies for TrainJobs, in versions with
+    them."""
     ports = dict.fromkeys(sorted(plan.site["metrics_port"] for plan in own))
     lines = "\n".join(f"        - protocol: TCP\n          port: {port}" for port in ports)
     walled = any(kubernetes.version(plan.site) >= trainjob.WALLED_SINCE for plan in own)
