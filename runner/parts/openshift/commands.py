@@ -212,12 +212,13 @@ def _progress(state: JobState | None, reasons: list[str]) -> str:
 def screen() -> Iterator[Callable[[str], None]]:
     """Shows a text instead of the previous one; if output is piped, below it, and only when it has changed."""
     if not sys.stdout.isatty():
-        shown = [""]
+        shown = ""
 
         def show(now: str) -> None:
-            if now != shown.pop():
+            nonlocal shown
+            if now != shown:
+                shown = now
                 say(now)
-            shown.append(now)
 
         yield show
         return
