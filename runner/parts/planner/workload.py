@@ -314,6 +314,8 @@ def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload
         "fused": "liger_fused_linear_cross_entropy",
         "chunked": "chunked_cross_entropy",
     }
+    # The schedule of this name has no warmup, whatever the config says of one (transformers 5.16).
+    rises = config.get("lr_scheduler") != "constant"
     return Workload(
         model=model,
         machines=stage.machines,
@@ -341,8 +343,8 @@ def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload
         evaluation_packing=_blocks(config) or bool(config.get("eval_sample_packing", config.get("sample_packing"))),
         epochs=float(config.get("num_epochs") or 1),
         max_steps=int(max_steps),
-        warmup_ratio=float(config.get("warmup_ratio") or 0),
-        warmup_steps=max(0, int(config.get("warmup_steps") or 0) - int(part.get("first_step", 0))),
+        warmup_ratio=float(config.get("warmup_ratio") or 0) if rises else 0.0,
+        warmup_steps=max(0, int(config.get("warmup_steps") or 0) - int(part.get("first_step", 0))) if rises else 0,
         learning_rate=float(config.get("learning_rate") or 0),
         rows=rows.training,
         evaluation_rows=VALIDATION_BLOCKS if part else rows.validation,
