@@ -18,6 +18,7 @@ import yaml
 from yaml.events import AliasEvent, CollectionEndEvent, DocumentStartEvent, ScalarEvent, SequenceStartEvent
 
 from runner.recipe.document import Document, Path_, Span
+from runner.tools import packaged
 from runner.tools.names import nearest
 from runner.tools.problem import SHOWN, Problem, Stop
 
@@ -46,11 +47,11 @@ def text(file: Path | str, kind: str = "recipe") -> str:
     except FileNotFoundError:
         there = [entry.name for entry in path.parent.glob("*.y*ml") if entry.is_file()] if path.parent.is_dir() else []
         match = nearest(path.name, there)
-        hint = (
-            f"Did you mean `{path.parent / match}`?"
-            if match
-            else "Check the path. `recipe list` shows your recipes and the starters."
-        )
+        hint = "Check the path. `recipe list` shows your recipes and the starters."
+        if name in packaged.named():
+            hint = f"It is the name of a starter. Copy it first: `recipe new my-{path.name} --from {name}`."
+        elif match:
+            hint = f"Did you mean `{path.parent / match}`?"
         raise Stop(Problem(name, 0, 0, "This file does not exist.", hint)) from None
     except OSError as error:
         raise Stop(Problem(name, 0, 0, f"This file cannot be read: {error.strerror}.")) from None

@@ -222,16 +222,16 @@ class Answers:
             return "", ""
         known = {name.lower(): name for name in self.columns}
         if len(known) < 2:
-            has = f"the column {listed(self.columns)} alone" if known else "no column"
+            has = f"only the column {listed(self.columns)}" if known else "no column"
             raise Stop(
-                f"`{self.data}` has {has}, and questions with answers are two.",
+                f"`{self.data}` has {has}. Questions and answers need two.",
                 "Name another file, or choose plain text.",
             )
         if {BETTER, WORSE} <= set(known):
             raise Stop(
                 f"The rows of `{self.data}` are preferences: each question has an answer to prefer, `{known[BETTER]}`, and one to "
                 f"avoid, `{known[WORSE]}`. As questions and answers they would teach both.",
-                "They show a model that can answer which answers people prefer (DPO). Say `preferences` to what you have (`--what`).",
+                "They teach a model that can already answer what people prefer (DPO). Choose `preferences` as your data (`--what`).",
             )
         if self.of.rows == "songs" and {"artist", "genre"} <= set(known):
             return SONG.format(**known), f"[{guess(self.columns)[1]}]"
@@ -556,7 +556,7 @@ def _fitting(name: str, answers: Answers, more: list[Override]) -> list[Override
         found = next((offer for offer in recipe_offers.of(planned) if _only_lines(offer)), None)
         if found is None:
             raise Stop(
-                f"`{answers.base}` does not fit {answers.gpu}, whatever else is changed.",
+                f"`{answers.base}` does not fit {answers.gpu} with any settings.",
                 "Name a larger GPU or a smaller model; `recipe models` shows what fits where.",
             )
         planned = again(*(replace(change, by=copying.NEW, why="so that it fits the GPU") for change in found.changes))

@@ -39,9 +39,7 @@ from runner.tools.problem import Problem, Stop
 ROWS, WIDTH = 3, 400
 # What is typed to come to the question before.
 BACK = "back"
-EXPLAINED = (
-    f"Enter takes the answer in brackets. `{BACK}` returns to the question before. ^C ends it, and nothing is written."
-)
+EXPLAINED = f"Enter alone gives the suggested answer. `{BACK}` returns to the previous question. ^C stops without writing a file."
 
 
 @dataclass(frozen=True)
@@ -89,7 +87,9 @@ class Question:
 def _count(said: str, option: str, most: int) -> int:
     if said.isdecimal() and 1 <= int(said) <= most:
         return int(said)
-    raise Stop(f"`{said}` is not a count.", f"Write a whole number from 1 to {most:,}, for example `{option} 1`.")
+    raise Stop(
+        f"`{said}` is not a valid number.", f"Write a whole number from 1 to {most:,}, for example `{option} 1`."
+    )
 
 
 def _numbers(answers: Answers, said: str) -> tuple[int, ...]:
@@ -145,7 +145,7 @@ CHOICES: Mapping[str, Callable[[Answers], Collection[str]]] = {
     "technique": lambda answers: answers.of.techniques,
     "where": lambda answers: answers.places,
 }
-WORDS = {"kind": "kind of data", "technique": "way to train on {} today", "where": "place for it"}
+WORDS = {"kind": "kind of data", "technique": "way to train on {} today", "where": "place to train"}
 ASKED: Mapping[str, Callable[[Answers], bool]] = {
     "technique": lambda answers: not answers.of.keeps and answers.of.rows != "images",
     "question": lambda answers: bool(answers.data) and not answers.form,
@@ -260,11 +260,10 @@ def _through(name: str, answers: Answers, given: Mapping[str, str], there: bool,
         else:
             if shown != at:
                 _show(one, answers)
-            shown, asking = at, one.text.format(starters=STARTERS, techniques=", ".join(answers.of.techniques))
-            if answers.of.keeps and one.open(answers):
-                asking += f"{'' if asking.endswith('?') else '.'} Enter keeps the starter's"
-            proposed = one.proposed(answers) or ("" if one.open(answers) else None)
-            said = click.prompt(asking, default=proposed, show_default=bool(proposed)).strip()
+            shown, proposed = at, one.proposed(answers) or ("" if one.open(answers) else None)
+            suggested = proposed or ("as in the starter" if answers.of.keeps else "skip")
+            asking = one.text.format(starters=STARTERS) + ("" if proposed is None else f" (Enter: {suggested})")
+            said = click.prompt(asking, default=proposed, show_default=False).strip()
             if said == BACK:
                 at, answers = before.pop() if before else (0, Answers())
                 seen = seen and at >= len(DATA)
@@ -395,7 +394,7 @@ def new(name: str, source: str | None, short: bool, sets: tuple[str, ...], **ans
             if change.setting not in {own.setting for own in (*made.wished, *made.moved)}:
                 say(f"{change}")
     for file in copied:
-        say(f"{file}: also copied")
+        say(f"{file}: {'helps editors complete settings' if file.suffixes == ['.schema', '.json'] else 'also copied'}")
     for problem in made.mended_later:
         say(f"\nStill to do: {problem.message}\n{problem.hint}")
     if said:
@@ -409,7 +408,11 @@ def _answered(made: Draft, said: Answers, sets: tuple[str, ...]) -> None:
     secret = made.recipe.settings.get("openshift", {}).get("hub_token_secret")
     for problem in made.judged[1]:
         say(f"\n{problem}")
-    say(f"\nThe same without questions:\n  {as_command(made.recipe.name, said, sets)}")
+    say(f"\nThis command gives the same recipe without questions:\n  {as_command(made.recipe.name, said, sets)}")
     if secret:
         say(f"`{said.base}` is gated: accept its licence on the hub, and save a token in the secret `{secret}`.")
-    end(f"{made.target} is written from your answers, and checked.", "rehearse", str(made.target))
+    end(
+        f"{made.target} has your answers, and no mistakes. Rehearse it with a tiny model first.",
+        "rehearse",
+        str(made.target),
+    )
