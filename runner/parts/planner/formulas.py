@@ -243,7 +243,7 @@ class LanguageFormulas:
             f"{'with' if work.checkpointing else 'without'} checkpointing, {work.attention}",
             "optimizer": f"{work.optimizer}{_BESIDE[work.offload.optimizer]}",
             "weights": f"{held}{reference}, {_SHARED[work.sharding]}{_BESIDE[work.offload.weights]}",
-            "gradients": f"{units.gib(state.held(work).gradients)} when all are there",
+            "gradients": f"{units.gib(state.held(work).gradients)} if all exist at once",
             "logits": "never whole" if work.fused_loss in ("fused", "cut") else "",
             "steps": f"{workload.row_tokens(work):,.0f}{' an answer' if work.answers > 1 else ' a row'}, {length}",
         }

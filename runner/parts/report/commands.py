@@ -77,7 +77,7 @@ def why(path: str, sets: tuple[str, ...], stage: str | None) -> None:
         follows = (verb, path)
     for line in lines:
         say(line)
-    end("This is everything that is on record about it.", *follows)
+    end(f"Nothing else is recorded about {'this text' if path == '-' else path}.", *follows)
 
 
 def _of_recipe(path: str, sets: tuple[str, ...], stage: str | None) -> tuple[Iterable[str], str]:

@@ -31,7 +31,7 @@ def model(run: RunFacts) -> str:
     named = (stage.summary.base_model for stage in run.trained if stage.summary.base_model)
     if run.real_model:
         return run.real_model
-    return f"{'A tiny twin of ' if run.rehearsal else ''}{run.planned.model or next(named, 'A model')}"
+    return f"{'A tiny stand-in (its twin) for ' if run.rehearsal else ''}{run.planned.model or next(named, 'A model')}"
 
 
 def amount(count: float) -> str:
@@ -322,8 +322,9 @@ def shares(proof: Proof) -> list[tuple[str, int, float]]:
 
 
 def share_line(proof: Proof) -> str:
-    said = ", ".join(f"{share:.1%} {kind}" for kind, _, share in shares(proof))
-    return f"Of {sum(number for _, number, _ in shares(proof)):,} tokens in {proof.rows:,} training rows: {said}."
+    does = {"trained": "the model learns to write", "seen": "it only reads", "cut": "are cut off"}
+    said = ", ".join(f"{share:.1%} {does[kind]}" for kind, _, share in shares(proof))
+    return f"Of {sum(number for _, number, _ in shares(proof)):,} tokens in {proof.rows:,} training rows, {said}."
 
 
 def row(shown: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
