@@ -39,7 +39,7 @@ from runner.tools.problem import Problem, Stop
 ROWS, WIDTH = 3, 400
 # What is typed to come to the question before.
 BACK = "back"
-EXPLAINED = f"Enter alone gives the suggested answer. `{BACK}` returns to the previous question. ^C stops without writing a file."
+EXPLAINED = f"Enter gives the suggested answer. `{BACK}` returns to the previous question.\n^C stops without writing a file."
 
 
 @dataclass(frozen=True)
