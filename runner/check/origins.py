@@ -14,7 +14,7 @@ from runner.scenarios.shared import common
 COLUMN, SHORT = 46, 60
 DEFAULT = "default"
 
-# A line of YAML, and what its comment says.
+# A line of YAML, and its comment.
 Line = tuple[str, str]
 
 
@@ -28,7 +28,7 @@ class Computed:
 
 def origin(document: Document, path: Path_) -> str:
     """Where the value at `path` comes from: a line of the file, an outside source, or the schema's default."""
-    if not _there(document.data, path):
+    if document.lookup(path) is None:
         return DEFAULT
     for length in range(len(path), 0, -1):
         if by := document.origins.get(path[:length]):
@@ -36,14 +36,6 @@ def origin(document: Document, path: Path_) -> str:
         if place := document.keys.get(path[:length]) or document.values.get(path[:length]):
             return f"line {place.line}"
     return DEFAULT
-
-
-def _there(value: Any, path: Path_) -> bool:
-    for part in path:
-        if not (part in value if isinstance(value, dict) else isinstance(value, list) and int(part) < len(value)):
-            return False
-        value = value[part]
-    return True
 
 
 def origins(document: Document, value: Any) -> dict[str, str]:

@@ -5,16 +5,7 @@ from pathlib import Path
 import click
 
 from runner import parts
-from runner.commands.options import (
-    end,
-    open_recipe,
-    recipe_path,
-    run_option,
-    say,
-    set_option,
-    stage_option,
-    url_option,
-)
+from runner.commands.options import end, open_recipe, recipe_path, run_option, say, set_option, stage_option, url_option
 from runner.tools.problem import Stop
 
 
@@ -31,9 +22,6 @@ def ask(
 ) -> None:
     """Ask the trained model a QUESTION, formatted as in training. Ask a model for images about the file of a
     PICTURE."""
-    from runner.tools.process import hush
-
-    hush()
     from runner.run import inference as asking
 
     recipe, _ = open_recipe(path, sets)

@@ -16,7 +16,7 @@ from click.shell_completion import CompletionItem
 from runner import __version__, parts
 from runner.tools import packaged
 from runner.tools.problem import Interrupted, Stop, report_bug
-from runner.tools.process import ensure_home
+from runner.tools.process import ensure_home, hush
 
 # The core's own commands, each with its module here and its line of `recipe --help`. Parts have a table.
 CORE = {
@@ -74,9 +74,8 @@ class _Commands(click.Group):
             if part := parts.missing("commands", args[0]):
                 raise Stop(parts.not_here(args[0], part), parts.INSTALL, code=2)
             near = tables.command_called(args[0]) or nearest(args[0], commands())
-            raise click.UsageError(
-                f"There is no command `{args[0]}`." + (f" Did you mean `{near}`?" if near else ""), ctx
-            )
+            hint = f" Did you mean `{near}`?" if near else ""
+            raise click.UsageError(f"There is no command `{args[0]}`.{hint}", ctx)
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -122,6 +121,7 @@ def main(arguments: list[str] | None = None) -> None:
     # Modules and plans have few reference cycles, and searching them took a quarter of a check of many recipes.
     gc.set_threshold(100_000, 20, 20)
     ensure_home()
+    hush()
     sys.exit(_code(arguments))
 
 

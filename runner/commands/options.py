@@ -20,6 +20,7 @@ from runner.check.validate import ALLOWED, load, override, valid
 from runner.recipe import overrides as changing
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
+from runner.tools import packaged
 from runner.tools.names import listed
 from runner.tools.problem import Problem, Stop
 from runner.tools.text import Styled, printable
@@ -41,26 +42,16 @@ def complete_recipe(context: click.Context, parameter: click.Parameter, begun: s
 
 
 def complete_starter(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-    from runner.tools import packaged
-
-    found = _words(begun, packaged.named())
-    return found or complete_recipe(context, parameter, begun)
+    return _words(begun, packaged.named()) or complete_recipe(context, parameter, begun)
 
 
-def complete_gpu(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-    from runner import catalog
-
-    return _words(begun, catalog.gpu_names())
+def _completing(names: Callable[[], Iterable[str]]) -> Completing:
+    return lambda context, parameter, begun: _words(begun, names())
 
 
-def complete_model(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-    from runner import catalog
-
-    return _words(begun, catalog.model_ids())
-
-
+complete_gpu, complete_model = _completing(catalog.gpu_names), _completing(catalog.model_ids)
 # What a schema's `x-offers` names.
-OFFERS: dict[str, Completing] = {"gpus": complete_gpu, "models": complete_model}
+OFFERS = {"gpus": complete_gpu, "models": complete_model}
 
 
 def complete_setting(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
@@ -70,36 +61,30 @@ def complete_setting(context: click.Context, parameter: click.Parameter, begun: 
     scenarios = _scenarios(context)
     name, equals, value = begun.partition("=")
     if not equals:
-        known = dict.fromkeys(each for one in scenarios for each, _ in by_schema.settings(one))
         ending = "=" if parameter.name == "sets" else ""
-        return _words(begun, (f"{each}{ending}" for each in known))
+        settings = (f"{each}{ending}" for one in scenarios for each, _ in by_schema.settings(one))
+        return _words(begun, dict.fromkeys(settings))
     parts = [part for one in scenarios if (part := by_schema.part(one, name))]
-    values = dict.fromkeys(
-        choice
-        for part in parts
-        for choice in part.get("enum", ["true", "false"] if part.get("type") == "boolean" else [])
-    )
-    offered = next((OFFERS[part["x-offers"]] for part in parts if part.get("x-offers") in OFFERS), None)
-    if offered:
-        return [CompletionItem(f"{name}={item.value}") for item in offered(context, parameter, value)]
-    return [CompletionItem(f"{name}={item.value}") for item in _words(value, map(str, values))]
+    of_kind = {"boolean": ("true", "false")}
+    values = (choice for part in parts for choice in part.get("enum", of_kind.get(str(part.get("type")), ())))
+    known = _completing(lambda: dict.fromkeys(map(str, values)))
+    offered = next((OFFERS[part["x-offers"]] for part in parts if part.get("x-offers") in OFFERS), known)
+    return [CompletionItem(f"{name}={item.value}") for item in offered(context, parameter, value)]
 
 
 def _scenarios(context: click.Context) -> Sequence[str]:
     """The scenario of the recipe, or the starter, that the command line names; all if it names no readable one."""
     from runner import scenarios
     from runner.recipe.reading import read
-    from runner.tools import packaged
-    from runner.tools.problem import Stop
 
     # `args` has the words that click could not assign yet, because the option before them lacks its value.
     words = [context.params.get("path"), context.params.get("source"), *context.args]
     files = (packaged.named().get(str(word), Path(str(word))) for word in words if word)
-    scenario = None
     for file in files:
         with suppress(Stop, OSError):
-            scenario = scenario or (read(file).data.get("scenario") if file.is_file() else None)
-    return [scenario] if scenario in scenarios.names() else scenarios.names()
+            if file.is_file() and (scenario := read(file).data.get("scenario")) in scenarios.names():
+                return [scenario]
+    return scenarios.names()
 
 
 recipe_path = click.argument("path", metavar="RECIPE", shell_complete=complete_recipe)

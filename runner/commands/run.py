@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,16 +16,17 @@ import click
 from runner import parts
 from runner.commands.options import end, open_recipe, recipe_path, say, set_option
 from runner.recipe import overrides as changing
+from runner.tools.child_process import TRAINING, Event, event_line
 from runner.tools.problem import Stop
 from runner.tools.text import Styled, printable
 
 if TYPE_CHECKING:
+    from runner.recipe.overrides import Override
+    from runner.recipe.recipe import Recipe
     from runner.run.run_folder import RunFolder
 
 # Set by a watching program, which then reads each event as a line (see `runner.tools.child_process`).
 EVENTS = "RECIPE_EVENTS"
-# An event of training: `event` is its kind, the rest its data.
-Event = Mapping[str, Any]
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
@@ -59,32 +61,36 @@ def run_folder_from(out: str | None) -> str | None:
 
 def data_folder_from(below: str = "") -> str | None:
     """The folder for prepared data that DATA_DIR names, or None; prints it."""
-    named = os.environ.get("DATA_DIR")
-    if not named:
+    if not (named := os.environ.get("DATA_DIR")):
         return None
-    folder = os.path.abspath(os.path.join(named, below)) if below else os.path.abspath(named)
+    folder = os.path.abspath(os.path.join(named, below))
     say(f"prepared data: {folder}  (DATA_DIR={named})")
     return folder
 
 
 @contextmanager
-def at_the_end(home: RunFolder) -> Iterator[None]:
-    """The parts' work at the end of a run, successful or not: they write its page."""
-    with ExitStack() as all_of_them:
+def _at_work(
+    kind: str, path: str, sets: tuple[str, ...], out: str | None, fresh: bool, data_below: str = ""
+) -> Iterator[tuple[Recipe, list[Override], RunFolder]]:
+    """The recipe, the person's changes of it, and its locked run folder. The parts work at the end, successful or not:
+    they write the run's page. data_below: the folder of prepared data below DATA_DIR."""
+    from runner.run.run_folder import folder, session
+
+    recipe, made = open_recipe(path, sets, environment=True)
+    home = folder(recipe.name, kind, run_folder_from(out))
+    with session(home, recipe.name, fresh, data_folder_from(data_below)), ExitStack() as all_of_them:
         for around in parts.hooks("at_the_end"):
             all_of_them.enter_context(around(home, say))
-        yield
+        yield recipe, made, home
 
 
 @contextmanager
 def watch() -> Iterator[Callable[[Event], None]]:
     """Shows training's progress: a bar on a terminal, a line now and then if output is piped."""
     if not sys.stdout.isatty():
-        yield _events if os.environ.get(EVENTS) else _lines()
+        yield (lambda event: say(event_line(event))) if os.environ.get(EVENTS) else _lines()
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from runner.tools.child_process import TRAINING
 
     columns = (
         TextColumn("  {task.description}"),
@@ -110,12 +116,6 @@ def watch() -> Iterator[Callable[[Event], None]]:
                 bar.console.file.writelines(f"{line}\n" for line in proof_lines(event["folder"]))
 
         yield show
-
-
-def _events(event: Event) -> None:
-    from runner.tools import child_process
-
-    say(child_process.event_line(event))
 
 
 def _lines() -> Callable[[Event], None]:
@@ -144,9 +144,9 @@ STYLES: Mapping[str, Mapping[str, Any]] = {
 
 def proof_lines(folder: str, whole: bool = False) -> Iterator[Styled]:
     """What is trained, from the proof in a folder, in colour. click removes colours if the output is not a terminal."""
-    for line in (line for shown in parts.hooks("shown") for line in shown(folder, whole)):
-        words = [(kind, printable(text)) for kind, text in line]
-        yield Styled("  " + "".join(click.style(text, **STYLES[kind]) if kind else text for kind, text in words))
+    for line in chain.from_iterable(shown(folder, whole) for shown in parts.hooks("shown")):
+        words = ((printable(text), STYLES.get(kind)) for kind, text in line)
+        yield Styled("  " + "".join(click.style(text, **style) if style else text for text, style in words))
 
 
 def _evaluation(event: Event) -> str:
@@ -174,16 +174,10 @@ def confirm(yes: bool) -> Callable[[str], bool]:
 def run(path: str, sets: tuple[str, ...], yes: bool, out: str | None, fresh: bool, **stages: str | None) -> None:
     """Train on this machine's GPUs, or on its processor if it has none, and prepare the data first. An interrupted run
     continues where it stopped."""
-    from runner.tools.process import hush
-
-    hush()
     from runner.run import run as running
     from runner.run.pipeline import Selection
-    from runner.run.run_folder import folder, session
 
-    recipe, made = open_recipe(path, sets, environment=True)
-    home = folder(recipe.name, "run", run_folder_from(out))
-    with session(home, recipe.name, fresh, data_folder_from()), at_the_end(home):
+    with _at_work("run", path, sets, out, fresh) as (recipe, made, home):
         running.run(recipe, home, Selection(**stages), say, watch, made, confirm(yes))
     end("Training finished. The model is in the run folder.", "compare", path)
 
@@ -208,18 +202,13 @@ def rehearse(
     **stages: str | None,
 ) -> None:
     """Run the whole recipe on this machine, with a tiny twin of its model. This needs no GPU and no download."""
-    from runner.tools.process import hush
-
-    hush()
     from runner.run import run as rehearsing
     from runner.run.pipeline import Selection
-    from runner.run.run_folder import folder, session
     from runner.trainer.fork_server import forking
 
-    recipe, made = open_recipe(path, sets, environment=True)
-    home = folder(recipe.name, "rehearsal", run_folder_from(out))
-    with session(home, recipe.name, fresh, data_folder_from("rehearsal")), at_the_end(home), forking():
-        rehearsing.rehearse(recipe, home, data, Selection(**stages), say, watch, made, real_model(model))
+    with _at_work("rehearsal", path, sets, out, fresh, "rehearsal") as (recipe, made, home), forking():
+        chosen = Selection(**stages)
+        rehearsing.rehearse(recipe, home, data, chosen, say, watch, made, real_model(model))
     done = f"Rehearsal passed: the whole recipe works here, with a {'real' if model else 'tiny'} model."
     end(done, "submit" if "openshift" in recipe.settings else "run", path)
 
@@ -249,9 +238,6 @@ def real_model(named: str | None) -> Path | None:
 def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None, show: int | None) -> None:
     """Prepare a recipe's data: read, fill, deduplicate and split it. Writes Parquet, and reports how every row was
     used."""
-    from runner.tools.process import hush
-
-    hush()
     from runner.entrypoints.prepare import carry_out
     from runner.run.run_folder import folder
     from runner.scenarios import translate

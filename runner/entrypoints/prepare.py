@@ -24,8 +24,8 @@ from runner.scenarios.shared.common import FETCHING
 from runner.tools import child_process
 from runner.tools.files import read_json, write_json, write_text
 from runner.tools.names import did_you_mean, listed
-from runner.tools.problem import Stop
-from runner.tools.process import ensure_home, helping_pod
+from runner.tools.problem import Stop, first_line
+from runner.tools.process import ensure_home, helping_pod, hush, without_scikit_learn
 from runner.tools.run_files import FETCHED, REPORT, STOPPED
 
 # What a model folder needs: weights in one format, configs, tokenizer.
@@ -106,22 +106,17 @@ def _rows(work: Mapping[str, Any], out: Path) -> Report:
                 f"The data file or folder `{source['path']}` is not here.",
                 "In a pod: with `openshift.data_from: claim`, `recipe submit` uploads it; with `image` or `git` it must be in the image, or in the commit.",
             )
+    documents = []
     if twin:
-        return _rows_and_twin(work, twin, out)
-    named = data.get("tokenizer")
-    tokenizer_for = _tokenizer(Pretrained(**named) if named else None, work["model"])
-    return scenarios.prepare(data, out, tokenizer_for=tokenizer_for, sample_rows=work.get("sample_rows"))
-
-
-def _rows_and_twin(work: Mapping[str, Any], twin: Mapping[str, Any], out: Path) -> Report:
-    from runner.tools.process import without_scikit_learn
-
-    without_scikit_learn()
-
-    documents = general_documents()
-    tokenizer_for = twins.tokenizer_for(twin, documents)
-    report = scenarios.prepare(work["data"], out, tokenizer_for=tokenizer_for, sample_rows=work.get("sample_rows"))
-    twins.build(twin, partial(twins.warm_up, documents=documents, rows=out, seed=twin["seed"]))
+        without_scikit_learn()
+        documents = general_documents()
+        tokenizer_for = twins.tokenizer_for(twin, documents)
+    else:
+        named = data.get("tokenizer")
+        tokenizer_for = _tokenizer(Pretrained(**named) if named else None, work["model"])
+    report = scenarios.prepare(data, out, tokenizer_for=tokenizer_for, sample_rows=work.get("sample_rows"))
+    if twin:
+        twins.build(twin, partial(twins.warm_up, documents=documents, rows=out, seed=twin["seed"]))
     return report
 
 
@@ -158,11 +153,12 @@ def fetch_model(
     try:
         facts = HfApi().model_info(model["base"], revision=model["revision"], files_metadata=True)
         # The commit behind a branch, so that a branch that moves half-way does not mix two versions.
+        here = {str(file.relative_to(folder)): file.stat().st_size for file in folder.rglob("*") if file.is_file()}
         missing = sum(
             file.size or 0
             for file in facts.siblings or ()
             if any(Path(file.rfilename).match(pattern) for pattern in MODEL_FILES)
-            and not _whole(folder / file.rfilename, file.size)
+            and here.get(file.rfilename) != file.size
         )
         require_space(folder, missing + RESERVE, f"the model {model['base']}")
         tell(f"Downloading {model['base']} at {facts.sha}, {missing / 2**30:.1f} GiB")
@@ -171,13 +167,9 @@ def fetch_model(
         )
     except (HTTPError, OSError) as error:
         raise Stop(
-            f"The model `{model['base']}` at `{model['revision']}` cannot be downloaded: {_first_line(error)}", hint
+            f"The model `{model['base']}` at `{model['revision']}` cannot be downloaded: {first_line(error)}", hint
         ) from None
     write_json(folder / FETCHED, {"base": model["base"], "revision": model["revision"], "commit": facts.sha})
-
-
-def _whole(file: Path, size: int | None) -> bool:
-    return file.is_file() and file.stat().st_size == size
 
 
 def require_space(folder: Path, size: int, what: str) -> None:
@@ -191,13 +183,7 @@ def require_space(folder: Path, size: int, what: str) -> None:
         )
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
 def main(file: str) -> int:
-    from runner.tools.process import hush
-
     ensure_home()
     child_process.watch_parent()
     hush()

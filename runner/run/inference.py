@@ -115,7 +115,5 @@ def loading(*wanted: Chat) -> Iterator[None]:
     try:
         yield
     except CannotLoad as error:
-        where = "" if Path(error.what).is_dir() else "Check the network, or "
-        raise Stop(
-            f"The model `{error.what}` cannot be loaded: {error}", f"{where or 'Check '}the run folder."
-        ) from None
+        what = "the run folder" if Path(error.what).is_dir() else "the network, or the run folder"
+        raise Stop(f"The model `{error.what}` cannot be loaded: {error}", f"Check {what}.") from None

@@ -47,9 +47,12 @@ Progress = Callable[[child_process.Event], None]
 def launch(stage: Stage, place: Place, progress: Progress) -> None:
     """Trains a stage on this machine, with one process a GPU (or, without GPUs, one a planned process).
 
-    Raises Stop with the reason if training fails.
+    Raises Stop with the reason if training fails; ModuleNotFoundError if the extra `train` is not installed.
     """
-    _require_packages()
+    # Before a process fails without it.
+    for package in ("torch", "transformers"):
+        if find_spec(package) is None:
+            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
     for file in stage.files:
         write_text(Path(place.config_dir) / file.path, file.text)
     doing = TRAINING if stage.trains else DOING.get(stage.name, TRAINING)
@@ -59,13 +62,6 @@ def launch(stage: Stage, place: Place, progress: Progress) -> None:
 def ahead(stage: Stage, place: Place) -> None:
     """Starts importing what a stage's engine needs, where stages are forks (see `fork_server`)."""
     fork_server.ahead(ENGINES[stage.engine](stage, place), environment(stage, place))
-
-
-def _require_packages() -> None:
-    """Raises ModuleNotFoundError if the extra `train` is not installed, before a process fails without it."""
-    for package in ("torch", "transformers"):
-        if find_spec(package) is None:
-            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
 
 
 def follow(command: list[str], env: dict[str, str], run_dir: Path, progress: Progress, doing: str) -> None:

@@ -37,16 +37,13 @@ class Selection:
 
     def of(self, plan: Plan) -> list[Stage]:
         """The selected stages, in order. Raises Stop (exit 2) for an unknown name, or an empty selection."""
-        names = [stage.name for stage in plan.stages]
-        for name in (self.stage, self.first, self.last):
-            if name is not None:
-                plan.stage(name)
+        named = {name: plan.stage(name) for name in (self.stage, self.first, self.last) if name is not None}
         if self.stage is not None and (self.first is not None or self.last is not None):
             raise Stop("`--stage` selects one stage, so it excludes `--from` and `--until`.", code=2)
         if self.stage is not None:
-            return [plan.stage(self.stage)]
-        start = names.index(self.first) if self.first is not None else 0
-        end = names.index(self.last) if self.last is not None else len(names) - 1
+            return [named[self.stage]]
+        start = plan.stages.index(named[self.first]) if self.first is not None else 0
+        end = plan.stages.index(named[self.last]) if self.last is not None else len(plan.stages) - 1
         if start > end:
             raise Stop(f"`--from {self.first}` comes after `--until {self.last}`.", code=2)
         return list(plan.stages[start : end + 1])
@@ -157,9 +154,8 @@ def carry_out(
     if len(stages) > 1 and done:
         tell(f"This {run.kind} is already done. `--fresh` repeats it.")
     elif len(stages) > 1:
-        tell("Stages to run")
-        for decision in decisions:
-            tell(f"  {decision}")
+        for line in ("Stages to run", *(f"  {decision}" for decision in decisions)):
+            tell(line)
     keep_what_took_training(plan, decisions, FRESH)
     run.mark("running", fault="", **({} if done or made_with is None else made_with))
     if not done:
@@ -219,10 +215,15 @@ def begin(folder: StageFolder, decision: Decision, tell: Tell) -> None:
     Raises Stop if the recipe's time for training is used up.
     """
     stage = folder.stage
-    anew = decision.action in ("again", "begin") and (bool(folder.state) or folder.has_trained)
-    _time_left(folder, anew)
-    if anew:
-        _make_room(folder, decision, tell)
+    over = decision.action in ("again", "begin") and (bool(folder.state) or folder.has_trained)
+    _time_left(folder, over)
+    if over:
+        tell(f"{decision}")
+        # A GPU that is missing for a day changes inputs too, and must not cost weeks of training. A rehearsal is
+        # quickly repeated, and a claim is not planned to have room for two.
+        if folder.run.kind == "run" and not folder.place.on_cluster and (kept := folder.set_aside()):
+            tell(f"{stage.name}: the old result has moved to {kept}; delete it when you no longer need it")
+        folder.clear()
     log = "" if folder.place.on_cluster else f"; log in {folder.path / LOG}"
     tell(f"{stage.name}: {('continuing' if decision.action == 'go on' else 'starting')}{log}")
     if "dataset_prepared_path" in stage.config:
@@ -252,28 +253,18 @@ def keep_what_took_training(plan: Plan, decisions: Iterable[Decision], remedy: s
                 )
 
 
-def _make_room(folder: StageFolder, decision: Decision, tell: Tell) -> None:
-    tell(f"{decision}")
-    # A GPU that is missing for a day changes inputs too, and must not cost weeks of training. A rehearsal is quickly
-    # repeated, and a claim is not planned to have room for two.
-    if folder.run.kind == "run" and not folder.place.on_cluster and (kept := folder.set_aside()):
-        tell(f"{folder.stage.name}: the old result has moved to {kept}; delete it when you no longer need it")
-    folder.clear()
-
-
 def _launch(folder: StageFolder, watch: Watch) -> None:
-    step = steps = 0
+    seen = {"step": 0, "steps": 0}
 
     def note(event: Event) -> None:
-        nonlocal step, steps
-        step, steps = event.get("step") or step, event.get("steps") or steps
+        seen.update((name, event[name]) for name in seen if event.get(name))
         progress(event)
 
     try:
         with watch() as progress:
             launch(folder.stage, folder.place, note)
     except KeyboardInterrupt:
-        raise Interrupted(_interrupted(folder, step, steps)) from None
+        raise Interrupted(_interrupted(folder, **seen)) from None
     except Stop as stop:
         if not folder.stage.trains:
             raise
@@ -308,9 +299,13 @@ def finish(folder: StageFolder) -> Iterable[str]:
     if folder.model.is_dir():
         check_weights(folder.model)
     _complete(folder)
-    if early := _ended_early(folder):
+    if (summary := folder.summary) and summary.time_limit and summary.time_limit.reached:
+        # It stays unfinished, so that nothing builds on it; its model so far can be used.
         folder.mark(OUT_OF_TIME)
-        remedy = "Raise `limits.time`. The same command then continues from this step."
+        limit = units.duration(summary.time_limit.limit_seconds)
+        model = folder.model if folder.model.is_dir() else folder.weights_files[0]
+        early = f"The time limit of {limit} has ended `{stage.name}` after step {summary.steps:,}. Its current model is in `{model}`."
+        remedy = _more_time(folder, "this step")
         if any(stage.name in other.reads for other in folder.plan.stages):
             raise Stop(f"{early} Later stages do not start.", remedy)
         return [early, remedy]
@@ -323,21 +318,21 @@ def finish(folder: StageFolder) -> Iterable[str]:
 def _complete(folder: StageFolder) -> None:
     """Adds what the training process does not know to the summary: the stage, its data sets, its forecast, and the
     changes of the recipe."""
-    summary, run = folder.summary, folder.run
-    if summary is not None:
-        changes, substitutions = run.state.changes, run.state.substitutions
-        sets = PreparedRows.read(Path(folder.plan.place.data_dir, folder.stage.folder)).sets
-        told = replace(summary, stage=folder.stage.name, kind=run.kind, changes=changes, substitutions=substitutions)
-        told = replace(told, sets=sets, planned=_planned(folder))
-        told.write(folder.path)
-
-
-def _planned(folder: StageFolder) -> Mapping[str, Any] | None:
-    """The stage's forecast in `planned.json`, which pods do not have. (Read as plain JSON, because the image that
-    trains images lacks a library of `run_manifest`.)"""
-    foreseen = read_record(folder.run.path / PLANNED).get("foreseen")
+    summary, run, name = folder.summary, folder.run, folder.stage.name
+    if summary is None:
+        return
+    # Pods have none. Read as plain JSON, because the image that trains images lacks a library of `run_manifest`.
+    foreseen = read_record(run.path / PLANNED).get("foreseen")
     stages = [each for each in foreseen if isinstance(each, Mapping)] if isinstance(foreseen, list) else []
-    return next((each for each in stages if each.get("stage") == folder.stage.name), None)
+    replace(
+        summary,
+        stage=name,
+        kind=run.kind,
+        changes=run.state.changes,
+        substitutions=run.state.substitutions,
+        sets=PreparedRows.read(Path(folder.plan.place.data_dir, folder.stage.folder)).sets,
+        planned=next((each for each in stages if each.get("stage") == name), None),
+    ).write(folder.path)
 
 
 def _is_of_this_recipe(folder: StageFolder) -> bool:
@@ -345,29 +340,25 @@ def _is_of_this_recipe(folder: StageFolder) -> bool:
     return folder.summary is not None and folder.summary.fingerprint == told and bool(folder.weights_files)
 
 
-def _time_left(folder: StageFolder, anew: bool) -> None:
-    """Raises Stop if the stage trains and the recipe's training time is used up. again: the stage starts over, so its
+def _time_left(folder: StageFolder, over: bool) -> None:
+    """Raises Stop if the stage trains and the recipe's training time is used up. over: the stage starts over, so its
     own time does not count."""
     plan, stage = folder.plan, folder.stage
     limit = stage.config.get("recipe_runner", {}).get("time_limit_seconds")
     # As training itself counts: the time of later stages belongs to a model that is not built on this one.
-    before = plan.stages[: [other.name for other in plan.stages].index(stage.name) + (not anew)]
+    before = plan.stages[: plan.stages.index(stage) + (not over)]
     used = elapsed_seconds({plan.place_of(other).run_dir for other in before}) if limit else 0.0
     if limit and used >= limit:
         raise Stop(
             f"The time limit of {units.duration(limit)} is used up, so `{stage.name}` does not start. Training has taken {units.duration(used)} so far.",
-            "Raise `limits.time`. The same command then continues from here.",
+            _more_time(folder, "here"),
         )
 
 
-def _ended_early(folder: StageFolder) -> str:
-    """The message where the time limit ended a stage early, else empty. The stage stays unfinished, so that nothing
-    builds on it; its model so far can be used."""
-    summary = folder.summary
-    if summary is None or summary.time_limit is None or not summary.out_of_time:
-        return ""
-    model = folder.model if folder.model.is_dir() else folder.weights_files[0]
-    return f"The time limit of {units.duration(summary.time_limit.limit_seconds)} has ended `{folder.stage.name}` after step {summary.steps:,}. Its current model is in `{model}`."
+def _more_time(folder: StageFolder, point: str) -> str:
+    if folder.run.kind == "rehearsal":
+        return "The rehearsal sets this limit; your recipe need not change. `--fresh` repeats the rehearsal. A smaller model makes more steps in this time."
+    return f"Raise `limits.time`. The same command then continues from {point}."
 
 
 def _told(folder: StageFolder) -> Iterable[str]:

@@ -35,8 +35,6 @@ from runner.tools.run_files import ANSWERS
 from runner.trainer.records import Summary
 
 BY = "this machine"
-
-
 # Characters of an answer at the end of a run.
 GLANCE = 300
 # Seconds that a stage may take on a processor without a question.
@@ -72,12 +70,12 @@ def run(
         plan = _with_env(plan, env)
         if gpus:
             _compare_precision(plan, gpus, tell)
-        for line in introduction(plan):
-            tell(line)
+        _introduce(plan, tell)
+        stages = chosen.of(plan)
         if slow:
-            _require_patience(here, plan, chosen.of(plan), tell, confirm)
+            _require_patience(here, plan, stages, tell, confirm)
         keeping = partial(keep, folder, recipe, plan, here)
-        carry_out(plan, chosen.of(plan), tell, watch, folder.made_with(changes, made, slow), keeping)
+        carry_out(plan, stages, tell, watch, folder.made_with(changes, made, slow), keeping)
     after = (line for after_run in parts.hooks("after_run") for line in after_run(recipe, folder))
     for line in (*report(plan), *after):
         tell(line)
@@ -163,10 +161,7 @@ def _on_these(recipe: Recipe, gpus: list[str], tell: Tell) -> list[Override]:
             tell(f"The recipe is for {known.title if known else recipe.machines.gpu}, and this machine has {name}.")
     for override in made:
         tell(f"  {override}")
-    for title, figure in (
-        ("effective batch", common.effective_batch_size),
-        ("learning rate", common.learning_rate),
-    ):
+    for title, figure in (("effective batch", common.effective_batch_size), ("learning rate", common.learning_rate)):
         if "train" in recipe.settings and figure(recipe) != figure(here):
             tell(f"  {title}: {figure(recipe):g} → {figure(here):g}  (follows the GPUs)")
     return made
@@ -189,9 +184,10 @@ def rehearse(
     little is learned (see the scenario's `rehearsal`).
     """
     own, place = scenarios.rehearsal(recipe.scenario), run.place()
-    first, made = changed(recipe, [*own.before_data(recipe, data), *(rehearsal.real(recipe, model) if model else ())])
-    rehearsed = first
-    plan = translate(first, place)
+    rehearsed, made = changed(
+        recipe, [*own.before_data(recipe, data), *(rehearsal.real(recipe, model) if model else ())]
+    )
+    plan = translate(rehearsed, place)
     chosen.of(plan)  # an unknown stage is reported before the long list
     # The first stage also makes the twin of the base model, from the rows that it prepares.
     beside = {"sample_rows": rehearsal.MAX_ROWS, "real_model": True} if model else own.stands_in(recipe, run.path)
@@ -200,32 +196,28 @@ def rehearse(
     tell("Substitutions for the rehearsal")
     for override in made:
         tell(f"  {override}")
-    for line in introduction(plan):
-        tell(line)
+    _introduce(plan, tell)
     if own.after_data is not None:
         # More substitutions follow from the rows, so they come first; meanwhile the engine is imported.
-        if engine := next((stage for stage in chosen.of(plan) if stage.trains), None):
+        stages = chosen.of(plan)
+        if engine := next((stage for stage in stages if stage.trains), None):
             launch.ahead(engine, place)
-        carry_out(
-            plan,
-            [stage for stage in chosen.of(plan) if stage.name == DATA],
-            tell,
-            watch,
-            run.made_with(changes, made),
-            partial(keep, run, recipe, plan, first),
+        data_alone, keeping = (
+            [stage for stage in stages if stage.name == DATA],
+            partial(keep, run, recipe, plan, rehearsed),
         )
+        carry_out(plan, data_alone, tell, watch, run.made_with(changes, made), keeping)
         rows = PreparedRows.read(Path(place.data_dir))
         if not rows:
             raise Stop("The stage `data` is not finished, and training depends on its rows.", "Leave out `--stage`.")
-        following = _of_real(first, rows, place) if model else own.after_data(first, rows, run.path)
-        second, more = changed(first, following)
+        following = _of_real(rehearsed, rows, place) if model else own.after_data(rehearsed, rows, run.path)
+        rehearsed, more = changed(rehearsed, following)
         tell("More substitutions, which depend on the rows")
         for line in own.shown(recipe, more, rows):
             tell(f"  {line}")
         made += more
         # The rows were prepared for the model that they train, not for the twin.
-        plan = replace(plan, stages=(prepares, *translate(second, place).stages[1:]))
-        rehearsed = second
+        plan = replace(plan, stages=(prepares, *translate(rehearsed, place).stages[1:]))
     if model:
         plan = _with_env(plan, {"OMP_NUM_THREADS": str(threads())})
         _require_patience(rehearsed, plan, chosen.of(plan), tell, lambda takes: True)
@@ -251,11 +243,11 @@ def _of_real(recipe: Recipe, rows: PreparedRows, place: Place) -> list[Override]
     return rehearsal.training(recipe, rows, share)
 
 
-def introduction(plan: Plan) -> Iterator[str]:
-    """The size and the tokens of a model that is trained from nothing."""
+def _introduce(plan: Plan, tell: Tell) -> None:
+    """Prints the size and the tokens of a model that is trained from nothing."""
     if "tokens_in_all" in plan.facts:
-        parts = ", ".join(f"{name} {count:,}" for name, count in plan.facts["tokens"].items())
-        yield f"{plan.facts['parameters']:,} parameters; {plan.facts['tokens_in_all']:,} tokens to train on ({parts})"
+        each = ", ".join(f"{name} {count:,}" for name, count in plan.facts["tokens"].items())
+        tell(f"{plan.facts['parameters']:,} parameters; {plan.facts['tokens_in_all']:,} tokens to train on ({each})")
 
 
 def report(plan: Plan) -> Iterator[str]:
@@ -267,8 +259,10 @@ def report(plan: Plan) -> Iterator[str]:
     else:
         yield ""
         yield from map(_line, trained)
-    if "tokens_in_all" in plan.facts:
-        yield from _tokens(plan, trained)
+    # Of a pretraining, counted by the trainer over all context lengths.
+    if lengths := [summary for summary in trained if summary.stage in plan.facts.get("tokens", ())]:
+        seen, last = lengths[-1].tokens, lengths[-1].stage
+        yield f"{seen:,} of {plan.facts['tokens_in_all']:,} tokens trained on, up to {last}"
     for stage in plan.stages:
         rows = read_json(StageFolder(plan, stage).path / ANSWERS) if stage.trains else None
         yield from _answers(rows or [], run.kind == "rehearsal", not plan.stages[0].config.get("real_model"))
@@ -305,18 +299,11 @@ def _line(summary: Summary) -> str:
     return f"{summary.stage:<16} step {summary.steps:>9,}  {summary.losses}{preferred}{early}"
 
 
-def _tokens(plan: Plan, trained: list[Summary]) -> Iterator[str]:
-    """The tokens that pretraining has seen, counted by the trainer over all context lengths."""
-    lengths = [summary for summary in trained if summary.stage in plan.facts["tokens"]]
-    if lengths:
-        seen, last = lengths[-1].tokens, lengths[-1].stage
-        yield f"{seen:,} of {plan.facts['tokens_in_all']:,} tokens trained on, up to {last}"
-
-
 def _answers(rows: list[dict[str, Any]], rehearsed: bool, tiny: bool) -> Iterator[str]:
     if rows and rehearsed:
         yield ""
-        yield f"{'The twin is tiny, so it writes fragments. ' if tiny else ''}Compare {'its words' if tiny else 'the answers'} before and after training."
+        its = "The twin is tiny, so it writes fragments. Compare its words" if tiny else "Compare the answers"
+        yield f"{its} before and after training."
         if any(row.get("learned") for row in rows):
             yield f"Words {'in bold' if sys.stdout.isatty() else 'in *asterisks*'} were learned from the training rows."
     shown = ({**row, **{side: shortened(row[side], GLANCE) for side in ("before", "after")}} for row in rows)

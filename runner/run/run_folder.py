@@ -82,11 +82,8 @@ class RunFolder:
     def overrides(self) -> list[Override]:
         """The substitutions of a rehearsal or of this machine; paths in this folder follow the folder when it moves."""
         state = self.state
-        return [replace(override, after=self._here(override.after, state.folder)) for override in state.substitutions]
-
-    def _here(self, value: Any, there: str) -> Any:
-        inside = there and isinstance(value, str) and Path(value).is_relative_to(there)
-        return str(self.path / Path(value).relative_to(there)) if inside else value
+        there, here = state.folder, str(self.path)
+        return [replace(made, after=moved(made.after, there, here)) for made in state.substitutions]
 
     def mark(self, status: str, **facts: Any) -> None:
         now = {"id": self.state.id or uuid.uuid4().hex, "status": status, "kind": self.kind}
@@ -96,9 +93,11 @@ class RunFolder:
         self, changes: Iterable[Override], substitutions: Iterable[Override], processor: bool = False
     ) -> Mapping[str, Any]:
         """The record of the person's and the runner's changes of the recipe, for the first stage that runs."""
-        told = {"changes": changes, "substitutions": substitutions}
-        return {"folder": str(self.path), "processor": processor} | {
-            name: [asdict(made) for made in known] for name, known in told.items()
+        return {
+            "folder": str(self.path),
+            "processor": processor,
+            "changes": [asdict(made) for made in changes],
+            "substitutions": [asdict(made) for made in substitutions],
         }
 
     def place(self, data_dir: str | None = None) -> Place:
@@ -120,10 +119,19 @@ class RunFolder:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise Stop(
-                    f"Another command is using `{self.path}`.",
-                    "Wait for it, or name another folder with `--out`.",
+                    f"Another command is using `{self.path}`.", "Wait for it, or name another folder with `--out`."
                 ) from None
             yield
+
+
+def moved(value: Any, there: str, here: str) -> Any:
+    """A value from JSON in which every path in the folder `there` is in `here` instead."""
+    if isinstance(value, dict):
+        return {name: moved(item, there, here) for name, item in value.items()}
+    if isinstance(value, list):
+        return [moved(item, there, here) for item in value]
+    inside = there and isinstance(value, str) and f"{value}/".startswith(f"{there}/")
+    return here + value.removeprefix(there) if inside else value
 
 
 def folder(name: str, kind: str, out: str | None = None) -> RunFolder:
@@ -134,7 +142,7 @@ def folder(name: str, kind: str, out: str | None = None) -> RunFolder:
 
 @contextmanager
 def session(run: RunFolder, recipe_name: str, fresh: bool, data_dir: str | None = None) -> Iterator[None]:
-    """Locks the folder for a run of that recipe.
+    """Locks the folder for a run of that recipe. Deletes a new folder that stays unused.
 
     Raises Stop if the folder holds a run of another recipe, or other files.
     """
@@ -145,7 +153,8 @@ def session(run: RunFolder, recipe_name: str, fresh: bool, data_dir: str | None 
             run.mark("running", recipe=recipe_name, data_dir=data_dir)
             yield
         except BaseException:
-            _forget(run, made_here)
+            if made_here and {entry.name for entry in run.path.iterdir()} <= {LOCK, RUN, CONFIG, PLANNED}:
+                shutil.rmtree(run.path, ignore_errors=True)
             raise
 
 
@@ -167,21 +176,18 @@ def open_for(run: RunFolder, recipe_name: str, fresh: bool, remedy: str = "") ->
     if not fresh:
         require_of(run, recipe_name, remedy or FRESH)
     else:
-        for entry in entries:
-            shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+        delete(entries)
+
+
+def delete(entries: Iterable[Path]) -> None:
+    for entry in list(entries):
+        shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
 
 
 def require_of(run: RunFolder, recipe_name: str, remedy: str) -> None:
     """Raises Stop if the folder holds a run of another recipe."""
     if (owner := run.state.recipe) not in ("", recipe_name):
         raise Stop(f"`{run.path}` contains a run of the recipe `{owner}`.", remedy)
-
-
-def _forget(run: RunFolder, made_here: bool) -> None:
-    """Deletes an unused folder."""
-    entries = {entry.name for entry in run.path.iterdir()}
-    if made_here and entries <= {LOCK, RUN, CONFIG, PLANNED}:
-        shutil.rmtree(run.path, ignore_errors=True)
 
 
 def all_here() -> list[RunFolder]:
@@ -196,13 +202,12 @@ def find(name: str, given: str | None) -> RunFolder:
     Raises Stop if there is none.
     """
     if given:
-        path = Path(os.path.abspath(given))
-        if not (path / RUN).is_file():
-            raise Stop(
-                f"`{given}` is not a run folder.",
-                "A run folder contains `run.json`. `recipe rehearse` and `recipe run` create one.",
-            )
-        return RunFolder.at(path)
+        if (Path(given) / RUN).is_file():
+            return RunFolder.at(Path(os.path.abspath(given)))
+        raise Stop(
+            f"`{given}` is not a run folder.",
+            "A run folder contains `run.json`. `recipe rehearse` and `recipe run` create one.",
+        )
     runs = [run for run in (folder(name, kind) for kind in ("run", "rehearsal")) if (run.path / RUN).is_file()]
     if not runs:
         raise Stop(

@@ -13,7 +13,7 @@ from runner.check import origins as showing
 from runner.check.origins import computed
 from runner.plan import PLAN_FILE, Plan, Prediction
 from runner.recipe.recipe import Recipe
-from runner.run.run_folder import RunFolder
+from runner.run.run_folder import RunFolder, moved
 from runner.scenarios import forecasting, translate
 from runner.scenarios.targets import place
 from runner.tools.files import Record, read_record, write_text
@@ -103,19 +103,9 @@ def plan_of(run: RunFolder) -> Plan:
     """
     facts = read_record(run.path / CONFIG / PLAN_FILE)
     try:
-        there = facts["place"]["run_dir"]
-        return Plan.read(json.dumps(_moved(facts, there, str(run.path))))
+        return Plan.read(json.dumps(moved(facts, facts["place"]["run_dir"], str(run.path))))
     except (KeyError, TypeError, ValueError):
         raise Stop(
             f"`{run.shown}` has no recorded plan, or a broken one.",
             "Run the command that made the run again. It writes the plan, and repeats nothing that is done.",
         ) from None
-
-
-def _moved(value: Any, there: str, here: str) -> Any:
-    if isinstance(value, dict):
-        return {name: _moved(item, there, here) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_moved(item, there, here) for item in value]
-    inside = isinstance(value, str) and f"{value}/".startswith(f"{there}/")
-    return here + value.removeprefix(there) if inside else value

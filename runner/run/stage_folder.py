@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.plan import Place, Plan, Stage, learned_from, without_place
-from runner.run.run_folder import RunFolder
+from runner.run.run_folder import RunFolder, delete
 from runner.tools.files import Record, content_of, read_json, read_record, sha256, write_json
 from runner.tools.names import content_hash, shortened
 from runner.tools.problem import Stop
@@ -34,6 +35,10 @@ class StageRecord(Record):
     inputs: Mapping[str, Any] = field(default_factory=dict)
     keys: Mapping[str, str] = field(default_factory=dict)
     outputs: Mapping[str, str] = field(default_factory=dict)
+
+    def beginning_with(self, beginnings: tuple[str, ...]) -> dict[str, str]:
+        """The outputs whose names begin so; all of them for no beginnings."""
+        return {name: digest for name, digest in self.outputs.items() if name.startswith(beginnings or "")}
 
 
 @dataclass(frozen=True)
@@ -119,9 +124,7 @@ class StageFolder:
 
         beginnings: of the names to check; none for all.
         """
-        recorded = self.state.outputs
-        chosen = {name: digest for name, digest in recorded.items() if not beginnings or name.startswith(beginnings)}
-        if not chosen:
+        if not (chosen := self.state.beginning_with(beginnings)):
             return ["(no record)"]
         files = {name: self.results / name for name in chosen}
         return [name for name, file in files.items() if not file.is_file() or sha256(file) != chosen[name]]
@@ -156,8 +159,7 @@ class StageFolder:
             shutil.rmtree(self.path, ignore_errors=True)
         else:
             # Its folder is the run's own, and on a claim perhaps also another run's.
-            for entry in [entry for pattern in LEFT for entry in self.path.glob(pattern)]:
-                shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+            delete(entry for pattern in LEFT for entry in self.path.glob(pattern))
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -185,8 +187,11 @@ def inputs(plan: Plan, stage: Stage) -> Mapping[str, Any]:
             by_name[f"{name} (its content)"] = content_of(Path(value))
         else:
             by_name[name] = without_place(value, plan.place)
-    for before, beginnings in stage.reads.items():
-        by_name[f"results of {before}"] = results_of(plan, before, beginnings)
+    for name, beginnings in stage.reads.items():
+        before = StageFolder(plan, plan.stage(name))
+        done = before.finished and before.state.outputs
+        results = content_hash(before.state.beginning_with(beginnings), 32) if done else None
+        by_name[f"results of {name}"] = results
     # In the form of the JSON record, which has lists but no tuples.
     read_back: Mapping[str, Any] = json.loads(json.dumps(by_name))
     return read_back
@@ -198,14 +203,6 @@ def _is_given(value: Any, place: Place) -> bool:
         return False
     own = (place.data_dir, place.config_dir, place.run_dir, place.model_dir)
     return not any(folder and Path(value).is_relative_to(folder) for folder in own)
-
-
-def results_of(plan: Plan, name: str, beginnings: tuple[str, ...]) -> str | None:
-    """One hash for a stage's results, of files whose names begin so; None if it is unfinished."""
-    folder = StageFolder(plan, plan.stage(name))
-    outputs = folder.state.outputs if folder.finished else {}
-    chosen = {name: digest for name, digest in outputs.items() if not beginnings or name.startswith(beginnings)}
-    return content_hash(chosen, 32) if outputs else None
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -248,10 +245,7 @@ def check_weights(folder: Path) -> int:
         try:
             with safe_open(file, framework="numpy") as tensors:
                 for name in tensors.keys():  # noqa: SIM118 - it is no mapping
-                    size = 1
-                    for length in tensors.get_slice(name).get_shape():
-                        size *= length
-                    total += size
+                    total += math.prod(tensors.get_slice(name).get_shape())
         except (SafetensorError, OSError) as error:
             raise Stop(f"`{file}` cannot be loaded: {error}") from None
     return total

@@ -10,6 +10,11 @@ from runner import __version__
 SHOWN = 200
 
 
+def first_line(error: Exception) -> str:
+    """The first line of an error's text; its type's name if it has none."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 @dataclass(frozen=True)
 class Problem:
     """One thing that is wrong: where, what, and what to do.

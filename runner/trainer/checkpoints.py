@@ -13,7 +13,7 @@ from transformers import TrainerCallback
 from runner.tools.files import read_json, read_record, write_json
 from runner.tools.run_files import COMPLETE
 from runner.trainer import records
-from runner.trainer.settings import BlocksSettings, RunSettings
+from runner.trainer.settings import RunSettings
 
 
 def several() -> bool:
@@ -34,24 +34,6 @@ def wait() -> None:
     """Waits until every process has called it."""
     if several():
         torch.distributed.barrier()
-
-
-class MarkComplete(TrainerCallback):
-    """Marks each checkpoint once all of it is on disk; one without the mark counts as broken.
-
-    resumed_from: the checkpoint that the recipe names to go back to; empty for none.
-    """
-
-    def __init__(self, resumed_from: str = "") -> None:
-        self.resumed_from = resumed_from
-
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        # Each process writes a part of its own, its random state at least.
-        wait()
-        folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        if state.is_world_process_zero and folder.is_dir():
-            facts = {"step": state.global_step, "tokens": int(state.num_input_tokens_seen)}
-            write_json(folder / COMPLETE, facts | {"resumed_from": self.resumed_from})
 
 
 def step_of(checkpoint: Path) -> int | None:
@@ -89,13 +71,14 @@ def has_optimizer(checkpoint: Path) -> bool:
 
 class Saving(TrainerCallback):
     """Asks for a checkpoint every `save_steps` steps, or, without that setting, as often as its cost is worth it
-    (`records.seconds_between`).
+    (`records.seconds_between`); and marks each one once all of it is on disk. One without the mark counts as broken.
 
     Checkpoints do not change what is learned, so the clock may decide: the first process's, for all processes.
+    resumed_from: the checkpoint that the recipe names to go back to; empty for none.
     """
 
-    def __init__(self, settings: RunSettings) -> None:
-        self.every = settings.save_steps
+    def __init__(self, settings: RunSettings, resumed_from: str = "") -> None:
+        self.every, self.resumed_from = settings.save_steps, resumed_from
         self.writing = 0.0
         self.saved = self.busy = time.monotonic()
 
@@ -121,6 +104,12 @@ class Saving(TrainerCallback):
         # Writing begins where a step or an evaluation has ended.
         self.saved = time.monotonic()
         self.writing = max(self.writing, self.saved - self.busy)
+        # Each process writes a part of its own, its random state at least.
+        wait()
+        folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        if state.is_world_process_zero and folder.is_dir():
+            facts = {"step": state.global_step, "tokens": int(state.num_input_tokens_seen)}
+            write_json(folder / COMPLETE, facts | {"resumed_from": self.resumed_from})
 
 
 def saved_anyway(args: Any, state: Any, control: Any) -> bool:
@@ -148,26 +137,21 @@ def choose(cfg: Any, settings: RunSettings, stop: Callable[[str], NoReturn]) -> 
         return ""
     drop_broken(own)
     checkpoint = last_good(own)
-    if checkpoint is None and (blocks := settings.blocks) and blocks.continue_from:
-        checkpoint = _end_of_the_one_before(blocks, blocks.continue_from, stop)
+    if checkpoint is None and (blocks := settings.blocks) and (before := blocks.continue_from):
+        checkpoint = last_good(Path(before))
+        step = step_of(checkpoint) if checkpoint else None
+        if checkpoint is None or step != blocks.first_step:
+            its_end = f"ends at step {step:,}" if step else "has no complete checkpoint"
+            stop(
+                f"This context length continues at step {blocks.first_step:,}, but `{before}` {its_end}. Run the context length before it first."
+            )
+        if not has_optimizer(checkpoint):
+            stop(
+                f"`{checkpoint}` has no optimizer state, so the curriculum would lose its momentum here. Save it with `distribution: fsdp` and full state, or with zero2."
+            )
     if checkpoint is not None:
         cfg.resume_from_checkpoint = str(checkpoint)
     return ""
-
-
-def _end_of_the_one_before(blocks: BlocksSettings, before: str, stop: Callable[[str], NoReturn]) -> Path:
-    """The last checkpoint of the context length before, from the folder `before`."""
-    checkpoint = last_good(Path(before))
-    step = step_of(checkpoint) if checkpoint else None
-    if checkpoint is None or step != blocks.first_step:
-        stop(
-            f"This context length continues at step {blocks.first_step:,}, but `{before}` {(f'ends at step {step:,}' if step else 'has no complete checkpoint')}. Run the context length before it first."
-        )
-    if not has_optimizer(checkpoint):
-        stop(
-            f"`{checkpoint}` has no optimizer state, so the curriculum would lose its momentum here. Save it with `distribution: fsdp` and full state, or with zero2."
-        )
-    return checkpoint
 
 
 def reached(cfg: Any) -> int:

@@ -27,14 +27,9 @@ from runner.tools import child_process
 
 _MODELS = ("torch", "transformers.modeling_utils", "transformers.models.auto.modeling_auto")
 # Programs to fork, and the modules to import before; the runner's other programs need `_MODELS`.
+_AXOLOTL = ("axolotl.cli.main", "axolotl.cli.train", "axolotl.core.builders", "runner.trainer.plugin")
 PROGRAMS = {
-    "axolotl.cli.main": (
-        *_MODELS,
-        "axolotl.cli.main",
-        "axolotl.cli.train",
-        "axolotl.core.builders",
-        "runner.trainer.plugin",
-    ),
+    "axolotl.cli.main": (*_MODELS, *_AXOLOTL),
     "runner.parts.evaluate.evaluate": (*_MODELS, "peft"),
     "runner.trainer.merging": (*_MODELS, "peft"),
 }
@@ -59,13 +54,12 @@ class Forked:
 
 
 class ForkServer:
-    """The connection to a server. group: the process group of its programs; 0 for a group of their own."""
+    """The connection to a server. group: the process group of its programs; 0 for a group of their own. other_end: of
+    `asked`, until a process has it."""
 
-    def __init__(self, asked: socket.socket, group: int) -> None:
-        self.asked, self.group = asked, group
+    def __init__(self, asked: socket.socket, group: int, other_end: socket.socket | None = None) -> None:
+        self.asked, self.group, self.other_end = asked, group, other_end
         self.process: subprocess.Popen[bytes] | None = None
-        # The other end of `asked`, until a process has it.
-        self.other_end: socket.socket | None = None
 
     def send(self, message: Mapping[str, Any], env: Mapping[str, str], *files: int) -> None:
         """Sends a request; the first one starts the process, in its environment. Raises OSError if the process is
@@ -94,8 +88,7 @@ def forking() -> Iterator[None]:
         yield
         return
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    server = ForkServer(ours, group=0)
-    server.other_end = theirs
+    server = ForkServer(ours, 0, theirs)
     _servers.append(server)
     try:
         yield
@@ -135,12 +128,11 @@ def _fork(command: list[str], env: Mapping[str, str], output: int) -> Forked | N
         return None
     server = _servers[-1]
     program = {"module": module, "before": _before(module), "arguments": command[3:], "env": dict(env)}
-    try:
+    with suppress(OSError):
         server.send(program | {"group": server.group}, env, output)
-        pid = int(server.asked.recv(LONGEST) or b"0")
-    except OSError:
-        pid = 0
-    return Forked(server.asked, pid) if pid else None
+        if pid := int(server.asked.recv(LONGEST) or b"0"):
+            return Forked(server.asked, pid)
+    return None
 
 
 def fork(command: list[str], env: Mapping[str, str]) -> Forked | None:
@@ -247,39 +239,30 @@ class _Serving:
 
 
 def main(fd: int) -> None:
-    ending = _Ending()
+    status = 0
+
+    def end() -> None:
+        """Ends the process after everything else, because a fork needs longer to unload its imports than many programs
+        run."""
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status)
+
     # Before anything is imported: what was registered first is called last.
-    atexit.register(ending.at_once)
+    atexit.register(end)
     child_process.watch_parent()
     if (program := _Serving(socket.socket(fileno=fd)).program()) is not None:
         module, arguments = program
         # runpy warns that the module is imported already.
         warnings.filterwarnings("ignore", category=RuntimeWarning, module="runpy")
         sys.argv = [module, *arguments]
-        with ending.noted():
-            runpy.run_module(module, run_name="__main__", alter_sys=True)
-
-
-class _Ending:
-    """Ends the process after everything else, because a fork needs longer to unload its imports than many programs
-    run."""
-
-    status = 0
-
-    @contextmanager
-    def noted(self) -> Iterator[None]:
         try:
-            yield
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
         except BaseException as ended:
             code = ended.code if isinstance(ended, SystemExit) else 1
-            self.status = code if isinstance(code, int) else int(code is not None)
+            status = code if isinstance(code, int) else int(code is not None)
             raise
-
-    def at_once(self) -> None:
-        with suppress(OSError, ValueError):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(self.status)
 
 
 if __name__ == "__main__":

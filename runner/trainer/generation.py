@@ -11,13 +11,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
-from itertools import chain
+from dataclasses import dataclass, field, replace
+from itertools import chain, cycle, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.tools import child_process, own_words
 from runner.tools.files import read_json, write_json, write_text
+from runner.tools.problem import first_line
 from runner.tools.process import hush, without_scikit_learn
 from runner.tools.run_files import ADAPTER, ANSWERS, BEST_MODEL, DEMO, DEMO_OUTPUTS
 
@@ -53,7 +54,7 @@ class CannotLoad(Exception):
 
     def __init__(self, what: str, error: Exception) -> None:
         self.what = what
-        super().__init__((str(error).strip() or type(error).__name__).splitlines()[0])
+        super().__init__(first_line(error))
 
 
 def repetition_penalty(chat: Chat) -> float:
@@ -122,9 +123,7 @@ def load(chat: Chat) -> LoadedModel:
 
 def answers(chat: Chat, questions: Iterable[str]) -> Iterator[str]:
     """Each question's answer, from a model that is loaded once. Raises CannotLoad."""
-    loaded = load(chat)
-    for question in questions:
-        yield loaded.answer(question)
+    return map(load(chat).answer, questions)
 
 
 def prompt(chat: Chat, tokenizer: Any, question: str, earlier: Earlier = ()) -> str:
@@ -166,33 +165,26 @@ def messages(
 ) -> list[dict[str, str]]:
     """A conversation as both training and asking see it."""
     system = [{"role": "system", "content": system_prompt.strip()}] if system_prompt else []
-    before = [
-        {"role": role, "content": text}
-        for turn in earlier
-        for role, text in zip(("user", "assistant"), turn, strict=True)
-    ]
-    reply = [{"role": "assistant", "content": answer}] if answer is not None else []
-    return [*system, *before, {"role": "user", "content": question}, *reply]
+    turns = chain.from_iterable(earlier)
+    said = [*turns, question, *([answer] if answer is not None else [])]
+    return [*system, *({"role": role, "content": text} for role, text in zip(cycle(("user", "assistant")), said))]
 
 
 def chats(run_dir: Path, demo: Mapping[str, Any]) -> tuple[Chat, Chat]:
     """The original and the tuned model of a run. Both use the tuned model's tokenizer, which carries the template."""
     best, adapter = str(run_dir / BEST_MODEL), run_dir / ADAPTER
-    shared = {
-        "tokenizer": best,
-        "system_prompt": demo["system_prompt"],
-        "max_new_tokens": demo["max_new_tokens"],
-        "chat": demo["chat"],
-        "turn_end": demo.get("turn_end"),
-        "trust_remote_code": demo.get("trust_remote_code", False),
-    }
     before = Chat(
         model=demo["base_model"],
         revision=None if Path(demo["base_model"]).is_dir() else demo["revision"],
-        **shared,
+        tokenizer=best,
+        system_prompt=demo["system_prompt"],
+        max_new_tokens=demo["max_new_tokens"],
+        chat=demo["chat"],
+        turn_end=demo.get("turn_end"),
+        trust_remote_code=demo.get("trust_remote_code", False),
     )
     added = str(adapter) if (adapter / "adapter_config.json").is_file() else None
-    return before, Chat(model=best, revision=None, adapter=added, **shared)
+    return before, replace(before, model=best, revision=None, adapter=added)
 
 
 # Characters of a question that is read at a glance; words of a text's beginning, of which this many tokens are enough.
@@ -227,17 +219,20 @@ def _asked(file: Path, demo: Demo, run_dir: Path) -> Iterator[str]:
     if COLUMN in rows.schema_arrow.names:
         yield from filter(None, (text.strip() for text in rows.read([COLUMN])[COLUMN].to_pylist()))
     elif "input_ids" in rows.schema_arrow.names:
-        from transformers import AutoTokenizer
-
-        tokenizer = AutoTokenizer.from_pretrained(str(run_dir / BEST_MODEL), trust_remote_code=demo.trust_remote_code)
+        tokenizer = _tokenizer_of(run_dir, demo.trust_remote_code)
         for block in rows.read(["input_ids"])["input_ids"].to_pylist():
             yield from _beginnings(block, tokenizer)
 
 
+def _tokenizer_of(run_dir: Path, trust: bool) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(str(run_dir / BEST_MODEL), trust_remote_code=trust)
+
+
 def _beginnings(block: Sequence[int], tokenizer: Any) -> Iterator[str]:
-    ends = (index for index, token in enumerate(block) if token == tokenizer.eos_token_id)
-    for start in ends:
-        document = block[start + 1 : start + 1 + TOKENS]
+    for start in (index + 1 for index, token in enumerate(block) if token == tokenizer.eos_token_id):
+        document = block[start : start + TOKENS]
         words = tokenizer.decode(list(document), skip_special_tokens=True).split()
         # The last word may continue in the part that was not read.
         if tokenizer.eos_token_id not in document and len(words) > WORDS:
@@ -256,9 +251,8 @@ def taught(rows: Iterable[Mapping[str, Any]], tokenizer: Any) -> Iterator[str]:
 def _taught_words(files: Iterable[Path], run_dir: Path, trust: bool) -> set[str]:
     """The words of the first rows of these files: with many rows every word occurs, and then words mean nothing."""
     from pyarrow import parquet
-    from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(str(run_dir / BEST_MODEL), trust_remote_code=trust)
+    tokenizer = _tokenizer_of(run_dir, trust)
     firsts = (next(parquet.ParquetFile(file).iter_batches(FIRST_ROWS), None) for file in files)
     rows = [row for batch in firsts if batch for row in batch.to_pylist()]
     # Of preferences, the answer that is learned has a column of its own.
@@ -283,13 +277,11 @@ def main(run_dir: Path, *files: Path) -> None:
     ]
     write_json(run_dir / ANSWERS, rows)
     paragraphs = [f"# Before and after: {demo['base_model']}"]
-    last = None
-    for row in rows:
-        if (category := row.get("category")) != last:
-            paragraphs.append(f"## {category}")
-            last = category
-        heading = f"{'###' if category else '##'} {row['question']}"
-        paragraphs += [heading, "**Before**", row["before"], "**After**", row["after"]]
+    for category, group in groupby(rows, key=lambda row: row.get("category")):
+        paragraphs += [f"## {category}"] if category else []
+        for row in group:
+            heading = f"{'###' if category else '##'} {row['question']}"
+            paragraphs += [heading, "**Before**", row["before"], "**After**", row["after"]]
     write_text(run_dir / DEMO_OUTPUTS / "answers.md", "\n\n".join(paragraphs) + "\n")
 
 

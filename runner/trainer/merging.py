@@ -9,13 +9,11 @@ from runner.tools.files import read_json, replacing_folder
 from runner.tools.process import hush, without_scikit_learn
 
 PRECISIONS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "auto": "auto"}
+Base = tuple[str, str | None]
 
 
 class NotAnAdapter(ValueError):
     """The folder contains no adapter, or one that does not name its base model."""
-
-
-Base = tuple[str, str | None]
 
 
 def base_of(adapter: Path, known: Base | None = None) -> Base:
@@ -39,18 +37,15 @@ def merge(
     says. It reads the base unquantised, also for an adapter that was trained on 4 bits, and needs main memory for all
     of it. Raises NotAnAdapter; OSError or ValueError where a file cannot be read, or adapter and base do not fit.
     """
-    import torch
     from peft import PeftModel
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     base, revision = base_of(adapter, known)
     options: dict[str, Any] = {"revision": revision} if revision else {}
-    name = PRECISIONS[precision]
-    dtype = name if name == "auto" else getattr(torch, name)
     trust = {"trust_remote_code": trust_remote_code}
     try:
-        model = AutoModelForCausalLM.from_pretrained(base, dtype=dtype, **trust, **options)
+        model = AutoModelForCausalLM.from_pretrained(base, dtype=PRECISIONS[precision], **trust, **options)
         merged = PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
     except (RuntimeError, SafetensorError) as error:
         raise ValueError(str(error)) from error

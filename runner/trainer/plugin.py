@@ -110,6 +110,8 @@ class RecipePlugin(BasePlugin):
             # micro batch would then count alike, however few tokens it trains, and the loss would depend on
             # accumulation.
             trainer.model_accepts_loss_kwargs = _averages_over_tokens(trainer)
+        if cfg.load_in_4bit and not torch.cuda.is_available():
+            keep_gradients(trainer.model)
         no_step_more(trainer)
         for judge in parts.hooks("before_training"):
             if complaint := judge(cfg, trainer, settings):
@@ -133,6 +135,14 @@ class RecipePlugin(BasePlugin):
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         results.finish(run_settings(cfg), self.history, cfg.to_dict())
+
+
+def keep_gradients(model: torch.nn.Module) -> None:
+    """Stops bitsandbytes 0.50.2 from packing 4-bit weights for AVX-512 when a model is evaluated on a processor: its
+    product with packed weights has no gradient, so training after the first evaluation would change almost nothing."""
+    for layer in model.modules():
+        if hasattr(layer, "support_avx512bf16_for_cpu"):
+            layer.support_avx512bf16_for_cpu = False
 
 
 def _averages_over_tokens(trainer: Any) -> bool:

@@ -4,6 +4,7 @@ Without PyTorch, because the plan and a job's status read them too."""
 import math
 import platform
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -151,10 +152,6 @@ class Summary(Record):
     versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def out_of_time(self) -> bool:
-        return self.time_limit is not None and self.time_limit.reached
-
-    @property
     def losses(self) -> str:
         """The first and the last validation loss in words; empty if there was none."""
         first, last = self.first_validation_loss, self.last_validation_loss
@@ -208,6 +205,12 @@ class Proof(Record):
     def summed(self) -> Mapping[str, Any]:
         """The proof for a run's summary, without the rows themselves."""
         return {name: value for name, value in asdict(self).items() if name != "shown"}
+
+    @property
+    def shares(self) -> list[tuple[str, int, float]]:
+        """Tokens that are trained, seen and cut: the name, the count, and the share of all."""
+        counts = (("trained", self.trained), ("seen", self.seen), ("cut", self.cut))
+        return [(kind, count, count / max(1, sum(number for _, number in counts))) for kind, count in counts]
 
     @property
     def complaint(self) -> str:
@@ -270,13 +273,12 @@ def read_held_out(file: Path) -> HeldOut | None:
 PACKAGES = ("axolotl", "torch", "transformers", "peft", "trl", "accelerate", "datasets", "deepspeed")
 
 
-def versions() -> dict[str, str]:
+def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
+    """The versions of Python, of the runner, and of those packages that are installed."""
     from importlib import metadata  # takes longer to import than a check may lose
 
     installed = {"recipe-runner": __version__, "python": platform.python_version()}
-    for package in PACKAGES:
-        try:
+    for package in packages:
+        with suppress(metadata.PackageNotFoundError):
             installed[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
     return installed

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from runner.tools import child_process, run_files
 from runner.tools.files import read_json, replacing_folder, write_json, write_text
 from runner.trainer import fork_server
-from runner.trainer.records import ACCURACY, LOSS, EarlyStop, Proof, Summary, TimeUsed, early_stop, versions
+from runner.trainer.records import ACCURACY, LOSS, Proof, Summary, TimeUsed, early_stop, versions
 
 if TYPE_CHECKING:
     # They import torch, and commands that only read a summary would wait for it.
@@ -21,15 +21,7 @@ if TYPE_CHECKING:
     from runner.trainer.telemetry import History
 
 # A child that must not believe that it is one of the training processes.
-_LAUNCHER_NAMES = (
-    "RANK",
-    "LOCAL_RANK",
-    "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
-    "GROUP_RANK",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-)
+_LAUNCHER_NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 _LAUNCHER_PREFIXES = ("PET_", "TORCHELASTIC_", "ACCELERATE_")
 
 
@@ -70,6 +62,11 @@ def summary(settings: RunSettings, history: History, config: Mapping[str, Any], 
     state = history.final
     losses = [entry["validation_loss"] for entry in history.epochs if entry["validation_loss"] is not None]
     preferred = [entry["preference_accuracy"] for entry in history.epochs if "preference_accuracy" in entry]
+    early, measure = None, ACCURACY if engine == "images" else LOSS
+    if wanted := settings.early_stopping:
+        seen = ({LOSS: entry["validation_loss"], **entry} for entry in history.epochs)
+        steps = (state["global_step"], state["steps"])
+        early = early_stop(seen, wanted.patience, wanted.min_improvement, measure, *steps)
     return Summary(
         name=settings.name,
         fingerprint=settings.fingerprint,
@@ -92,7 +89,7 @@ def summary(settings: RunSettings, history: History, config: Mapping[str, Any], 
         **_taken(settings, history),
         # A note of an earlier part of the run means nothing if there is no limit any more.
         time_limit=TimeUsed.read(Path(settings.run_dir)) if settings.time_limit_seconds is not None else None,
-        early_stop=_early_stop(settings, history, ACCURACY if engine == "images" else LOSS),
+        early_stop=early,
         first_validation_loss=losses[0] if losses else None,
         best_validation_loss=min(losses) if losses else None,
         last_validation_loss=losses[-1] if losses else None,
@@ -105,29 +102,17 @@ def summary(settings: RunSettings, history: History, config: Mapping[str, Any], 
     )
 
 
-def _early_stop(settings: RunSettings, history: History, measure: str) -> EarlyStop | None:
-    """The run's early stop, by the evaluations in its history."""
-    if (wanted := settings.early_stopping) is None:
-        return None
-    seen = [{"step": entry["step"], LOSS: entry["validation_loss"], **entry} for entry in history.epochs]
-    end = history.final
-    return early_stop(seen, wanted.patience, wanted.min_improvement, measure, end["global_step"], end["steps"])
-
-
 def _taken(settings: RunSettings, history: History) -> dict[str, Any]:
     """The run's GPU memory and time per step, without the first entry, whose steps warm up."""
     import torch
 
     steps = history.steps[1:] or history.steps
     paces = [pace for entry in steps if (pace := entry["samples_per_second"])]
-    most = {
-        name: max((entry.get(name) or 0.0 for entry in steps), default=0.0) or None
-        for name in ("gpu_memory_gib", "gpu_reserved_gib")
-    }
+    memory = ("gpu_memory_gib", "gpu_reserved_gib")
     return {
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "",
         "step_seconds": settings.effective_batch_size / statistics.median(paces) if paces else None,
-        **most,
+        **{name: max((entry.get(name) or 0.0 for entry in steps), default=0.0) or None for name in memory},
     }
 
 
@@ -162,12 +147,8 @@ def answer_demo(settings: RunSettings, config: Mapping[str, Any]) -> None:
 
 def _alone(module: str, *arguments: str) -> None:
     """Runs a module in a process of its own, which loads models as a user would and frees its memory at its end."""
-    env = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in _LAUNCHER_NAMES and not name.startswith(_LAUNCHER_PREFIXES)
-    }
-    fork_server.run([sys.executable, "-m", module, *arguments], env)
+    own = {name for name in os.environ if name not in _LAUNCHER_NAMES and not name.startswith(_LAUNCHER_PREFIXES)}
+    fork_server.run([sys.executable, "-m", module, *arguments], {name: os.environ[name] for name in own})
 
 
 def keep_log_and_configs(run_dir: Path, checkpoints: Path, recipe_file: Path) -> None:
@@ -183,12 +164,12 @@ def keep_log_and_configs(run_dir: Path, checkpoints: Path, recipe_file: Path) ->
 
 
 def finish(settings: RunSettings, history: History, config: Mapping[str, Any]) -> None:
-    run_dir = Path(settings.run_dir)
+    run_dir, checkpoints = Path(settings.run_dir), Path(config["output_dir"])
     if config.get("adapter"):
         keep_adapter(run_dir, config)
     else:
-        keep_best(Path(config["output_dir"]), run_dir / run_files.BEST_MODEL)
-    keep_log_and_configs(run_dir, Path(config["output_dir"]), Path(settings.recipe_file))
+        keep_best(checkpoints, run_dir / run_files.BEST_MODEL)
+    keep_log_and_configs(run_dir, checkpoints, Path(settings.recipe_file))
     answer_demo(settings, config)
     # Last, because its presence says that everything before it is there.
     summary(settings, history, config).write(run_dir)

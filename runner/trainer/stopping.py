@@ -20,7 +20,7 @@ from runner.tools import child_process
 from runner.tools.files import write_json
 from runner.tools.run_files import STOPPED
 from runner.trainer import checkpoints, records
-from runner.trainer.checkpoints import MarkComplete, Saving, saved_anyway
+from runner.trainer.checkpoints import Saving, saved_anyway
 from runner.trainer.records import LOSS, TimeUsed, elapsed_seconds
 from runner.trainer.settings import BlocksSettings, EarlyStopping, RunSettings
 from runner.trainer.telemetry import History, Phases
@@ -49,8 +49,7 @@ class Watchdog(TrainerCallback):
     def on_train_begin(
         self, args: Any, state: Any, control: Any, model: Any = None, train_dataloader: Any = None, **kwargs: Any
     ) -> None:
-        config = getattr(model, "config", None)
-        self.vocabulary = getattr(config, "vocab_size", None)
+        self.vocabulary = getattr(getattr(model, "config", None), "vocab_size", None)
         self._compare_processes()
         self._compare_share(args, train_dataloader)
 
@@ -154,8 +153,7 @@ class Patience(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         self.over = self._gone(state)
         if self.over:
-            control.should_training_stop = True
-            self._say(state)
+            self._end(state, control)
         return control
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
@@ -168,11 +166,11 @@ class Patience(TrainerCallback):
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         if state.global_step and self._gone(state):
-            control.should_training_stop = True
-            self._say(state)
+            self._end(state, control)
         return control
 
-    def _say(self, state: Any) -> None:
+    def _end(self, state: Any, control: Any) -> None:
+        control.should_training_stop = True
         seen = ({"step": entry["step"], self.measure: entry.get(f"eval_{self.measure}")} for entry in state.log_history)
         wanted = (self.wanted.patience, self.wanted.min_improvement, self.measure)
         ended = records.early_stop(seen, *wanted, state.global_step, state.max_steps)
@@ -275,7 +273,7 @@ class Preemption(TrainerCallback):
     each other where all of them pass: at the end of a step, of an evaluation, and of a checkpoint. An evaluation that
     is due after this step comes first, because a resumed run would not make up for it.
 
-    It comes after `MarkComplete`, which has then marked the checkpoint.
+    It comes after `Saving`, which has then marked the checkpoint.
     """
 
     def __init__(self, settings: RunSettings) -> None:
@@ -349,19 +347,18 @@ def callbacks(
     resumed_from: str = "",
     own: Sequence[TrainerCallback] = (),
 ) -> list[TrainerCallback]:
-    """All callbacks of a training, in their order: those that watch, those that end it, those that ask for a
-    checkpoint, the one that marks it, and those that act on what the others asked for.
+    """All callbacks of a training, in their order: those that watch, those that end it, the one that asks for
+    checkpoints and marks them, and those that act on what the others asked for.
 
-    of_words, measure, resumed_from: of Watchdog, Patience, MarkComplete. own: the engine's, which watch too.
+    of_words, measure, resumed_from: of Watchdog, Patience, Saving. own: the engine's, which watch too.
     """
-    watching = [Watchdog(settings, of_words), history, *own]
-    heard = [callback for begin in parts.hooks("callbacks") for callback in begin(settings, history)]
-    ending: list[TrainerCallback] = [Ended()]
-    if settings.blocks:
-        ending.append(EndOfLength(settings.blocks))
-    if settings.time_limit_seconds is not None:
-        ending.append(TimeLimit(settings))
-    ending.append(Saving(settings))
-    if settings.early_stopping:
-        ending.append(Patience(settings.early_stopping, measure))
-    return [*watching, *heard, *ending, MarkComplete(resumed_from), Preemption(settings), Phases()]
+    return [
+        *(Watchdog(settings, of_words), history, *own),
+        *(callback for begin in parts.hooks("callbacks") for callback in begin(settings, history)),
+        Ended(),
+        *([EndOfLength(settings.blocks)] if settings.blocks else []),
+        *([TimeLimit(settings)] if settings.time_limit_seconds is not None else []),
+        Saving(settings, resumed_from),
+        *([Patience(settings.early_stopping, measure)] if settings.early_stopping else []),
+        *(Preemption(settings), Phases()),
+    ]

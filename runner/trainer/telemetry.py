@@ -41,15 +41,12 @@ class History(TrainerCallback):
         self.started = self.last_time = time.monotonic()
         self.last_step, self.last_tokens = state.global_step, state.num_input_tokens_seen
         if state.global_step and self.file.is_file():
-            self._continue_from(state.global_step)
+            # Steps after the checkpoint happen again.
+            before = json.loads(self.file.read_text(encoding="utf-8"))
+            self.steps = [entry for entry in before["steps"] if entry["step"] <= state.global_step]
+            self.epochs = [entry for entry in before["epochs"] if entry["step"] <= state.global_step]
+            self.earlier = before.get("seconds", 0.0)
         _tell(state, "begin", steps=state.max_steps, step=state.global_step, **self.parameters)
-
-    def _continue_from(self, step: int) -> None:
-        """Reads the history up to the checkpoint; later steps happen again."""
-        before = json.loads(self.file.read_text(encoding="utf-8"))
-        self.steps = [entry for entry in before["steps"] if entry["step"] <= step]
-        self.epochs = [entry for entry in before["epochs"] if entry["step"] <= step]
-        self.earlier = before.get("seconds", 0.0)
 
     @property
     def seconds(self) -> float:
@@ -58,10 +55,9 @@ class History(TrainerCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         # DPO logs its measures; they are not among the metrics of an evaluation.
-        self.preferences = {
-            name: logs[key] for name, key in PREFERENCES.items() if key in (logs or {})
-        } or self.preferences
-        if "loss" not in (logs or {}):
+        logs = logs or {}
+        self.preferences = {name: logs[key] for name, key in PREFERENCES.items() if key in logs} or self.preferences
+        if "loss" not in logs:
             return
         now, cuda = time.monotonic(), torch.cuda.is_available()
         seconds = max(now - self.last_time, 1e-9)
@@ -84,17 +80,16 @@ class History(TrainerCallback):
         _tell(state, "step", steps=state.max_steps, **entry)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
-        since = self.epochs[-1]["step"] if self.epochs else -1
+        metrics, since = metrics or {}, self.epochs[-1]["step"] if self.epochs else -1
         losses = [entry["loss"] for entry in self.steps if since < entry["step"] <= state.global_step]
         entry = {
             "epoch": round(state.epoch or 0, 4),
             "step": state.global_step,
             "train_loss": round(sum(losses) / len(losses), 6) if losses else None,
-            "validation_loss": (metrics or {}).get("eval_loss"),
+            "validation_loss": metrics.get("eval_loss"),
             **self.preferences,
+            **({"accuracy": metrics["eval_accuracy"]} if "eval_accuracy" in metrics else {}),
         }
-        if "eval_accuracy" in (metrics or {}):
-            entry["accuracy"] = metrics["eval_accuracy"]
         self.preferences = {}
         self.epochs = [known for known in self.epochs if known["step"] != state.global_step] + [entry]
         # Evaluations do not count as training time.

@@ -6,8 +6,10 @@ import pytest
 import torch
 from axolotl.utils import environment, trainer
 from axolotl.utils.dict import DictDefault
+from bitsandbytes.functional import dequantize_4bit
+from bitsandbytes.nn import Linear4bit
 
-from runner.trainer.plugin import RecipePlugin
+from runner.trainer.plugin import RecipePlugin, keep_gradients
 
 
 def test_several_processes_without_a_gpu_ask_no_driver(monkeypatch):
@@ -25,3 +27,15 @@ def test_several_processes_without_a_gpu_ask_no_driver(monkeypatch):
         trainer.prepare_optim_env(DictDefault({}))
     RecipePlugin().register({})
     trainer.prepare_optim_env(DictDefault({}))
+
+
+def test_four_bit_weights_keep_their_gradient_after_an_evaluation_on_a_processor():
+    layer = Linear4bit(64, 32, bias=False, compute_dtype=torch.float32, quant_type="nf4").to("cpu")
+    rows = torch.randn(3, 64)
+    keep_gradients(layer)
+    with torch.no_grad():
+        layer.eval()(rows)
+    asked = rows.clone().requires_grad_()
+    layer.train()(asked).sum().backward()
+    weights = dequantize_4bit(layer.weight, layer.weight.quant_state)
+    assert torch.allclose(asked.grad, weights.sum(0).expand(3, -1), atol=1e-5)

@@ -261,6 +261,16 @@ def test_a_stage_does_not_start_where_the_time_is_used_up(run_with, tmp_path, go
     assert started(told) == ["pretrain-512"]
 
 
+def test_a_rehearsal_that_its_own_limit_ends_does_not_ask_for_another_recipe(run_with, tmp_path, golden_message):
+    (tmp_path / "run.json").write_text(json.dumps({"kind": "rehearsal"}))
+    _, told = run_with("survival", "60 s", Selection(stage="train"), "data")
+    ended = told[-2:]
+    (tmp_path / "time_limit.json").write_text(json.dumps({"used_seconds": 60.0}))
+    _, told = run_with("survival", "60 s", Selection(stage="train"), "data")
+    golden_message("\n".join([*ended, told[-1]]))
+    assert "limits.time" not in "".join([*ended, told[-1]])
+
+
 @pytest.mark.parametrize(
     ("recipe", "last", "before"),
     [
