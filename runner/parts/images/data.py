@@ -322,10 +322,7 @@ class ImageReport(Report):
         yield f"images in            {self.rows_in:>9,}   from {self.source}"
         for reason, count in self.dropped.most_common():
             yield f"  dropped            {count:>9,}   {reason}"
-        for number, reason in self.bad_lines[:SHOWN_BAD_LINES]:
-            yield f"    image {number}: {reason}"
-        if len(self.bad_lines) > SHOWN_BAD_LINES:
-            yield f"    and {len(self.bad_lines) - SHOWN_BAD_LINES:,} more, all in {REPORT_FILE}"
+        yield from self.listed_bad_lines("image")
         if self.resized:
             yield f"scaled               {self.resized:>9,}   to the size that the network reads"
         yield f"exact duplicates     {self.duplicates:>9,}   taken out"

@@ -90,7 +90,7 @@ def of_stage(recipe: Recipe, stage: Stage, rows: Rows, look: bool) -> ImageFormu
         sharding="none" if stage.machines.world_size == 1 else "ddp",
         epochs=trainer["num_train_epochs"],
         learning_rate=trainer["learning_rate"],
-        warmup_ratio=trainer["warmup_ratio"],
+        warmup_ratio=trainer["warmup_ratio"] if trainer["lr_scheduler_type"] != "constant" else 0.0,
         rows=rows.training,
         evaluation_rows=rows.validation,
         test_rows=facts.get("test_rows", 0) if stage.data.get("test_split") else 0,
