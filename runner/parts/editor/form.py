@@ -73,8 +73,8 @@ def sections(document: Document) -> list[Section]:
 
 
 def changed(document: Document, path: Path_, value: Any) -> str:
-    """The text with one setting changed; None removes it. Comments stay. Raises Stop if the text's layout does not allow
-    the change."""
+    """The text with one setting changed; None removes it. Comments stay. Raises Stop if the text's layout does not
+    allow the change."""
     if value is None and document.lookup(path) is None and path not in document.keys:
         return document.text
     # A missing section is written with the setting.
@@ -254,7 +254,6 @@ class Form:
 
 
 def _shown(field: Field) -> Any:
-    """A value as its field shows it."""
     if field.kind in ("choice", "yes"):
         return field.value
     if field.value is None:

@@ -67,7 +67,6 @@ def in_settings(before: Document, after: Document) -> list[Difference]:
 
 
 def _settings(document: Document) -> dict[str, Any]:
-    """Every setting of a document by its name."""
     if problem := by_schema.scenario_problem(document):
         raise Stop(problem)
     read = by_schema.read(document)
@@ -78,9 +77,9 @@ def _settings(document: Document) -> dict[str, Any]:
 
 
 def in_plans(before: Document | None, after: Document, price: float | None = None) -> list[Difference]:
-    """The memory, time and cost of each stage of two recipes, also where they are equal, and the generated settings that
-    differ. before: None for a new recipe, without generated settings. price: of one GPU hour, None for the recipes'
-    own. Raises Stop if one of them is not valid."""
+    """The memory, time and cost of each stage of two recipes, also where they are equal, and the generated settings
+    that differ. before: None for a new recipe, without generated settings. price: of one GPU hour, None for the
+    recipes' own. Raises Stop if one of them is not valid."""
     old, old_units = _planned(before, price) if before else ({}, {})
     new, new_units = _planned(after, price)
     rows = [(name, old.get(name), new.get(name)) for name in dict.fromkeys([*old, *new])]

@@ -89,7 +89,8 @@ def models(context: click.Context, recipe: str | None, card: str | None, style: 
     """List the models of the catalog and of the lock file beside a recipe, with the smallest GPU for each.
 
     The GPUs are for four ways to train: an adapter beside the model in 4 bits (qlora), an adapter beside the unchanged
-    model (lora), the last layers, and all weights. They are estimates of `recipe plan`, with its defaults and one row at a time.
+    model (lora), the last layers, and all weights. They are estimates of `recipe plan`, with its defaults and one row at
+    a time.
     """
     context.obj = recipe
     if context.invoked_subcommand:
@@ -149,9 +150,9 @@ def add(
 ) -> None:
     """Write a model's facts into the lock file, so that check, plan and render need no network for it.
 
-    NAME is a model on the Hugging Face hub. FOLDER has a model with its config.json, on this machine or, with `--recipe`, on
-    a claim of that recipe. It reads only small files, no weights. It also records the hub's commit; recipes beside the lock
-    file then train that commit.
+    NAME is a model on the Hugging Face hub. FOLDER has a model with its config.json, on this machine or, with `--recipe`,
+    on a claim of that recipe. It reads only small files, no weights. It also records the hub's commit; recipes beside the
+    lock file then train that commit.
     """
     recipe = recipe or before  # which may also come before `add`
     if recipe and out:

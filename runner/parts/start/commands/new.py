@@ -54,7 +54,6 @@ class Question:
 
     @property
     def called(self) -> str:
-        """The option with the same answer."""
         return self.option or f"--{self.name.replace('_', '-')}"
 
     def asked(self, answers: Answers) -> bool:
@@ -106,7 +105,7 @@ def _file(answers: Answers, said: str) -> str:
         forms = "; ".join(f"{listed(columns)} ({form})" for form, columns in COLUMNS.items())
         raise Stop(
             f"The columns of `{said}` are {listed(there)}, which match no form of conversations.",
-            f"Say `questions` where one column asks and another answers, or give the rows the columns of a form: {forms}.",
+            f"Choose `questions` if one column has questions and another has answers, or give the rows the columns of a form: {forms}.",
         )
     if answers.of.rows in ("questions", "songs") and not found.form:
         found.guessed  # noqa: B018  two columns are needed
@@ -195,7 +194,6 @@ DATA, PLACE = _questions("data"), _questions("place")
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the answers as options of a command."""
     for one in reversed((*DATA, *PLACE)):
         completed = COMPLETED.get(one.name)
         command = click.option(one.called, one.name, help=one.help, shell_complete=completed)(command)
@@ -353,8 +351,8 @@ def as_command(name: str, answers: Answers, sets: tuple[str, ...]) -> str:
 def new(name: str, source: str | None, short: bool, sets: tuple[str, ...], **answers: str | None) -> None:
     """Create a recipe called NAME: a copy of a starter, with its comments, schema and sample.
 
-    Without `--from`, it asks what data you have, which model to train, and where, and writes a recipe from your answers.
-    You can also give each answer as an option.
+    Without `--from`, it asks what data you have, which model to train, and where, and writes a recipe from your
+    answers. You can also give each answer as an option.
     """
     name = name.removesuffix(".yaml")
     if not JOB_NAME.match(name):
