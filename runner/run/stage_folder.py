@@ -120,10 +120,8 @@ class StageFolder:
         return {str(file.relative_to(self.results)): sha256(file) for file in files}
 
     def changed_outputs(self, beginnings: tuple[str, ...] = ()) -> list[str]:
-        """The names of recorded outputs that are missing or changed; an empty record counts as changed.
-
-        beginnings: of the names to check; none for all.
-        """
+        """The names of recorded outputs that are missing or changed; an empty record counts as changed. beginnings: of
+        the names to check; none for all."""
         if not (chosen := self.state.beginning_with(beginnings)):
             return ["(no record)"]
         files = {name: self.results / name for name in chosen}
@@ -227,10 +225,8 @@ def _shown(value: Any) -> str:
 
 
 def check_weights(folder: Path) -> int:
-    """Opens every weight file and reads every tensor's shape; gives the number of parameters.
-
-    Raises Stop if a file is missing, cut short or has no weights.
-    """
+    """Opens every weight file and reads every tensor's shape; gives the number of parameters. Raises Stop if a file is
+    missing, cut short or has no weights."""
     from safetensors import SafetensorError, safe_open
 
     files = weight_files(folder)

@@ -32,20 +32,18 @@ Earlier = Sequence[tuple[str, str]]
 
 @dataclass(frozen=True)
 class Chat:
-    """A model and how it is asked."""
+    """A model and how it is asked. max_new_tokens: tokens of an answer. chat: whether a question is a turn of a
+    conversation; else it is the beginning of a text that the model continues. turn_end: the token that ends an answer,
+    beside end-of-text. adapter: the folder of the adapter that training made; `model` contains it already."""
 
     model: str
     revision: str | None
     tokenizer: str
     system_prompt: str | None
-    # Tokens of an answer.
     max_new_tokens: int
-    # Whether a question is a turn of a conversation; else it is the beginning of a text that the model continues.
     chat: bool = True
-    # The token that ends an answer, beside end-of-text.
     turn_end: str | None = None
     trust_remote_code: bool = False
-    # The folder of the adapter that training made; `model` contains it already.
     adapter: str | None = None
 
 

@@ -163,42 +163,39 @@ Kind = Literal["conversations", "text", "preferences", "images"]
 
 @dataclass(frozen=True)
 class Proof(Record):
-    """What was judged of a stage's rows, and the result. Counts of tokens are of all training rows."""
+    """What was judged of a stage's rows, and the result. Counts of tokens are of all training rows.
+
+    kind: of the rows. rows: those that the engine trains on. judged: the rows that were compared with what the template
+    writes; of images, those that were measured. batches, padding: that the engine's collator made of the judged rows,
+    and the tokens of padding in them. trained, seen: tokens with and without a label. cut, rows_cut: tokens of the
+    judged rows that the engine leaves out, and the number of rows that they are in. joined: how rows share a batch:
+    `padded`, `flattened` or `packed`. attention: the one that was judged; empty if no model was run. logits_moved: the
+    largest change of a row's logits when the row before it changes. loss_at_once, loss_accumulated: the first loss of
+    eight rows in one batch, and in eight. asked: questions of the demo or of the evaluation that are in the training
+    rows. notes: what was not judged completely, and why. faults: each with `kind` and `message`; none if all is well.
+    shown: rows as `row`, `tokens` and `spans`; each span is the name `trained`, `seen` or `cut` and its tokens.
+    seconds: the time that the proof took.
+    """
 
     FILE = PROOF
-    # Of the rows.
     kind: str = ""
-    # The rows that the engine trains on.
     rows: int = 0
-    # The rows that were compared with what the template writes; of images, those that were measured.
     judged: int = 0
-    # The batches that the engine's collator made of the judged rows, and the tokens of padding in them.
     batches: int = 0
     padding: int = 0
-    # Tokens with and without a label.
     trained: int = 0
     seen: int = 0
-    # Tokens of the judged rows that the engine leaves out, and the number of rows that they are in.
     cut: int = 0
     rows_cut: int = 0
-    # How rows share a batch: `padded`, `flattened` or `packed`.
     joined: str = ""
-    # The attention that was judged; empty if no model was run.
     attention: str = ""
-    # The largest change of a row's logits when the row before it changes.
     logits_moved: float | None = None
-    # The first loss of eight rows in one batch, and in eight.
     loss_at_once: float | None = None
     loss_accumulated: float | None = None
-    # Questions of the demo or of the evaluation that are in the training rows.
     asked: tuple[str, ...] = ()
-    # What was not judged completely, and why.
     notes: tuple[str, ...] = ()
-    # Each with `kind` and `message`; none if all is well.
     faults: tuple[Mapping[str, str], ...] = ()
-    # Rows as `row`, `tokens` and `spans`; each span is the name `trained`, `seen` or `cut` and its tokens.
     shown: tuple[Mapping[str, Any], ...] = ()
-    # The time that the proof took.
     seconds: float = 0.0
 
     @property
@@ -249,7 +246,6 @@ def keep_held_out(dataset: Any, folder: Path) -> None:
 
 
 def _spaced(things: Sequence[int], count: int) -> list[int]:
-    """This many of them, evenly spaced."""
     return [things[number * len(things) // count] for number in range(count)]
 
 
