@@ -7,13 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from runner import __version__
 from runner.recipe.overrides import Override
 from runner.tools.files import Record, replacing
 from runner.tools.run_files import HELD_OUT, PROOF, SUMMARY, TIME_LIMIT
 
+Thing = TypeVar("Thing")
 # The measure of an evaluation that decides: the validation loss, or for images the accuracy, of which more is better.
 LOSS, ACCURACY = "loss", "accuracy"
 
@@ -234,18 +235,20 @@ def keep_held_out(dataset: Any, folder: Path) -> None:
     import pyarrow as pa
     from pyarrow import parquet
 
-    rows = _spaced(range(count), min(count, HELD_OUT_ROWS))
+    rows = evenly(range(count), HELD_OUT_ROWS)
     lengths = [len(dataset[row]["input_ids"]) for row in rows]
     # Ending at the limit would keep the first rows alone, which may be all of one data set.
-    fewer = next((n for n in range(len(rows), 1, -1) if sum(_spaced(lengths, n)) <= HELD_OUT_TOKENS), 1)
-    kept, kind = [dataset[row] for row in _spaced(rows, fewer)], pa.list_(pa.int32())
+    fewer = next((n for n in range(len(rows), 1, -1) if sum(evenly(lengths, n)) <= HELD_OUT_TOKENS), 1)
+    kept, kind = [dataset[row] for row in evenly(rows, fewer)], pa.list_(pa.int32())
     columns = {name: [list(map(int, row[name])) for row in kept] for name in ("input_ids", "labels")}
     table = pa.table({name: pa.array(column, kind) for name, column in columns.items()})
     with replacing(file) as partial:
         parquet.write_table(table.replace_schema_metadata({IN_ALL: str(count)}), partial, compression="zstd")
 
 
-def _spaced(things: Sequence[int], count: int) -> list[int]:
+def evenly(things: Sequence[Thing], count: int) -> list[Thing]:
+    """`count` of them at even distances; all of them if they are fewer."""
+    count = min(count, len(things))
     return [things[number * len(things) // count] for number in range(count)]
 
 
