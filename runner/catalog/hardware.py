@@ -3,6 +3,7 @@
 import math
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 
 from runner.catalog.tables import table
 from runner.tools.files import cache_folder, read_record
@@ -47,7 +48,7 @@ class Gpu:
         return self.capability >= (9, 0)
 
     def precision(self, fp16: bool) -> str:
-        """The smallest number format that training is sound in on it. fp16: whether the model stays within that one."""
+        """The smallest number format in which training works on it. fp16: whether the model's activations fit fp16."""
         return "bf16" if self.bf16 else "fp16" if fp16 else "fp32"
 
     @property
@@ -68,11 +69,9 @@ def gpu_names() -> list[str]:
 
 
 def alike(name: str) -> list[str]:
-    """The labels that `name` may mean; empty if none is near."""
-    known = gpu_names()
-    bare = name.replace(" ", "-").lower()
-    near = nearest(name, known)
-    return [label for label in known if bare in label.lower()] or ([near] if near else [])
+    """The labels that `name` may mean; empty if none is similar."""
+    bare, near = label_of(name).lower(), nearest(name, gpu_names())
+    return [label for label in gpu_names() if bare in label.lower()] or ([near] if near else [])
 
 
 def label_of(name: str) -> str:
@@ -80,8 +79,8 @@ def label_of(name: str) -> str:
     return name.replace(" ", "-")
 
 
-# The label of this machine's processor when it trains instead of a GPU, and the file of its facts, once the planner has
-# measured them.
+# The label of this machine's processor if it trains instead of a GPU, and the file of its facts, which the planner
+# measures.
 PROCESSOR, MEASURED = "processor", "processor.json"
 
 
@@ -116,17 +115,17 @@ PODS_MEMORY, PODS_CPUS = 3 * GIB, 0.5
 
 def memory(size: float) -> float:
     """Allocatable memory of a machine with `size` bytes, in bytes."""
-    seen = size * (1 - KERNEL)
-    reserved, left = 0.0, seen
+    counted = left = size * (1 - KERNEL)
+    reserved = 0.0
     for step, share in RESERVED_MEMORY:
         part = min(left, step * GIB)
         reserved, left = reserved + share * part, left - part
-    return seen - reserved - EVICTION
+    return counted - reserved - EVICTION
 
 
-def cpus(count: int) -> float:
-    """Allocatable CPUs of a machine with `count` CPU threads."""
-    return count - max(RESERVED_CPUS, RESERVED_FIRST_CPU + RESERVED_OTHER_CPU * (count - 1))
+def cpus(threads: int) -> float:
+    """Allocatable CPUs of a machine with this number of CPU threads."""
+    return threads - max(RESERVED_CPUS, RESERVED_FIRST_CPU + RESERVED_OTHER_CPU * (threads - 1))
 
 
 def pod_memory_gib(size: float) -> int:
@@ -134,14 +133,11 @@ def pod_memory_gib(size: float) -> int:
     return math.floor((memory(size) - PODS_MEMORY) / GIB)
 
 
-def pod_cpus(count: int) -> int:
+def pod_cpus(threads: int) -> int:
     """The CPUs for one pod beside the cluster's own pods; 0 or less if nothing is left."""
-    return math.floor(cpus(count) - PODS_CPUS)
+    return math.floor(cpus(threads) - PODS_CPUS)
 
 
 def machine_gib(pod_gib: int) -> int:
     """The smallest machine, in whole GiB, that has this many GiB for a pod."""
-    size = pod_gib
-    while pod_memory_gib(size * GIB) < pod_gib:
-        size += 1
-    return size
+    return next(size for size in count(pod_gib) if pod_memory_gib(size * GIB) >= pod_gib)

@@ -81,8 +81,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Unsuitable:
-    """A model that cannot be trained on the pinned stack: why (a sentence without its full stop), and an
-    alternative."""
+    """A model that the pinned stack cannot train. why: a sentence without its full stop; instead: other models."""
 
     why: str
     instead: tuple[str, ...]
@@ -124,36 +123,29 @@ def near_model(name: str) -> str | None:
 
 
 def unsuitable(name: str, folder: Path | None = None) -> Unsuitable | None:
-    """Why a model cannot be trained on the pinned stack, by its name or, outside the catalog, by its `config.json`;
-    None without a known reason."""
+    """Why the pinned stack cannot train a model, by its name or its `config.json`; None without a known reason."""
     if facts := table("unsuitable").get(name):
         return Unsuitable(facts["why"], tuple(facts["instead"]))
-    config = None if _known(name) else config_of(name, folder)
-    return unsuitable_type(config) if config else None
+    return unsuitable_type({} if _known(name) else config_of(name, folder) or {})
 
 
 def unsuitable_type(config: Mapping[str, Any]) -> Unsuitable | None:
     """The same by a `config.json` alone."""
-    alike = (known for known in table("unsuitable").values() if known["model_type"] == config.get("model_type"))
-    facts = next(alike, None)
-    return Unsuitable(facts["why"], tuple(facts["instead"])) if facts else None
+    for facts in table("unsuitable").values():
+        if facts["model_type"] == config.get("model_type"):
+            return Unsuitable(facts["why"], tuple(facts["instead"]))
+    return None
 
 
 @cache
 def _known(name: str) -> Model | None:
     """The catalog's model of that name: one object, so that caches by model find it at once."""
     facts = _models().get(name)
-    if facts is None:
-        return None
-    own: Facts = {"usual_glu": True, **facts, "id": name, "linear": tuple(facts["linear"])}
-    return Model(**own)
+    return Model(**{"usual_glu": True, **facts, "id": name, "linear": tuple(facts["linear"])}) if facts else None
 
 
 def model(name: str, folder: Path | None = None) -> Model | None:
-    """The model of that name: from the catalog, or from `config.json` if `name` is a folder (below `folder`).
-
-    None if it is neither.
-    """
+    """The catalog's model of that name, else that of `config.json` in the folder `name` (below `folder`), or None."""
     if known := _known(name):
         return known
     if config := config_of(name, folder):
@@ -183,8 +175,7 @@ TWIN_OF = "twin_of"
 def cached_model(name: str, revision: str) -> Model | None:
     """The model of that name and revision (branch, tag or commit) from the hub's cache on this machine, or None."""
     home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    cache_dir = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
-    cached = cache_dir / f"models--{name.replace('/', '--')}"
+    cached = Path(os.environ.get("HF_HUB_CACHE") or home / "hub") / f"models--{name.replace('/', '--')}"
     ref = cached / "refs" / revision
     try:
         commit = ref.read_text(encoding="utf-8").strip() if ref.is_file() else revision
@@ -201,9 +192,9 @@ def original(model: Model) -> Facts:
 
 
 def from_config(name: str, config: Mapping[str, Any]) -> Model:
-    """A Model from a Hugging Face `config.json`. Missing values are those that a twin got from its original, else come
-    from the catalog's first model of that type, and special tokens only where the vocabulary is equally large; names
-    inside the model are else those of the LLaMA family.
+    """A Model from a Hugging Face `config.json`. Missing values come from a twin's original, else from the catalog's
+    first model of that type, and special tokens only if the vocabulary has the same size. Other names inside the model
+    are those of the LLaMA family.
 
     Raises KeyError if the config lacks a size, or another of NO_GEOMETRY if a size is not a number.
     """
@@ -213,9 +204,9 @@ def from_config(name: str, config: Mapping[str, Any]) -> Model:
     alike = [facts for facts in models.values() if facts["model_type"] == config["model_type"]]
     if not alike:
         config = _by_usual_names(config)
-    told = config.get(TWIN_OF, "")
-    twin = models.get(told) if isinstance(told, str) else told
-    speaks = twin or next((facts for facts in alike if facts["vocab_size"] == config["vocab_size"]), {})
+    origin = config.get(TWIN_OF, "")
+    twin = models.get(origin) if isinstance(origin, str) else origin
+    same_words = twin or next((facts for facts in alike if facts["vocab_size"] == config["vocab_size"]), {})
     kin = twin or (alike[0] if alike else {})
     heads = config["num_attention_heads"]
     code = [str(place) for place in (config.get("auto_map") or {}).values()]
@@ -228,14 +219,9 @@ def from_config(name: str, config: Mapping[str, Any]) -> Model:
     return Model(
         id=name,
         model_type=config["model_type"],
-        hidden_size=config["hidden_size"],
-        intermediate_size=config["intermediate_size"],
-        num_hidden_layers=config["num_hidden_layers"],
-        num_attention_heads=heads,
+        **{size: config[size] for size in (*_SIZES, "max_position_embeddings")},
         num_key_value_heads=config.get("num_key_value_heads") or heads,
         head_dim=head,
-        vocab_size=config["vocab_size"],
-        max_position_embeddings=config["max_position_embeddings"],
         tied=config.get("tie_word_embeddings", False),
         linear=tuple(kin.get("linear", ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"))),
         # Where transformers has the class itself, code that is beside the weights (Phi) is not used.
@@ -245,46 +231,31 @@ def from_config(name: str, config: Mapping[str, Any]) -> Model:
         usual_glu=_usual_glu(config),
         source=f"{name}/config.json",
         **{key: kin[key] for key in INHERITED if key in kin},
-        **{key: speaks[key] for key in SPOKEN if key in speaks},
+        **{key: same_words[key] for key in SPOKEN if key in same_words},
     )
 
 
 _SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 _OPTIONAL = ("num_key_value_heads", "head_dim", "max_position_embeddings")
-# Names of sizes in some architectures, besides the usual ones (the `attribute_map` of transformers' configs).
-_OTHER_NAMES = {
-    "hidden_size": ("n_embd", "d_model", "emb_dim"),
-    "num_hidden_layers": (
-        "n_layer",
-        "n_layers",
-        "num_layers",
-        "decoder_layers",
-        "num_decoder_layers",
-        "encoder_layers",
-    ),
-    "num_attention_heads": ("n_head", "n_heads", "num_heads", "decoder_attention_heads", "encoder_attention_heads"),
-    "intermediate_size": ("n_inner", "ffn_dim", "ffn_hidden_size", "decoder_ffn_dim", "moe_intermediate_size"),
-    "max_position_embeddings": ("n_positions", "max_seq_len", "context_length", "max_target_positions"),
-}
 # Models without positions accept rows of any length.
 UNBOUNDED = 2**31 - 1
 
 
 def _by_usual_names(config: Mapping[str, Any]) -> Facts:
-    """The config of an architecture that the catalog does not contain, with its sizes under the usual names, and those
-    that it may lack (heads of a state-space model, positions of ALiBi) with neutral values: only its trace counts."""
+    """The config of an architecture that the catalog does not contain, with its sizes under the usual names. Sizes that
+    it may lack (heads of a state-space model, positions of ALiBi) get neutral values: only its trace counts."""
+    other_names = table("synonyms")["sizes"]
     kinds = next((config[name] for name in ("layer_types", "layers_block_type") if config.get(name)), ())
     known: Facts = {"intermediate_size": 0, "num_attention_heads": 1, "max_position_embeddings": UNBOUNDED}
     known |= {"num_hidden_layers": len(kinds)} if kinds else {}
-    for name, others in _OTHER_NAMES.items():
-        said = (config.get(other) for other in (name, *others))
-        if (size := next((size for size in said if isinstance(size, int) and size > 0), None)) is not None:
-            known[name] = size
+    for name, others in other_names.items():
+        sizes = (config.get(other) for other in (name, *others))
+        known |= next(({name: size} for size in sizes if isinstance(size, int) and size > 0), {})
     if "hidden_size" in known:
         known["intermediate_size"] = known["intermediate_size"] or 4 * known["hidden_size"]
     # Values that differ by layer are not one for all.
     odd = {name for name in _OPTIONAL if not isinstance(config.get(name), int)}
-    return {key: value for key, value in config.items() if key not in odd and key not in _OTHER_NAMES} | known
+    return {key: value for key, value in config.items() if key not in odd and key not in other_names} | known
 
 
 def _usual_glu(config: Mapping[str, Any]) -> bool:
@@ -313,7 +284,7 @@ class ChatTemplate:
     system: str = ""
 
     def conversation(self, messages: Iterable[tuple[str, str]]) -> str:
-        """Messages, each a role and its content, as the model will see them."""
+        """The messages, each a role and its content, as the model sees them."""
         parts, waiting = [self.begin], ""
         for role, content in messages:
             if role == "system" and self.system:
@@ -329,16 +300,14 @@ class ChatTemplate:
         return answering if role == "assistant" and answering else asking
 
     def message(self, role: str, content: str) -> str:
-        return self.turn_of(role).replace("{role}", self._role(role)).replace("{content}", content)
+        named = self.assistant if role == "assistant" else role
+        return self.turn_of(role).replace("{role}", named).replace("{content}", content)
 
     @property
     def reply(self) -> str:
         """The text before an answer."""
         before = self.turn_of("assistant").partition("{content}")[0]
         return before.replace("{role}", self.assistant).rstrip(" ")
-
-    def _role(self, role: str) -> str:
-        return self.assistant if role == "assistant" else role
 
 
 def chat_template(name: str) -> ChatTemplate:
@@ -347,9 +316,8 @@ def chat_template(name: str) -> ChatTemplate:
 
 
 CONFIG = "config.json"
-# Newer tokenizers have their template in a separate file.
-TEMPLATE = "chat_template.jinja"
-BESIDE = ("tokenizer_config.json", "generation_config.json", TEMPLATE)
+# The files beside it. Newer tokenizers have their template in a separate one.
+BESIDE = ("tokenizer_config.json", "generation_config.json", "chat_template.jinja")
 Fetch = Callable[[str], Path | None]
 
 
@@ -372,11 +340,7 @@ def why_no_hub() -> str | None:
 
 def in_folder(folder: Path, name: str) -> Model:
     """The model in a folder, under a name. Raises Stop if there is none."""
-
-    def fetch(file: str) -> Path | None:
-        return folder / file if (folder / file).is_file() else None
-
-    return described(name, fetch)
+    return described(name, lambda file: folder / file if (folder / file).is_file() else None)
 
 
 def described(name: str, fetch: Fetch) -> Model:
@@ -390,7 +354,7 @@ def described(name: str, fetch: Fetch) -> Model:
         raise Stop(*known.refusal(name))
     try:
         model = from_config(name, config)
-    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+    except NO_GEOMETRY as error:
         kind = config.get("model_type", "no type")
         lacks = f"lacks {error}" if isinstance(error, KeyError) else "has sizes that are not numbers"
         raise Stop(
@@ -398,7 +362,7 @@ def described(name: str, fetch: Fetch) -> Model:
             "Models that also read images, and mixtures of experts of other sizes, cannot be trained here.",
         ) from None
     words, ends = (_json(fetch(file), name) for file in BESIDE[:2])
-    file = fetch(TEMPLATE)
+    file = fetch(BESIDE[2])
     own = file.read_text(encoding="utf-8", errors="replace") if file else words.get("chat_template") or ""
     said: Facts = {key: _token(words.get(key)) or getattr(model, key) for key in SPOKEN if key != "chat_template"}
     number = ends.get("eos_token_id")
@@ -415,9 +379,8 @@ def _json(file: Path | None, name: str) -> Mapping[str, Any]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        raise Stop(
-            f"`{file.name}` of `{name}` cannot be read as JSON.", "Copy the file again from its source."
-        ) from None
+        message = f"`{file.name}` of `{name}` cannot be read as JSON."
+        raise Stop(message, "Copy the file again from its source.") from None
     return content if isinstance(content, dict) else {}
 
 

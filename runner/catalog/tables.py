@@ -1,6 +1,7 @@
 """The tables of the catalog, read once, and lookups in the small ones."""
 
 import json
+import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -29,14 +30,12 @@ def table(name: str) -> dict[str, Facts]:
 
 
 def dataset(name: str) -> Facts | None:
-    """The facts of a data set on the hub as datasets.toml has them: `rows`, lengths and more; None for an unknown
-    one."""
+    """The facts of a data set on the hub, as datasets.toml has them, or None."""
     return table("datasets").get(name)
 
 
 def near_dataset(name: str) -> str | None:
-    """The data set of the catalog whose name `name` is a misspelling of; None for an exact name, or without a similar
-    one."""
+    """The data set of the catalog that a misspelt name means; None for an exact name, or without a similar one."""
     known = {known.partition(":")[0] for known in table("datasets")}
     return None if name in known else nearest(name, known, ALIKE)
 
@@ -65,8 +64,7 @@ def shared_storage(provisioner: str) -> bool | None:
 
 @cache
 def axolotl_settings() -> Schema:
-    """The settings of the pinned Axolotl, as a JSON Schema: `properties`, a part for each setting, `$defs`, the
-    sections that these hold, and `plugins`, the settings of each of its plug-ins. Written by
+    """The settings of the pinned Axolotl, as a JSON Schema; `plugins` has those of each plug-in. Written by
     `schemas/axolotl_settings.py`; tests compare it with Axolotl itself."""
     schema: Schema = json.loads(AXOLOTL_SETTINGS_FILE.read_text(encoding="utf-8"))
     return schema
@@ -74,34 +72,34 @@ def axolotl_settings() -> Schema:
 
 @cache
 def deepspeed_settings() -> Schema:
-    """The settings of the pinned DeepSpeed's file as a JSON Schema, with every value of `zero_optimization`. Written by
-    `schemas/deepspeed_settings.py`; tests compare it with DeepSpeed itself."""
+    """The same for DeepSpeed's file, with every value of `zero_optimization`, by `schemas/deepspeed_settings.py`."""
     schema: Schema = json.loads(DEEPSPEED_SETTINGS_FILE.read_text(encoding="utf-8"))
     return schema
 
 
 def fused_kernels(model_type: str) -> dict[str, bool]:
-    """Which of `rope`, `rms_norm` and `glu` liger-kernel 0.8.1 computes as transformers does, by model type; empty for
-    an unknown one."""
+    """Which of `rope`, `rms_norm` and `glu` liger-kernel 0.8.1 computes as transformers does; empty if unknown."""
     return dict(table("fused-kernels").get(model_type, {}))
 
 
 @cache
 def fused_loss_models() -> frozenset[str]:
     """The model types whose last layer and cross-entropy Axolotl can compute as one, through liger-kernel 0.8.1, so
-    that the logits never are in memory (tests compare them with the package itself)."""
+    that memory never holds the logits. Tests compare them with the package itself."""
     return frozenset((HERE / "fused-loss-models.txt").read_text(encoding="utf-8").split())
 
 
 def axolotl_refusal(setting: str, value: Any, config: Mapping[str, Any]) -> str | None:
-    """Why Axolotl would refuse a setting of its own beside a config that the runner makes, as the end of a sentence;
-    None without a known reason."""
+    """Why Axolotl would refuse a setting beside a config of the runner, as the end of a sentence, or None."""
     if value is None or setting in config:
         return None
     values = value if isinstance(value, list) else [value]
     for known in table("axolotl-refusals").values():
+        least = known.get("above", math.inf)
         off = not known.get("even_off") and (value is False or value == [])
-        fine = values and all(one in known.get("fine", ()) or _above(one, known.get("above")) for one in values)
+        fine = values and all(
+            one in known.get("fine", ()) or (isinstance(one, int | float) and one > least) for one in values
+        )
         met = "needs" in known and all(_there(config, name) for name in known["needs"])
         free = "without" in known and not any(config.get(name) for name in known["without"])
         if setting in known["settings"] and not (off or fine or met or free):
@@ -110,10 +108,6 @@ def axolotl_refusal(setting: str, value: Any, config: Mapping[str, Any]) -> str 
 
 
 def _there(config: Mapping[str, Any], name: str) -> bool:
-    """Whether a setting, or a value of it, is in a config."""
+    """Whether a config has a setting, or `setting=value`."""
     name, _, value = name.partition("=")
     return config.get(name) == value if value else bool(config.get(name))
-
-
-def _above(value: Any, least: float | None) -> bool:
-    return least is not None and isinstance(value, int | float) and value > least

@@ -1,5 +1,4 @@
-"""Troubles: messages of logs, events and pods when something goes wrong, and their meaning, as a table
-(`troubles.toml`)."""
+"""Troubles: error messages in logs, events and pods, and their meaning, as a table (`troubles.toml`)."""
 
 from __future__ import annotations
 
@@ -8,46 +7,39 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
-from runner.catalog.tables import Facts, table
+from runner.catalog.tables import table
 from runner.tools import packaged
 from runner.tools.child_process import MARK
 
 PLACES = ("log", "unmade", "queue", "placing", "image", "missing", "mount", "taken", "ended", "server")
 LOG, UNMADE, QUEUE, PLACING, IMAGE, MISSING, MOUNT, TAKEN, ENDED, SERVER = PLACES
-# What a line of any file must hold besides, to be a cluster's message of that kind; a program's own need nothing else.
+# A line of unknown origin is a cluster's message of that kind only if it also matches this.
 _KINDS = {
-    place: re.compile(pattern)
-    for place, pattern in {
-        UNMADE: "forbidden|FailedCreate",
-        QUEUE: "(?i)queue|kueue|workload|flavor",
-        PLACING: "(?i)nodes are available|FailedScheduling|ProvisioningFailed|PersistentVolumeClaim|provision",
-        IMAGE: "(?i)image|manifest",
-        MISSING: "(?i)secret",
-        MOUNT: "(?i)volume|mount",
-        TAKEN: "(?i)evict|preempt|NodeLost|low on resource|deletion",
-        ENDED: "(?i)job|deadline ?exceeded|backoff ?limit|exitcode|OOMKilled|SIGKILL|Killed",
-    }.items()
+    UNMADE: "forbidden|FailedCreate",
+    QUEUE: "(?i)queue|kueue|workload|flavor",
+    PLACING: "(?i)nodes are available|FailedScheduling|ProvisioningFailed|PersistentVolumeClaim|provision",
+    IMAGE: "(?i)image|manifest",
+    MISSING: "(?i)secret",
+    MOUNT: "(?i)volume|mount",
+    TAKEN: "(?i)evict|preempt|NodeLost|low on resource|deletion",
+    ENDED: "(?i)job|deadline ?exceeded|backoff ?limit|exitcode|OOMKilled|SIGKILL|Killed",
 }
 # Optional words of a sentence.
 _SPARE = ("advice", "busy", "plan", "ranks")
 # Characters of a message that are shown.
 SHOWN = 300
-# The last lines of a log that name an error: at the beginning of a line, as Python ends a trace, else anywhere.
-_ERRORS = tuple(
-    re.compile(pattern, re.MULTILINE)
-    for pattern in (
-        r"^(?:\[rank\d+\]: )?\s*(?:[\w.]+\.)?(?:\w*(?:Error|Exception)|TrainingStopped)\b.*$",
-        r"^.*\b(?:\w*Error|\w*Exception|TrainingStopped)\b.*$",
-    )
+# Lines of a log that name an error: at the beginning of a line, as at the end of Python's trace, else anywhere.
+_ERRORS = (
+    r"(?m)^(?:\[rank\d+\]: )?\s*(?:[\w.]+\.)?(?:\w*(?:Error|Exception)|TrainingStopped)\b.*$",
+    r"(?m)^.*\b(?:\w*Error|\w*Exception|TrainingStopped)\b.*$",
 )
-# A launcher's words about the end of a child, which never contain the reason.
-_OF_A_CHILD = "ChildFailedError"
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """One thing that goes wrong: where it is looked for, its patterns, its meaning and remedy. needs: a word that must
-    be known; reads: what adds words from the text; follows: whether another machine usually causes it."""
+    """One thing that goes wrong: the places to look for it, its patterns, its meaning and remedy. needs: a word that
+    the caller must give; reads: the reader that adds words from the text; follows: whether another machine usually
+    causes it."""
 
     name: str
     places: tuple[str, ...]
@@ -64,14 +56,16 @@ class Trouble:
         return self.name.replace(" ", "-")
 
     def found_in(self, text: str, words: Mapping[str, str], anywhere: bool = False) -> FoundTrouble | None:
-        """The last match in a text, because earlier ones have passed, or None. anywhere: the text is of unknown origin,
-        and the line itself must show what it is about."""
+        """The last match in a text, or None. anywhere: for a text of unknown origin, whose line must show its kind."""
         if self.needs and not words.get(self.needs):
             return None
         for pattern in self.patterns:
             matches = list(pattern.finditer(text))
             if anywhere:
-                matches = [match for match in matches if self._of_its_kind(_line(text, match.start()))]
+                kinds = [_KINDS.get(place, "") for place in self.places]
+                matches = [
+                    match for match in matches if any(re.search(kind, _line(text, match.start())) for kind in kinds)
+                ]
             if matches:
                 groups = {name: said for match in matches for name, said in match.groupdict().items() if said}
                 firsts = dict.fromkeys(match[1] for match in matches if pattern.groups and match[1])
@@ -84,9 +78,6 @@ class Trouble:
                 known = {"said": said, "claims": said, "less": "the recipe", "all": ", ".join(firsts)}
                 return FoundTrouble(self, line, known | groups | own | dict(words))
         return None
-
-    def _of_its_kind(self, line: str) -> bool:
-        return any(place not in _KINDS or _KINDS[place].search(line) for place in self.places)
 
 
 @dataclass(frozen=True)
@@ -107,15 +98,15 @@ class FoundTrouble:
 
     @property
     def with_line(self) -> str:
-        """The same, and the words that it is read from."""
-        return self._coded(f"{self.means} The log says: {self.line}. {self.remedy}")
+        """The same, with the line of the log."""
+        return self._sentences(f"The log says: {self.line}.")
 
     def __str__(self) -> str:
-        return self._coded(f"{self.means} {self.remedy}")
+        return self._sentences()
 
-    def _coded(self, text: str) -> str:
-        tidy = re.sub(r"\.\.+", ".", " ".join(text.split()))
-        return f"{tidy} ({self.trouble.code})"
+    def _sentences(self, evidence: str = "") -> str:
+        words = f"{self.means} {evidence} {self.remedy}".split()
+        return re.sub(r"\.\.+", ".", " ".join(words)) + f" ({self.trouble.code})"
 
 
 class _WordsOrDots(dict[str, str]):
@@ -127,19 +118,18 @@ class _WordsOrDots(dict[str, str]):
 
 @cache
 def known() -> tuple[Trouble, ...]:
-    """The table, in the order in which it counts."""
-
-    def row(name: str, entry: Facts) -> Trouble:
+    """The table. The first trouble that a text shows counts."""
+    rows = []
+    for name, entry in table("troubles").items():
         patterns = [entry["pattern"]] if isinstance(entry["pattern"], str) else entry["pattern"]
-        rest = {key: said for key, said in entry.items() if key not in ("in", "pattern")}
-        return Trouble(name, tuple(entry["in"]), tuple(map(re.compile, patterns)), **rest)
-
-    return tuple(row(name, entry) for name, entry in table("troubles").items())
+        rest = {key: value for key, value in entry.items() if key not in ("in", "pattern")}
+        rows.append(Trouble(name, tuple(entry["in"]), tuple(map(re.compile, patterns)), **rest))
+    return tuple(rows)
 
 
 def find(text: str, *places: str, **words: str) -> FoundTrouble | None:
-    """The first trouble of the table that a text shows, among those of these places; without places the text is of
-    unknown origin, and all count. words: the caller's, for the sentences."""
+    """The first trouble of the table that a text shows, of these places; without places, for a text of unknown origin,
+    of all. words: the caller's, for the sentences."""
     for trouble in known():
         here = not places or set(trouble.places) & set(places)
         if here and (found := trouble.found_in(text, words, anywhere=not places)):
@@ -158,12 +148,11 @@ def remedy(name: str) -> str:
 
 
 def last_error(log: str, whatever: bool = False) -> str:
-    """The last line of a log that names an error, cut to SHOWN; empty without one. whatever: then the log's last
-    line."""
+    """The last line of a log that names an error, cut to SHOWN; else empty or, with `whatever`, the last line."""
     for pattern in _ERRORS:
-        said: list[str] = [line.strip() for line in pattern.findall(log) if _OF_A_CHILD not in line]
-        if said:
-            return said[-1][:SHOWN]
+        # A launcher's words about the end of a child never contain the reason.
+        if lines := [line.strip() for line in re.findall(pattern, log) if "ChildFailedError" not in line]:
+            return str(lines[-1][:SHOWN])
     lines = spoken(log) if whatever else []
     return lines[-1].strip()[:SHOWN] if lines else ""
 
@@ -197,13 +186,13 @@ _WAITED = re.compile(
     r"[^\n]*?Timeout\(ms\)=(\d+)"
 )
 _REACHED = re.compile(r"Rank (\d+)\][^\n]*last enqueued NCCL work: (-?\d+)")
-# PyTorch's mark of the process that writes a line.
-_SPEAKS = re.compile(r"\[[rR]ank ?(\d+)\]")
+# PyTorch's mark of the process that wrote a line.
+_WRITES = re.compile(r"\[[rR]ank ?(\d+)\]")
 
 
-def _of_one_machine(speaking: set[int]) -> range:
-    """The ranks on the machine of these: every machine has the same number, counted on from the one before."""
-    first, last = min(speaking), max(speaking)
+def _of_one_machine(some: set[int]) -> range:
+    """All ranks of the machine that has these. Every machine has the same number of ranks, in sequence."""
+    first, last = min(some), max(some)
     count = next(count for count in range(last - first + 1, last + 2) if first // count == last // count)
     return range(first // count * count, (first // count + 1) * count)
 
@@ -217,8 +206,8 @@ def late(text: str, world_size: int = 0) -> str:
     # By rank: the number of the collective that it waited for first, and of the last one that it has begun.
     waited = {int(rank): int(number) for rank, number, _, _ in reversed(found)}
     reached = {int(rank): int(number) for rank, number in _REACHED.findall(text)}
-    speaking = {int(rank) for rank in _SPEAKS.findall(text)} | set(waited) | set(reached)
-    known = list(range(world_size) if world_size else _of_one_machine(speaking))
+    writing = {int(rank) for rank in _WRITES.findall(text)} | set(waited) | set(reached)
+    known = list(range(world_size) if world_size else _of_one_machine(writing))
     missing = [rank for rank in known if rank not in waited]
     for numbers in (waited, reached):
         if not missing and len(set(numbers.values())) > 1:

@@ -9,20 +9,24 @@ from runner import catalog
 from runner.catalog import models
 from runner.check import by_schema
 from runner.recipe import lock
-from runner.recipe.recipe import Recipe, Settings
+from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import sharding
 from runner.scenarios.shared.axolotl import FLASH
-from runner.tools.files import read_json
+from runner.tools.files import read_record
 from runner.tools.names import hub_name, listed, nearest
 from runner.tools.problem import Problem, Stop
 
 FULL_COMMIT = re.compile(r"[0-9a-f]{40}\Z")
 
 
+def _base(recipe: Recipe) -> str:
+    """The base model's name; empty if recipes of this scenario have none."""
+    return str((recipe.settings.get("model") or {}).get("base", ""))
+
+
 def known(recipe: Recipe) -> Iterator[Problem]:
-    if "base" not in (recipe.settings.get("model") or {}):
+    if not (base := _base(recipe)):
         return
-    base = recipe.model.base
     if unsuitable := catalog.unsuitable(base, recipe.folder):
         yield recipe.problem("model.base", *unsuitable.refusal(base))
     elif base not in catalog.model_ids() and (broken := lock.find(recipe.folder, base, recipe.model.revision)[1]):
@@ -35,7 +39,7 @@ def known(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.note("model.base", message, hint)
 
 
-# The fields from a `config.json`; a person may have corrected the other lines of a lock.
+# The fields of a `config.json`. A person may have corrected the other lines of a lock.
 SHAPE = (
     *("model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
     *("num_key_value_heads", "head_dim", "vocab_size", "max_position_embeddings", "tied", "custom_code"),
@@ -44,9 +48,8 @@ SHAPE = (
 
 def as_locked(recipe: Recipe) -> Iterator[Problem]:
     """A folder on this machine must still match its entry in the lock file."""
-    if "base" not in (recipe.settings.get("model") or {}) or recipe.model.base in catalog.model_ids():
-        return
-    base, folder = recipe.model.base, recipe.base_folder
+    base = _base(recipe)
+    folder = recipe.base_folder if base and base not in catalog.model_ids() else None
     if folder is None or not (folder / models.CONFIG).is_file():
         return
     locked, _ = lock.find(recipe.folder, base, recipe.model.revision)
@@ -55,8 +58,7 @@ def as_locked(recipe: Recipe) -> Iterator[Problem]:
     try:
         here = models.in_folder(folder, base)
     except Stop as stop:
-        message, _, hint = stop.text.partition("\n")
-        yield recipe.problem("model.base", message, hint)
+        yield recipe.problem("model.base", *stop.text.split("\n", 1))
         return
     both = ((name, getattr(locked, name), getattr(here, name)) for name in SHAPE)
     if changed := [f"`{name}` is {now} and was {was}" for name, was, now in both if was != now]:
@@ -66,15 +68,15 @@ def as_locked(recipe: Recipe) -> Iterator[Problem]:
 
 
 def unknown(recipe: Recipe) -> Problem:
-    """The problem that the base model is unknown. You may still copy the recipe, and write its lock file beside it."""
+    """The problem that the base model is unknown. It does not prevent a copy of the recipe or a lock file beside it."""
     base, near = recipe.model.base, catalog.near_model(recipe.model.base)
     if named := hub_name(base):
         message = f"`{base}` is the address of a page, and a model on the hub is called `OWNER/NAME`."
         return recipe.problem("model.base", message, f"Write the name alone: `{named}`.")
     if config := catalog.config_of(base, recipe.folder):
         return _no_geometry(recipe, config)
-    if said := _no_folder(recipe):
-        return said
+    if no_folder := _no_folder(recipe):
+        return no_folder
     add = f"`recipe models add {base} --recipe {recipe.file}"
     if recipe.on_claim(base):
         message = f"`{base}` is on a claim, and this machine has no description of the model."
@@ -82,18 +84,14 @@ def unknown(recipe: Recipe) -> Problem:
         return recipe.problem("model.base", message, hint)
     version = "" if recipe.model.revision == "main" else f" --revision {recipe.model.revision}"
     message = f"The model `{base}` is not in the catalog, and no folder of that name has a readable `config.json`."
-    hint = (
-        (f"Did you mean `{near}`? " if near else "")
-        + f"`recipe models` lists the catalog. Or name a folder with a model. Or record this model from the hub, for every machine that checks the recipe: {add}{version}`."
-    )
+    hint = f"Did you mean `{near}`? " if near else ""
+    hint += f"`recipe models` lists the catalog. Or name a folder with a model. Or record this model from the hub, for every machine that checks the recipe: {add}{version}`."
     return recipe.problem("model.base", message, hint)
 
 
 def _no_folder(recipe: Recipe) -> Problem | None:
-    """The problem of a base model that can only be a folder, and is none; None if it may be a hub name or on a
-    claim."""
-    base = recipe.model.base
-    folder = recipe.folder / base
+    """The problem of a base model that can only be a folder, and is not one; None for hub names and claims."""
+    base, folder = recipe.model.base, recipe.folder / recipe.model.base
     if recipe.on_claim(base) or not (isdir(folder) or base.startswith((".", "/", "~")) or base.count("/") != 1):
         return None
     if isdir(folder):
@@ -107,34 +105,32 @@ def _no_folder(recipe: Recipe) -> Problem | None:
         message = f"There is no folder `{folder}`, and the catalog has no model `{base}`."
         beside = [inner.name for inner in folder.parent.glob("*/") if inner.is_dir()] if isdir(folder.parent) else []
         near = nearest(folder.name, beside)
-        hint = (f"Did you mean `{base.rstrip('/').removesuffix(folder.name)}{near}`? " if near else "") + (
-            "A path is relative to the recipe's folder. A model on the hub is `OWNER/NAME`; `recipe models` lists the catalog. A folder on the cluster is below the mount of a claim, `openshift.claims`."
-        )
+        hint = f"Did you mean `{base.rstrip('/').removesuffix(folder.name)}{near}`? " if near else ""
+        hint += "A path is relative to the recipe's folder. A model on the hub is `OWNER/NAME`; `recipe models` lists the catalog. A folder on the cluster is below the mount of a claim, `openshift.claims`."
     return recipe.problem("model.base", message, hint)
 
 
 def _no_geometry(recipe: Recipe, config: Mapping[str, Any]) -> Problem:
     """The problem that a folder's `config.json` lacks the size of its language model, or describes several."""
-    at, base = ("model", "base"), recipe.model.base
+    base = recipe.model.base
     if parts := [name for name, part in config.items() if isinstance(part, dict) and "model_type" in part]:
         message = f"The `config.json` of `{base}` describes several models ({listed(parts)}). recipe-runner trains only models for text."
         hint = "`recipe models` lists models for text. Models that also read images or sound cannot be trained here."
-        return recipe.problem(at, message, hint)
+        return recipe.problem("model.base", message, hint)
     wrong = "has an impossible type or size"
     try:
         catalog.from_config(base, config)
     except KeyError as error:
-        wrong = f"says no `{error.args[0]}`"
+        wrong = f"lacks `{error.args[0]}`"
     except catalog.NO_GEOMETRY:
         pass
     message = f"The `config.json` of `{base}` {wrong}, so the size of the model is unknown."
-    hint = "Copy the file again from the model's source."
-    return recipe.problem(at, message, hint)
+    return recipe.problem("model.base", message, "Copy the file again from the model's source.")
 
 
 def looked_at(recipe: Recipe) -> Iterator[Problem]:
     """For an architecture without a model in the catalog, layers and memory are guesses."""
-    facts = recipe.model_facts if "base" in (recipe.settings.get("model") or {}) else None
+    facts = recipe.model_facts if _base(recipe) else None
     if facts is None or facts.model_type in catalog.model_types():
         return
     message = f"`{recipe.model.base}` has the type `{facts.model_type}`, which was never tried here. Which of its layers LoRA adapts is a guess, and there are no formulas for its memory and time."
@@ -155,8 +151,8 @@ def custom_code(recipe: Recipe) -> Iterator[Problem]:
     if model.trust_remote_code and on_hub and not FULL_COMMIT.match(recipe.model_revision):
         message = f"The recipe trusts the model's own code, but its revision `{model.revision}` can change. The model's owner could put other code there, which would run with your rights."
         hint = "Write the full commit that you read, 40 hexadecimal digits, as `revision`."
-        written = recipe.document.lookup(("model",)) or {}
-        yield recipe.problem(f"model.{'revision' if 'revision' in written else 'trust_remote_code'}", message, hint)
+        line = "revision" if recipe.document.lookup(("model", "revision")) is not None else "trust_remote_code"
+        yield recipe.problem(f"model.{line}", message, hint)
 
 
 def template_fits(recipe: Recipe) -> Iterator[Problem]:
@@ -164,9 +160,7 @@ def template_fits(recipe: Recipe) -> Iterator[Problem]:
     facts = recipe.model_facts
     if not facts or recipe.data.get("chat_template") != "chatml" or facts.chat_template in ("", "chatml"):
         return
-    message = (
-        f"`{recipe.model.base}` does not know ChatML's special tokens, so it could not learn where an answer ends."
-    )
+    message = f"`{_base(recipe)}` does not know ChatML's special tokens, so it could not learn where an answer ends."
     hint = "Write `chat_template: auto`, which uses the special tokens of the model."
     yield recipe.problem("data.chat_template", message, hint, mending="auto")
 
@@ -176,20 +170,18 @@ def own_template(recipe: Recipe) -> Iterator[Problem]:
     facts = recipe.model_facts
     if not facts or recipe.data.get("chat_template") != "tokenizer_default":
         return
-    folder = recipe.base_folder
+    folder, has_template = recipe.base_folder, facts.own_template
     if folder and (folder / "tokenizer_config.json").is_file():
-        said = (read_json(folder / "tokenizer_config.json") or {}).get("chat_template")
-        there = bool(said) or any(folder.glob("chat_template*"))
-    else:
-        there = facts.own_template
-    if not there:
+        template = read_record(folder / "tokenizer_config.json").get("chat_template")
+        has_template = bool(template) or any(folder.glob("chat_template*"))
+    if not has_template:
         message = f"The tokenizer of `{recipe.model.base}` has no chat template, like those of most base models."
         hint = "Write `chat_template: auto`, or use the model's version for conversations."
         yield recipe.problem("data.chat_template", message, hint, mending="auto")
 
 
 def advised_precision(recipe: Recipe) -> str:
-    """The precision to write instead of one that does not fit the recipe's GPU or model."""
+    """The precision that fits the recipe's GPU and model."""
     gpu, facts = catalog.gpu(recipe.machines.gpu), recipe.model_facts
     known = by_schema.part(recipe.scenario, "model.precision").get("enum", ())
     fp16 = "fp16" in known and (facts is None or facts.fp16)
@@ -198,8 +190,7 @@ def advised_precision(recipe: Recipe) -> str:
 
 def precisions(recipe: Recipe) -> dict[str, str]:
     """The precision that each section states, by the section's name: the model's, or a stage's own."""
-    sections = {name: one for name, one in recipe.settings.items() if isinstance(one, Settings)}
-    return {name: str(one["precision"]) for name, one in sections.items() if one.get("precision")}
+    return {name: str(one["precision"]) for name, one in recipe.sections.items() if one.get("precision")}
 
 
 def precision_fits(recipe: Recipe) -> Iterator[Problem]:
@@ -233,17 +224,15 @@ def loss_fits_model(recipe: Recipe) -> Iterator[Problem]:
 
 
 def attention_fits_precision(recipe: Recipe) -> Iterator[Problem]:
-    """FlashAttention 2 multiplies in half precision alone."""
-    model = recipe.settings.get("model") or {}
-    if model.get("attention") != FLASH:
+    """FlashAttention 2 multiplies only in half precision."""
+    if (recipe.settings.get("model") or {}).get("attention") != FLASH:
         return
     half = advised_precision(recipe)
     instead = "" if half == "fp32" else f", or `precision: {half}`"
-    for home in (name for name, said in precisions(recipe).items() if said == "fp32"):
-        of_all = home == "model"
+    for home in (name for name, precision in precisions(recipe).items() if precision == "fp32"):
+        line, under = ("attention", "") if home == "model" else ("precision", " under `model`")
         message = f"`{FLASH}` needs half precision, and `precision` is fp32."
-        hint = f"Write `attention: sdpa`{'' if of_all else ' under `model`'}{instead}."
-        yield recipe.problem((home, "attention" if of_all else "precision"), message, hint)
+        yield recipe.problem((home, line), message, f"Write `attention: sdpa`{under}{instead}.")
 
 
 def gated(recipe: Recipe) -> Iterator[Problem]:

@@ -21,7 +21,7 @@ from runner.tools.run_files import RUN
 ENDINGS = (".yaml", ".yml")
 # Folders that the product itself writes: emitted files, runs, and a site.
 OWN = {"build", "runs"}
-# A recipe has these sections, and hardly any other YAML has two of them.
+# Hardly any other YAML has two of these sections.
 SECTIONS = {"scenario", "model", "train", "data", "machines", "openshift", "nodes", "demo", "limits", "pretrain", "sft"}
 
 
@@ -34,8 +34,7 @@ class RecipeFiles:
 
 
 def find(paths: Iterable[str], strict: bool = False) -> RecipeFiles:
-    """The recipe files that the arguments name. strict: judge all YAML below a folder. Raises Stop (exit 2) for
-    none."""
+    """The recipe files at these paths. strict: all YAML below a folder. Raises Stop (exit 2) for none."""
     recipes: list[str] = []
     others: list[str] = []
     for path in paths:
@@ -76,9 +75,8 @@ def _yaml_below(root: Path) -> Iterator[Path]:
 
 def is_meant(file: Path) -> bool:
     """Whether a file is meant as a recipe, judged by the names at the beginning of its lines."""
-    lines = _lines(file)
-    written = {found[1] for _, line in lines if (found := _SETTING.match(line))}
-    return "scenario" in written or len(written & SECTIONS) >= 2
+    names = {found[1] for _, line in _lines(file) if (found := _SETTING.match(line))}
+    return "scenario" in names or len(names & SECTIONS) >= 2
 
 
 # At the beginning of a line, or of a file in braces.
@@ -111,8 +109,7 @@ def _lines(file: Path) -> Iterator[tuple[int, str]]:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What `recipe check` finds. checked: how many recipes; problems: with notes, file by file; bugs: files on which
-    the runner failed."""
+    """The result of `recipe check`. checked: the number of recipes; bugs: of files on which the runner failed."""
 
     checked: int
     problems: tuple[Problem, ...]
@@ -128,9 +125,8 @@ class CheckReport:
 
     def as_json(self) -> Mapping[str, object]:
         """The form for other programs: errors, and separately notes."""
-        notes = [problem for problem in self.problems if problem.severity != "error"]
-        problems, notes_ = ([problem.as_json() for problem in some] for some in (self.errors, notes))
-        return {"checked": self.checked, "problems": problems, "notes": notes_}
+        notes = [problem.as_json() for problem in self.problems if problem.severity != "error"]
+        return {"checked": self.checked, "problems": [problem.as_json() for problem in self.errors], "notes": notes}
 
 
 def judged(
@@ -140,9 +136,8 @@ def judged(
     allowed: Collection[str] = (),
     jobs: int = 1,
 ) -> CheckReport:
-    """Judges every file, with the same changes on top, in `jobs` processes; a failure of the runner hides no other
-    file."""
-    one = partial(_whatever, changes=changes, online=online, allowed=allowed)
+    """Judges every file, with the same changes, in `jobs` processes. A bug on one file does not affect the others."""
+    one = partial(_examined, changes=changes, online=online, allowed=allowed)
     if jobs == 1 or len(files) == 1:
         found = list(map(one, files))
     else:
@@ -154,7 +149,7 @@ def judged(
     return CheckReport(len(files), tuple(problems), sum(failed for _, failed in found))
 
 
-def _whatever(
+def _examined(
     file: Path | str, changes: Sequence[Override], online: bool, allowed: Collection[str]
 ) -> tuple[list[Problem], bool]:
     """The Problems with a file, and whether the runner itself failed on it."""

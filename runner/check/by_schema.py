@@ -36,11 +36,10 @@ def schema(scenario: str, rows: str = "") -> Schema:
 def schema_text(scenario: str) -> str:
     """The schema for editors: our file, with the additions of other people's parts."""
     file = packaged.schema_file(scenario)
-    theirs = any(part.foreign for part in parts.found().values())
-    if file.is_file() and not theirs:
-        return file.read_text(encoding="utf-8")
-    # Only other people's parts need what follows.
-    whole = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else scenarios.composed(scenario)
+    ours = file.read_text(encoding="utf-8") if file.is_file() else ""
+    if ours and not any(part.foreign for part in parts.found().values()):
+        return ours
+    whole = json.loads(ours) if ours else scenarios.composed(scenario)
     whole["properties"] |= scenarios.foreign_sections()
     return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
 
@@ -84,14 +83,13 @@ def _part(scenario: Any, path: Path_) -> Schema:
 
 
 def settings(scenario: str) -> Iterator[tuple[str, Schema]]:
-    """Every setting of the scenario, sections too, by its whole name, with its schema."""
+    """Every setting and section of the scenario, by its whole name, with its schema."""
     return ((setting(path), part) for path, part in schema_errors.settings(schema(scenario)))
 
 
 def sentence(scenario: str, path: Path_) -> str:
     """The first sentence of a setting's description, without its full stop; empty if it has none."""
-    first: str = _part(scenario, path).get("description", "").strip().partition(". ")[0]
-    return first.removesuffix(".")
+    return str(_part(scenario, path).get("description", "")).strip().partition(". ")[0].removesuffix(".")
 
 
 def as_text(document: Document, changes: Iterable[Override]) -> list[Override]:
@@ -122,8 +120,7 @@ def read(document: Document) -> Reading:
     if _fits(scenario, rows)(document.data):
         return Reading(Settings(filled, whole), [])
     errors = list(_validator(scenario, rows).iter_errors(document.data))
-    told = schema_errors.problems(document, whole, errors)
-    problems = told.problems
+    problems, lost = schema_errors.problems(document, whole, errors)
     refused = [tuple(error.absolute_path) for error in errors]
     # Infinity and not-a-number pass every bound of a schema, and are never intended.
     for path in [path for path, value in leaves(document.data, bool) if not _finite(value)]:
@@ -132,27 +129,26 @@ def read(document: Document) -> Reading:
         _mark(filled, path)
     for error in errors:
         _break(filled, error)
-    for section in told.lost:
+    for section in lost:
         _mark(filled, (section,))
     return Reading(Settings(filled, whole), problems)
 
 
 def scenario_problem(document: Document) -> Problem | None:
     """The Problem with the line that names a document's schema, or None."""
-    scenario, known = document.data.get("scenario"), scenarios.names()
+    at, scenario, known = ("scenario",), document.data.get("scenario"), scenarios.names()
     choices = f"Use {listed(known, 'or')}."
     if scenario is None and (near := nearest("scenario", map(str, document.data))) and near != "scenario":
         message = f"`{near}` is not a setting of a recipe."
         return document.problem((near,), message, "Did you mean `scenario`?", key=True)
     if scenario is None:
-        message = "The recipe lacks `scenario`, which selects the kind of training."
-        return document.problem(("scenario",), message, choices)
+        return document.problem(at, "The recipe lacks `scenario`, which selects the kind of training.", choices)
     if part := parts.missing("scenarios", str(scenario)):
-        return document.problem(("scenario",), parts.not_here(str(scenario), part), parts.INSTALL)
+        return document.problem(at, parts.not_here(str(scenario), part), parts.INSTALL)
     if scenario not in known:
         near = nearest(str(scenario), known)
-        hint = choices + (f" Did you mean `{near}`?" if near else "")
-        return document.problem(("scenario",), f"There is no scenario `{scenario}`.", hint)
+        hint = f"{choices} Did you mean `{near}`?" if near else choices
+        return document.problem(at, f"There is no scenario `{scenario}`.", hint)
     return None
 
 
@@ -169,17 +165,15 @@ def _break(filled: Any, error: ValidationError) -> None:
     """Marks the value of an error as broken, so that no rule judges it."""
     if error.validator not in ("additionalProperties", "required"):
         _mark(filled, error.absolute_path)
+    elif (section := _below(filled, error.absolute_path)) is BROKEN:
         return
-    section = _below(filled, error.absolute_path)
-    if section is BROKEN:
-        return
-    if error.validator == "required":
+    elif error.validator == "required":
         section.update({key: BROKEN for key in error.validator_value if key not in error.instance})
-        return
-    for key in [key for key in section if key not in error.schema["properties"]]:
-        del section[key]
-        if (meant := schema_errors.meant(key, error.schema["properties"])) and meant not in error.instance:
-            section[meant] = BROKEN
+    else:
+        for key in [key for key in section if key not in error.schema["properties"]]:
+            del section[key]
+            if (meant := schema_errors.meant(key, error.schema["properties"])) and meant not in error.instance:
+                section[meant] = BROKEN
 
 
 def _mark(filled: Any, path: Iterable[str | int]) -> None:
@@ -191,15 +185,11 @@ def _mark(filled: Any, path: Iterable[str | int]) -> None:
 
 def _below(filled: Any, path: Iterable[str | int]) -> Any:
     """The value at the path; BROKEN if it, or something above it, is marked already."""
-    for part in path:
-        if filled is BROKEN:
-            break
-        filled = filled[part]
-    return filled
+    return reduce(lambda value, part: value if value is BROKEN else value[part], path, filled)
 
 
-# Whether a value certainly fits a schema, without jsonschema, whose import takes longer than the rest of a check. It is
-# true only if it knows and meets every keyword; jsonschema judges the rest.
+# Whether a value certainly fits a schema, without jsonschema, whose import takes longer than the rest of a check. True
+# only if every keyword is known and met; else jsonschema decides.
 Fits = Callable[[Any], bool]
 
 
@@ -209,7 +199,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Whether a text has a pattern in JSON Schema's own meaning of `$`: Python's takes a newline at the end too."""
+    """Whether a text matches a pattern with JSON Schema's `$`. Python's also matches before a newline at the end."""
     return _compiled(pattern).search(text) is not None
 
 
@@ -217,7 +207,7 @@ def _finite(value: object) -> bool:
     return type(value) is not float or isfinite(value)
 
 
-# Of plain values; like JSON Schema, 4.0 is a whole number, and true is none; infinity is read as a number and never meant.
+# As in JSON Schema, 4.0 is a whole number, and true is none. Infinity is a number that nobody intends.
 _KINDS: dict[str, Callable[[Any], bool]] = {
     "string": lambda value: isinstance(value, str),
     "integer": lambda value: type(value) is int or (type(value) is float and value.is_integer()),
@@ -226,7 +216,7 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
     "object": lambda value: isinstance(value, dict),
     "array": lambda value: isinstance(value, list),
 }
-# Each for values of the kind that its schema names beside it; choices are among texts, because Python's 1 equals its true.
+# Each for values of the kind that its schema names. Choices are texts only, because in Python 1 equals true.
 _MET: dict[str, Callable[[Any], Fits]] = {
     "enum": lambda choices: lambda value: value in choices,
     "const": lambda only: lambda value: value == only,
@@ -234,16 +224,14 @@ _MET: dict[str, Callable[[Any], Fits]] = {
     "maximum": lambda bound: lambda value: value <= bound,
     "exclusiveMinimum": lambda bound: lambda value: value > bound,
     "exclusiveMaximum": lambda bound: lambda value: value < bound,
-    "minLength": lambda bound: lambda value: len(value) >= bound,
-    "maxLength": lambda bound: lambda value: len(value) <= bound,
-    "minItems": lambda bound: lambda value: len(value) >= bound,
-    "maxItems": lambda bound: lambda value: len(value) <= bound,
+    **dict.fromkeys(("minLength", "minItems"), lambda bound: lambda value: len(value) >= bound),
+    **dict.fromkeys(("maxLength", "maxItems"), lambda bound: lambda value: len(value) <= bound),
     "pattern": lambda pattern: lambda value: matches(pattern, value),
     "required": lambda names: lambda value: all(name in value for name in names),
-    "items": lambda schema: partial(_all, fitting(schema)),
+    "items": lambda schema: partial(_all_fit, fitting(schema)),
 }
-# In addition to the kind, which is checked first; the last three are for editors.
-_SAYS_NOTHING = {
+# Keywords that `fitting` handles itself, and those that describe; the last three are for editors.
+_NO_CONDITION = {
     *("type", "properties", "additionalProperties"),
     *("$schema", "$id", "title", "description", "examples", "default"),
     *("markdownDescription", "patternErrorMessage", "defaultSnippets"),
@@ -255,7 +243,7 @@ def fitting(schema: Mapping[str, Any] | bool) -> Fits:
     if isinstance(schema, bool):
         return lambda value: schema and all(_finite(each) for _, each in leaves(value, bool))
     kind = "string" if "enum" in schema or "const" in schema else schema.get("type")
-    said = {name: wanted for name, wanted in schema.items() if name not in _SAYS_NOTHING and not name.startswith("x-")}
+    said = {name: wanted for name, wanted in schema.items() if name not in _NO_CONDITION and not name.startswith("x-")}
     if not isinstance(kind, str) or not said.keys() <= _MET.keys():
         return lambda value: False
     met = [_KINDS[kind], *(_MET[keyword](wanted) for keyword, wanted in said.items())]
@@ -265,7 +253,7 @@ def fitting(schema: Mapping[str, Any] | bool) -> Fits:
     return reduce(lambda one, other: lambda value: one(value) and other(value), met)
 
 
-def _all(fits: Fits, values: Iterable[Any]) -> bool:
+def _all_fit(fits: Fits, values: Iterable[Any]) -> bool:
     return all(map(fits, values))
 
 

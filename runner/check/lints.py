@@ -1,4 +1,4 @@
-"""Notes on values that work but are unwise, each with the usual one, and on texts that probably mean something else."""
+"""Notes on unusual values, each with the usual ones, and on texts that probably mean something else."""
 
 import re
 from collections.abc import Iterator
@@ -8,8 +8,8 @@ from runner.recipe.recipe import Recipe, Settings
 from runner.tools import packaged
 from runner.tools.problem import Problem
 
-# Above these values a run diverges or learns nothing, in our starters and the papers that they name; images with SGD
-# tolerate more.
+# Above these learning rates, runs of our starters and of the papers that they name diverge. Images with SGD tolerate
+# more.
 HIGHEST_RATE, HIGHEST_SCALED, HIGHEST_OF_IMAGES = 0.02, 0.002, 1.0
 # A warmup of more than half of the steps; fewer epochs than a tenth.
 LONGEST_WARMUP, FEWEST_EPOCHS = 0.5, 0.1
@@ -101,12 +101,11 @@ def long_rows(recipe: Recipe) -> Iterator[Problem]:
         where, length = recipe.longest_row(home)
         if length and words >= length:
             message = f"The system prompt alone has {words:,} words, and rows of more than {length:,} tokens are left out. No row would remain."
-            hint = "Raise `sequence_len`, or shorten `system_prompt`."
-            yield recipe.problem(where, message, hint)
+            yield recipe.problem(where, message, "Raise `sequence_len`, or shorten `system_prompt`.")
 
 
 _QUOTES = ("\u201c", "\u201d", "\u201e", "\u00ab", "\u2018", "\u201a")
-# It begins with the literal character, because that search is ten times as fast as one for any blank.
+# The pattern begins with the literal `#`: this search is ten times as fast as one for any blank.
 _MAY_CUT = re.compile(r"#(?<=\s#)[^\s#]")
 
 
@@ -122,12 +121,8 @@ def cut_texts(recipe: Recipe) -> Iterator[Problem]:
             continue
         line = lines[place.line - 1]
         rest = line[place.column - 1 + place.width :]
-        if (
-            "#" in rest
-            and "\n" not in value
-            and line[place.column - 1 :].startswith(value)
-            and (cut := re.match(r"\s+(#[^\s#]\S*)", rest))
-        ):
+        plain = "#" in rest and "\n" not in value and line[place.column - 1 :].startswith(value)
+        if plain and (cut := re.match(r"\s+(#[^\s#]\S*)", rest)):
             message = f"The text ends before `{cut[1]}`, because YAML reads ` #` as the start of a comment."
             hint = "Put the whole text in quotes. If you want a comment, write a space after the #."
             yield recipe.note(path, message, hint)

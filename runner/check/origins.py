@@ -14,7 +14,7 @@ from runner.scenarios.shared import common
 COLUMN, SHORT = 46, 60
 DEFAULT = "default"
 
-# A line of YAML, and what its comment says.
+# A line of YAML, and its comment.
 Line = tuple[str, str]
 
 
@@ -28,7 +28,7 @@ class Computed:
 
 def origin(document: Document, path: Path_) -> str:
     """Where the value at `path` comes from: a line of the file, an outside source, or the schema's default."""
-    if not _there(document.data, path):
+    if document.lookup(path) is None:
         return DEFAULT
     for length in range(len(path), 0, -1):
         if by := document.origins.get(path[:length]):
@@ -38,22 +38,13 @@ def origin(document: Document, path: Path_) -> str:
     return DEFAULT
 
 
-def _there(value: Any, path: Path_) -> bool:
-    for part in path:
-        if not (part in value if isinstance(value, dict) else isinstance(value, list) and int(part) < len(value)):
-            return False
-        value = value[part]
-    return True
-
-
 def origins(document: Document, value: Any) -> dict[str, str]:
     """Every setting that is not a section, by its dotted name, and where its value comes from."""
     return {".".join(map(str, path)): origin(document, path) for path, _ in leaves(value, bool)}
 
 
 def as_yaml(recipe: Recipe, schema: Mapping[str, Any], computed: Mapping[Path_, Computed]) -> str:
-    """The recipe with every default, in the schema's order; it is the same recipe. Computed values without a line are
-    comments."""
+    """The same recipe with every default, in the schema's order. Computed values without a line are comments."""
     lines = _Writer(recipe.document, computed).section(recipe.settings.plain(), schema, (), "")
     # The source of a value may itself have several lines.
     return "".join(f"{text:<{COLUMN - 2}}  # {' '.join(why.split())}\n" if why else f"{text}\n" for text, why in lines)

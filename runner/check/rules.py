@@ -29,8 +29,8 @@ LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z")
 
 
 def judge(recipe: Recipe, look: bool = True) -> list[Problem]:
-    """Every Problem that the shared rules and the scenario's find. A rule yields nothing if the schema has refused its
-    settings. look: whether to read the recipe's files, which need not be on this machine."""
+    """Every Problem that the shared rules, the parts' and the scenario's find. A rule whose settings the schema refused
+    yields nothing. look: whether to read the recipe's files, which may be on another machine."""
     problems: list[Problem] = []
     modules = parts.modules("rules")
     shared = (*RULES, *(rule for module in modules for rule in module.RULES))
@@ -38,7 +38,7 @@ def judge(recipe: Recipe, look: bool = True) -> list[Problem]:
     for rule in (*shared, *files, *scenarios.rules(recipe.scenario, look)):
         try:
             problems.extend(rule(recipe))
-        except BrokenSetting:
+        except BrokenSetting:  # `suppress` takes longer, and there are a hundred rules
             continue
     return problems
 
@@ -46,11 +46,10 @@ def judge(recipe: Recipe, look: bool = True) -> list[Problem]:
 def sequence_length(recipe: Recipe) -> Iterator[Problem]:
     if not recipe.model_facts or "sequence_len" not in recipe.model:
         return
-    limit = recipe.model_facts.max_position_embeddings
-    if recipe.model.sequence_len > limit:
-        message = f"`{recipe.model.base}` reads at most {limit:,} tokens, but `sequence_len` is {recipe.model.sequence_len:,}."
-        hint = f"Write at most {limit}."
-        yield recipe.problem("model.sequence_len", message, hint)
+    limit, length = recipe.model_facts.max_position_embeddings, recipe.model.sequence_len
+    if length > limit:
+        message = f"`{recipe.model.base}` reads at most {limit:,} tokens, but `sequence_len` is {length:,}."
+        yield recipe.problem("model.sequence_len", message, f"Write at most {limit}.")
 
 
 def known_gpu(recipe: Recipe) -> Iterator[Problem]:
@@ -61,20 +60,19 @@ def known_gpu(recipe: Recipe) -> Iterator[Problem]:
         meant = listed(catalog.alike(name), "or")
         hint = f"Did you mean {meant}?" if meant else f"Known: {listed(catalog.gpu_names())}."
         if "openshift" in recipe.settings and not LABEL.match(name):
-            message = f"No machine can have `{name}` as its GPU label, so pods would wait without end."
+            message = f"No machine can have `{name}` as its GPU label, so pods would wait forever."
             yield recipe.problem("machines.gpu", message, hint)
-            return
-        message = f"The GPU `{name}` is not in the catalog, so nothing can be checked against it."
-        yield recipe.note("machines.gpu", message, hint)
+        else:
+            message = f"The GPU `{name}` is not in the catalog, so nothing can be checked against it."
+            yield recipe.note("machines.gpu", message, hint)
     elif "model" in recipe.settings and not gpu.bf16:
-        wanted = {f"{home}.precision": said for home, said in base_model.precisions(recipe).items()}
-        wanted["model.attention"] = str(recipe.model.get("attention"))
+        values = {f"{home}.precision": precision for home, precision in base_model.precisions(recipe).items()}
+        values["model.attention"] = str(recipe.model.get("attention"))
         instead = {"bf16": base_model.advised_precision(recipe), FLASH: "sdpa"}
-        for setting, said in wanted.items():
-            if said in instead:
-                message = f"{gpu.title} does not support `{said}`. It needs compute capability 8.0, and this GPU has {gpu.compute_capability}."
-                hint = f"Write `{setting.rpartition('.')[2]}: {instead[said]}`."
-                yield recipe.problem(setting, message, hint)
+        for setting, value in values.items():
+            if value in instead:
+                message = f"{gpu.title} does not support `{value}`. It needs compute capability 8.0, and this GPU has {gpu.compute_capability}."
+                yield recipe.problem(setting, message, f"Write `{setting.rpartition('.')[2]}: {instead[value]}`.")
 
 
 def batch_sizes(recipe: Recipe) -> tuple[int, int] | None:
@@ -97,13 +95,12 @@ def one_warmup(recipe: Recipe) -> Iterator[Problem]:
         section = recipe.settings.get(name) or {}
         if section.get("warmup_ratio") is not None and section.get("warmup_steps") is not None:
             message = f"`{name}` has both `warmup_ratio` and `warmup_steps`, and only one can apply."
-            hint = "Delete one of the two lines."
-            yield recipe.problem(f"{name}.warmup_steps", message, hint)
+            yield recipe.problem(f"{name}.warmup_steps", message, "Delete one of the two lines.")
 
 
 def counted_here(recipe: Recipe) -> Iterator[Problem]:
-    """A recipe without a place is for this machine, which is a single one."""
-    named = any(section in recipe.settings for section in ("openshift", "nodes"))
+    """A recipe that names no machines is for this one."""
+    named = "openshift" in recipe.settings or "nodes" in recipe.settings
     if not named and recipe.machines.nodes > 1:
         message = f"`nodes` is {recipe.machines.nodes}, but no section says where these machines are. Training would use this machine alone."
         hint = "Write `nodes: 1`, or add the section `openshift` (for a cluster) or `nodes` (for plain machines)."
@@ -118,14 +115,16 @@ LONGEST_SECONDS = 365 * 86400
 def memory_sizes(recipe: Recipe) -> Iterator[Problem]:
     """Sizes that no machine and no pod has: a wrong unit or digit."""
     site: Openshift | None = recipe.settings.get("openshift")
-    stated: dict[tuple[str, ...], str | None] = {("machines",): recipe.machines.memory}
+    stated: dict[str, str | None] = {"machines": recipe.machines.memory}
     if site is not None:
-        stated |= {("openshift", "requests"): site.requests.memory, ("openshift", "limits"): site.limits.memory}
+        stated |= {"openshift.requests": site.requests.memory, "openshift.limits": site.limits.memory}
     for section, memory in stated.items():
         if memory and not LEAST_MEMORY <= units.size(memory) <= MOST_MEMORY:
-            message = f"A {('pod' if len(section) > 1 else 'machine')} with {memory} of main memory is not plausible."
+            message = (
+                f"A {'machine' if section == 'machines' else 'pod'} with {memory} of main memory is not plausible."
+            )
             hint = "Write between 1 GiB and 64 TiB, with its unit: `memory: 32 GB`."
-            yield recipe.problem((*section, "memory"), message, hint)
+            yield recipe.problem(f"{section}.memory", message, hint)
 
 
 def limits_can_be_meant(recipe: Recipe) -> Iterator[Problem]:
@@ -153,8 +152,7 @@ def joined_rows(recipe: Recipe) -> Iterator[Problem]:
             has_flash = precision != "fp32" and (gpu is None or gpu.bf16)
             flash = f"`attention: {FLASH}` under `model`, or " if has_flash else ""
             message = f"Joined rows need FlashAttention to stay apart, and `attention` is {recipe.model.attention}."
-            hint = f"Write {flash}`packing: none`."
-            yield recipe.problem((name, "packing"), message, hint)
+            yield recipe.problem((name, "packing"), message, f"Write {flash}`packing: none`.")
         elif section["micro_batch_size"] == 1:
             message = "A micro batch has one row here, so there is nothing to join or pad."
             hint = "Raise `micro_batch_size`, or write `packing: pack` to put several rows into one."
@@ -181,15 +179,15 @@ def packed_batch(recipe: Recipe) -> Iterator[Problem]:
     for name, section, _ in _packed_by(recipe, "pack"):
         stated = section.get("effective_batch_size")
         if stated is not None:
-            length = recipe.model.sequence_len
-            message = f"With `packing: pack` a step reads {stated} packed rows ({stated * length:,} tokens), not {stated} rows."
+            tokens = stated * recipe.model.sequence_len
+            message = f"With `packing: pack` a step reads {stated} packed rows ({tokens:,} tokens), not {stated} rows."
             hint = "`recipe plan` shows how many rows that is. To train on as many rows as before, lower `micro_batch_size` or `gradient_accumulation_steps`."
             yield recipe.note((name, "effective_batch_size"), message, hint)
 
 
 AXOLOTL = f"Axolotl {catalog.AXOLOTL_VERSION}"
 DEEPSPEED = f"DeepSpeed {catalog.DEEPSPEED_VERSION}"
-# Settings whose negative numbers have a meaning: no end, no rank, only at the end, the first tokens.
+# Settings with negative numbers that mean something: no end, no rank, only at the end, the first tokens.
 BELOW_ZERO = {
     *("max_steps", "local_rank", "gc_steps", "gc_collect_steps", "fix_untrained_tokens", "generation_top_k"),
     *("dp_shard_size", "dp_replicate_size", "scaling_softmax_bias", "simpo_gamma"),
@@ -208,14 +206,15 @@ def advanced_settings(recipe: Recipe) -> Iterator[Problem]:
         for key, value in (extra.plain() if isinstance(extra, Settings) else {}).items():
             path, name = ("advanced", home, key), f"advanced.{home}.{key}"
             if (other := WARMUPS.get(key)) and section.get(other) is not None:
-                message = f"`{owner}.{other}` says how long the rate rises, and Axolotl refuses `{key}` beside it."
+                message = (
+                    f"`{owner}.{other}` sets how long the learning rate rises, and Axolotl refuses `{key}` beside it."
+                )
                 hint = f"Delete it, and change `{owner}.{other}`. `recipe plan` shows the number of steps."
                 if by_schema.has(recipe.scenario, f"{owner}.{key}"):
                     hint = f"Delete it, and write `{key}` under `{owner}` instead of `{other}`."
                 yield recipe.problem(path, message, hint)
             elif isinstance(value, int | float) and value < 0 and key in known and key not in BELOW_ZERO:
-                message = f"`{name}` cannot be `{value:g}`."
-                yield recipe.problem(path, message, "Write 0 or more.")
+                yield recipe.problem(path, f"`{name}` cannot be `{value:g}`.", "Write 0 or more.")
             elif key in known:
                 part = {**known[key], "$defs": schema["$defs"]}
                 yield from schema_errors.values(recipe.document, path, part, value, AXOLOTL, name)
@@ -237,11 +236,9 @@ def needs_gpus(recipe: Recipe) -> Iterator[Problem]:
 
 def offload_places(recipe: Recipe) -> Iterator[Problem]:
     """Which parts can be outside the GPUs: each way of sharing supports its own places."""
-    section = recipe.settings.get("sharding")
-    if not section:
+    if not (section := recipe.settings.get("sharding")):
         return
-    way, placed = recipe.distribution, sharding.offloaded(recipe)
-    fsdp = sharding.by_fsdp(recipe)
+    way, placed, fsdp = recipe.distribution, sharding.offloaded(recipe), sharding.by_fsdp(recipe)
     first = next((f"offload_{name}" for name, where in placed.items() if where), "file" if section.get("file") else "")
     if not fsdp and not way.startswith("zero"):
         if first:
@@ -249,30 +246,28 @@ def offload_places(recipe: Recipe) -> Iterator[Problem]:
             hint = "Write `distribution: zero2` (optimizer) or `zero3` (weights too), or delete it."
             yield recipe.problem(f"sharding.{first}", message, hint)
         return
-    if placed["weights"] and not fsdp and way != "zero3":
+    if fsdp:
+        yield from _fsdp(recipe, placed)
+        return
+    if placed["weights"] and way != "zero3":
         message = f"`{way}` keeps all weights on each GPU. DeepSpeed moves weights only with zero3."
         hint = "Write `distribution: zero3`, or `offload_weights: none`."
         yield recipe.problem("sharding.offload_weights", message, hint)
-    if fsdp:
-        yield from _fsdp(recipe, placed)
-    elif placed["optimizer"] == "nvme" and way != "zero3":
+    if placed["optimizer"] == "nvme" and way != "zero3":
         message = f"`{way}` cannot put the optimizer on a disk. DeepSpeed does so only with zero3."
         hint = "Write `distribution: zero3`, or `offload_optimizer: cpu`."
         yield recipe.problem("sharding.offload_optimizer", message, hint)
     elif placed["weights"] == "nvme" and placed["optimizer"] == "":
         message = "The weights are on the disk. The optimizer's fp32 copy of them, six times as large, would stay on the GPUs."
-        hint = "Also write `offload_optimizer: nvme` or `cpu`."
-        yield recipe.problem("sharding.offload_weights", message, hint)
+        yield recipe.problem("sharding.offload_weights", message, "Also write `offload_optimizer: nvme` or `cpu`.")
 
 
 def _fsdp(recipe: Recipe, placed: Mapping[str, str]) -> Iterator[Problem]:
-    for name, where in placed.items():
-        if where == "nvme":
-            message = "FSDP can use main memory, but no disk."
-            hint = "Write `cpu` for optimizer and weights, or use `distribution: zero3`."
-            yield recipe.problem(f"sharding.offload_{name}", message, hint)
-            return
-    if placed["optimizer"] != placed["weights"]:
+    if on_disk := [name for name, where in placed.items() if where == "nvme"]:
+        message = "FSDP can use main memory, but no disk."
+        hint = "Write `cpu` for optimizer and weights, or use `distribution: zero3`."
+        yield recipe.problem(f"sharding.offload_{on_disk[0]}", message, hint)
+    elif placed["optimizer"] != placed["weights"]:
         line = "offload_optimizer" if placed["optimizer"] else "offload_weights"
         message = "FSDP moves weights, gradients and optimizer together, or none of them."
         hint = "Write `cpu` for both, or for neither. DeepSpeed's zero2 and zero3 can move the optimizer alone."
@@ -281,8 +276,7 @@ def _fsdp(recipe: Recipe, placed: Mapping[str, str]) -> Iterator[Problem]:
 
 def offload_disk(recipe: Recipe) -> Iterator[Problem]:
     """Offloading to a disk needs a folder that the process can write to."""
-    section = recipe.settings.get("sharding")
-    if not section:
+    if not (section := recipe.settings.get("sharding")):
         return
     on_disk = [name for name, where in sharding.offloaded(recipe).items() if where == "nvme"]
     path = section.get("nvme_path")
@@ -291,8 +285,7 @@ def offload_disk(recipe: Recipe) -> Iterator[Problem]:
         hint = "Add it below, for example `nvme_path: /tmp/offload`."
         yield recipe.problem(f"sharding.offload_{on_disk[0]}", message, hint)
     if path and not on_disk:
-        message = "Nothing is put on a disk, so this line has no effect."
-        yield recipe.note("sharding.nvme_path", message, "Delete it.")
+        yield recipe.note("sharding.nvme_path", "Nothing is put on a disk, so this line has no effect.", "Delete it.")
     if not (on_disk and path):
         return
     if "openshift" in recipe.settings and not (recipe.on_claim(path) or path.startswith(MACHINES_OWN)):
@@ -300,12 +293,11 @@ def offload_disk(recipe: Recipe) -> Iterator[Problem]:
         hint = "Begin it with the mount of a claim, or with `/tmp/`, the disk of the pod's machine."
         yield recipe.problem("sharding.nvme_path", message, hint)
     message = "DeepSpeed compiles its disk access (async_io) when training starts. That needs libaio's headers, a compiler and CUDA's toolkit in the image, which the project's own image does not have."
-    hint = "Use an image that has them, or write `cpu`."
-    yield recipe.note(f"sharding.offload_{on_disk[0]}", message, hint)
+    yield recipe.note(f"sharding.offload_{on_disk[0]}", message, "Use an image that has them, or write `cpu`.")
 
 
 def offloaded_optimizer(recipe: Recipe) -> Iterator[Problem]:
-    """Steps outside the GPU are AdamW's in fp32: processors lack the 8 bits of bitsandbytes and torchao."""
+    """Outside the GPU, steps are AdamW's in fp32, because bitsandbytes and torchao have no 8 bits for processors."""
     if not sharding.offloaded(recipe)["optimizer"]:
         return
     for name, part in recipe.sections.items():
@@ -316,17 +308,15 @@ def offloaded_optimizer(recipe: Recipe) -> Iterator[Problem]:
 
 
 def own_engine_file(recipe: Recipe) -> Iterator[Problem]:
-    """A user's own file is read and checked against DeepSpeed's or Axolotl's settings. Contradictions are listed."""
-    if "sharding" not in recipe.settings:
-        return
+    """A user's own file must have DeepSpeed's or Axolotl's settings, and should not contradict the recipe."""
     try:
-        document = sharding.own_file(recipe)
+        document = sharding.own_file(recipe) if "sharding" in recipe.settings else None
     except Stop as stop:
         (problem,) = stop.problems
         message = f"{problem.file}: {problem.message}"
         yield recipe.problem("sharding.file", message, "Check the path; it is relative to the recipe's folder.")
         return
-    fsdp = sharding.by_fsdp(recipe)
+    fsdp = document is not None and sharding.by_fsdp(recipe)
     if document is None or not (fsdp or recipe.distribution.startswith("zero")):
         return
     if fsdp:
@@ -340,15 +330,13 @@ def own_engine_file(recipe: Recipe) -> Iterator[Problem]:
         longest = train.get("max_grad_norm") or (recipe.settings.get("sft") or {}).get("max_grad_norm") or 1.0
         stated = recipe.model.precision
         decides = sharding.decided(recipe, "bf16" if stated in ("auto", "fp8") else str(stated), longest)
-    for path, said, holds in sharding.overruled(document.data, decides):
-        name = ".".join(map(str, path))
-        if holds is None:
+    for path, here, ours in sharding.overruled(document.data, decides):
+        name, value = ".".join(map(str, path)), "{…}" if isinstance(here, Mapping) else json.dumps(here)
+        message = f"`{name}` is {value} here, but the recipe makes it {json.dumps(ours)}. The recipe wins."
+        if ours is None:
             message = f"The recipe sets `{name}` itself, and ignores this section."
-        else:
-            short = json.dumps(said) if not isinstance(said, Mapping) else "{…}"
-            message = f"`{name}` is {short} here, but the recipe makes it {json.dumps(holds)}. The recipe wins."
         hint = "Delete the line here, or change the recipe."
-        yield document.problem(path, message, hint, key=holds is None, severity="note")
+        yield document.problem(path, message, hint, key=ours is None, severity="note")
 
 
 RULES: tuple[Rule, ...] = (

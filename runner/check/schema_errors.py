@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from runner.catalog import Schema, tables
@@ -26,18 +25,9 @@ BOUNDS = {
 }
 
 
-@dataclass(frozen=True)
-class SchemaProblems:
-    """problems: one for each mistake; lost: sections whose lines are in another one, because the line that opens them
-    is missing."""
-
-    problems: list[Problem]
-    lost: set[str]
-
-
-def problems(document: Document, schema: Schema, errors: Iterable[ValidationError]) -> SchemaProblems:
+def problems(document: Document, schema: Schema, errors: Iterable[ValidationError]) -> tuple[list[Problem], set[str]]:
     """The Problems behind validation errors: one for each unknown setting or misplaced section, and one for all missing
-    ones."""
+    ones. And the sections whose lines are in another one, because the line that opens them is missing."""
     found: list[Problem] = []
     lost: set[str] = set()
     lacking: dict[Path_, ValidationError] = {}
@@ -63,16 +53,12 @@ def problems(document: Document, schema: Schema, errors: Iterable[ValidationErro
         if slipped or (path in of_another_kind and error.validator != "type"):
             continue
         found.append(document.problem(path, *explain(document, path, error)))
-    return SchemaProblems(found, lost)
+    return found, lost
 
 
 def _name(path: Path_) -> str:
     """The setting's name for people: the last word, or inside a list all of it, with the number."""
     return setting(path if any(isinstance(part, int) for part in path) else path[-1:]) or "recipe"
-
-
-# This many unknown settings of one other section mean that the line that opens it is missing.
-_SLIPPED = 2
 
 
 def _unknown_settings(document: Document, root: Schema, error: ValidationError, lost: set[str]) -> Iterator[Problem]:
@@ -81,13 +67,13 @@ def _unknown_settings(document: Document, root: Schema, error: ValidationError, 
     owner = f"`{_name(path)}`" if path else "the recipe's top level"
     place = document.keys.get((*path, unknown[0]))
     header = reading.hidden_header(document, place.line) if place and len(unknown) > 1 else None
-    # The missing or empty section that all of the settings belong to.
+    # Two unknown settings of a missing or empty section mean that the line that opens it is missing.
     homes = (
         name
         for name, part in root.get("properties", {}).items()
         if document.data.get(name) is None and set(unknown) <= set(part.get("properties", {}))
     )
-    home = next(homes, None) if len(unknown) >= _SLIPPED else None
+    home = next(homes, None) if len(unknown) > 1 else None
     more = f"{len(unknown) - 1} line{'s' if len(unknown) > 2 else ''} below it"
     if header and header.name in root["properties"] and header.name not in document.data:
         lost.add(header.name)
@@ -149,37 +135,37 @@ def _home(schema: Schema, key: str) -> str | None:
 
 def _missing(document: Document, known: Schema, path: Path_, keys: list[str]) -> Problem:
     owner = f"`{_name(path)}`" if path else "The recipe"
-    told = []
+    hints = []
     for key in keys:
         example = known[key].get("examples", [None])[0]
         line = f" For example: `{key}: {example}`" if isinstance(example, str | int | float) and example else ""
-        told.append(f"Add `{key}`: {known[key]['description']}{line}")
-    return document.problem(path, f"{owner} lacks {listed(keys)}.", "\n".join(told), key=True)
+        hints.append(f"Add `{key}`: {known[key]['description']}{line}")
+    return document.problem(path, f"{owner} lacks {listed(keys)}.", "\n".join(hints), key=True)
 
 
 def explain(document: Document, path: Path_, error: ValidationError) -> tuple[str, str]:
     """The mistake of a value, and the hint."""
     rule, allowed, value, part = error.validator, error.validator_value, error.instance, error.schema
-    name, written = f"`{_name(path)}`", document.written(path)
+    name, means = f"`{_name(path)}`", part.get("description", "")
     default = f", or delete the line to use the default, `{part['default']}`" if "default" in part else ""
     if rule == "type":
-        return of_another_kind(allowed if isinstance(allowed, str) else allowed[0], value, part, name, default, written)
+        kind = allowed if isinstance(allowed, str) else allowed[0]
+        return of_another_kind(kind, value, part, name, default, document.written(path))
     if rule in ("enum", "const"):
         choices = allowed if rule == "enum" else [allowed]
         near = nearest(str(value), map(str, choices))
-        known = f"Use {listed(choices, 'or')}."
-        return f"{name} cannot be `{value}`.", f"{known} Did you mean `{near}`?" if near else known
+        meant = f" Did you mean `{near}`?" if near else ""
+        return f"{name} cannot be `{value}`.", f"Use {listed(choices, 'or')}.{meant}"
     if rule == "pattern":
         return not_of_the_form(value, part, name)
     if rule in BOUNDS:
-        return f"{name} must be {BOUNDS[rule].format(f'{allowed:,}')}, but it is {value:,}.", part["description"]
+        return f"{name} must be {BOUNDS[rule].format(f'{allowed:,}')}, but it is {value:,}.", means
     if rule in ("minLength", "minItems"):
-        few = f"{name} has {len(value)} entries, and needs {allowed}." if value else f"{name} is empty."
-        return few, part["description"]
+        return f"{name} has {len(value)} entries, and needs {allowed}." if value else f"{name} is empty.", means
     if rule in ("maxLength", "maxItems"):
         unit = "characters" if rule == "maxLength" else "entries"
         return f"{name} has {len(value):,} {unit}. At most {allowed:,} are allowed.", "Shorten it."
-    return f"{name} does not fit: {rule} {allowed}.", part.get("description", "")
+    return f"{name} does not fit: {rule} {allowed}.", means
 
 
 # The number of characters of a value that are shown.
@@ -192,18 +178,6 @@ KINDS = {
     "object": "a section with settings of its own",
     "array": "a list",
 }
-# How people write units, and the form for recipes.
-UNITS = {
-    "s": ("s", "sec", "secs", "second", "seconds"),
-    "min": ("m", "min", "mins", "minute", "minutes"),
-    "h": ("h", "hr", "hrs", "hour", "hours"),
-    "d": ("d", "day", "days"),
-    "MB": ("mb", "m", "megabyte", "megabytes"),
-    "GB": ("gb", "g", "gigabyte", "gigabytes"),
-    "TB": ("tb", "t", "terabyte", "terabytes"),
-    "GiB": ("gib", "gi"),
-    "TiB": ("tib", "ti"),
-}
 YES_OR_NO = {"yes": "true", "on": "true", "no": "false", "off": "false"}
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)")
 
@@ -212,58 +186,50 @@ def of_another_kind(allowed: str, value: Any, part: Schema, name: str, default: 
     """The message about a value of the wrong kind, and the hint. name: of the setting, in backticks; default: words
     about it; written: the value as it is in the file."""
     kind, setting = KINDS[allowed], name.strip("`")
+    said, hint = f"it is {value}", f"Write {kind}{default}."
     if value is None:
-        return f"{name} has no value.", f"Write {kind}{default}."
+        return f"{name} has no value.", hint
     if allowed == "array":
         said = "it has settings of its own" if isinstance(value, dict) else f"it is `{shortened(written, SHOWN)}`"
-        return f"{name} must be a list, but {said}.", _list_hint(value, part, setting)
-    if isinstance(value, bool):
-        return f"{name} must be {kind}, but `{str(value).lower()}` is a yes or no.", f"Write {kind}{default}."
-    if isinstance(value, dict):
-        return _settings_in_place(allowed, value, written, name, kind)
-    if isinstance(value, list):
-        return f"{name} must be {kind}, but it is a list.", _single_hint(allowed, value, setting)
-    if isinstance(value, str):
-        hint = f"Write {kind}{default}."
+        hint = _list_hint(value, part, setting)
+    elif isinstance(value, bool):
+        said = f"`{str(value).lower()}` is a yes or no"
+    elif isinstance(value, dict):
+        said, hint = "it has settings of its own", f"Write {kind} after `{setting}:`."
+        # `- How: so` is read as a setting `How`, although a text was meant.
+        if allowed == "string" and len(value) == 1 and written and "\n" not in written:
+            quoted = written.partition(" #")[0].rstrip().replace("\\", "\\\\").replace('"', '\\"')
+            said, hint = "YAML reads its `: ` as a setting", f'Put quotes around the whole text: "{quoted}"'
+    elif isinstance(value, list):
+        said, hint = "it is a list", _single_hint(allowed, value, setting)
+    elif isinstance(value, str):
+        said = f"`{shortened(value, SHOWN)}` is text"
         if allowed in ("integer", "number"):
             form = "such as 2" if allowed == "integer" else "with a point for decimals: 0.00005 or 5e-5"
             alone = f"Write only {kind}, without quotes and without a unit, {form}."
             hint = next(_numbers(value.strip()), alone)
         elif allowed == "boolean" and (meant := YES_OR_NO.get(value.lower())):
             hint = f"Write `{meant}`."
-        return f"{name} must be {kind}, but `{shortened(value, SHOWN)}` is text.", hint
-    if allowed == "integer" and isinstance(value, float):
-        return f"{name} must be {kind}, but {value:g} is not.", f"Write {kind}{default}."
-    if allowed == "string" and "pattern" in part and not re.search(part["pattern"], written):
+    elif allowed == "integer" and isinstance(value, float):
+        said = f"{value:g} is not"
+    elif allowed == "string" and "pattern" in part and not re.search(part["pattern"], written):
         return not_of_the_form(written, part, name)
-    if allowed == "string":
-        return f"{name} must be {kind}, but `{written}` is a number.", f'Put quotes around it: "{written}".'
-    return f"{name} must be {kind}, but it is {value}.", f"Write {kind}{default}."
+    elif allowed == "string":
+        said, hint = f"`{written}` is a number", f'Put quotes around it: "{written}".'
+    return f"{name} must be {kind}, but {said}.", hint
 
 
 def not_of_the_form(written: str, part: Schema, name: str) -> tuple[str, str]:
     """A text that its setting's pattern refuses."""
     message, pattern = f"{name} cannot be `{written}`.", part["pattern"]
     if amount := _AMOUNT.fullmatch(written.strip()):
-        for unit, words in UNITS.items():
+        for unit, words in tables.table("synonyms")["units"].items():
             if amount[2].lower() in words and re.search(pattern, meant := f"{amount[1]} {unit}"):
                 return message, f"Write `{meant}`."
     if (named := hub_name(written)) and re.search(pattern, named):
         return message, f"Write the name alone: `{named}`."
     example = f" For example: {part['examples'][0]}" if part.get("examples") else ""
     return message, f"It must be {part.get('x-pattern-means', f'of the form {pattern}')}.{example}"
-
-
-def _settings_in_place(
-    allowed: str, value: Mapping[str, object], written: str, name: str, kind: str
-) -> tuple[str, str]:
-    """`- How: so` is read as a setting `How`, although a text was meant."""
-    if allowed == "string" and len(value) == 1 and written and "\n" not in written:
-        quoted = '"' + written.partition(" #")[0].rstrip().replace("\\", "\\\\").replace('"', '\\"') + '"'
-        message = f"{name} must be text, but YAML reads its `: ` as a setting."
-        return message, f"Put quotes around the whole text: {quoted}"
-    message = f"{name} must be {kind}, but it has settings of its own."
-    return message, f"Write {kind} after `{name.strip('`')}:`."
 
 
 def _single_hint(allowed: str, value: list[Any], setting: str) -> str:
@@ -278,8 +244,7 @@ def _single_hint(allowed: str, value: list[Any], setting: str) -> str:
 
 
 def _list_hint(value: Any, part: Schema, setting: str) -> str:
-    inner = part.get("items", {}).get("type")
-    shown = setting.rpartition(".")[2].partition("[")[0]
+    inner, shown = part.get("items", {}).get("type"), setting.rpartition(".")[2].partition("[")[0]
     if inner == "object":
         return f"Each entry of `{shown}` begins with a dash: write `- ` before its first line, and spaces before the others."
     if inner in ("integer", "number") and isinstance(value, str | int | float):
@@ -334,7 +299,7 @@ def values(document: Document, path: Path_, schema: Schema, value: Any, owner: s
         else:
             value = error.instance
             written = shortened(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), SHOWN)
-            forms = list(dict.fromkeys(_taken(error.schema, schema["$defs"])))
+            forms = list(dict.fromkeys(_accepted(error.schema, schema["$defs"])))
             either = " or ".join(filter(None, (", ".join(forms[:-1]), *forms[-1:])))
             yield document.problem(place, f"`{called}` cannot be `{written}`.", f"{owner} accepts {either} there.")
 
@@ -349,13 +314,13 @@ def _innermost(error: ValidationError) -> ValidationError:
     return error
 
 
-def _taken(part: Schema, definitions: Schema) -> Iterator[str]:
+def _accepted(part: Schema, definitions: Schema) -> Iterator[str]:
     """The forms that a part of the schema accepts, each in words."""
     if "$ref" in part:
         part = definitions[part["$ref"].removeprefix("#/$defs/")]
     if "anyOf" in part:
         for choice in part["anyOf"]:
-            yield from _taken(choice, definitions)
+            yield from _accepted(choice, definitions)
     elif "enum" in part or "const" in part:
         yield from (f"`{choice}`" for choice in part.get("enum", [part.get("const")]))
     else:
@@ -367,8 +332,7 @@ def _taken(part: Schema, definitions: Schema) -> Iterator[str]:
 
 def unknown_to(document: Document, path: Path_, known: Schema, owner: str) -> Problem:
     """The problem that the engine does not know a setting."""
-    near, reader = nearest(str(path[-1]), known), "Axolotl's own documentation"
-    if not owner.startswith("Axolotl"):
-        reader = "the documentation of the tool that reads it"
+    near, axolotls = nearest(str(path[-1]), known), owner.startswith("Axolotl")
+    reader = "Axolotl's own documentation" if axolotls else "the documentation of the tool that reads it"
     hint = f"Did you mean `{near}`?" if near else f"Its settings are in {reader}."
     return document.problem(path, f"{owner} has no setting `{path[-1]}`.", hint, key=True)

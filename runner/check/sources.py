@@ -26,7 +26,7 @@ from runner.tools.names import setting as name_of
 from runner.tools.problem import Problem, Stop, errors_of
 
 SOURCES = ("path", "hub", "packed")
-# Settings about the source of one data set, which mean nothing beside a list of several.
+# Settings of one data set, which cannot be beside a list of several.
 OF_ONE = ("path", "hub", "packed", "revision", "subset", "split", "sample")
 
 
@@ -40,13 +40,12 @@ def one_source(recipe: Recipe) -> Iterator[Problem]:
     for home, data in recipe.data_sets():
         given = [source for source in SOURCES if data.get(source)]
         if len(given) > 1:
-            message = f"`{name_of(home)}` has {('both ' if len(given) == 2 else '')}{listed(given)}, but it can have only one."
-            hint = f"Delete {'one of the two lines' if len(given) == 2 else 'all but one of the lines'}."
-            yield recipe.problem((*home, given[0]), message, hint)
+            both, lines = ("both ", "one of the two lines") if len(given) == 2 else ("", "all but one of the lines")
+            message = f"`{name_of(home)}` has {both}{listed(given)}, but it can have only one."
+            yield recipe.problem((*home, given[0]), message, f"Delete {lines}.")
         if not given:
-            message = f"`{name_of(home)}` names no data."
             hint = "Write `path` (a local file) or `hub` (a data set on the hub)."
-            yield recipe.problem(home, message, hint, key=True)
+            yield recipe.problem(home, f"`{name_of(home)}` names no data.", hint, key=True)
 
 
 def once(recipe: Recipe) -> Iterator[Problem]:
@@ -67,9 +66,8 @@ def shares_of_rows(recipe: Recipe) -> Iterator[Problem]:
     for home, data in recipe.data_sections:
         shares = [own["share"] for own in data.get("sets") or () if own.get("share")]
         if len(shares) > 1 and abs(sum(shares) - 1) < 0.005:
-            message = (
-                f"The shares of `{name_of(home)}.sets` add up to 1, but each is a share of its own data set's rows."
-            )
+            sets = f"`{name_of(home)}.sets`"
+            message = f"The shares of {sets} add up to 1, but each is a share of its own data set's rows."
             hint = "Nothing to do, if you want to leave out so many rows. `recipe prepare` shows the share of each data set in the result."
             yield recipe.note((*home, "sets", 0, "share"), message, hint)
 
@@ -88,19 +86,17 @@ def said_of(home: Path_, problems: Iterable[Problem]) -> Iterator[Problem]:
     """Problems with a data set, which they name if it is one of several."""
     name = f"`{name_of(home)}`"
     for problem in problems:
-        said = isinstance(home[-1], str) or name in problem.message
-        yield problem if said else replace(problem, message=f"{name}: {problem.message}")
+        clear = isinstance(home[-1], str) or name in problem.message
+        yield problem if clear else replace(problem, message=f"{name}: {problem.message}")
 
 
 def _one_form(recipe: Recipe, home: Path_, data: Settings) -> Iterator[Problem]:
     form, there = data["form"], [setting for setting in QUESTION_ANSWER if data.get(setting)]
     missing = [setting for setting in QUESTION_ANSWER if setting not in there]
     if there and form not in ("auto", "columns"):
-        message = (
-            f"`{there[0]}` is for rows in columns, but `{name_of(home)}.form` is {form}, which has its own columns."
-        )
-        hint = f"Delete {listed(there)}, or write `form: columns`."
-        yield recipe.problem((*home, there[0]), message, hint, key=True)
+        stated = f"`{name_of(home)}.form` is {form}"
+        message = f"`{there[0]}` is for rows in columns, but {stated}, which has its own columns."
+        yield recipe.problem((*home, there[0]), message, f"Delete {listed(there)}, or write `form: columns`.", key=True)
     elif missing and (there or form == "columns"):
         message = f"Rows in columns need `question` and `answer`. `{name_of(home)}` lacks {listed(missing)}."
         hint = f'Write `{missing[0]}: "[column]"`, with the name of a column in brackets.'
@@ -111,21 +107,23 @@ def _one_form(recipe: Recipe, home: Path_, data: Settings) -> Iterator[Problem]:
         yield recipe.note((*home, "hub"), message, hint)
 
 
-def _form(recipe: Recipe, home: Path_, data: Settings, setting: str, said: str, there: list[str]) -> Iterator[Problem]:
-    """The form of data with these columns, recognised if the recipe does not name it, and refused if there is none."""
+def _form(
+    recipe: Recipe, home: Path_, data: Settings, setting: str, source: str, columns: list[str]
+) -> Iterator[Problem]:
+    """Data with these columns must have a form: the recipe's, else the one that the columns show."""
     stated = conversation_formats.stated(data["form"], data.get("question"), data.get("answer"))
-    form = stated or conversation_formats.told(there)
-    missing = [column for column in conversation_formats.COLUMNS.get(form, ()) if column not in there] if form else []
+    shown = conversation_formats.told(columns)
+    form = stated or shown
+    needed = conversation_formats.COLUMNS.get(form, ()) if form else ()
+    missing = [column for column in needed if column not in columns]
     if form is None or missing:
-        what = f"lacks {listed(missing)}, which the form {form} needs" if form else "has columns that match no form"
-        meant = conversation_formats.told(there)
-        message = f"`{said}` {what}. Its columns are {listed(there)}."
-        hint = f"Write `form: {meant}`, or delete the line." if meant else conversation_formats.NO_FORM
+        wrong = f"lacks {listed(missing)}, which the form {form} needs" if form else "has columns that match no form"
+        message = f"`{source}` {wrong}. Its columns are {listed(columns)}."
+        hint = f"Write `form: {shown}`, or delete the line." if shown else conversation_formats.NO_FORM
         yield recipe.problem((*home, setting), message, hint)
     elif stated is None:
-        message = f"The rows of `{said}` are read in the form {form}, because of their columns."
-        hint = "Nothing to do. If that is wrong, set `form`."
-        yield recipe.note((*home, setting), message, hint)
+        message = f"The rows of `{source}` are read in the form {form}, because of their columns."
+        yield recipe.note((*home, setting), message, "Nothing to do. If that is wrong, set `form`.")
 
 
 def data_files(recipe: Recipe) -> Iterator[Problem]:
@@ -140,7 +138,7 @@ def templates_name_columns(recipe: Recipe) -> Iterator[Problem]:
     stated = [
         ((*path, setting), one.get(setting))
         for home, data in recipe.data_sections
-        for path, one in ((home, data), *(((*home, "sets", at), own) for at, own in enumerate(data.get("sets") or ())))
+        for path, one in [(home, data), *(((*home, "sets", at), own) for at, own in enumerate(data.get("sets") or ()))]
         for setting in templates.SETTINGS
     ]
     for path, template in stated:
@@ -158,59 +156,50 @@ def _data_files(recipe: Recipe, home: Path_, data: Settings, files: tuple[str, .
         name = data.get(setting)
         if not name:
             continue
-        file = recipe.folder / name
+        place, file = (*home, setting), recipe.folder / name
         if os.path.isdir(file) and (data.get("image_column") or (data.get("text") and text_files(file))):
             continue
         if setting == "sample" and file.suffix == ".parquet" and os.path.isfile(file):
             # The rehearsal reads it; opening Parquet here would slow down every check.
             continue
-        if recipe.on_claim(name) and not os.path.exists(file):
+        if not os.path.exists(file) and recipe.on_claim(name):
             message = f"`{name}` is on a claim, so its columns cannot be checked here."
-            hint = "Nothing to do, if the file is on the claim before the job starts."
-            yield recipe.note((*home, setting), message, hint)
-            continue
-        if not os.path.exists(file):
-            message = f"The file `{file}` does not exist."
+            yield recipe.note(place, message, "Nothing to do, if the file is on the claim before the job starts.")
+        elif not os.path.exists(file):
             hint = "Check the path; it is relative to the recipe's folder."
-            yield recipe.problem((*home, setting), message, hint)
-            continue
-        if data.get("image_column") and file.suffix != ".parquet":
-            message = f"`{file}` is not a file of images."
+            yield recipe.problem(place, f"The file `{file}` does not exist.", hint)
+        elif data.get("image_column") and file.suffix != ".parquet":
             hint = "Name a Parquet file or a folder. A folder has CIFAR-10's binary files, Parquet files, or one folder of images for each class."
-            yield recipe.problem((*home, setting), message, hint)
-            continue
-        if file.suffix == ".txt":
-            continue
-        try:
-            there = rows.columns(file, data.get("split"))
-        except row_files.Unreadable as reason:
-            message = f"`{file}` cannot be read: {reason}"
-            yield recipe.problem((*home, setting), message, reason.hint, severity=reason.severity)
-            continue
-        # The sample of a copied starter does not describe the person's own file.
-        copied = setting == "sample" and data.get("path")
-        other = " Or delete the line `sample`, if it belongs to other data." if copied else ""
-        yield from fits(recipe, home, data, setting, str(file), there, other)
+            yield recipe.problem(place, f"`{file}` is not a file of images.", hint)
+        elif file.suffix != ".txt":
+            try:
+                columns = rows.columns(file, data.get("split"))
+            except row_files.Unreadable as reason:
+                yield recipe.problem(place, f"`{file}` cannot be read: {reason}", reason.hint, severity=reason.severity)
+                continue
+            # The sample of a copied starter does not describe the person's own file.
+            copied = setting == "sample" and data.get("path")
+            other = " Or delete the line `sample`, if it belongs to other data." if copied else ""
+            yield from fits(recipe, home, data, setting, str(file), columns, other)
 
 
 def fits(
-    recipe: Recipe, home: Path_, data: Settings, setting: str, said: str, there: list[str], other: str = ""
+    recipe: Recipe, home: Path_, data: Settings, setting: str, source: str, columns: list[str], other: str = ""
 ) -> Iterator[Problem]:
-    """Whether data with these columns has a form and the columns that the recipe names. setting: the one that names the
-    data; said: the data's name for people; other: one more remedy."""
+    """Data with these columns must have a form, and the columns that the recipe names. setting: the one that names the
+    data; source: the data's name for people; other: one more remedy."""
     if data.knows("question"):
-        yield from _form(recipe, home, data, setting, said, there)
+        yield from _form(recipe, home, data, setting, source, columns)
     for column, user in templates.needed(data).items():
-        place = (*home, *user.split("."))
-        if there.count(column) > 1:
-            message = f"`{said}` has {there.count(column)} columns called `{column}`."
-            hint = "Give each column its own name."
-            yield recipe.problem(place, message, hint)
-        if column not in there:
-            near = nearest(column, there)
+        place, count = (*home, *user.split(".")), columns.count(column)
+        if count > 1:
+            message = f"`{source}` has {count} columns called `{column}`."
+            yield recipe.problem(place, message, "Give each column its own name.")
+        elif not count:
+            near = nearest(column, columns)
             meant = f"[{near}]" if user in templates.SETTINGS else near
-            hint = (f"Did you mean `{meant}`? " if near else "") + f"Its columns are {listed(there)}.{other}"
-            message = f"`{place[-1]}` names the column `{column}`, which `{said}` does not have."
+            hint = (f"Did you mean `{meant}`? " if near else "") + f"Its columns are {listed(columns)}.{other}"
+            message = f"`{place[-1]}` names the column `{column}`, which `{source}` does not have."
             yield recipe.problem(place, message, hint)
 
 
@@ -229,34 +218,33 @@ def hub_names(recipe: Recipe) -> Iterator[Problem]:
         near = catalog.near_dataset(hub) if hub else None
         if hub and "/" not in hub and not _known(section):
             message = f"`{hub}` names no owner, and data sets on the hub have one."
-            hint = f"Write `{near or f'OWNER/{hub}'}`; {ASK_HUB}."
-            yield recipe.note((*home, "hub"), message, hint)
+            yield recipe.note((*home, "hub"), message, f"Write `{near or f'OWNER/{hub}'}`; {ASK_HUB}.")
         elif hub and near:
             message = f"`{hub}` is not in the catalog, but `{near}` is."
             yield recipe.note((*home, "hub"), message, f"Write `{near}`, if you mean that one; {ASK_HUB}.")
 
 
 def unasked(recipe: Recipe) -> Iterator[Problem]:
-    """Notes on the columns of data sets from the catalog, because the hub decides; and one note for all data sets
-    outside it. A probably misspelt name has its own note."""
-    strange: dict[str, Path_] = {}
+    """Notes on the columns of data sets from the catalog, because only the hub is certain; and one note for all data
+    sets outside the catalog. A probably misspelt name has its own note."""
+    unknown: dict[str, Path_] = {}
     for home, section in recipe.data_sets():
         hub = section.get("hub")
         if hub and (there := _known(section).get("columns")):
             for problem in errors_of(fits(recipe, home, section, "hub", hub, there)):
                 yield replace(problem, severity="note", hint=f"{problem.hint} {ASK_HUB}.")
         if hub and not _known(section) and not catalog.near_dataset(hub):
-            strange.setdefault(hub, home)
-    if strange:
-        message = f"Not in the catalog, so their columns, subsets and splits cannot be checked: {listed(strange)}."
+            unknown.setdefault(hub, home)
+    if unknown:
+        message = f"Not in the catalog, so their columns, subsets and splits cannot be checked: {listed(unknown)}."
         hint = f"`recipe check {recipe.document.file} --online` asks the hub. `recipe submit` does too."
-        yield recipe.note((*next(iter(strange.values())), "hub"), message, hint)
+        yield recipe.note((*next(iter(unknown.values())), "hub"), message, hint)
 
 
 def commits(recipe: Recipe) -> Iterator[Problem]:
-    """Of models, tokenizers and data sets alike; a set uses the line of its section, which is checked once."""
-    named = [*recipe.data_sections, *recipe.data_sets()]
-    for home in dict.fromkeys([("model",), ("tokenizer",), *(home for home, _ in named)]):
+    """Of models, tokenizers and data sets; a set uses the line of its section, which is checked once."""
+    data = [home for home, _ in (*recipe.data_sections, *recipe.data_sets())]
+    for home in dict.fromkeys([("model",), ("tokenizer",), *data]):
         revision = recipe.document.lookup((*home, "revision"))
         if isinstance(revision, str) and re.fullmatch(r"[0-9a-f]{7,39}", revision):
             message = f"`{revision}` is the beginning of a commit, but the hub accepts only whole ones."
@@ -273,8 +261,7 @@ def splits(recipe: Recipe) -> Iterator[Problem]:
             named = re.findall(r"(?:^|\+)\s*([\w.-]+)", section.get(setting) or "") if section.knows(setting) else []
             if there and (gone := [name for name in named if name not in there]):
                 hint = f"{did_you_mean(gone[0], there)}It has {listed(there)}; {ASK_HUB}."
-                message = f"`{hub}` has no split `{gone[0]}`."
-                yield recipe.problem((*home, setting), message, hint)
+                yield recipe.problem((*home, setting), f"`{hub}` has no split `{gone[0]}`.", hint)
 
 
 # Lines about a data set on the hub; a folder saved by `datasets` also has splits.
@@ -294,16 +281,15 @@ def left_over(recipe: Recipe) -> Iterator[Problem]:
         if names:
             is_, lines, have = ("is", "the line", "has") if len(names) == 1 else ("are", "the lines", "have")
             message = f"{listed(names)} {is_} about a data set on the hub, but the rows come from `{path}`."
-            hint = f"Delete {lines}, which {have} no effect."
-            yield recipe.note((*home, names[0]), message, hint)
+            yield recipe.note((*home, names[0]), message, f"Delete {lines}, which {have} no effect.")
 
 
 LATER = "The job that prepares the data asks again, before a GPU is held."
 
 
 def datasets(recipe: Recipe) -> Iterator[Problem]:
-    """The hub's data sets exist and have the columns that the recipe names, according to the library that will read
-    them. A note if the hub cannot be asked."""
+    """Asks the hub, with the library that will read the rows, whether its data sets exist and have the columns that the
+    recipe names. A note if it cannot be asked."""
     named = [(home, data) for home, data in recipe.data_sets() if data.get("hub")]
     if not named:
         return
@@ -333,9 +319,8 @@ def _dataset(recipe: Recipe, home: Path_, data: Settings) -> Iterator[Problem]:
         yield from fits(recipe, home, data, "hub", data["hub"], there)
 
 
-# The number of rows that are read.
 FIRST_ROWS = 200
-# Files that are read row by row, without a slow library.
+# Files that can be read row by row, without a slow library.
 ENDINGS = (".jsonl", ".csv", ".tsv")
 
 
@@ -358,8 +343,7 @@ def first_rows(recipe: Recipe) -> Iterator[Problem]:
                 continue
             read = list(_conversations(source, numbered))
         except (row_files.Unreadable, Stop, KeyError):
-            # If the file cannot be read, or lacks named columns, other rules report it, with a remedy.
-            continue
+            continue  # another rule reports a file that cannot be read or lacks columns
         for message, hint in _shown(file, read[:FIRST_ROWS]):
             yield recipe.note((*home, "path"), message, hint)
         yield from _too_long(recipe, home, file, [row for _, row in read if isinstance(row, Conversation)])
@@ -367,10 +351,10 @@ def first_rows(recipe: Recipe) -> Iterator[Problem]:
 
 def _conversations(source: ChatSet, numbered: Iterable[row_files.Numbered]) -> Iterator[tuple[int, Conversation | str]]:
     """Each row's line, and its conversation or why it has none."""
-    told = source.told()
+    form = source.told()
     for number, row in numbered:
         try:
-            yield number, row.reason if isinstance(row, row_files.Bad) else told.conversation(OWN, row)
+            yield number, row.reason if isinstance(row, row_files.Bad) else form.conversation(OWN, row)
         except NoText as error:
             yield number, str(error)
 
@@ -378,16 +362,16 @@ def _conversations(source: ChatSet, numbered: Iterable[row_files.Numbered]) -> I
 def _no_songs(
     recipe: Recipe, home: Path_, asked: Settings, file: Path, numbered: Iterable[row_files.Numbered]
 ) -> Iterator[Problem]:
-    """The problem that no row is a song with a readable instruction; nothing without what prepares rows."""
+    """The problem that no row is a song with a readable instruction; nothing without the libraries for it."""
     if not find_spec("pyarrow"):
         return
     from runner.data.chat import NO_INSTRUCTION, song_of
 
     read = [row for _, row in numbered if not isinstance(row, row_files.Bad)]
     if read and all(song_of(row, Songs(**asked.plain())) == NO_INSTRUCTION for row in read):
-        among = "None of the rows" if len(read) <= FIRST_ROWS else f"None of the first {FIRST_ROWS:,} rows"
-        said = str(read[0][asked["instruction"]])[:60]
-        message = f"{among} of `{file}` asks for a song in the words of `instruction_form`. The first says `{said}`."
+        none = "None of the rows" if len(read) <= FIRST_ROWS else f"None of the first {FIRST_ROWS:,} rows"
+        first = str(read[0][asked["instruction"]])[:60]
+        message = f"{none} of `{file}` asks for a song in the words of `instruction_form`. The first says `{first}`."
         hint = (
             "Change `instruction_form`, or name the column that has these words. Or delete `songs`, and write `question` and "
             '`answer` with your columns in brackets, for example `question: "Write a [genre] song like [artist]."`.'
@@ -410,25 +394,25 @@ def _shown(file: Path, read: list[tuple[int, Conversation | str]]) -> Iterator[t
         for number, row in read
         if isinstance(row, Conversation)
     ]
-    # A pattern of a few rows means nothing, but personal data in one of them does.
+    # A pattern in a few rows means nothing, but personal data in one row does.
     for finding in doctor.quick(good) if len(read) >= doctor.FEW else doctor.personal(good):
         yield f"{among}, {finding.count:,} have {finding.kind}: {finding.told_of()}.", finding.remedy
 
 
 def _too_long(recipe: Recipe, home: Path_, file: Path, conversations: list[Conversation]) -> Iterator[Problem]:
-    """The problem that rows are longer than `sequence_len`: certainly, by words, or probably, by letters."""
+    """Rows that are longer than `sequence_len`: certainly, by their words, or probably, by their bytes."""
     where, limit = recipe.longest_row(home)
     if not limit or not conversations:
         return
     data = recipe.document.lookup(home)
     prompt = (data.get("system_prompt") if isinstance(data, dict) else None) or ""
     texts = [f"{prompt} {' '.join(turn.content for turn in one.turns)}" for one in conversations[:FIRST_ROWS]]
-    surely = sum(len(text.split()) > limit for text in texts)
+    certain = sum(len(text.split()) > limit for text in texts)
     likely = sum(len(text.encode()) / BYTES_A_TOKEN > limit for text in texts)
     whole = len(conversations) <= FIRST_ROWS
     among = f"{'the' if whole else 'the first'} {len(texts):,} rows of `{file}`"
     hint = "Raise `sequence_len`; `recipe prepare` counts in tokens."
-    if surely == len(texts):
+    if certain == len(texts):
         message = f"All of {among} have more than {limit:,} words, and rows of more than {limit:,} tokens are left out. No row would remain."
         yield recipe.problem(where, message, hint, severity="error" if whole else "note")
     elif likely > len(texts) / 2:

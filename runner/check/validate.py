@@ -27,15 +27,15 @@ def load(
     environment: Mapping[str, str] = MappingProxyType({}),
     look: bool = True,
 ) -> tuple[Recipe, list[Override], list[Problem]]:
-    """The recipe in a file with the environment's changes and then `changes` on top, the changes that changed
-    something, and notes. look: whether to read the files that it names.
+    """The recipe in a file with the environment's changes and then `changes` on top, the effective changes, and notes.
+    look: whether to read the files that it names.
 
     Raises Stop with every Problem at once if the file is not a valid recipe.
     """
     document = reading.read(file)
     scenario = document.data.get("scenario")
-    wished, idle = changing.from_environment(environment, lambda setting: by_schema.has(scenario, setting))
-    document, made = override(document, [*wished, *changes])
+    requested, idle = changing.from_environment(environment, lambda setting: by_schema.has(scenario, setting))
+    document, made = override(document, [*requested, *changes])
     recipe, notes = valid(document, look)
     for name in idle:
         message = f"The environment sets {name}, but this recipe has no such setting. It changes nothing."
@@ -46,20 +46,19 @@ def load(
 def valid(document: Document, look: bool = True) -> tuple[Recipe, list[Problem]]:
     """The Recipe that a document is, and notes. Raises Stop with every Problem at once if it is not valid."""
     recipe, problems = judge(document, look)
-    errors = errors_of(problems)
-    if errors or recipe is None:
-        raise Stop(errors)
+    if recipe is None or errors_of(problems):
+        raise Stop(errors_of(problems))
     return recipe, problems
 
 
 def override(document: Document, changes: Iterable[Override]) -> tuple[Document, list[Override]]:
-    """A new Document with the changes applied, with lines that only double-check adapted, and what changed."""
-    wished = by_schema.as_text(document, changes)
-    return changing.apply(document, with_followers(document, wished)) if wished else (document, [])
+    """A new Document with the changes and their derived changes applied, and the effective changes."""
+    requested = by_schema.as_text(document, changes)
+    return changing.apply(document, with_followers(document, requested)) if requested else (document, [])
 
 
 def changed(recipe: Recipe, changes: Iterable[Override]) -> tuple[Recipe, list[Override]]:
-    """The recipe with changes made, and those that changed something. Raises Stop if it is then not valid."""
+    """The recipe with changes, and the effective ones. Raises Stop if it is then not valid."""
     document, made = override(recipe.document, changes)
     return valid(document)[0], made
 
@@ -81,8 +80,7 @@ def _model_facts(document: Document, settings: Settings) -> catalog.Model | None
     try:
         if described := scenarios.model_facts(document.data["scenario"], settings):
             return described
-        name, revision = settings["model"]["base"], settings["model"]["revision"]
-        folder = Path(document.file).parent
+        name, revision, folder = settings["model"]["base"], settings["model"]["revision"], Path(document.file).parent
         if name in catalog.model_ids():
             return catalog.model(name)
         locked, problems = lock.find(folder, name, revision)
@@ -148,13 +146,13 @@ def _foreseen(recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Prob
     return planner.problems(recipe, plan, allowed) if planner else []
 
 
-# Derived settings: lines that only repeat others are adapted when those change, so that the user's change wins.
-# `train.effective_batch_size` is the product of other lines, and `machines` counts what `nodes.machines` names. A line
-# that the user also changes is not adapted, nor one that was wrong before; the rules then report it.
+# Derived settings: lines that only repeat others change with them. `train.effective_batch_size` is the product of other
+# lines, and `machines` counts the entries of `nodes.machines`. A line that the user also changes stays. So does a line
+# that was wrong before, and a rule reports it.
 NODES, GPUS, PLAIN = "machines.nodes", "machines.gpus_per_node", "nodes.machines"
 BATCH, MICRO = "train.effective_batch_size", "train.micro_batch_size"
 ACCUMULATION = "train.gradient_accumulation_steps"
-# A setting and its derived value, from the recipe before and after the changes.
+# Gives settings and their derived values, from the recipe before and after the changes.
 Follow = Callable[[Recipe, Recipe], Iterator[tuple[str, Any]]]
 
 

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -19,7 +18,7 @@ from runner.tools.files import replacing
 from runner.tools.names import listed
 from runner.tools.problem import Problem, Stop
 
-# Words that mean the same with and without quotes, inside brackets too.
+# Words that mean the same with and without quotes, also inside brackets.
 PLAIN = re.compile(r"[A-Za-z0-9/_.]([\w/.@+'?<>=()-]|[ :](?=[\w/.+<>=()]))*")
 # The origin of values that `recipe new` writes; the column of comments, and the longest list on one line.
 NEW, COMMENTS, LONGEST_LIST = "recipe new", 38, 60
@@ -77,29 +76,28 @@ def rewrite(document: Document, changes: Iterable[Override], edited: Edit = edit
     """Changes the file that was read, and returns the difference, a unified diff without context. edited: how to change
     text.
 
-    Raises Stop, and writes nothing, if the file is read-only or has changed meanwhile, or its form does not allow
-    it."""
+    Raises Stop, and writes nothing, if the file is read-only or has changed meanwhile, or if its form does not allow
+    the change."""
     changes, path = list(changes), Path(document.file)
-    wanted, _ = apply(document, changes)
-    by_hand = (
-        f"Write these lines yourself: {listed(f'{change.setting}: {written(change.after)}' for change in changes)}."
-    )
+    expected, _ = apply(document, changes)
+    lines = listed(f"{change.setting}: {written(change.after)}" for change in changes)
+
+    def stop(message: str, hint: str = f"Write these lines yourself: {lines}.") -> Stop:
+        return Stop(Problem(document.file, 0, 0, message, hint))
+
     try:
         text = edited(document.text, changes)
-        made = parse(document.file, text).data == wanted.data
+        fits = parse(document.file, text).data == expected.data
     except Stop:
-        made = False
-    if not made:
-        message = "recipe-runner cannot write this change into a file of this form."
-        raise Stop(Problem(document.file, 0, 0, message, by_hand))
+        fits = False
+    if not fits:
+        raise stop("recipe-runner cannot write this change into a file of this form.")
     if read(path).text != document.text:
-        message = "Another program has changed this file. Nothing was written."
-        raise Stop(Problem(document.file, 0, 0, message, "Run the command again."))
+        raise stop("Another program has changed this file. Nothing was written.", "Run the command again.")
     try:
         write(path, text)
     except OSError as error:
-        message = f"This file cannot be written: {error.strerror}."
-        raise Stop(Problem(document.file, 0, 0, message, by_hand)) from None
+        raise stop(f"This file cannot be written: {error.strerror}.") from None
     before, after = document.text.splitlines(), text.splitlines()
     return "\n".join(difflib.unified_diff(before, after, str(path), str(path), n=0, lineterm=""))
 
@@ -149,14 +147,13 @@ def _replace(document: Document, values: dict[Path_, Any]) -> str:
         if place.end <= place.start and document.lookup(path) is None:
             text = f"{text[: place.start]} {written(value)}{text[place.end :]}"
         else:
-            block = isinstance(document.lookup(path), dict | list) or "\n" in text[place.start : place.end].rstrip("\n")
+            old = text[place.start : place.end]
+            block = isinstance(document.lookup(path), dict | list) or "\n" in old.rstrip("\n")
             # The comment after the `|` of a text belongs to its setting.
-            said = re.match(r"[|>][-+0-9]*(\s+#.*)\n", text[place.start : place.end])
-            tail = said[1] if said else ""
-            tail += "\n" if block and text[place.start : place.end].endswith("\n") else ""
+            comment = re.match(r"[|>][-+0-9]*(\s+#.*)\n", old)
+            tail = (comment[1] if comment else "") + ("\n" if block and old.endswith("\n") else "")
             rest, new = text[place.end :], _flow(value) if isinstance(value, dict) else written(value)
-            after = rest if block else _aligned(rest, place.end - place.start, len(new))
-            text = text[: place.start] + new + tail + after
+            text = text[: place.start] + new + tail + (rest if block else _aligned(rest, len(old), len(new)))
     return text
 
 
@@ -181,7 +178,7 @@ def _without(document: Document, path: Path_) -> str:
     while last > first and not lines[last].strip():
         last -= 1
     if first and not lines[first - 1].strip() and lines[last + 1 : last + 2] and not lines[last + 1].strip():
-        last += 1  # it was between two of them, and one is enough
+        last += 1  # the blank line after it too, because the one before remains
     return "".join(lines[:first] + lines[last + 1 :])
 
 
@@ -191,9 +188,8 @@ def _end(document: Document, path: Path_) -> int:
     text, ends = document.text, [document.values[path].start]
     for where, place in document.values.items():
         value = document.lookup(where) if where[: len(path)] == path else None
-        if value is not None and not (
-            isinstance(value, dict | list) and text[place.end - 1 : place.end] not in ("}", "]")
-        ):
+        of_lines = isinstance(value, dict | list) and text[place.end - 1 : place.end] not in ("}", "]")
+        if value is not None and not of_lines:
             ends.append(len(text[: place.end].rstrip()))
     return max(ends)
 
@@ -201,9 +197,8 @@ def _end(document: Document, path: Path_) -> int:
 def _is_shortened(document: Document, path: Path_, value: Any) -> bool:
     """Whether the new value is the first items of a list that is written with `-` lines."""
     old = document.lookup(path)
-    if not (isinstance(old, list) and isinstance(value, list) and value and value == old[: len(value)] != old):
-        return False
-    return document.text[document.values[path].start] == "-"
+    shorter = isinstance(old, list) and isinstance(value, list) and value and value == old[: len(value)] != old
+    return bool(shorter) and document.text[document.values[path].start] == "-"
 
 
 def _shortened(document: Document, path: Path_, count: int) -> str:
@@ -220,8 +215,7 @@ def _shortened(document: Document, path: Path_, count: int) -> str:
 
 
 def _behind(change: Override, parents: list[str | int]) -> str:
-    """The part after the key of a new line: the value (a long list with one item on each line), and the reason, if the
-    runner chose it."""
+    """The value after the key of a new line, and the reason, if the runner chose it. A long list has several lines."""
     value, indent = change.after, "  " * (len(parents) + 1)
     note = f"# {change.why}" if change.why and change.by == NEW else ""
     width = COMMENTS - len(f"{indent[2:]}{change.path[-1]}: ")
@@ -269,23 +263,12 @@ def _with(document: Document, path: Path_, change: Override) -> str:
     )
 
 
-# A number by itself, not in a name and not in a number format.
+# A number by itself, not part of a name or of a number format.
 _FIGURE = re.compile(r"(?<![\w.`-])\d[\d.,]*(?:e-?\d+)?(?![\w-])(?! (?:bytes|bits)\b)")
 _COMMENT = re.compile(r"[ \t]+#(?:[ \t].*)?$")
 
 # A sentence that is true for any value of a setting, without its full stop; empty if unknown.
 Says = Callable[[Path_], str]
-
-
-@dataclass(frozen=True)
-class _Line:
-    """A line with a comment. paths: the settings on it, the outermost first; at: where the comment and the spaces
-    before it begin."""
-
-    number: int
-    paths: tuple[Path_, ...]
-    at: int
-    comment: str
 
 
 def edited(text: str, changes: Iterable[Override], says: Says) -> str:
@@ -294,33 +277,31 @@ def edited(text: str, changes: Iterable[Override], says: Says) -> str:
     before, text = parse("the copy", text), edit(text, changes)
     after = parse("the copy", text)
     made = {change.path for change in changes if before.lookup(change.path) != after.lookup(change.path)}
-    # Values that the runner writes come with a reason.
     reasons = {change.path: change.why for change in changes if change.why and change.by == NEW}
     lines = text.splitlines(keepends=True)
-    for line in _commented(after):
-        own = next((reasons[path] for path in line.paths if path in made and path in reasons), None)
-        words = own or _words(line, after, made, says)
-        if words != line.comment:
-            old = lines[line.number]
-            end = "\n" if old.endswith("\n") else ""
-            gap = old[line.at :][: len(old[line.at :]) - len(old[line.at :].lstrip())]
-            lines[line.number] = old[: line.at] + (f"{gap}# {words}" if words else "") + end
+    for number, paths, column, comment in _commented(after):
+        own = next((reasons[path] for path in paths if path in made and path in reasons), None)
+        words = own or _words(paths, comment, after, made, says)
+        if words != comment:
+            setting, rest = lines[number][:column], lines[number][column:]
+            gap = rest[: len(rest) - len(rest.lstrip())]
+            lines[number] = setting + (f"{gap}# {words}" if words else "") + ("\n" if rest.endswith("\n") else "")
     return "".join(lines)
 
 
-def _words(line: _Line, document: Document, made: set[Path_], says: Says) -> str:
-    """The comment of a line now that the settings `made` are changed."""
-    changed = next((one for one in line.paths if one in made), None)
-    path = changed or line.paths[0]
+def _words(paths: list[Path_], comment: str, document: Document, made: set[Path_], says: Says) -> str:
+    """The comment of a line with the settings at `paths`, now that the settings `made` are changed."""
+    changed = next((one for one in paths if one in made), None)
+    path = changed or paths[0]
     value = document.lookup(path)
     if changed and (isinstance(value, bool) or not isinstance(value, int | float)):
-        return _said(path, says)
+        return _sentence(path, says)
     if not changed and (isinstance(path[-1], int) or not any(_reckoned_from(change, path) for change in made)):
-        return line.comment
-    return "; ".join(clause for clause in line.comment.split("; ") if not _FIGURE.search(clause)) or _said(path, says)
+        return comment
+    return "; ".join(clause for clause in comment.split("; ") if not _FIGURE.search(clause)) or _sentence(path, says)
 
 
-def _said(path: Path_, says: Says) -> str:
+def _sentence(path: Path_, says: Says) -> str:
     words = "" if isinstance(path[-1], int) else says(path)
     return words[:1].lower() + words[1:] if words[1:2].islower() else words
 
@@ -333,15 +314,17 @@ def _reckoned_from(change: Path_, path: Path_) -> bool:
     return change[0] not in OUTSIDE_RESULT and ("data" not in change or path[0] in OUTSIDE_RESULT)
 
 
-def _commented(document: Document) -> Iterator[_Line]:
-    there: dict[int, list[tuple[Path_, Span]]] = {}
+def _commented(document: Document) -> Iterator[tuple[int, list[Path_], int, str]]:
+    """Each line with a comment: its number from 0, its settings, the outermost first, the column of the spaces before
+    the comment, and the comment."""
+    by_line: dict[int, list[tuple[Path_, Span]]] = {}
     for path, place in (*document.keys.items(), *document.values.items()):
-        # A section begins on the line of its first setting, and is named on the one before.
+        # A section begins on the line of its first setting, and is named on the line before.
         if path and place.line == document.keys.get(path, place).line:
-            there.setdefault(place.line - 1, []).append((path, place))
-    for number, line in enumerate(document.text.splitlines()):
-        places = there.get(number, ())
-        ends = [place.column - 1 + place.width for _, place in places]
-        if places and (found := _COMMENT.search(line, max(ends))):
+            by_line.setdefault(place.line - 1, []).append((path, place))
+    lines = document.text.splitlines()
+    for number, places in sorted(by_line.items()):
+        end = max(place.column - 1 + place.width for _, place in places)
+        if found := _COMMENT.search(lines[number], end):
             paths = sorted({path for path, _ in places}, key=len)
-            yield _Line(number, tuple(paths), found.start(), found[0].lstrip().removeprefix("#").strip())
+            yield number, paths, found.start(), found[0].lstrip().removeprefix("#").strip()

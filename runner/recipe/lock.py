@@ -15,35 +15,13 @@ from runner.tools.names import listed, nearest
 from runner.tools.problem import Problem, Stop
 
 LOCK = "models.lock.yaml"
-HEAD = "# Models outside the catalog, as `recipe models add` found them. `recipe check`, `plan` and `render` read them here, on every\n# machine and without a network; keep this file beside the recipe and under version control.\n# `recipe models add NAME` writes a model again; delete an entry when no recipe names its model.\nmodels:\n"
-# The fields of an entry, in order, each with its comment.
-LINES = {
-    "source": "hub: the name is one there; folder: a path",
-    "branch": "the requested branch, tag or commit",
-    "revision": "the commit that this was; what is trained is this version",
-    "licence": "as the hub abbreviates it; empty if unknown",
-    "gated": "whether it must be accepted on the hub, and needs a token",
-    "model_type": "the architecture, as transformers calls it",
-    "hidden_size": "",
-    "intermediate_size": "",
-    "num_hidden_layers": "",
-    "num_attention_heads": "",
-    "num_key_value_heads": "",
-    "head_dim": "",
-    "vocab_size": "",
-    "max_position_embeddings": "the longest row that it takes, in tokens",
-    "tied": "whether embedding and LM head are one tensor",
-    "linear": "the linear layers that LoRA works beside",
-    "layer_class": "one transformer layer, for FSDP; empty if unknown",
-    "chat_template": "one of the catalog's; empty: the one in its own tokenizer",
-    "eos_token": "what ends a text",
-    "pad_token": "what fills short rows",
-    "bos_token": "",
-    "fp16": "whether its activations stay within fp16",
-    "custom_code": "whether it runs code that comes with it",
-    "remote_code": "whether that code is fetched from the hub",
-}
 ON_HUB = ("branch", "revision")
+
+
+def _fields() -> Mapping[str, str]:
+    """The fields of an entry, in order, each with its comment."""
+    fields: Mapping[str, str] = catalog.table("lock-file")["fields"]
+    return fields
 
 
 def _text(form: str) -> Callable[[Any], object]:
@@ -110,14 +88,15 @@ def add(file: Path, name: str, entry: Mapping[str, Any]) -> None:
             "Check that its `config.json` is the original one.",
         )
     written = {str(key): known for key, known in entries(file).items()} | {name: dict(entry)}
-    write_text(file, HEAD + "\n".join(_written(key, written[key]) for key in sorted(written)))
+    head = str(catalog.table("lock-file")["head"])
+    write_text(file, head + "\n".join(_written(key, written[key]) for key in sorted(written)))
 
 
 def entry_of(model: Model, branch: str) -> Facts:
     """A model's entry. branch: the requested revision on the hub."""
     said = {"source": "hub" if model.revision else "folder", "branch": branch, "linear": list(model.linear)}
-    wanted = [key for key in LINES if model.revision or key not in ON_HUB]
-    return {key: said[key] if key in said else getattr(model, key) for key in wanted}
+    fields = [key for key in _fields() if model.revision or key not in ON_HUB]
+    return {key: said[key] if key in said else getattr(model, key) for key in fields}
 
 
 def model_of(name: str, entry: Mapping[str, Any]) -> Model:
@@ -132,9 +111,8 @@ def _read(file: Path) -> Document | None:
     """The lock file, or None. Raises Stop if it is not a lock file."""
     if not file.is_file():
         return None
-    remedy = (
-        f"`git checkout {file.name}` restores an older version. Or delete the file, and run `recipe models add NAME`."
-    )
+    restored = f"`git checkout {file.name}` restores an older version."
+    remedy = f"{restored} Or delete the file, and run `recipe models add NAME`."
     document = reading.read(file, "lock file", remedy)
     if not isinstance(document.data.get("models"), dict):
         raise Stop(document.problem(("models",), "A lock file lists its models under `models`.", remedy))
@@ -150,16 +128,16 @@ def _wrong(document: Document, name: str) -> list[Problem]:
     remedy = f"`recipe models add {name}` writes the entry again."
     if not isinstance(entry, dict):
         return [document.problem(at, f"The entry of `{name}` is empty.", remedy)]
-    problems = []
+    problems, fields = [], _fields()
     for key, value in entry.items():
-        if key not in LINES:
-            hint = f"Did you mean `{near}`?" if (near := nearest(str(key), LINES)) else remedy
+        if key not in fields:
+            hint = f"Did you mean `{near}`?" if (near := nearest(str(key), fields)) else remedy
             problems.append(document.problem((*at, key), f"`{key}` is not a setting of an entry.", hint, key=True))
             continue
         right, words = _judge(key)
         if not right(value):
             problems.append(document.problem((*at, key), f"`{key}` must be {words}.", remedy))
-    needed = [key for key in LINES if key not in ON_HUB or entry.get("source") == "hub"]
+    needed = [key for key in fields if key not in ON_HUB or entry.get("source") == "hub"]
     if not problems and (missing := [key for key in needed if key not in entry]):
         problems.append(document.problem(at, f"The entry of `{name}` lacks {listed(missing)}.", remedy, key=True))
     if not problems and entry["num_attention_heads"] % entry["num_key_value_heads"]:
@@ -171,7 +149,8 @@ def _wrong(document: Document, name: str) -> list[Problem]:
 def _written(name: str, entry: Mapping[str, Any]) -> str:
     """One entry's lines. Values are written as JSON has them, which YAML reads the same."""
     lines = [f"  {json.dumps(name, ensure_ascii=False)}:"]
-    for key in (key for key in LINES if key in entry):
-        comment = f"   # {LINES[key]}" if LINES[key] else ""
-        lines.append(f"    {key}: {json.dumps(entry[key], ensure_ascii=False)}{comment}")
+    for key, comment in _fields().items():
+        if key in entry:
+            value = json.dumps(entry[key], ensure_ascii=False)
+            lines.append(f"    {key}: {value}" + (f"   # {comment}" if comment else ""))
     return "\n".join(lines) + "\n"

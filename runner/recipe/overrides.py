@@ -16,7 +16,7 @@ from runner.tools.files import Record
 from runner.tools.names import shortened
 from runner.tools.problem import Problem, Stop
 
-# Environment names that run and rehearse read, and the settings each stands for: the first that the recipe's scenario has.
+# Environment variables that `run` and `rehearse` read. Each sets the first of these settings that the scenario has.
 ENVIRONMENT = {
     "EPOCHS": ("train.epochs",),
     "BATCH_SIZE": ("train.micro_batch_size",),
@@ -28,10 +28,8 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class Override(Record):
-    """One setting that is not what the file says.
-
-    setting: dotted; before, after: values, None for not there; by: what a person can point at; why: one sentence.
-    """
+    """One setting that differs from the file. setting: dotted; before, after: its values, None for none; by: the option
+    or variable that sets it; why: one sentence."""
 
     setting: str = ""
     before: Any = None
@@ -49,8 +47,7 @@ class Override(Record):
         return self.by.partition("=")[2].strip() if self.by.startswith("--set ") else None
 
     def __str__(self) -> str:
-        reason = f"  ({self.why})" if self.why else f"  ({self.by})"
-        return f"{self.setting}: {_shown(self.before)} → {_shown(self.after)}{reason}"
+        return f"{self.setting}: {_shown(self.before)} → {_shown(self.after)}  ({self.why or self.by})"
 
 
 def path_of(setting: str) -> tuple[str | int, ...]:
@@ -89,19 +86,19 @@ def from_environment(
     """Overrides from the environment, and the names that match no setting of this recipe; empty variables count as
     unset.
 
-    has: whether the recipe's scenario has a setting. The environment is the same for all recipes of a terminal, so a
-    name without a match is not a mistake of the recipe.
+    has: whether the recipe's scenario has a setting. All recipes of a terminal share its environment, so a name without
+    a match is no mistake.
     """
     changes, idle = [], []
     for name, settings in ENVIRONMENT.items():
-        if not environment.get(name, "").strip():
+        value = environment.get(name, "")
+        if not value.strip():
             continue
-        _require_unicode(f"{name}={environment[name]}")
-        setting = next(filter(has, settings), None)
-        if setting:
-            changes.append(Override(setting, None, scalar(environment[name].strip()), by=f"{name}={environment[name]}"))
+        _require_unicode(f"{name}={value}")
+        if setting := next(filter(has, settings), None):
+            changes.append(Override(setting, None, scalar(value.strip()), by=f"{name}={value}"))
         else:
-            idle.append(f"{name}={environment[name]}")
+            idle.append(f"{name}={value}")
     return changes, idle
 
 
@@ -133,9 +130,8 @@ def _value(option: str, text: str) -> Any:
         try:
             return parse_yaml(f"--set {option}", f"value: {text}").data["value"]
         except Stop:
-            raise Stop(
-                f"The value of `--set {option}` is not YAML.", "Close its brackets and quotes.", code=2
-            ) from None
+            message = f"The value of `--set {option}` is not YAML."
+            raise Stop(message, "Close its brackets and quotes.", code=2) from None
     return scalar(text.strip())
 
 
@@ -149,16 +145,14 @@ def apply(document: Document, changes: Iterable[Override]) -> tuple[Document, li
     for change in changes:
         parent, path = changed.data, change.path
         for depth, part in enumerate(path[:-1]):
-            known = isinstance(parent, list) and isinstance(part, int) and part < len(parent)
             if isinstance(parent, dict):
-                child = parent.get(str(part))
-                if child is None:
-                    child = parent[str(part)] = {}
-            elif known:
-                child = parent[part]
+                if parent.get(str(part)) is None:
+                    parent[str(part)] = {}
+                parent = parent[str(part)]
+            elif isinstance(parent, list) and isinstance(part, int) and part < len(parent):
+                parent = parent[part]
             else:
                 raise Stop(f"{change.by}: `{'.'.join(map(str, path[:depth]))}` has no settings of its own.")
-            parent = child
         before = changed.lookup(path)
         if before == change.after and type(before) is type(change.after):
             continue
@@ -181,29 +175,22 @@ def _put(parent: Any, path: tuple[str | int, ...], change: Override) -> None:
     elif isinstance(parent, list) and isinstance(last, int) and last < len(parent):
         parent[last] = value
     else:
-        owner = ".".join(map(str, path[:-1]))
+        where = f"{change.by}: `{'.'.join(map(str, path[:-1]))}`"
         if isinstance(parent, list):
-            raise Stop(
-                f"{change.by}: `{owner}` has {len(parent)} entries, and no entry `{last}`.",
-                "Entries are counted from 0.",
-            )
-        raise Stop(f"{change.by}: `{owner}` is one value, and has no setting `{last}`.")
+            raise Stop(f"{where} has {len(parent)} entries, and no entry `{last}`.", "Entries are counted from 0.")
+        raise Stop(f"{where} is one value, and has no setting `{last}`.")
 
 
 def without_time_limit(by: str) -> Override:
-    """The change that removes the time limit, for machines that the limit was not set for."""
+    """Removes the time limit, which was not set for this machine."""
     return Override("limits.time", None, None, by, "the limit is for the machines of the full-size run")
 
 
 def on_one_machine(
     recipe: Recipe, gpus: int, by: str, why: str, numbers: Sequence[int] | None = None
 ) -> list[Override]:
-    """Puts a recipe on this one machine with this many GPUs, or processes instead of them. numbers: of the GPUs, by
-    default the first ones."""
+    """Puts a recipe on this machine with this number of GPUs or processes. numbers: of the GPUs, else the first."""
     here = [{"address": "localhost", "gpus": list(numbers or range(gpus))}]
     plain = [Override("nodes.machines", None, here, by, "this machine")] if "nodes" in recipe.settings else []
-    return [
-        Override("machines.nodes", None, 1, by, "this machine"),
-        Override("machines.gpus_per_node", None, gpus, by, why),
-        *plain,
-    ]
+    one = Override("machines.nodes", None, 1, by, "this machine")
+    return [one, Override("machines.gpus_per_node", None, gpus, by, why), *plain]

@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 from yaml.events import AliasEvent, CollectionEndEvent, DocumentStartEvent, ScalarEvent, SequenceStartEvent
 
+from runner.catalog.tables import table
 from runner.recipe.document import Document, Path_, Span
 from runner.tools.names import nearest
 from runner.tools.problem import SHOWN, Problem, Stop
@@ -36,8 +37,7 @@ def read(file: Path | str, kind: str = "recipe", start: str = START) -> Document
 
 def text(file: Path | str, kind: str = "recipe") -> str:
     """The text of a recipe file, without a byte order mark. Raises Stop if the file is missing or no text."""
-    name = str(file)
-    path = Path(file)
+    name, path = str(file), Path(file)
     if path.is_dir():
         raise Stop(Problem(name, 0, 0, "This is a folder. Name one recipe file."))
     try:
@@ -45,12 +45,9 @@ def text(file: Path | str, kind: str = "recipe") -> str:
         raw = path.read_bytes() if size <= MAX_BYTES else b""
     except FileNotFoundError:
         there = [entry.name for entry in path.parent.glob("*.y*ml") if entry.is_file()] if path.parent.is_dir() else []
-        match = nearest(path.name, there)
-        hint = (
-            f"Did you mean `{path.parent / match}`?"
-            if match
-            else "Check the path. `recipe list` shows your recipes and the starters."
-        )
+        hint = "Check the path. `recipe list` shows your recipes and the starters."
+        if match := nearest(path.name, there):
+            hint = f"Did you mean `{path.parent / match}`?"
         raise Stop(Problem(name, 0, 0, "This file does not exist.", hint)) from None
     except OSError as error:
         raise Stop(Problem(name, 0, 0, f"This file cannot be read: {error.strerror}.")) from None
@@ -219,23 +216,21 @@ class Builder:
         """One Problem for each repeated key; a single one if a section or a list's entry has merged with another."""
         for path, again in self.twice.items():
             key, place = again[0]
-            first = self.document.keys[*path, key].line
-            header = hidden_header(self.document, place.line)
-            message = f"`{key}` is set twice. Line {first} already sets it."
-            if header and header.line > first:
+            header, shown, hint = hidden_header(self.document, place.line), again[:1], "Keep one of the two lines."
+            if header and header.line > self.document.keys[*path, key].line:
                 yield behind_a_comment(self.document, header, f"they belong to `{path[-1]}`" if path else "")
-            elif path and isinstance(path[-1], int):
+                continue
+            if path and isinstance(path[-1], int):
                 hint = (
                     f"If the next entry of the list begins here, write `- {key}:`. Otherwise keep one of the two lines."
                 )
-                yield self.document.problem_at(place, message, hint)
             elif len(again) > 2:
                 hint = f"The same is true of {len(again) - 1} settings below it. The line that opens their section may be missing."
-                yield self.document.problem_at(place, message, hint)
             else:
-                for key, place in again:
-                    message = f"`{key}` is set twice. Line {self.document.keys[*path, key].line} already sets it."
-                    yield self.document.problem_at(place, message, "Keep one of the two lines.")
+                shown = again
+            for key, place in shown:
+                message = f"`{key}` is set twice. Line {self.document.keys[*path, key].line} already sets it."
+                yield self.document.problem_at(place, message, hint)
 
     def _repeated(self, event: Event) -> Any:
         """The value that `*name` repeats, or None."""
@@ -338,55 +333,6 @@ def behind_a_comment(document: Document, header: Header, instead: str = "") -> P
     )
 
 
-# By words of libyaml's message; the first match counts: whether the place is its context's start, the problem, and the
-# hint.
-_COMPLAINTS = (
-    (
-        ("mapping values are not allowed",),
-        False,
-        "This line contains a second `: `, or it is indented too far.",
-        "Put quotes around a value that contains `: `, and indent the line like the one above.",
-    ),
-    (
-        ("could not find expected ':'",),
-        True,
-        "The `:` after a setting's name is missing here.",
-        "Write `name: value`.",
-    ),
-    (
-        ("escape",),
-        False,
-        "In double quotes, `\\` begins a special character, and this one does not exist.",
-        "Use single quotes, `'C:\\data'`. In paths, `/` works everywhere.",
-    ),
-    (
-        ("quoted scalar",),
-        True,
-        "A quotation mark opens here and never closes.",
-        "Close it. If it belongs to the text, write it twice.",
-    ),
-    (
-        ("did not find expected key", "block mapping", "block collection", "block end"),
-        False,
-        "This line does not match the lines above it.",
-        "Indent it like its neighbours. The settings of a section start in the same column.",
-    ),
-    (
-        ("flow", "',' or"),
-        True,
-        "A `[` or `{` opens here and never closes.",
-        "Close it. If the text starts with a bracket, put quotes around the text.",
-    ),
-    (("cannot start any token",), False, "A value cannot start with `{here}`.", "Put quotes around the value."),
-    (
-        ("",),
-        False,
-        "This is not YAML.",
-        "Each line of a recipe reads `name: value`. Compare with a starter recipe: `recipe list`.",
-    ),
-)
-
-
 def problem_of(document: Document, error: yaml.MarkedYAMLError) -> Problem:
     """libyaml's message, in terms of what a person sees in the line."""
     mark = error.problem_mark or error.context_mark
@@ -396,19 +342,23 @@ def problem_of(document: Document, error: yaml.MarkedYAMLError) -> Problem:
     if seen := next(_seen(lines, line, column), None):
         return document.problem_at(*seen)
     complaint = f"{error.context or ''} {error.problem or ''}"
-    words, at_context, message, hint = next(row for row in _COMPLAINTS if any(word in complaint for word in row[0]))
-    if "mapping values are not allowed" in words and (header := hidden_header(document, line)):
+    kind, known = next(
+        (kind, known)
+        for kind, known in table("yaml-errors").items()
+        if any(word in complaint for word in known["words"])
+    )
+    if kind == "second colon" and (header := hidden_header(document, line)):
         return behind_a_comment(document, header)
-    if "block mapping" in words and (
+    if kind == "indentation" and (
         likely := _lost_header(document, lines, line)
         or _missing_dash(document, lines, line)
         or _unindented(document, lines, line)
     ):
         return likely
-    start = error.context_mark if at_context else None
+    start = error.context_mark if known.get("at_start") else None
     at = Span(start.line + 1, start.column + 1, 1) if start else Span(line, column, 1)
     here = lines[line - 1][column - 1 : column]
-    return document.problem_at(at, message.replace("{here}", here), hint)
+    return document.problem_at(at, known["message"].replace("{here}", here), known["hint"])
 
 
 def _seen(lines: list[str], line: int, column: int) -> Iterator[tuple[Span, str, str]]:
@@ -434,7 +384,7 @@ def _seen(lines: list[str], line: int, column: int) -> Iterator[tuple[Span, str,
 def _open_quote(lines: list[str], line: int, column: int) -> Span | None:
     """The place of the opening quote that was closed by accident just before this place, some lines later; or None."""
     quote = lines[line - 1][column - 2 : column - 1]
-    if quote not in ("'", '"') or not quote:
+    if quote not in ("'", '"'):
         return None
     for number in range(line - 1, 0, -1):
         if quote in lines[number - 1].partition(" #")[0]:

@@ -205,6 +205,12 @@ class Proof(Record):
         return {name: value for name, value in asdict(self).items() if name != "shown"}
 
     @property
+    def shares(self) -> list[tuple[str, int, float]]:
+        """Tokens that are trained, seen and cut: the name, the count, and the share of all."""
+        counts = (("trained", self.trained), ("seen", self.seen), ("cut", self.cut))
+        return [(kind, count, count / max(1, sum(number for _, number in counts))) for kind, count in counts]
+
+    @property
     def complaint(self) -> str:
         """What is wrong, for people; empty if nothing is."""
         return "\n".join(fault["message"] for fault in self.faults)
@@ -266,11 +272,12 @@ def read_held_out(file: Path) -> HeldOut | None:
 PACKAGES = ("axolotl", "torch", "transformers", "peft", "trl", "accelerate", "datasets", "deepspeed")
 
 
-def versions() -> dict[str, str]:
+def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
+    """The versions of Python, of the runner, and of those packages that are installed."""
     from importlib import metadata  # takes longer to import than a check may lose
 
     installed = {"recipe-runner": __version__, "python": platform.python_version()}
-    for package in PACKAGES:
+    for package in packages:
         with suppress(metadata.PackageNotFoundError):
             installed[package] = metadata.version(package)
     return installed

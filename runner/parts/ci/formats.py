@@ -9,11 +9,11 @@ from runner.recipe.reading import STANDARD_INPUT
 from runner.tools.names import content_hash
 from runner.tools.problem import Problem
 
-# How each form calls an error and a note.
+# The names of errors and notes in each format.
 GITHUB = {"error": "error", "note": "notice"}
 GITLAB = {"error": "major", "note": "info"}
 SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-# What XML 1.0 has no way to write (its section 2.2).
+# Characters that XML 1.0 cannot contain (its section 2.2).
 _NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -33,12 +33,10 @@ def github(files: Sequence[str], verdict: CheckReport) -> str:
 
 def sarif(files: Sequence[str], verdict: CheckReport) -> str:
     """SARIF 2.1.0, with columns that count characters. A problem of the command line has no location."""
+    meanings = {"error": "What stops a recipe.", "note": "What is valid, but probably not intended."}
     rules = [
         {"id": f"recipe-{severity}", "shortDescription": {"text": words}, "defaultConfiguration": {"level": severity}}
-        for severity, words in (
-            ("error", "What stops a recipe."),
-            ("note", "What is valid, but probably not intended."),
-        )
+        for severity, words in meanings.items()
     ]
     driver = {"name": "recipe-runner", "semanticVersion": __version__, "rules": rules}
     results = [
@@ -66,13 +64,13 @@ def _physical(problem: Problem) -> Mapping[str, object]:
 
 
 def junit(files: Sequence[str], verdict: CheckReport) -> str:
-    """JUnit's XML: a test for each recipe, which fails by its errors and has its notes as output."""
+    """JUnit's XML: a test for each recipe, which fails with its errors and prints its notes."""
     from xml.etree import ElementTree as Xml
 
     def shown(text: str) -> str:
         return _NO_XML.sub("\ufffd", text)
 
-    # What the command line says wrong is about no file, and a test of its own.
+    # Problems of the command line belong to no file, and are a separate test.
     named = [STANDARD_INPUT if file == "-" else file for file in files]
     cases = [*named, *dict.fromkeys(problem.file for problem in verdict.problems if problem.file not in named)]
     of = {name: [problem for problem in verdict.problems if problem.file == name] for name in cases}
@@ -109,7 +107,7 @@ def gitlab(files: Sequence[str], verdict: CheckReport) -> str:
 
 
 def formats() -> Mapping[str, Format]:
-    """What `recipe check --format` takes beside text and JSON."""
+    """The formats of `recipe check --format` beside text and JSON."""
     return {form.__name__: form for form in (github, sarif, junit, gitlab)}
 
 
@@ -118,10 +116,10 @@ def _said(problem: Problem) -> str:
 
 
 def _relative(file: str) -> str:
-    """A file as it is called in its repository, where the command was given: with `/`, and without `./`."""
+    """The path of a file in its repository: with `/`, and without `./`."""
     return file.replace("\\", "/").removeprefix("./")
 
 
 def _fingerprint(problem: Problem) -> str:
-    """The same while a problem stays, whatever lines are added above it."""
+    """The same for the same problem, also after new lines above it."""
     return content_hash([problem.file, problem.message, problem.source.strip()], 32)

@@ -1,7 +1,8 @@
-"""On a pull request of GitHub or a merge request of GitLab: judges the recipes that it changes, beside their lines, and says in one
-comment, which every push brings up to date, what that changes in settings and plans.
+"""Checks the recipes that a pull request of GitHub or a merge request of GitLab changes. Problems are beside their
+lines; one comment, which every push updates, has the changes in settings and plans.
 
-`python -m runner.parts.ci.pull_request github [PATH…]` where GitHub Actions runs, `… gitlab [PATH…]` in a job of GitLab.
+`python -m runner.parts.ci.pull_request github [PATH…]` where GitHub Actions runs, `… gitlab [PATH…]` in a job of
+GitLab.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from runner.recipe import lock, reading
 from runner.recipe.document import Document
 from runner.tools.problem import Stop
 
-# What our own comment begins with; a reader does not see it.
+# The invisible beginning of our own comment.
 MARK = "<!-- recipe-runner -->"
 # GitHub takes 65,536 characters, GitLab more.
 MOST_LETTERS = 60_000
@@ -35,8 +36,8 @@ REPORT = "gl-code-quality-report.json"
 
 @dataclass(frozen=True)
 class Request:
-    """A pull or merge request. base: the commit that it is compared with; comments: the address of its comments, and each: of one
-    of them, before its number; updating: the method that changes one; headers: who asks."""
+    """A pull or merge request. base: the commit to compare with; comments: the address of its comments; each: the
+    address of one, before its number; updating: the method to change one; headers: with the token."""
 
     base: str
     comments: str
@@ -46,7 +47,7 @@ class Request:
 
     @classmethod
     def of_github(cls, environment: Mapping[str, str]) -> Request | None:
-        """None if the event is of no pull request."""
+        """None if the event has no pull request."""
         event = json.loads(Path(environment["GITHUB_EVENT_PATH"]).read_text(encoding="utf-8"))
         if not (pull := event.get("pull_request")):
             return None
@@ -59,7 +60,7 @@ class Request:
 
     @classmethod
     def of_gitlab(cls, environment: Mapping[str, str]) -> Request | None:
-        """None in a pipeline that is of no merge request."""
+        """None in a pipeline without a merge request."""
         if not (number := environment.get("CI_MERGE_REQUEST_IID")):
             return None
         project = f"{environment['CI_API_V4_URL']}/projects/{environment['CI_PROJECT_ID']}"
@@ -68,7 +69,7 @@ class Request:
         return cls(environment["CI_MERGE_REQUEST_DIFF_BASE_SHA"], notes, notes, "PUT", who)
 
     def comment(self, text: str) -> None:
-        """Writes our comment again, or makes it if there is none; of nothing it makes none. Raises OSError."""
+        """Updates our comment, or creates it unless the text is empty. Raises OSError."""
         own = next((one["id"] for one in self._all() if (one.get("body") or "").startswith(MARK)), None)
         if own is not None:
             self._ask(self.updating, f"{self.each}/{own}", {"body": text or f"{MARK}\nNo recipe changes any more."})
@@ -91,19 +92,20 @@ class Request:
 
 @dataclass(frozen=True)
 class Changed:
-    """A recipe that the request changes. before: its file at the base, None if it is new."""
+    """A changed recipe. before: its file at the base, None for a new recipe."""
 
     file: str
     before: str | None
 
 
 def changed(base: str, paths: Iterable[str]) -> list[Changed]:
-    """The recipes below these paths that are not what they were at a commit, which is fetched if it is not there.
-
-    Raises Stop if git cannot tell."""
-    if _git("cat-file", "-e", f"{base}^{{commit}}", needed=False) is None:
+    """The recipes below these paths that have changed since a commit, which is fetched if it is missing. Raises Stop if
+    git fails."""
+    try:
+        _git("cat-file", "-e", f"{base}^{{commit}}")
+    except Stop:
         _git("fetch", "--quiet", "--depth=1", "origin", base)
-    told = _git("diff", "--relative", "--name-status", "-z", "-M", "--diff-filter=AMR", base, "--", *paths) or ""
+    told = _git("diff", "--relative", "--name-status", "-z", "-M", "--diff-filter=AMR", base, "--", *paths)
     fields = iter(told.split("\0")[:-1])
     found = []
     for status in fields:
@@ -114,14 +116,12 @@ def changed(base: str, paths: Iterable[str]) -> list[Changed]:
     return found
 
 
-def _git(*arguments: str, needed: bool = True) -> str | None:
-    """What git says; None if it ends with an error and is not needed to succeed."""
+def _git(*arguments: str) -> str:
+    """The output of git. Raises Stop with its error."""
     done = subprocess.run(["git", *arguments], capture_output=True, encoding="utf-8", errors="surrogateescape")
-    if done.returncode == 0:
-        return done.stdout
-    if needed:
+    if done.returncode != 0:
         raise Stop(f"`git {arguments[0]}` says: {done.stderr.strip()}", "Check the repository out with its history.")
-    return None
+    return done.stdout
 
 
 def told(recipes: Sequence[Changed], base: str) -> str:
@@ -146,11 +146,11 @@ def _told(one: Changed, base: str) -> str:
 
 
 def _before(one: Changed, base: str) -> Document | None:
-    """The recipe as it was; None if it was not there, or had errors, and there is nothing to compare with."""
+    """The earlier recipe; None if it did not exist, or had errors."""
     if one.before is None:
         return None
     try:
-        document = reading.parse(one.file, _git("show", f"{base}:./{one.before}") or "")
+        document = reading.parse(one.file, _git("show", f"{base}:./{one.before}"))
         valid(document, look=False)
     except Stop:
         return None
@@ -158,14 +158,19 @@ def _before(one: Changed, base: str) -> Document | None:
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Exit code 1 where a recipe has errors; a comment that cannot be written is reported, but is no error of the
-    recipes."""
+    """Exit code 1 if a recipe has errors. A failed comment is reported, but is not an error."""
     forge, *paths = arguments
     request = {"github": Request.of_github, "gitlab": Request.of_gitlab}[forge](environment)
     recipes = changed(request.base, paths or ["."]) if request else []
     files = [one.file for one in recipes] if request else list(find(paths or ["."]).recipes)
     verdict = judged(files, jobs=os.cpu_count() or 1) if files else CheckReport(0, ())
-    _show(forge, files, verdict, environment)
+    for problem in verdict.problems:
+        print(f"{problem}\n")
+    print(f"Recipes checked: {len(files)}, errors: {len(verdict.errors)}.")
+    if forge == "github":
+        print(formats.github(files, verdict))
+    else:
+        Path(REPORT).write_text(formats.gitlab(files, verdict), encoding="utf-8")
     if request and environment.get("RECIPE_COMMENT", "true") == "true":
         text = told(recipes, request.base)
         if summary := environment.get("GITHUB_STEP_SUMMARY"):
@@ -174,24 +179,11 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         try:
             request.comment(text)
         except OSError as error:
-            print(f"The comment could not be written: {error}. {_remedy(error)}")
+            remedy = "The recipes were checked anyway."
+            if isinstance(error, urllib.error.HTTPError) and error.code in (401, 403, 404):
+                remedy = "The token may not write comments here; a token from a fork never may. docs/ci.md names the right that it needs."
+            print(f"The comment could not be written: {error}. {remedy}")
     return 3 if verdict.bugs else 1 if verdict.errors else 0
-
-
-def _show(forge: str, files: Sequence[str], verdict: CheckReport, environment: Mapping[str, str]) -> None:
-    for problem in verdict.problems:
-        print(f"{problem}\n")
-    print(f"Recipes checked: {len(files)}, errors: {len(verdict.errors)}.")
-    if forge == "github":
-        print(formats.github(files, verdict))
-    else:
-        Path(REPORT).write_text(formats.gitlab(files, verdict), encoding="utf-8")
-
-
-def _remedy(error: OSError) -> str:
-    if isinstance(error, urllib.error.HTTPError) and error.code in (401, 403, 404):
-        return "The token may not write comments here; a token from a fork never may. docs/ci.md names the right that it needs."
-    return "The recipes were checked anyway."
 
 
 if __name__ == "__main__":

@@ -1,5 +1,4 @@
-"""Form: the settings of a recipe as fields, built from its scenario's schema; a field's change becomes a change of the
-text."""
+"""Form: the settings of a recipe as fields, from its scenario's schema; changed fields change the text."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,8 +21,8 @@ BY = "the form"
 @dataclass(frozen=True)
 class Field:
     """A setting that the form can change. kind: `text`, `whole`, `number`, `choice`, `yes` or `lines` (a list of
-    texts); choices: the values, or the catalog's proposals, each with its description; free: whether other values are
-    allowed. value: the recipe's, None if it leaves the setting out; default: what then holds, as a recipe writes it."""
+    texts); choices: the values, or the catalog's proposals, with descriptions; free: whether other values are allowed.
+    value: the recipe's, None if missing; default: as a recipe writes it."""
 
     path: Path_
     title: str
@@ -41,8 +40,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Section:
-    """A section of a recipe: its fields in the schema's order. in_text: settings that hold lists of sections, which are
-    edited in the text alone."""
+    """A section of a recipe, with fields in the schema's order. in_text: lists of sections, which have no field."""
 
     name: str
     title: str
@@ -52,12 +50,11 @@ class Section:
 
 
 def sections(document: Document) -> list[Section]:
-    """The sections of a recipe whose scenario is known; its own settings first."""
+    """The sections of a recipe with a known scenario; the settings outside sections are the first."""
     schema = by_schema.schema(document.data["scenario"])
     plain = {name: part for name, part in schema["properties"].items() if "properties" not in part}
-    parts: dict[Path_, Mapping[str, Any]] = {
-        (): {"title": "The recipe", "markdownDescription": schema["description"], "properties": plain}
-    }
+    whole = {"title": "The recipe", "markdownDescription": schema["description"], "properties": plain}
+    parts: dict[Path_, Mapping[str, Any]] = {(): whole}
     parts |= {(name,): part for name, part in schema["properties"].items() if part.get("properties")}
     return [
         Section(
@@ -76,15 +73,14 @@ def sections(document: Document) -> list[Section]:
 
 
 def changed(document: Document, path: Path_, value: Any) -> str:
-    """The text with one setting changed; None removes it. Comments stay where they are.
-
-    Raises Stop if the layout of the text does not allow the change."""
+    """The text with one setting changed; None removes it. Comments stay. Raises Stop if the text's layout does not
+    allow the change."""
     if value is None and document.lookup(path) is None and path not in document.keys:
         return document.text
-    # A missing section is written together with the setting.
+    # A missing section is written with the setting.
     while len(path) > 2 and value is not None and document.lookup(path[:-1]) is None:
         path, value = path[:-1], {path[-1]: value}
-    # A section goes with its last setting, because a section without settings has no value.
+    # A section is removed with its last setting, because an empty section has no value.
     while len(path) > 1 and value is None and len(document.lookup(path[:-1])) == 1:
         path = path[:-1]
     change = Override(setting(path), None, value, BY)
@@ -116,7 +112,7 @@ def _fields(document: Document, path: Path_, part: Mapping[str, Any], title: str
 
 
 def _kind(part: Mapping[str, Any]) -> str | None:
-    """The kind of field for a setting; None for a section, and for lists that hold more than texts."""
+    """The kind of field for a setting; None for a section, and for lists of other values than texts."""
     if part.get("items", {}).get("type") == "string":
         return "lines"
     if "enum" in part or "defaultSnippets" in part:
@@ -125,7 +121,7 @@ def _kind(part: Mapping[str, Any]) -> str | None:
 
 
 class Form:
-    """Shows one section at a time. write: called with a setting and its new value, None if the field was emptied."""
+    """Shows one section at a time. write: called with a setting and its new value, None for an empty field."""
 
     def __init__(self, write: Callable[[Path_, Any], Awaitable[None]]) -> None:
         self.write = write
@@ -133,7 +129,7 @@ class Form:
         self.sections: list[Section] = []
         self.wrong: dict[Path_, str] = {}
         self.names: dict[str, Any] = {}
-        # What the page shows: the section's name, and its fields with their elements.
+        # The section on the page, and its fields with their elements.
         self.shown = ""
         self.fields: dict[Path_, tuple[Field, Any]] = {}
         self.unread = ui.label("The form appears again when the text can be read.").classes("recipe-says")
@@ -143,7 +139,7 @@ class Form:
         self.chosen = ""
 
     def show(self, document: Document | None, problems: Sequence[Problem]) -> None:
-        """Shows a document. For a text that cannot be read, the last form stays, hidden."""
+        """Shows a document. While the text cannot be read, the last form is hidden."""
         self.panel.set_visibility(document is not None)
         self.unread.set_visibility(document is None)
         if document is None:
@@ -152,7 +148,12 @@ class Form:
         lines = {place.line: path for path, place in (*document.values.items(), *document.keys.items())}
         self.wrong = {lines[one.line]: one.message for one in problems if one.severity == "error" and one.line in lines}
         if [one.name for one in self.sections] != list(self.names):
-            self.build_names()
+            self.side.clear()
+            self.names = {}
+            with self.side:
+                for one in self.sections:
+                    button = ui.button(one.title, on_click=lambda name=one.name: self.choose(name), color=None)
+                    self.names[one.name] = button.props("flat dense no-caps align=left")
         self.mark_names()
         if self.section.name != self.shown or [field.path for field in self.section.fields] != list(self.fields):
             self.build()
@@ -163,25 +164,14 @@ class Form:
     def section(self) -> Section:
         return next((one for one in self.sections if one.name == self.chosen), self.sections[0])
 
-    def build_names(self) -> None:
-        self.side.clear()
-        with self.side:
-            self.names = {
-                one.name: ui.button(one.title, on_click=lambda name=one.name: self.choose(name), color=None).props(
-                    "flat dense no-caps align=left"
-                )
-                for one in self.sections
-            }
-
     def mark_names(self) -> None:
-        """Marks the section that is shown, those that are left out, and those with an error."""
+        """Marks the shown section, missing sections, and those with an error."""
         for one in self.sections:
-            wrong = any(path[: len(field.path)] == field.path for field in one.fields for path in self.wrong)
             looks = {
                 "recipe-section": True,
                 "recipe-chosen": one is self.section,
-                "recipe-left-out": not any(field.value is not None for field in one.fields),
-                "recipe-bad": wrong,
+                "recipe-left-out": all(field.value is None for field in one.fields),
+                "recipe-bad": any(path[: len(field.path)] == field.path for field in one.fields for path in self.wrong),
             }
             self.names[one.name].classes(replace=" ".join(look for look, holds in looks.items() if holds))
 
@@ -202,7 +192,7 @@ class Form:
         self.refresh()
 
     def refresh(self) -> None:
-        """Sets each field to the document's value; an unchanged field is left alone, with what is being typed there."""
+        """Sets each field to the document's value. Unchanged fields keep the text that somebody is typing there."""
         for field in self.section.fields:
             known, element = self.fields[field.path]
             self.fields[field.path] = (field, element)
@@ -224,9 +214,8 @@ class Form:
         if field.default:
             element.props(f'placeholder="{_quoted(field.default)}" stack-label')
         with element:
-            ui.tooltip("").classes("recipe-meaning").props("delay=500 max-width=24rem").text = field.says.replace(
-                "`", ""
-            )
+            tooltip = ui.tooltip("").classes("recipe-meaning").props("delay=500 max-width=24rem")
+            tooltip.text = field.says.replace("`", "")
         return element
 
     def _choice(self, field: Field) -> Any:
@@ -247,15 +236,17 @@ class Form:
         ).props("options-dense")
 
     async def _typed(self, path: Path_) -> None:
-        """Writes what was typed, as the field's kind of value if it is one; `check` reports if it is not."""
+        """Writes the typed value. If it is not of the field's kind, the check of the text reports it."""
         field, element = self.fields[path]
         text = str(element.value or "")
         if text == _shown(field):
             return
+        value: Any = None
         if field.kind == "lines":
-            await self._set(path, [line.strip() for line in text.split("\n") if line.strip()] or None)
-        else:
-            await self._set(path, (text if field.kind == "text" else scalar(text.strip())) if text.strip() else None)
+            value = [line.strip() for line in text.split("\n") if line.strip()] or None
+        elif text.strip():
+            value = text if field.kind == "text" else scalar(text.strip())
+        await self._set(path, value)
 
     async def _set(self, path: Path_, value: Any) -> None:
         if value != self.fields[path][0].value:
@@ -263,7 +254,6 @@ class Form:
 
 
 def _shown(field: Field) -> Any:
-    """A value as its field shows it."""
     if field.kind in ("choice", "yes"):
         return field.value
     if field.value is None:

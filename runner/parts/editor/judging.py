@@ -1,10 +1,9 @@
-"""Judging: a recipe's text while somebody types it: its problems by line, its plan, its first rows, and proposals for a
-place."""
+"""A recipe's text while somebody types it: its problems, its plan, its first rows, and proposals for a place."""
 
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -27,24 +26,19 @@ from runner.scenarios.targets import place
 from runner.tools.problem import Problem, Stop, report_bug
 
 
-class ChangedElsewhere(Exception):
-    """Another program has changed or removed the file since it was read. text: the file's text now, None if it is
-    gone."""
-
-    def __init__(self, text: str | None) -> None:
-        super().__init__()
-        self.text = text
-
-
 @dataclass
+class ChangedElsewhere(Exception):
+    """Another program has changed or removed the file since it was read. text: of the file now, None if removed."""
+
+    text: str | None
+
+
 class Opened:
-    """A file that is edited. known: its text when it was last read or written, with the line ends of an editor."""
+    """An edited file. known: its text when it was last read or written, with Unix line ends. Raises Stop if the file is
+    missing or no text."""
 
-    path: Path
-    known: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Raises Stop if the file is missing, or no text."""
+    def __init__(self, path: Path) -> None:
+        self.path = path
         self.read()
 
     def read(self) -> str:
@@ -52,9 +46,8 @@ class Opened:
         return self.known
 
     def save(self, text: str, over: bool = False) -> None:
-        """Writes the text. over: also over the changes of another program.
-
-        Raises ChangedElsewhere if another program has changed the file, and Stop if it cannot be written."""
+        """Writes the text. over: also over the changes of another program. Raises ChangedElsewhere if another program
+        has changed the file, and Stop if it cannot be written."""
         now = reading.text(self.path) if self.path.is_file() else None
         if not over and (now is None or _unix(now) != self.known):
             raise ChangedElsewhere(None if now is None else _unix(now))
@@ -71,13 +64,13 @@ def _unix(text: str) -> str:
     return text.replace("\r\n", "\n")
 
 
-# How many characters of a row are shown, and how many rows of each kind.
+# The number of characters of a row, and of rows of each kind, that are shown.
 SHOWN, ROWS = 1500, 3
 
 
 @dataclass(frozen=True)
 class Judged:
-    """document: None if the text is not YAML, or names no scenario; recipe: None if it has errors. problems: errors and
+    """document: None if the text is not YAML, or names no scenario; recipe: None if it has errors; problems: errors and
     notes, in the order of their lines."""
 
     document: Document | None
@@ -91,7 +84,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class PlanSummary:
-    """The plan in sentences, and the forecast of each stage; without forecasts, why there is no plan."""
+    """The plan in sentences, and the forecast of each stage; without forecasts, the reason why there is no plan."""
 
     sentences: Sequence[str]
     stages: Sequence[Forecast] = ()
@@ -101,8 +94,8 @@ WAITING = PlanSummary(("Fix the errors to see the plan.",))
 
 
 def whole(text: str, file: Path, price: float | None) -> tuple[Judged, PlanSummary]:
-    """The problems of a text as if it were in a file, and its plan; a fault of the runner itself is a problem too.
-    price: of a GPU hour."""
+    """The problems of a text as if it were in a file, and its plan; a bug of the runner is a problem too. price: of a
+    GPU hour."""
     try:
         found = judge(text, file)
         return found, plan(found.recipe, price) if found.recipe else WAITING
@@ -124,7 +117,7 @@ def judge(text: str, file: Path, online: bool = False) -> Judged:
 
 
 def plan(recipe: Recipe, price: float | None) -> PlanSummary:
-    """What a recipe will need. price: of a GPU hour. Raises Stop if that is unknown."""
+    """The needs of a recipe. price: of a GPU hour. Raises Stop if they are unknown."""
     try:
         made = translate(recipe, replace(place(recipe), checkpoint_keys=None))
         planned = Planned(recipe, made, forecast.of(recipe, made, price), price)
@@ -137,21 +130,20 @@ def plan(recipe: Recipe, price: float | None) -> PlanSummary:
 
 
 def rows(recipe: Recipe) -> dict[str, list[RenderedExample]]:
-    """The first rows that a rehearsal trains on, as the model will see them, by their purpose.
-
-    Raises Stop if there are none on this machine."""
+    """The first rows of a rehearsal, as the model sees them, by purpose. Raises Stop if this machine has none."""
     instead, _ = changed(recipe, scenarios.rehearsal(recipe.scenario).before_data(recipe, None))
     stages = translate(instead, folder(recipe.name, "rehearsal").place()).stages
     kinds = {name: found for stage in stages for name, found in scenarios.first(stage).items()}
-    return {name: list(map(_cut, islice(found, ROWS))) for name, found in kinds.items()}
+    return {
+        name: [
+            replace(row, text=f"{row.text[:SHOWN]} …") if len(row.text) > SHOWN else row for row in islice(found, ROWS)
+        ]
+        for name, found in kinds.items()
+    }
 
 
-def _cut(row: RenderedExample) -> RenderedExample:
-    return replace(row, text=f"{row.text[:SHOWN]} …") if len(row.text) > SHOWN else row
-
-
-# What may be written at a place, and what the setting there means; from the scenario's schema, as editors read it. The
-# text may be broken: its lines are read by their indentation.
+# Proposals for a place in the text, and the meaning of a setting, both from the scenario's schema. The text may be
+# invalid, so its lines are read by their indentation.
 
 _KEY = re.compile(r"( *)(- +)?([\w-]+):(?: |$)")
 _SCENARIO = re.compile(r"^scenario:\s*([\w-]+)", re.MULTILINE)
@@ -159,8 +151,8 @@ _SCENARIO = re.compile(r"^scenario:\s*([\w-]+)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Proposal:
-    """A proposal for a place in the text. label: as a list shows it; text: what is inserted; kind: `section`, `setting`
-    or `value`; says: its meaning, Markdown of `code` and paragraphs."""
+    """A proposal for a place in the text. label: in a list; text: to insert; kind: `section`, `setting` or `value`;
+    says: its meaning, Markdown of `code` and paragraphs."""
 
     label: str
     text: str
@@ -192,7 +184,13 @@ def proposals(text: str, line: int, column: int) -> list[Proposal]:
     part = _part(text, section)
     if not part.get("properties"):
         return list(_values(part)) if key[2] else []
-    return [_setting(name, one, indent) for name, one in part["properties"].items() if name not in there]
+    found = []
+    for name, one in part["properties"].items():
+        section_begins = f"\n{' ' * (indent + 2)}" if one.get("properties") else ""
+        kind = "section" if section_begins else "setting"
+        if name not in there:
+            found.append(Proposal(name, f"{name}:{section_begins or ' '}", kind, says(one)))
+    return found
 
 
 def meaning(text: str, line: int) -> Meaning | None:
@@ -213,7 +211,7 @@ def says(part: Mapping[str, Any]) -> str:
 
 
 def _part(text: str, path: Path_) -> Mapping[str, Any]:
-    """The schema of a setting; empty if it has none. A text without a scenario has that setting alone."""
+    """The schema of a setting; empty if it has none. Without a scenario, only the setting `scenario` has one."""
     named, names = _SCENARIO.search(text), scenarios.names()
     part: Mapping[str, Any] = {"properties": {"scenario": {"title": "Scenario", "type": "string", "enum": names}}}
     if named and named[1] in names:
@@ -230,7 +228,7 @@ def _around(lines: Sequence[str], line: int, indent: int) -> tuple[Path_, set[st
     section: Path_ = ()
     settings: dict[Path_, set[str]] = defaultdict(set)
     items: Counter[Path_] = Counter()
-    # The settings and items around a line: the column of each, with its name or number.
+    # The settings and items around a line: column, and name or number.
     outer: list[tuple[int, str | int]] = []
     for number, text in enumerate(lines):
         key, dash = _KEY.match(text), re.match(r" *- ", f"{text} ")
@@ -257,14 +255,8 @@ def _around(lines: Sequence[str], line: int, indent: int) -> tuple[Path_, set[st
     return section, settings[section]
 
 
-def _setting(name: str, part: Mapping[str, Any], indent: int) -> Proposal:
-    section = bool(part.get("properties"))
-    rest = f"\n{' ' * (indent + 2)}" if section else " "
-    return Proposal(name, f"{name}:{rest}", "section" if section else "setting", says(part))
-
-
 def _values(part: Mapping[str, Any]) -> Iterator[Proposal]:
-    """Values of a setting that the schema knows: choices, the catalog's entries, the default, an example."""
+    """Values of a setting in the schema: the catalog's entries, choices, the default, examples."""
     offered = [(snippet["body"], snippet["description"]) for snippet in part.get("defaultSnippets", ())]
     choices = [(value, "") for value in part.get("enum", [True, False] if part.get("type") == "boolean" else [])]
     others = [(part["default"], "The default.")] if "default" in part else []

@@ -1,9 +1,9 @@
-"""Page: a recipe as text and as a form, with its problems, its plan and its rows. The page shows; other modules
-judge."""
+"""Page: a recipe as text and as a form, with its problems, its plan and its rows."""
 
 import json
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from runner.tools.problem import Problem, Stop
 HERE = Path(__file__).parent
 # Seconds between two looks at a rehearsal.
 LOOK = 0.3
-# How often a form's change is repeated while somebody types.
+# Attempts to write a form's change while somebody types.
 TRIES = 20
 TYPED = "The text has changed meanwhile, so nothing was written. Try again."
 BLUE, ORANGE, GREY = "#2f76e0", "#d97706", "#8b949e"
@@ -39,7 +39,7 @@ ANSWER = 30.0
 
 
 def opened(path: Path) -> tuple[Path, Path]:
-    """The folder whose recipes are edited, and the recipe that is shown first. Raises Stop if there is none."""
+    """The folder of recipes to edit, and the recipe to show first. Raises Stop if there is none."""
     if not path.is_dir():
         Opened(path)
         return path.parent, path
@@ -49,8 +49,8 @@ def opened(path: Path) -> tuple[Path, Path]:
 
 
 class Text:
-    """The recipe's text with its problems. changed: called when somebody has typed. write: called with a setting and
-    the value that fixes it."""
+    """The recipe's text with its problems. changed: called after typing; write: called with a setting and the value
+    that fixes it."""
 
     def __init__(self, text: str, changed: Callable[[], Any], write: Callable[[Path_, Any], Awaitable[None]]) -> None:
         self.write = write
@@ -66,9 +66,8 @@ class Text:
         return str(self.editor.value)
 
     async def put(self, text: str) -> bool:
-        """Asks the browser to write this text; returns whether it did. It does not where somebody has typed meanwhile.
-
-        Only the browser changes the text, because it reports typing by places in the text that it has."""
+        """Asks the browser to write this text; returns whether it did. It refuses if somebody typed in the meantime.
+        Only the browser changes the text, because it reports typing as positions in its own text."""
         return bool(await self.call("put", self.value, text))
 
     def call(self, function: str, *values: Any) -> AwaitableResponse:
@@ -78,13 +77,14 @@ class Text:
         return ui.run_javascript(f"return {code}", timeout=ANSWER)
 
     def show(self, problems: Sequence[Problem]) -> None:
-        """Shows the problems of the text. Unchanged problems are not drawn again, because drawing takes time."""
+        """Shows the problems of the text. Drawing takes time, so unchanged problems are not drawn again."""
         if problems == self.shown:
             return
         self.shown = problems
         self.call("show", [problem.as_json() | {"width": problem.width} for problem in problems])
         errors = sum(problem.severity == "error" for problem in problems)
-        said = f"{_counted(errors, 'error')}, {_counted(len(problems) - errors, 'note')}"
+        counts = ((errors, "error"), (len(problems) - errors, "note"))
+        said = ", ".join(f"{count or 'no'} {what}{'' if count == 1 else 's'}" for count, what in counts)
         self.below.clear()
         with self.below:
             ui.label(said).classes(f"recipe-summary {'recipe-bad' if errors else 'recipe-good'}")
@@ -105,19 +105,14 @@ class Text:
                 )
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count or 'no'} {what}{'' if count == 1 else 's'}"
-
-
 class VerdictPane:
-    """The plan in short. changed: called when another price was entered. price: of a GPU hour, None if none is
-    given."""
+    """The plan in short. changed: called after another price; price: of a GPU hour, None if unknown."""
 
     def __init__(self, changed: Callable[[], Awaitable[None]]) -> None:
         self.changed = changed
         self.price: float | None = None
         with ui.row().classes("recipe-verdict"):
-            # One element, because every element delays the verdict after a key press.
+            # A single element, because every element delays the answer to a key press.
             self.drawn = ui.html("", sanitize=False).classes("recipe-said-of-plan")
             self.written = ui.input("price of a GPU hour").props("dense outlined").classes("recipe-price")
         for event in ("blur", "keydown.enter"):
@@ -139,13 +134,12 @@ class VerdictPane:
 
 
 def drawn(verdict: PlanSummary) -> str:
-    """A verdict as HTML."""
     look = "" if verdict.stages else ' class="recipe-waiting"'
     return "".join(map(_memory, verdict.stages)) + "".join(f"<p{look}>{escape(one)}</p>" for one in verdict.sentences)
 
 
 def _memory(stage: Forecast) -> str:
-    """A GPU's memory as a bar: what is needed, its range in nine of ten cases, and the card's size."""
+    """A GPU's memory as a bar: the need, its range in nine of ten cases, and the card's size."""
     needed, (least, most), card = stage.memory.total, stage.memory_range, stage.usable
     whole = max(card or 0, most) * 1.05
     of = f" of {card / 2**30:.1f} GiB" if card else "; the card is unknown"
@@ -163,12 +157,8 @@ def _memory(stage: Forecast) -> str:
     return f'<div class="recipe-memory">{said}<div class="recipe-bar">{parts}</div></div>'
 
 
-NONE = "No row of this data can be trained on. A rehearsal explains why."
-UNKNOWN = "Rows of this kind cannot be shown. A rehearsal examines them."
-
-
 class RowsPane:
-    """The first rows. recipe: gives the recipe that is edited, None if the text has errors."""
+    """The first rows. recipe: returns the edited recipe, None if the text has errors."""
 
     def __init__(self, recipe: Callable[[], Recipe | None]) -> None:
         self.recipe = recipe
@@ -182,7 +172,8 @@ class RowsPane:
         if recipe:
             try:
                 found = await run.io_bound(judging.rows, recipe)
-                said = NONE if found else UNKNOWN
+                none = "No row of this data can be trained on. A rehearsal explains why."
+                said = none if found else "Rows of this kind cannot be shown. A rehearsal examines them."
             except Stop as stop:
                 said = stop.text
         self.below.clear()
@@ -191,18 +182,15 @@ class RowsPane:
                 if len(found) > 1:
                     ui.label(name).classes("recipe-kind")
                 for row in rows:
-                    _show(row)
+                    if not row.picture:
+                        ui.label(row.text).classes("recipe-row")
+                        continue
+                    with ui.row().classes("recipe-row recipe-pictured"):
+                        image = b64encode(row.picture).decode()
+                        ui.element("img").props(f'src="data:image/png;base64,{image}" alt=""')
+                        ui.label(row.text)
             if not any(found.values()):
                 ui.label(said)
-
-
-def _show(row: RenderedExample) -> None:
-    if not row.picture:
-        ui.label(row.text).classes("recipe-row")
-        return
-    with ui.row().classes("recipe-row recipe-pictured"):
-        ui.element("img").props(f'src="data:image/png;base64,{b64encode(row.picture).decode()}" alt=""')
-        ui.label(row.text)
 
 
 class RehearsalPane:
@@ -210,7 +198,7 @@ class RehearsalPane:
 
     def __init__(self, rehearsal: RehearsalProcess) -> None:
         self.rehearsal = rehearsal
-        # What this pane has shown: the news, the number of the rehearsal, and the count of lines.
+        # The news, the rehearsal and the number of lines that this pane has shown.
         self.seen, self.number, self.lines = -1, -1, 0
         self.said = ui.label("A rehearsal trains a tiny twin of the model on this machine, in a few minutes.")
         self.said.classes("recipe-said")
@@ -227,7 +215,7 @@ class RehearsalPane:
             self.number, self.lines = now.number, 0
             self.log.clear()
         for line in now.lines[self.lines :][-MOST:]:
-            # An empty one would have no height.
+            # An empty line would have no height.
             self.log.push(line or " ")
         self.lines = len(now.lines)
         self.curve.options.clear()
@@ -240,12 +228,8 @@ class RehearsalPane:
 def _curve(rehearsal: RehearsalProcess) -> dict[str, Any]:
     """The losses over steps, as a chart of ECharts."""
     grey = {"color": GREY}
-    axis = {
-        "type": "value",
-        "nameTextStyle": grey,
-        "axisLabel": grey,
-        "splitLine": {"lineStyle": {"color": f"{GREY}40"}},
-    }
+    faint = {"lineStyle": {"color": f"{GREY}40"}}
+    axis = {"type": "value", "nameTextStyle": grey, "axisLabel": grey, "splitLine": faint}
     steps = {"name": "step", "nameLocation": "middle", "nameGap": 22, "max": rehearsal.steps or None}
     lines = (("training", rehearsal.losses, BLUE, False), ("validation", rehearsal.measured, ORANGE, True))
     return {
@@ -277,7 +261,7 @@ class Page:
         self.folder, self.rehearsal = folder, rehearsal
         self.file = Opened(file)
         self.judged = Judged(None, None, [])
-        # Only the latest text is judged next, none of those between.
+        # After one check, only the latest text is checked.
         self.typed = self.done = 0
         self.judging = False
 
@@ -308,19 +292,17 @@ class Page:
         ).classes("recipe-file")
         self.state = ui.label().classes("recipe-state")
         ui.space()
-        self._button("Save", "save", self.save, "Save the text to the file").classes("recipe-save")
-        self._button("Check", "fact_check", self.check, "Also ask the hub about its data sets and models").classes(
-            "recipe-check"
-        )
-        self.rehearse_button = self._button(
-            "Rehearse", "play_arrow", self.rehearse, "Run the whole recipe on this machine, with a tiny model"
-        ).classes("recipe-rehearse")
-        self._button("Report", "article", self.show_report, "Show the latest run of this recipe as a page").classes(
-            "recipe-report"
-        )
-
-    def _button(self, text: str, icon: str, does: Any, tells: str) -> Any:
-        return ui.button(text, icon=icon, on_click=does).props("flat no-caps color=white dense").tooltip(tells)
+        buttons = [
+            ("Save", "save", self.save, "Save the text to the file"),
+            ("Check", "fact_check", self.check, "Also ask the hub about its data sets and models"),
+            ("Rehearse", "play_arrow", self.rehearse, "Run the whole recipe on this machine, with a tiny model"),
+            ("Report", "article", self.show_report, "Show the latest run of this recipe as a page"),
+        ]
+        for text, icon, action, tooltip in buttons:
+            button = ui.button(text, icon=icon, on_click=action).props("flat no-caps color=white dense")
+            button.tooltip(tooltip).classes(f"recipe-{text.lower()}")
+            if text == "Rehearse":
+                self.rehearse_button = button
 
     def _build_right(self) -> None:
         self.verdict = VerdictPane(self.changed)
@@ -334,10 +316,8 @@ class Page:
             with ui.tab_panel(rehearsal):
                 self.live = RehearsalPane(self.rehearsal)
 
-    # Typing, and what follows from it.
-
     async def changed(self) -> None:
-        """Judges the text, and again if it has changed meanwhile."""
+        """Checks the text, and again if it has changed in the meantime."""
         self.typed += 1
         if self.judging:
             return
@@ -364,45 +344,39 @@ class Page:
             self.text.call("ask_before_leaving", self.unsaved)
 
     async def write(self, path: Path_, value: Any) -> None:
-        """Changes a setting in the text, whatever is typed meanwhile; None removes it."""
-        try:
+        """Changes a setting in the text, also while somebody types; None removes it."""
+        with _refusals_shown():
             for _ in range(TRIES):
                 document = reading.parse(str(self.file.path), self.text.value)
                 if await self.text.put(changed(document, path, value)):
                     return
             raise Stop(TYPED)
-        except Stop as stop:
-            _tell(stop)
-
-    # The buttons.
 
     async def choose(self, event: Any) -> None:
         if event.value == str(self.file.path):
             return
-        try:
+        with _refusals_shown():
             if self.unsaved:
                 raise Stop("Save first, or undo your changes: another file would replace them.")
             before, self.file = self.file, Opened(Path(event.value))
-            if not await self.text.put(self.file.known):
-                self.file = before
-                raise Stop(TYPED)
-        except Stop as stop:
-            _tell(stop)
-            event.sender.set_value(str(self.file.path))
+            if await self.text.put(self.file.known):
+                return
+            self.file = before
+            raise Stop(TYPED)
+        event.sender.set_value(str(self.file.path))
 
     def save(self, over: bool = False) -> bool:
         """Writes the text into the file; returns whether it did. over: also over the changes of another program."""
-        try:
-            self.file.save(self.text.value, over)
-        except ChangedElsewhere as changed:
-            self.offer_both(changed.text)
-            return False
-        except Stop as stop:
-            _tell(stop)
-            return False
-        self.show_state()
-        ui.notify(f"{self.file.path.name} is saved.", type="positive", timeout=1500)
-        return True
+        with _refusals_shown():
+            try:
+                self.file.save(self.text.value, over)
+            except ChangedElsewhere as changed:
+                self.offer_both(changed.text)
+                return False
+            self.show_state()
+            ui.notify(f"{self.file.path.name} is saved.", type="positive", timeout=1500)
+            return True
+        return False
 
     def offer_both(self, theirs: str | None) -> None:
         """Asks which of two texts to keep; nothing is written before the answer."""
@@ -413,11 +387,9 @@ class Page:
 
         async def other() -> None:
             dialog.close()
-            try:
+            with _refusals_shown():
                 if not await self.text.put(self.file.read()):
                     raise Stop(TYPED)
-            except Stop as stop:
-                _tell(stop)
             self.show_state()
 
         with ui.dialog() as dialog, ui.card().classes("recipe-both"):
@@ -431,7 +403,7 @@ class Page:
         dialog.open()
 
     async def check(self) -> None:
-        """Asks the hub too; its answer stays until the text changes."""
+        """Checks with the hub too; the result stays until the text changes."""
         number = self.typed
         judged = await run.io_bound(judging.judge, self.text.value, self.file.path, True)
         if number != self.typed:
@@ -469,5 +441,10 @@ class Page:
         self.live.look()
 
 
-def _tell(stop: Stop) -> None:
-    ui.notify(stop.text, type="warning", multi_line=True)
+@contextmanager
+def _refusals_shown() -> Iterator[None]:
+    """Shows a refusal in the block as a notice, and ends the block."""
+    try:
+        yield
+    except Stop as stop:
+        ui.notify(stop.text, type="warning", multi_line=True)

@@ -1,4 +1,4 @@
-"""Rehearsing: `recipe rehearse` as a process beside the page, and its output so far."""
+"""`recipe rehearse` as a process beside the page, and its output so far."""
 
 import asyncio
 import os
@@ -20,9 +20,9 @@ INTERRUPTED = 130
 class RehearsalProcess:
     """A rehearsal, one at a time. Its results stay in its run folder, and the next one continues from there.
 
-    lines: the output of the command. losses, measured: (step, loss) of training and of validation, for the stage that
-    trains or trained last. steps: the number that it will make. code: its exit code, None before it ends. number: of
-    the rehearsals so far. news: grows with each of these."""
+    lines: the output of the command. losses, measured: (step, loss) of training and of validation in the latest stage;
+    steps: its planned number. code: the exit code, None before the end. number: of rehearsals so far. news: a counter
+    of all changes."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -36,7 +36,6 @@ class RehearsalProcess:
 
     @property
     def state(self) -> str:
-        """Its progress as a sentence."""
         if self.running:
             return f"Rehearsing: {f'step {self.losses[-1][0]} of {self.steps}' if self.losses else 'preparing'}."
         if self.code == INTERRUPTED:
@@ -44,7 +43,7 @@ class RehearsalProcess:
         return "The rehearsal is done." if self.code == 0 else "The rehearsal has failed; the last lines say why."
 
     async def run(self, file: Path) -> None:
-        """Rehearses the recipe in a file, as it is saved, to the end; does nothing while another rehearsal runs."""
+        """Rehearses the saved recipe to the end; does nothing while another rehearsal runs."""
         if self.running:
             return
         self.lines, self.losses, self.measured, self.steps, self.code = [], [], [], 0, None
@@ -67,7 +66,8 @@ class RehearsalProcess:
             limit=LONGEST,
             # ^C in the terminal goes to the page, which then stops this process.
             start_new_session=True,
-            preexec_fn=_heeds,
+            # A shell starts background processes so that they ignore ^C, which must stop this one.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         assert process.stdout
         async for line in process.stdout:
@@ -98,12 +98,7 @@ class RehearsalProcess:
         self._watching += 1
 
     def leave(self) -> None:
-        """Counts a closed tab; with the last one the rehearsal ends, because it could not be stopped any more."""
+        """Counts a closed tab. The last one ends the rehearsal, which could not be stopped otherwise."""
         self._watching -= 1
         if not self._watching:
             self.stop()
-
-
-def _heeds() -> None:
-    """Restores ^C, which stops this process; a process that a shell starts in the background ignores it."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""Server: the page for this machine's own browser only: a local address with a token, and one folder."""
+"""Server: the page for the browser of this machine, at a local address with a token, and for one folder."""
 
 import json
 import secrets
@@ -23,8 +23,8 @@ Scope = MutableMapping[str, Any]
 
 
 class Guarded:
-    """An ASGI application behind a token: opening the address with it sets a cookie, and nothing is served without.
-    Other pages on this machine would send that cookie too; their origin gives them away."""
+    """An ASGI application behind a token: the address with the token sets a cookie, which every request needs. Other
+    pages on this machine would send that cookie too, so their origin is refused."""
 
     def __init__(self, inner: Callable[..., Awaitable[None]], token: str, port: int) -> None:
         self.inner, self.token, self.cookie = inner, token, f"recipe-edit-{port}"
@@ -36,11 +36,8 @@ class Guarded:
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        if (
-            scope["type"] == "http"
-            and scope["path"] == "/"
-            and secrets.compare_digest(given.encode(), self.token.encode())
-        ):
+        known = secrets.compare_digest(given.encode(), self.token.encode())
+        if known and scope["type"] == "http" and scope["path"] == "/":
             kept = f"{self.cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict"
             await _answer(send, 303, [(b"location", b"/"), (b"set-cookie", kept.encode())])
             return
@@ -73,9 +70,7 @@ def _report(name: str) -> str:
 
 def serve(file: Path, port: int, ready: Callable[[str], None]) -> None:
     """Serves the page of a recipe, or of the recipes of a folder, until ^C. port: 0 for any free one; ready: called
-    with the address.
-
-    Raises Stop if the port is taken, or there is nothing to edit."""
+    with the address. Raises Stop if the port is taken, or there is nothing to edit."""
     import uvicorn
     from fastapi import FastAPI, Request
     from fastapi.responses import HTMLResponse, JSONResponse
@@ -90,7 +85,7 @@ def serve(file: Path, port: int, ready: Callable[[str], None]) -> None:
     def shown() -> None:
         try:
             page.Page(folder, first, rehearsal).build()
-        except Stop as stop:  # the file is there no more
+        except Stop as stop:  # the file was removed
             ui.label(stop.text)
 
     application = FastAPI(openapi_url=None)
@@ -123,6 +118,6 @@ def serve(file: Path, port: int, ready: Callable[[str], None]) -> None:
         number, token = socket.getsockname()[1], secrets.token_urlsafe(24)
         guarded = Guarded(application, token, number)
         server = uvicorn.Server(uvicorn.Config(guarded, log_level="error", timeout_graceful_shutdown=2))
-        socket.listen()  # who opens the address at once waits a moment
+        socket.listen()  # an early browser waits instead of failing
         ready(f"http://{HOST}:{number}/?token={token}")
         server.run(sockets=[socket])

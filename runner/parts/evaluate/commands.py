@@ -1,14 +1,14 @@
-"""The commands of measuring: `recipe evaluate`, `gate`, `promote` and `compare`."""
+"""The commands `recipe evaluate`, `gate`, `promote` and `compare`."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
 from runner import parts
 from runner.commands.options import end, open_recipe, recipe_path, run_option, say, set_option, url_option
 from runner.parts.evaluate import evaluation_report, gates
+from runner.parts.evaluate.evaluation_report import ComparedLine
 from runner.recipe.recipe import Recipe
 from runner.run import inference
 from runner.run.answers import side_by_side
@@ -142,12 +142,7 @@ def promote(
 @set_option
 @run_option
 @click.option("--with", "others", multiple=True, metavar="DIR", help="Another run of the same recipe. Repeatable.")
-@click.option(
-    "--question",
-    "questions",
-    multiple=True,
-    help="Ask this question instead of the recipe's. Repeatable.",
-)
+@click.option("--question", "questions", multiple=True, help="Ask this question instead of the recipe's. Repeatable.")
 @url_option
 def compare(
     path: str,
@@ -174,13 +169,8 @@ def compare(
     names = [f"{run.kind} {number}" for number, run in enumerate(runs, 1)]
     for name, run in zip(names, runs, strict=True):
         say(f"{name}: {run.path}")
-    # Of several runs each stage's answers are beside each other; of a single one, before and after.
-    rows = evaluation_report.compare(recipe, runs, questions if others else ())
-    shown = [
-        (row.stage if not index or rows[index - 1].stage != row.stage else "", row.what, *row.texts)
-        for index, row in enumerate(rows)
-    ]
-    _show(("stage", "", *names), shown)
+    # Several runs have each stage's answers side by side; a single run has them before and after.
+    _show(names, evaluation_report.compare(recipe, runs, questions if others else ()))
     if not others:
         _answers(recipe, runs[0], questions)
     end(
@@ -191,24 +181,25 @@ def compare(
 
 
 def _answers(recipe: Recipe, run: RunFolder, questions: Sequence[str]) -> None:
-    """The answers of a run's model before and after, to these questions or else the demo's."""
+    """Prints the answers of a run's model before and after training, to these questions or else the demo's."""
     try:
         folder = inference.newest(inference.plan_of(recipe, run))
     except Stop:
         if questions or recipe.demo_questions:
             raise
-        return  # nothing has been asked that could be shown
+        return  # there is no question
     if not (asked := questions or inference.questions_of(recipe, folder)):
         return
     before, after = inference.models(recipe, folder)
     say(f"before: {before.model}")
     say(f"after:  {after.model}")
-    # What the stage has already answered is not asked again.
+    # The stage has answered these already.
     known = {row["question"]: row for row in read_json(folder.path / ANSWERS) or []}
     if new := [question for question in asked if question not in known]:
         both = (inference.answers_of(chat, new) for chat in (before, after))
         known |= {row["question"]: row for row in _rows(new, *both)}
-    _show_answers(known[question] for question in asked)
+    for line in side_by_side(known[question] for question in asked):
+        say(line)
 
 
 def _served(recipe: Recipe, url: str, questions: Sequence[str]) -> None:
@@ -216,7 +207,8 @@ def _served(recipe: Recipe, url: str, questions: Sequence[str]) -> None:
     sides = [server.chat(base) for base in (True, False)]
     for side, chat in zip(("before", "after"), sides, strict=True):
         say(f"{side + ':':<8}{chat.model} at {server.url}")
-    _show_answers(_rows(questions, *(server.answers(chat, questions) for chat in sides)))
+    for line in side_by_side(_rows(questions, *(server.answers(chat, questions) for chat in sides))):
+        say(line)
 
 
 def _rows(questions: Iterable[str], before: Iterable[str], after: Iterable[str]) -> list[dict[str, str]]:
@@ -224,20 +216,17 @@ def _rows(questions: Iterable[str], before: Iterable[str], after: Iterable[str])
     return [{"question": question, "before": old, "after": new} for question, old, new in rows]
 
 
-def _show_answers(rows: Iterable[Mapping[str, Any]]) -> None:
-    for line in side_by_side(rows):
-        say(line)
-
-
-def _show(titles: Iterable[str], rows: Iterable[tuple[str, ...]]) -> None:
+def _show(names: Sequence[str], rows: Sequence[ComparedLine]) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(*titles, expand=True)
+    table = Table("stage", "", *names, expand=True)
+    stage = None
     for row in rows:
-        if row[0]:
+        if new := row.stage != stage:
             table.add_section()
-        table.add_row(*map(escape, row))
+        stage = row.stage
+        table.add_row(*map(escape, (row.stage if new else "", row.what, *row.texts)))
     console = Console()
     Console(width=None if console.is_terminal else 120).print(table)

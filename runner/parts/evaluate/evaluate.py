@@ -1,7 +1,5 @@
-"""`python -m runner.parts.evaluate.evaluate FILE`: measures the model of a stage, and the one that it began with, in
-its own process.
-
-A metric that cannot be measured is left out, with the reason under `missing`; nothing is ever filled in."""
+"""`python -m runner.parts.evaluate.evaluate FILE`: evaluates the model of a stage and its original model, in a process
+of its own. A metric that cannot be measured is left out, with the reason under `missing`."""
 
 import importlib
 import itertools
@@ -30,10 +28,8 @@ from runner.trainer.records import Summary
 
 @dataclass
 class Measures:
-    """What was found so far, and of the rest why it is missing; names as of `Found`.
-
-    higher: of lm-eval's scores, whether more is better, as lm-eval says.
-    """
+    """The results so far, and why others are missing; names as in `Found`. higher: whether more is better, for each
+    score of lm-eval."""
 
     metrics: dict[str, float] = field(default_factory=dict)
     before: dict[str, float] = field(default_factory=dict)
@@ -43,8 +39,8 @@ class Measures:
     higher: dict[str, Any] = field(default_factory=dict)
 
     def take(self, names: Iterable[str], measure: Callable[[], Mapping[str, Any]], before: bool = False) -> None:
-        """Adds the result of `measure`; if it fails, all `names` are missing for that reason. before: of the model that
-        the stage began with."""
+        """Adds the results of `measure`. If it fails, all `names` are missing for that reason. before: of the original
+        model."""
         try:
             (self.before if before else self.metrics).update(measure())
         except Exception as error:
@@ -53,7 +49,7 @@ class Measures:
             self.missing |= {f"before: {name}" if before else name: first for name in names}
 
     def found(self, names: Iterable[str]) -> Found:
-        """All of it. names: what gates ask for, of which each is there or has a reason."""
+        """All results. names: the metrics of the gates; each is there or has a reason."""
         missing = {name: reason for name, reason in self.missing.items() if name not in self.metrics}
         kinds = {name: missing[ACCURACY] for name in names if name.startswith(f"{ACCURACY}.") and ACCURACY in missing}
         missing |= {name: "it was not measured" for name in names if name not in {*self.metrics, *missing}} | kinds
@@ -76,7 +72,7 @@ def main(file: str) -> int:
 
 
 def read(task: Task, measures: Measures) -> None:
-    """All that is measured of a model that reads."""
+    """Everything that is measured of a language model."""
     if task.kind == "preferences":
         measures.take(("validation_loss", *PREFERRED), lambda: by_training(task))
     for name in task.metrics:
@@ -86,8 +82,8 @@ def read(task: Task, measures: Measures) -> None:
     language.free()
     if task.base:
         of_one_model(task, measures, task.base, before=True)
-    measures.take(["improvement.perplexity"], lambda: improvement(measures))
-    measures.take(["forgetting"], lambda: forgetting(measures))
+    measures.take(["improvement.perplexity"], _named("improvement.perplexity", improvement, measures))
+    measures.take(["forgetting"], _named("forgetting", forgetting, measures))
     for name in task.metrics:
         if name.startswith("regression."):
             measured = name.removeprefix("regression.")
@@ -95,10 +91,10 @@ def read(task: Task, measures: Measures) -> None:
 
 
 def of_one_model(task: Task, measures: Measures, folder: str, before: bool) -> None:
-    """Everything that needs a loaded model. before: whether it is the model that the stage began with, of which only
-    what is compared is measured."""
+    """Everything that needs a loaded model. before: whether it is the original model, of which only the metrics for a
+    comparison are measured."""
     names = ["validation_loss", "perplexity", "general_loss", ACCURACY]
-    # Of a stage after another the scores before it are on record.
+    # After another gated stage, the scores of the original model are recorded.
     scored = bool(task.tasks) and not (before and task.metrics_before is not None)
     names += _scores(task) if scored else []
     names += [] if before else [GENERATED, *(["text_loss", "text_perplexity"] if task.text_blocks else [])]
@@ -132,7 +128,7 @@ def _scores(task: Task) -> list[str]:
 
 
 def _named(name: str, measure: Callable[..., float], *given: Any) -> Callable[[], dict[str, float]]:
-    """A measure that gives one number, for `Measures.take`."""
+    """A measurement of one number, for `Measures.take`."""
     return lambda: {name: measure(*given)}
 
 
@@ -148,7 +144,7 @@ def on_rows(model: Any, rows: records.HeldOut | None, measures: Measures) -> dic
 def on_answers(
     task: Task, model: Any, tokenizer: Any, rows: records.HeldOut | None, measures: Measures
 ) -> dict[str, float]:
-    """The share of right answers among the held-out rows whose answers are short."""
+    """The share of correct answers among the held-out rows with short answers."""
     chosen = language.questions(rows.rows if rows else (), tokenizer, task.asked, task.seed)
     measures.counts["short_answers"] = len(chosen)
     measures.counts |= {f"short_answers.{kind}": sum(kind in each.asked for each in chosen) for kind in task.asked}
@@ -167,20 +163,20 @@ def on_blocks(model: Any, file: str) -> dict[str, float]:
     return {"text_loss": nats, "text_perplexity": language.exponential(nats)}
 
 
-def improvement(measures: Measures) -> dict[str, float]:
+def improvement(measures: Measures) -> float:
     """The share by which the perplexity on the held-out rows fell in training; below 0 if it rose."""
     old, new = _both(measures, "perplexity")
-    return {"improvement.perplexity": 1 - new / old}
+    return 1 - new / old
 
 
-def forgetting(measures: Measures) -> dict[str, float]:
-    """By how much the loss on the general text rose in training, in nats a token; below 0 if it fell."""
+def forgetting(measures: Measures) -> float:
+    """The rise of the loss on the general text in training, in nats per token; below 0 if it fell."""
     old, new = _both(measures, "general_loss")
-    return {"forgetting": new - old}
+    return new - old
 
 
 def _both(measures: Measures, name: str) -> tuple[float, float]:
-    """A metric before training and after it. Raises Cannot if one is not a finite number."""
+    """A metric before and after training. Raises Cannot if one of them is not a finite number."""
     old, new = measures.before.get(name), measures.metrics.get(name)
     if new is None:
         raise Cannot(measures.missing.get(name, f"`{name}` was not measured"))
@@ -193,7 +189,7 @@ def _both(measures: Measures, name: str) -> tuple[float, float]:
 
 
 def _evaluations(task: Task) -> list[dict[str, Any]]:
-    """The evaluations in training up to the step of the weights that are measured, the last one at that step."""
+    """The evaluations in training up to the step of the weights; the last one is at that step."""
     folder = Path(task.stage_dir)
     history, summary = read_json(folder / HISTORY), Summary.read(folder)
     if not isinstance(history, dict):
@@ -211,16 +207,15 @@ def _evaluations(task: Task) -> list[dict[str, Any]]:
 
 
 def by_training(task: Task) -> dict[str, float]:
-    """What a stage that learns from preferences has measured itself on held-out pairs, at the step of these weights."""
+    """Training's own evaluation of preferences on held-out pairs, at the step of these weights."""
     last = _evaluations(task)[-1]
-    metrics = {"validation_loss": last["validation_loss"]}
-    metrics |= {name: last.get(name) for name in PREFERRED}
+    metrics = {"validation_loss": last["validation_loss"]} | {name: last.get(name) for name in PREFERRED}
     return {name: value for name, value in metrics.items() if value is not None}
 
 
 def loss_rise(task: Task, window: int) -> float:
-    """The largest rise of the validation loss from one of the last `window` evaluations to the next, in nats a token;
-    below 0 if it fell every time."""
+    """The largest rise of the validation loss between two of the last `window` evaluations, in nats per token; below 0
+    if it always fell."""
     losses: list[Any] = [entry["validation_loss"] for entry in _evaluations(task)][-window:]
     if len(losses) < window:
         raise Cannot(f"there were {len(losses)} evaluations, but {window} are needed")
@@ -231,7 +226,7 @@ def loss_rise(task: Task, window: int) -> float:
 
 
 def lm_eval_scores(model: Any, tokenizer: Any, task: Task, measures: Measures) -> dict[str, float]:
-    """lm-eval's scores as `lm_eval.TASK.METRIC`; a sample file replaces the hub if the task names one."""
+    """lm-eval's scores as `lm_eval.TASK.METRIC`. A sample file replaces the hub if the task names one."""
     from lm_eval import simple_evaluate
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
@@ -242,7 +237,7 @@ def lm_eval_scores(model: Any, tokenizer: Any, task: Task, measures: Measures) -
         results = simple_evaluate(
             model=HFLM(pretrained=model, tokenizer=tokenizer, batch_size=task.batch_size),
             tasks=list(task.tasks),
-            # Reading the thousands of tasks that lm-eval brings takes seconds, and the sample is none of them.
+            # Without lm-eval's own tasks, which take seconds to read.
             task_manager=TaskManager(include_path=folder, include_defaults=False) if task.sample_task else None,
             limit=task.limit,
             bootstrap_iters=0,
@@ -252,8 +247,8 @@ def lm_eval_scores(model: Any, tokenizer: Any, task: Task, measures: Measures) -
 
 
 def scores(results: Mapping[str, Any], measures: Measures) -> dict[str, float]:
-    """The scores in lm-eval's results, by `METRIC` or, if the task counts it in several ways, only by `METRIC,WAY`,
-    because a lenient way must not pass for the strict one. Notes in `measures` for which of them more is better."""
+    """lm-eval's scores by `METRIC`, or only by `METRIC,WAY` if the task has several ways, because a lenient way must
+    not pass for the strict one. Adds to `measures` whether more is better."""
     values: dict[str, float] = {}
     for name, metrics in results["results"].items():
         counted = {key: value for key, value in metrics.items() if isinstance(value, float) and "stderr" not in key}
@@ -274,7 +269,7 @@ def scores(results: Mapping[str, Any], measures: Measures) -> dict[str, float]:
 
 
 def _sample_task(task: Task) -> str:
-    """A task of lm-eval on a local file: which of the choices goes best with the question."""
+    """A task of lm-eval on a local file: choose the best answer to a question."""
     return yaml_text(
         {
             "task": task.tasks[0],
@@ -293,7 +288,7 @@ def _sample_task(task: Task) -> str:
 
 
 def regression(before: Mapping[str, Any] | None, measures: Measures, name: str) -> float:
-    """How much worse a metric is than after the stage before, as a share of what it was; below 0 where it is better."""
+    """By what share a metric is worse than after the stage before; below 0 if it is better."""
     if before is None:
         raise Cannot("the stage before has no valid record")
     old, new = before.get(name), measures.metrics.get(name)

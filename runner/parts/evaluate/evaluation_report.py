@@ -1,4 +1,4 @@
-"""What was measured of a stage, as text, Markdown or JSON; and runs side by side, stage by stage."""
+"""An evaluation as text, Markdown or JSON; and runs side by side, stage by stage."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +18,7 @@ from runner.trainer.records import Summary
 
 @dataclass(frozen=True)
 class ComparedLine:
-    """One line of the table: a stage, what is compared, and the text of each run, empty if it has none."""
+    """One line of the table: a stage, a fact, and its text for each run, empty if it is missing."""
 
     stage: str
     what: str
@@ -26,10 +26,8 @@ class ComparedLine:
 
 
 def compare(recipe: Recipe, runs: Sequence[RunFolder], questions: Iterable[str] = ()) -> list[ComparedLine]:
-    """Rows for every stage that trains something, in the order of the plan.
-
-    questions: put to each stage of each run that has learned to answer.
-    """
+    """The lines for every stage that trains, in the order of the plan. questions: for each stage that answers
+    questions."""
     questions = list(questions)
     columns = [dict(_column(recipe, inference.plan_of(recipe, run), questions)) for run in runs]
     places: dict[tuple[str, str], None] = {}
@@ -41,7 +39,7 @@ def compare(recipe: Recipe, runs: Sequence[RunFolder], questions: Iterable[str] 
 
 
 def _column(recipe: Recipe, plan: Plan, questions: Sequence[str]) -> Iterator[tuple[tuple[str, str], str]]:
-    """What one run says of each stage, by stage and name."""
+    """The facts of one run, by stage and name."""
     for stage in plan.stages:
         if not stage.trains:
             continue
@@ -73,7 +71,7 @@ def _trained(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def _measured(folder: StageFolder) -> Iterator[tuple[str, str]]:
-    """Recorded metrics, the verdict of each gate, and a person's override of them."""
+    """Recorded metrics, the verdict of each gate, and an override."""
     known = gates.record(folder)
     old = "" if gates.current(folder) else "  (of another model than the current one)"
     for name, value in sorted(known.metrics.items()) if isinstance(known, gates.Measurement) else ():
@@ -89,8 +87,8 @@ FORMATS = ("text", "json", "markdown")
 
 
 def shown(folder: StageFolder, measured: Measurement, form: str, judge: bool = True) -> Iterator[str]:
-    """A measurement in one of FORMATS, with the verdicts of the stage's gates. judge: whether the gates are about this
-    measurement."""
+    """An evaluation in one of FORMATS, with the verdicts of the stage's gates. judge: whether the gates are about this
+    evaluation."""
     verdicts = gates.verdicts(folder) if folder.stage.gates and judge else []
     is_open, override = gates.opened(folder) if verdicts else (True, [])
     if form == "json":
@@ -107,7 +105,7 @@ def shown(folder: StageFolder, measured: Measurement, form: str, judge: bool = T
 
 
 def _rows(measured: Measurement) -> Iterator[tuple[str, str, str]]:
-    """Each metric, before training if that was measured, and after it."""
+    """Each metric, before and after training."""
     for name in sorted({*measured.metrics, *measured.before}):
         sides = (measured.before, measured.metrics)
         before, after = (gates.shown(side[name]) if name in side else "" for side in sides)
@@ -122,7 +120,7 @@ def _table(measured: Measurement) -> Iterator[str]:
 
 
 def _confused(measured: Measurement) -> Iterator[str]:
-    """For each class of images what it was taken for most often, where it was taken for another."""
+    """For each class of images, the wrong class that the model chose most often."""
     for name, seen in measured.confusion.items():
         others = {other: count for other, count in seen.items() if other != name}
         if others:

@@ -1,11 +1,11 @@
-"""Gates: whether a stage's measurements let the next stage start. Whatever is not plainly good is a no.
+"""Gates: whether a stage's evaluation lets the next stage start. Everything unclear closes a gate.
 
-Beside a stage's results are its evaluation and a person's override of its gate, each with its subject."""
+A stage's folder has its evaluation and a person's override of its gate; each names its subject."""
 
 import datetime
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib.util import find_spec
@@ -30,11 +30,10 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Subject:
-    """The subject of an evaluation. An empty field never counts.
+    """The subject of an evaluation. An empty field matches nothing.
 
-    run: the run folder's own number; stage: its name; inputs: hash of what the stage was made from; model: hash of the
-    whole model; rows: hash of the held-out rows; code: hash of what measures; settings: hash of the evaluation's
-    settings."""
+    run: the run folder's id; stage: its name. The other fields are hashes: of what the stage was made from, the whole
+    model, the held-out rows, the code that measures, and the evaluation's settings."""
 
     run: str = ""
     stage: str = ""
@@ -47,11 +46,10 @@ class Subject:
 
 @dataclass(frozen=True)
 class Found(Record):
-    """What one process has measured.
+    """The result of one evaluation process.
 
-    metrics: of the stage's model; before: of the model that it began with; numbers, unless somebody edited them.
-    missing: reasons by metric. counts: rows and tokens that were read. confusion: of images, for each class how often
-    each class was predicted."""
+    metrics: of the stage's model; before: of the original model; numbers, unless somebody edited them. missing: reasons
+    by metric. counts: rows and tokens. confusion: for images, how often each class was predicted as each class."""
 
     FILE = MEASURED
     metrics: Mapping[str, Any] = field(default_factory=dict)
@@ -63,7 +61,7 @@ class Found(Record):
 
 @dataclass(frozen=True)
 class Measurement(Found, Subject):
-    """What was measured, and of what. checkpoint: the model's folder. seed: of draws among the rows. versions: of
+    """An evaluation and its subject. checkpoint: the model's folder; seed: of draws among the rows; versions: of
     packages."""
 
     FILE = EVALUATION
@@ -74,12 +72,11 @@ class Measurement(Found, Subject):
 
 @dataclass(frozen=True, kw_only=True)
 class Task(Evaluation):
-    """How and what one process measures.
+    """The task of one evaluation process.
 
-    model: its folder; checkpoint_step: its step, None for the stage's result; stage_dir: the stage's folder. base: the
-    model that the stage began with, empty for none; revision: on the hub. trust_remote_code: whether its own code may
-    run. turn_end: the token that ends an answer, beside end-of-text. out: the file for the result. metrics_before: of
-    the stage `before`, None if none is still valid."""
+    model: its folder; checkpoint_step: its step, None for the stage's result; base: the original model, empty for none,
+    with its revision; turn_end: the token that ends an answer; out: the file for the result; metrics_before: of the
+    stage `before`, None if they are not valid any more."""
 
     model: str
     base: str
@@ -94,7 +91,7 @@ class Task(Evaluation):
 
 @dataclass(frozen=True)
 class GateVerdict(Record):
-    """One line of the table: metric, the threshold, what was got, whether it holds, and if not, why."""
+    """One line of the table. got: the measured value; why: the reason if it does not hold."""
 
     metric: str = ""
     threshold: str = ""
@@ -108,7 +105,7 @@ class GateVerdict(Record):
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Self:
-        # Older records call it so.
+        # The name in older records.
         return super().of({"threshold": facts.get("wanted"), **facts})
 
 
@@ -116,8 +113,8 @@ class GateVerdict(Record):
 class Promotion(Record):
     """A person's override of a stage's gate.
 
-    by, reason, at: who, why, and when (ISO 8601, UTC); missed: the verdicts that it overruled; gates: all of the
-    stage's. run, stage, inputs, model: its subject."""
+    by, reason, at: who, why, and when (ISO 8601, UTC); missed: the overruled verdicts; gates: all of the stage's. run,
+    stage, inputs, model: its subject."""
 
     FILE = PROMOTION
     by: str = ""
@@ -132,7 +129,7 @@ class Promotion(Record):
 
     @property
     def lines(self) -> list[str]:
-        """Who overruled the gate, when, why, and what it had missed."""
+        """Who overruled the gate, when and why, and what it had missed."""
         missed = [f"{verdict.metric} {verdict.got} (required {verdict.threshold})" for verdict in self.missed]
         return [
             f"PROMOTED against its gate by {self.by} at {self.at}: {self.reason}",
@@ -146,6 +143,8 @@ class Promotion(Record):
         return known if whole else replace(known, missed=())
 
 
+# The part of a subject that an override names.
+_OVERRIDDEN = ("run", "stage", "inputs", "model")
 _STALE = {
     "run": "measured in another run",
     "stage": "measured for another stage",
@@ -158,26 +157,25 @@ _STALE = {
 
 
 def judge(gates: Iterable[Gate], record: Measurement | str, subject: Subject | None) -> list[GateVerdict]:
-    """One verdict for each gate; never empty, because no gate at all is a no.
+    """One verdict for each gate, and one if there is none, because a stage without a gate proves nothing.
 
-    record: what was measured, or why nothing was. subject: what is in the run folder now, None for nothing."""
-    gates = list(gates)
-    if not gates:
-        return [GateVerdict("(no gate)", "at least one gate", "none", False, "a stage without a gate proves nothing")]
+    record: an evaluation, or why there is none; subject: of the run folder now, None for nothing."""
     usable = _about(subject, record)
     if isinstance(usable, str):
-        return [GateVerdict(gate.metric, _threshold(gate), "nothing", False, usable) for gate in gates]
-    return [_verdict(gate, usable.metrics, usable.missing) for gate in gates]
+        found = [GateVerdict(gate.metric, _threshold(gate), "nothing", False, usable) for gate in gates]
+    else:
+        found = [_verdict(gate, usable.metrics, usable.missing) for gate in gates]
+    none = GateVerdict("(no gate)", "at least one gate", "none", False, "a stage without a gate proves nothing")
+    return found or [none]
 
 
-def passed(verdicts: Iterable[GateVerdict]) -> bool:
+def passed(verdicts: Sequence[GateVerdict]) -> bool:
     """Whether there are verdicts and all of them hold."""
-    verdicts = list(verdicts)
     return bool(verdicts) and all(verdict.holds for verdict in verdicts)
 
 
 def _about(subject: Subject | None, record: Measurement | str) -> Measurement | str:
-    """What was measured, where it is about the subject; else why it counts for nothing."""
+    """The evaluation if it is of the subject; else why it does not count."""
     if subject is None:
         return "the stage has no finished result"
     if isinstance(record, str):
@@ -210,7 +208,7 @@ def _verdict(gate: Gate, metrics: Mapping[str, Any], missing: Mapping[str, str])
 def _finite(value: int | float) -> bool:
     try:
         return math.isfinite(value)
-    except OverflowError:  # a whole number beyond every float
+    except OverflowError:  # a whole number that is too large for a float
         return False
 
 
@@ -225,7 +223,7 @@ def shown(value: Any) -> str:
 
 
 def table(verdicts: Iterable[GateVerdict]) -> list[str]:
-    """The verdicts as lines of text: metric, required value, measured value, verdict."""
+    """The verdicts as lines of text."""
     cells = [(one.metric, one.threshold, one.got, "holds" if one.holds else f"MISSED: {one.why}") for one in verdicts]
     rows = [("metric", "required", "measured", "verdict"), *cells]
     widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:3]]
@@ -234,10 +232,8 @@ def table(verdicts: Iterable[GateVerdict]) -> list[str]:
 
 
 def subject(folder: StageFolder, look: bool = False) -> Subject | None:
-    """The subject that a valid evaluation of this stage has; None if the stage is not finished.
-
-    look: whether to hash the model itself, which takes minutes unless that was just done; else the recorded hash
-    counts."""
+    """The subject of a valid evaluation of this stage; None if the stage is not finished. look: whether to hash the
+    model, which takes minutes, instead of using the recorded hash."""
     run, model = folder.run.state.id, folder.model_hash(look)
     if not folder.finished or not folder.model_hash() or not run:
         return None
@@ -253,19 +249,19 @@ def subject(folder: StageFolder, look: bool = False) -> Subject | None:
 
 
 def _held_out(folder: StageFolder) -> list[Path]:
-    """The files with the held-out rows: what training has kept of them, or those of the data."""
+    """The files with the held-out rows: those that training saved, or those of the data."""
     stated = folder.stage.evaluation.rows if folder.stage.evaluation else ""
     return [Path(stated) / f"{side}.parquet" for side in ("test", "validation")] if stated else [folder.path / HELD_OUT]
 
 
 def _rows(folder: StageFolder) -> str:
-    """A hash of the held-out rows; of none, too, because a model can be measured by other means."""
+    """A hash of the held-out rows, even if there are none, because some metrics need no rows."""
     return content_hash([sha256(file) if file.is_file() else None for file in _held_out(folder)], 32)
 
 
 @cache
 def _code() -> str:
-    """A hash of what measures, the general text included."""
+    """A hash of the code that measures, with the general text."""
     own = Path(__file__).parent
     modules = (own / "evaluate.py", own / "language.py", GENERAL_TEXT)
     brought = (Path(str(spec.origin)) for name in parts.table("measures").values() if (spec := find_spec(name)))
@@ -273,7 +269,7 @@ def _code() -> str:
 
 
 def _settings(evaluation: Evaluation | None) -> str:
-    """How the stage is measured, the sample task's content included; where its files are changes no measurement."""
+    """A hash of how the stage is measured, with the content of the sample task. Folders have no influence."""
     if evaluation is None:
         return content_hash(None, 32)
     task = evaluation.sample_task
@@ -282,7 +278,7 @@ def _settings(evaluation: Evaluation | None) -> str:
 
 
 def record(folder: StageFolder) -> Measurement | str:
-    """What was measured, of whatever, or why that is nothing."""
+    """The recorded evaluation of any subject, or why there is none."""
     facts = read_json(folder.path / EVALUATION)
     if facts is None:
         return "nothing was measured, or the record is unreadable"
@@ -292,24 +288,21 @@ def record(folder: StageFolder) -> Measurement | str:
 
 
 def verdicts(folder: StageFolder, look: bool = False) -> list[GateVerdict]:
-    """The verdicts on what is recorded now; without a record, all are a no. look: as for `subject`."""
+    """The verdicts on the recorded evaluation. look: as for `subject`."""
     return judge(folder.stage.gates, record(folder), subject(folder, look))
 
 
 def current(folder: StageFolder) -> Measurement | None:
-    """What is recorded, where it is about what is in the run folder."""
+    """The recorded evaluation, if it is of the run folder's current content."""
     known = _about(subject(folder), record(folder))
     return None if isinstance(known, str) else known
 
 
 def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
-    """Evaluates a stage in a process of its own and records the result; another checkpoint than the stage's result is
-    recorded as what it is, and opens no gate.
-
-    Raises Stop if the stage has no result, or measuring fails.
-    """
+    """Evaluates a stage in a process of its own and records the result. An evaluation of another checkpoint opens no
+    gate. Raises Stop if the stage has no result, or the evaluation fails."""
     make_key = not folder.place.on_cluster
-    seal.key(make_key)  # before measuring for an hour, because the result must be sealed
+    seal.key(make_key)  # may raise Stop, and the evaluation takes an hour
     stage, about = folder.stage, subject(folder)
     if about is None and checkpoint is None:
         raise Stop(f"The stage `{stage.name}` has no finished result to measure.", "Run it first.")
@@ -320,7 +313,7 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
     out = folder.path / MEASURED
     step = checkpoint.name.removeprefix("checkpoint-") if checkpoint else ""
     gated = stage.evaluation.before
-    # What the gated stage before this one has measured, if that still holds.
+    # The valid evaluation of the gated stage before this one.
     before = current(folder.other(gated)) if gated is not None else None
     task = Task(
         **asdict(stage.evaluation) | {"rows": str(stage.evaluation.rows or folder.path / HELD_OUT)},
@@ -338,7 +331,7 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
     write_json(file, asdict(task))
     out.unlink(missing_ok=True)
     command = [sys.executable, "-m", "runner.parts.evaluate.evaluate", str(file)]
-    # One process measures, on one GPU.
+    # One process, on one GPU.
     env = environment(replace(stage, machines=stage.machines.one_gpu), folder.place)
     follow(command, env, folder.path, lambda event: None, f"Measuring `{stage.name}`")
     found = Found.read(folder.path)
@@ -358,10 +351,8 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
 
 
 def promote(folder: StageFolder, by: str, reason: str) -> Promotion:
-    """Records a person's override: the stage continues in spite of its gate.
-
-    Raises Stop if there is nothing to overrule: no finished result, or a gate that is open.
-    """
+    """Records a person's override of a stage's gate. Raises Stop if there is no finished result, or the gate is
+    open."""
     stage, about, judged = folder.stage, subject(folder, look=True), verdicts(folder, look=True)
     if not stage.gates:
         raise Stop(f"The stage `{stage.name}` has no gate to overrule.")
@@ -374,36 +365,34 @@ def promote(folder: StageFolder, by: str, reason: str) -> Promotion:
         reason=reason,
         at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         missed=tuple(verdict for verdict in judged if not verdict.holds),
-        run=about.run,
-        stage=about.stage,
-        inputs=about.inputs,
-        model=about.model,
         gates=tuple(map(str, stage.gates)),
+        **{part: getattr(about, part) for part in _OVERRIDDEN},
     )
     override.write(folder.path)
     return override
 
 
 def promotion(folder: StageFolder, look: bool = False) -> Promotion | None:
-    """The override on record, if it is complete and its subject and gates are those of now. look: as for `subject`."""
+    """The recorded override, if it is complete, and its subject and gates are the current ones. look: as for
+    `subject`."""
     known, about = Promotion.read(folder.path), subject(folder, look)
     if about is None or not about.model:
         return None
-    same = all(getattr(known, part) == getattr(about, part) for part in ("run", "stage", "inputs", "model"))
+    same = all(getattr(known, part) == getattr(about, part) for part in _OVERRIDDEN)
     named = all(isinstance(word, str) and word.strip() for word in (known.by, known.reason, known.at))
     whole = same and named and known.missed and known.gates
     return known if whole and known.gates == tuple(map(str, folder.stage.gates)) else None
 
 
 def promotions(plan: Plan) -> Iterator[str]:
-    """Lines about every override in force; they belong in every report."""
+    """Lines about every valid override; every report shows them."""
     for stage in plan.stages:
         if stage.gates and (override := promotion(StageFolder(plan, stage))):
             yield from (f"{stage.name}: {line}" if not line.startswith(" ") else line for line in override.lines)
 
 
 def opened(folder: StageFolder, look: bool = False) -> tuple[bool, list[str]]:
-    """Whether the gate after a stage is open, and the lines of a person's override. look: as for `subject`."""
+    """Whether the gate after a stage is open, and the lines of an override. look: as for `subject`."""
     if passed(verdicts(folder, look)):
         return True, []
     override = promotion(folder, look)
@@ -418,7 +407,7 @@ def described(folder: StageFolder, look: bool = False) -> tuple[bool, list[str]]
 
 
 def closed(folder: StageFolder, consequence: str, where: str = "") -> str:
-    """What a closed gate says. where: the option of `recipe promote` that names where the run lives."""
+    """The message of a closed gate. where: the option of `recipe promote` that names the run's place."""
     missed = "\n".join(
         f"  {verdict.metric}: required {verdict.threshold}, measured {verdict.got}: {verdict.why}"
         for verdict in verdicts(folder)
@@ -429,10 +418,7 @@ def closed(folder: StageFolder, consequence: str, where: str = "") -> str:
 
 
 def after_stage(folder: StageFolder, tell: Tell) -> None:
-    """Measures the stage if that is not done for what is there now, and opens or closes its gate.
-
-    Raises Stop if it stays closed.
-    """
+    """Evaluates the stage unless its evaluation is current. Raises Stop if its gate is closed."""
     stage = folder.stage
     if not stage.gates:
         return
@@ -449,8 +435,8 @@ def after_stage(folder: StageFolder, tell: Tell) -> None:
 
 
 def before_stage(folder: StageFolder, tell: Tell, where: str) -> None:
-    """Raises Stop with the first gate before a stage that is closed; where: the option of `recipe promote` that names
-    where the run lives."""
+    """Raises Stop for the first closed gate before a stage. where: the option of `recipe promote` that names the run's
+    place."""
     for stage in folder.plan.guards(folder.stage):
         guard = StageFolder(folder.plan, stage)
         is_open, lines = opened(guard)
@@ -461,10 +447,8 @@ def before_stage(folder: StageFolder, tell: Tell, where: str) -> None:
 
 
 def gate_in_pod(folder: StageFolder, tell: Tell) -> tuple[bool, list[str]]:
-    """Whether the gate after the stage is open, and why. A closed gate is measured again, because somebody has sent it
-    again.
-
-    Raises Stop if the stage has no result that could be measured."""
+    """Whether the gate after the stage is open, and why. A closed gate is measured again, because a person has sent it
+    again. Raises Stop if the stage has no result."""
     if not (current(folder) and opened(folder)[0]):
         tell(f"{folder.stage.name}: measuring")
         measure(folder)

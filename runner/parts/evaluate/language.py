@@ -1,4 +1,4 @@
-"""Measures of a language model on disk: its loss on rows and on general text, and how many short answers are right."""
+"""Metrics of a language model on disk: its loss on rows and on general text, and the share of correct short answers."""
 
 import math
 import random
@@ -14,11 +14,11 @@ from runner.trainer.generation import end_tokens
 
 TEXT_BLOCKS = 64
 GENERAL_TOKENS = 1024
-# An answer of this many words is one that is right or wrong; a longer one can be worded in many ways.
+# An answer of at most this many words is right or wrong; a longer one has many correct wordings.
 SHORT_WORDS = 6
 MOST_ANSWERS = 200
 
-# Token numbers and labels of a row, -100 where a token does not count.
+# Token numbers and labels of a row; the label of a token that does not count is -100.
 Row = tuple[Sequence[int], Sequence[int]]
 
 
@@ -28,7 +28,7 @@ class Cannot(Exception):
 
 @dataclass(frozen=True)
 class ShortAnswer:
-    """A row whose answer is short. asked: the kinds of questions that it is one of."""
+    """A row with a short answer. asked: the kinds of its question."""
 
     prompt: tuple[int, ...]
     answer: str
@@ -36,11 +36,11 @@ class ShortAnswer:
 
 
 def load(folder: str, tokenizer: str, base: str, revision: str | None, trust: bool) -> tuple[Any, Any]:
-    """Model and tokenizer, freshly loaded as any user would; an adapter on its base, which `revision` is of."""
+    """Model and tokenizer, freshly loaded; an adapter on its base, whose revision is `revision`."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    # A checkpoint beside an adapter is the adapter alone; `best_model` is the two merged.
+    # The checkpoint of an adapter is the adapter alone; `best_model` is merged.
     adapter = bool(base) and (Path(folder) / "adapter_config.json").is_file()
     cuda = torch.cuda.is_available()
     words = AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=trust)
@@ -70,15 +70,13 @@ def free() -> None:
 
 
 def loss(model: Any, rows: Sequence[Row]) -> tuple[float, int]:
-    """Cross-entropy in nats a token, over all tokens that count in all rows alike, and how many those are.
-
-    Raises Cannot if none counts.
-    """
+    """Cross-entropy in nats per token, over all counted tokens of all rows, and their number. Raises Cannot if there is
+    none."""
     import torch
 
     total, count = 0.0, 0
     for numbers, labels in rows:
-        # The first token follows on nothing.
+        # The first token has no prediction.
         counted = sum(label != -100 for label in labels[1:])
         if not counted:
             continue
@@ -100,28 +98,28 @@ def exponential(nats: float) -> float:
 
 
 def blocks(file: str) -> list[Row]:
-    """The first held-out blocks that are the same for every stage of a pipeline."""
+    """The first held-out blocks, the same for every stage of a pipeline."""
     import numpy as np
 
     return [(block.tolist(), block.tolist()) for block in np.load(file, mmap_mode="r")[:TEXT_BLOCKS]]
 
 
 def general_rows(tokenizer: Any) -> list[Row]:
-    """The documents of the general text, as the model would begin to read each."""
+    """The documents of the general text, each from its beginning."""
     rows = [tokenizer(document)["input_ids"][:GENERAL_TOKENS] for document in general_documents()]
     return [(row, row) for row in rows]
 
 
 def generated(model: Any, tokenizer: Any, prompt: str) -> int:
-    """Tokens that the model continues with after the prompt, at most 16, without sampling."""
+    """The number of tokens with which the model continues the prompt, at most 16, without sampling."""
     numbers = tokenizer(prompt, add_special_tokens=False)["input_ids"]
     (new,) = _greedy(model, tokenizer, [numbers], NEW_TOKENS, None)
     return len([token for token in new if token not in tokenizer.all_special_ids])
 
 
 def questions(rows: Sequence[Row], tokenizer: Any, asked: Mapping[str, str], seed: int) -> list[ShortAnswer]:
-    """The rows that end with one short answer; a seeded draw if there are too many. asked: kinds of questions, each by
-    words that are in it."""
+    """The rows with one short answer at their end, or a seeded sample if there are too many. asked: kinds of questions,
+    each with the words that identify it."""
     short = [question for row in rows if (question := _question(row, tokenizer, asked))]
     return short if len(short) <= MOST_ANSWERS else random.Random(seed).sample(short, MOST_ANSWERS)
 
@@ -142,12 +140,10 @@ def _question(row: Row, tokenizer: Any, asked: Mapping[str, str]) -> ShortAnswer
 def accuracy(
     model: Any, tokenizer: Any, chosen: Sequence[ShortAnswer], batch_size: int, turn_end: str | None
 ) -> dict[str, float]:
-    """The share of short answers that the model gives as in the rows, 0 to 1, in all and by kind of question; space,
-    case and a final full stop do not count. Without sampling.
-
-    Raises Cannot if no row has a short answer."""
+    """The share of short answers that equal those in the rows, 0 to 1, in total and by kind of question, without
+    sampling. Space, case and a final full stop do not count. Raises Cannot if no row has a short answer."""
     longest = answer_length(chosen, tokenizer)
-    # Prompts of like length pad each other least.
+    # Prompts of similar length need the least padding.
     ordered = sorted(chosen, key=lambda question: len(question.prompt))
 
     def said() -> Iterator[str]:
@@ -160,30 +156,26 @@ def accuracy(
 
 
 def answer_length(chosen: Sequence[ShortAnswer], tokenizer: Any) -> int:
-    """Tokens that the longest of the short answers takes, and a few. Raises Cannot if no row has a short answer."""
+    """Enough tokens for the longest short answer. Raises Cannot if no row has a short answer."""
     if not chosen:
         raise Cannot(f"no held-out row has an answer of at most {SHORT_WORDS} words")
     return max(len(tokenizer(question.answer)["input_ids"]) for question in chosen) + 4
 
 
 def right(chosen: Sequence[ShortAnswer], said: Iterable[str]) -> dict[str, float]:
-    """The share of questions that are answered as the rows have it, in all and of each kind."""
+    """The share of questions with the answer of the row, in total and by kind."""
     found: dict[str, list[bool]] = {ACCURACY: []}
     for question, text in zip(chosen, said, strict=True):
-        is_right = _plain(text) == _plain(question.answer)
+        is_right = same(text).removesuffix(".") == same(question.answer).removesuffix(".")
         for name in (ACCURACY, *(f"{ACCURACY}.{kind}" for kind in question.asked)):
             found.setdefault(name, []).append(is_right)
     return {name: sum(answers) / len(answers) for name, answers in found.items()}
 
 
-def _plain(text: str) -> str:
-    return same(text).removesuffix(".")
-
-
 def _greedy(
     model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], most: int, turn_end: str | None
 ) -> Iterator[list[int]]:
-    """What the model says after each prompt, in token numbers, up to the end of its turn."""
+    """The model's continuation of each prompt, in token numbers, up to the end of its turn."""
     import torch
 
     ends = end_tokens(tokenizer, turn_end)

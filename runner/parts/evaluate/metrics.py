@@ -1,5 +1,5 @@
-"""Metrics and gates in recipes: what can be measured and which values are possible; rules for gates and `evaluation:`;
-what stages get of them; and their substitutes in a rehearsal."""
+"""Metrics and gates in recipes: which metrics exist and which values are possible; rules for gates and `evaluation:`;
+the gates and evaluation of each stage; and their substitutes in a rehearsal."""
 
 import math
 import operator
@@ -17,26 +17,25 @@ from runner.scenarios.contract import Measurable
 from runner.tools.names import ALIKE, did_you_mean, listed, nearest, setting
 from runner.tools.problem import Problem, Stop
 
-# What each kind of stage notes in training; `N` stands for a number.
+# Metrics from training itself; `N` is a number.
 RISE = "loss_rise.N"
 PREFERRED = ("preference_accuracy", "preference_margin")
-# What is measured on the held-out rows of the stage, before training and after it.
+# On the held-out rows of the stage, before and after training.
 HELD_OUT = ("validation_loss", "perplexity", "improvement.perplexity")
-# On the same general text for every model that reads: its loss, and by how much that rose since training began.
+# On the same general text for every language model: its loss, and the rise of this loss in training.
 GENERAL = ("general_loss", "forgetting")
 # On the same blocks for every stage of a pipeline; only these and scores can be compared between stages.
 BLOCKS = ("text_loss", "text_perplexity")
-# The share of answers, or of images, that are right; behind a dot that of one kind or class.
+# The share of correct answers or images; after a dot, that of one kind or class.
 ACCURACY = "accuracy"
 GENERATED = "generated_tokens"
-# A model continues with at most this many tokens.
+# The maximum length of a continuation, in tokens.
 NEW_TOKENS = 16
-
-# How lm-eval's scores begin. Of these lm-eval says whether more is better; all others that are compared are losses.
+# The beginning of lm-eval's scores. lm-eval says whether more is better; all other compared metrics are losses.
 SCORE = "lm_eval."
 
-# The lowest and the highest that a metric can be; of those that are not here, any finite number. Of lm-eval's scores, where
-# a task does not name them otherwise, those that say so by their names (lm-eval 0.4, api/metrics.py).
+# The lowest and the highest value of a metric; others can be any finite number. lm-eval's scores are known by their
+# usual names (lm-eval 0.4, api/metrics.py).
 _BOUNDS: dict[str, tuple[float, float]] = {
     r"(?:\w+_)?perplexity": (1.0, math.inf),
     r"(?:validation|text|general)_loss": (0.0, math.inf),
@@ -59,7 +58,7 @@ _RISE = re.compile(r"loss_rise\.([0-9]+)\Z")
 
 
 def parse(text: str) -> Gate:
-    """`perplexity < 15` as a Gate. Raises ValueError if it is none; the schema has refused such a text already."""
+    """`perplexity < 15` as a Gate. Raises ValueError for any other text, which the schema refuses."""
     match = _GATE.match(text)
     if not match or not math.isfinite(threshold := float(match[3])):
         raise ValueError(text)
@@ -67,12 +66,12 @@ def parse(text: str) -> Gate:
 
 
 def bounds(metric: str) -> tuple[float, float]:
-    """The lowest and the highest that a metric can be, infinite if nothing bounds it."""
+    """The lowest and the highest value of a metric, infinite without a bound."""
     return next((ends for name, ends in _BOUNDS.items() if re.fullmatch(name, metric)), (-math.inf, math.inf))
 
 
 def in_words(metric: str) -> str:
-    """What a metric with bounds can be, for a sentence."""
+    """The possible values of a metric with bounds, for a sentence."""
     lowest, highest = bounds(metric)
     if math.isinf(highest):
         return f"at least {lowest:g}"
@@ -80,7 +79,7 @@ def in_words(metric: str) -> str:
 
 
 def is_senseless(gate: Gate) -> bool:
-    """Whether a gate compares with what its metric can never be, or with an end that it cannot pass."""
+    """Whether the threshold is an impossible value of its metric, or no value can pass."""
     lowest, highest = bounds(gate.metric)
     if not lowest <= gate.threshold <= highest:
         return True
@@ -88,16 +87,14 @@ def is_senseless(gate: Gate) -> bool:
 
 
 def rise_window(metric: str) -> int | None:
-    """N of `loss_rise.N`, the number of last evaluations to look at; None if the metric is another one."""
+    """N of `loss_rise.N`, the number of last evaluations; None for another metric."""
     match = _RISE.match(metric)
     return int(match[1]) if match else None
 
 
 def producible(what: Measurable, tasks: Iterable[str] = (), before: Collection[str] = ()) -> list[str]:
-    """The metrics of a stage, `N`, `METRIC` and `CLASS` standing for what a person fills in.
-
-    tasks: lm-eval's. before: what the evaluation before it measures, for regressions.
-    """
+    """The metrics of a stage; `N`, `METRIC` and `CLASS` are placeholders. tasks: lm-eval's. before: the metrics of the
+    evaluation before, for regressions."""
     if what.kind == "images":
         return ["validation_loss", ACCURACY, f"{ACCURACY}.CLASS"]
     own = ("validation_loss", *PREFERRED) if what.kind == "preferences" else HELD_OUT
@@ -108,21 +105,21 @@ def producible(what: Measurable, tasks: Iterable[str] = (), before: Collection[s
 
 
 def is_producible(metric: str, known: Iterable[str]) -> bool:
-    """Whether `metric` is one of `known`, with `N` filled by a number of at least 2, `METRIC` and `CLASS` by a word."""
+    """Whether `metric` is one of `known`, with a number of at least 2 for `N`, and a word for `METRIC` and `CLASS`."""
     window = rise_window(metric)
     if window is not None:
         return window >= 2 and RISE in known
     return any(re.fullmatch(re.sub("METRIC|CLASS", r"[A-Za-z0-9_,-]+", re.escape(name)), metric) for name in known)
 
 
-# What replaces lm-eval's tasks in a rehearsal.
+# The substitute for lm-eval's tasks in a rehearsal.
 SAMPLE_TASK = "sample"
-# Metrics of which less is better, and more.
+# Metrics for which less is better, and for which more is better.
 _LESS = re.compile(r"(\w+_)?(perplexity|loss)|loss_rise\.\d+|forgetting")
 _MORE = re.compile(
     r"accuracy(\..+)?|generated_tokens|preference_\w+|improvement\..+|lm_eval\..+\.(acc|acc_norm|exact_match)(,.+)?"
 )
-# What lm-eval's tasks score by (lm-eval 0.4, api/py and the tasks that name their own).
+# The scores of lm-eval's tasks (lm-eval 0.4, api/py and the tasks with names of their own).
 SCORES = (
     *("acc", "acc_norm", "acc_mutual_info", "exact_match", "f1", "mcc", "bleu", "chrf", "ter", "brier_score"),
     *("perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte", "mc1", "mc2", "pass@1"),
@@ -178,7 +175,7 @@ def gate_metrics(recipe: Recipe) -> Iterator[Problem]:
             )
 
 
-# Tasks of lm-eval that most people measure by.
+# The most common tasks of lm-eval.
 USUAL_TASKS = (
     *("hellaswag", "arc_easy", "arc_challenge", "piqa", "winogrande", "boolq", "openbookqa", "mmlu", "gsm8k", "sciq"),
     *("lambada_openai", "truthfulqa_mc1", "truthfulqa_mc2", "commonsense_qa", "ifeval", "wikitext"),
@@ -187,8 +184,8 @@ _TASK = re.compile(r"(?:regression\.)?lm_eval\.([^.]+)\.")
 
 
 def misspelt_tasks(recipe: Recipe) -> dict[str, str]:
-    """Tasks of `evaluation.tasks` that no gate names, each with the similar task that gates name instead: the list is
-    wrong if several gates agree, or if the gates' name is a usual one."""
+    """Tasks of `evaluation.tasks` that no gate names, by the similar task that gates name: the list is wrong if several
+    gates agree, or if the gates' name is a usual one."""
     tasks = (recipe.settings.get("evaluation") or {}).get("tasks") or ()
     found = (_TASK.match(text) for _, text in written_gates(recipe) if isinstance(text, str))
     asked = [match[1] for match in found if match]
@@ -201,7 +198,7 @@ def misspelt_tasks(recipe: Recipe) -> dict[str, str]:
 
 
 def sample_task(recipe: Recipe) -> Iterator[Problem]:
-    """The stand-in for lm-eval's tasks is there."""
+    """The file that replaces lm-eval's tasks exists."""
     section = recipe.settings.get("evaluation")
     named = section and section.get("sample_task")
     if named and not (recipe.folder / named).is_file():
@@ -211,7 +208,7 @@ def sample_task(recipe: Recipe) -> Iterator[Problem]:
 
 
 def tasks(recipe: Recipe) -> Iterator[Problem]:
-    """Tasks are called as lm-eval calls them, and as the gates do."""
+    """Tasks have the names of lm-eval, and those in the gates."""
     named = (recipe.settings.get("evaluation") or {}).get("tasks") or ()
     misspelt = misspelt_tasks(recipe)
     for index, task in enumerate(named):
@@ -247,8 +244,8 @@ def gate_directions(recipe: Recipe) -> Iterator[Problem]:
 
 
 def measured(recipe: Recipe, evaluation: Evaluation, section: str | None) -> tuple[tuple[Gate, ...], Evaluation]:
-    """The gates of a stage, and how it is measured. evaluation: what the scenario knows of it; section: that has the
-    gates, "" for the recipe itself, None for none."""
+    """The gates of a stage, and its evaluation. evaluation: the scenario's part of it; section: with the gates, "" for
+    the recipe itself, None for none."""
     home = recipe.settings if section == "" else recipe.settings[section] if section else {}
     conditions = tuple(map(parse, home.get("gates") or ()))
     evaluation = replace(evaluation, metrics=tuple(gate.metric for gate in conditions))
@@ -269,11 +266,9 @@ def measured(recipe: Recipe, evaluation: Evaluation, section: str | None) -> tup
 
 
 def in_rehearsal(recipe: Recipe) -> Iterator[Override]:
-    """Every gate with a threshold that a tiny model can meet, on a sample task if the recipe names tasks of the hub.
-
-    Raises Stop if it names some and no file that replaces them.
-    """
-    from runner.scenarios.shared.rehearsal import substitute  # with the twin, which nothing but a rehearsal needs
+    """Gates with thresholds for a tiny model, and a sample task for tasks of the hub. Raises Stop if the recipe has
+    such tasks and no file that replaces them."""
+    from runner.scenarios.shared.rehearsal import substitute  # imports the twin, which only a rehearsal needs
 
     section = recipe.settings.get("evaluation") or {}
     tasks = section.get("tasks") or ()
@@ -296,13 +291,13 @@ def in_rehearsal(recipe: Recipe) -> Iterator[Override]:
             yield substitute(setting(home), str(gate), why)
 
 
-# Beyond every loss, perplexity and margin of a tiny model.
+# More than every loss, perplexity and margin of a tiny model.
 ANYTHING = 10_000.0
 LEARNED = 0.1
 
 
 def rehearsed(gate: Gate) -> Gate:
-    """The gate that a tiny model with random weights can meet: its metric is measured, and the perplexity falls."""
+    """A gate that passes for a tiny model with random weights if its metric is measured and the perplexity falls."""
     if gate.metric == GENERATED:
         return gate
     more = gate.comparison in (">", ">=")

@@ -1,8 +1,7 @@
-"""Seal: a keyed digest of a record, HMAC-SHA256 (RFC 2104), so that a number which a hand has changed is found out.
+"""Seal: a keyed digest of a record, HMAC-SHA256 (RFC 2104), which shows that a number was edited.
 
-A person's key is in the folder of their settings, and never in a run or on a cluster. A namespace has a key made from it, in a
-Secret that everybody can read who may make pods there: it opens nothing elsewhere.
-"""
+A person's key is in the folder of their settings, and never in a run or on a cluster. A namespace has a key that is
+derived from it, in a Secret that everybody who may create pods there can read. It is worthless elsewhere."""
 
 import hashlib
 import hmac
@@ -19,22 +18,19 @@ from runner.tools.problem import Stop
 from runner.tools.run_files import SEAL_KEY
 
 DIGEST = "digest"
-# The key of a namespace, and a digest by it: its name is before both.
+# The key of a namespace, and a digest with this key, begin with its name.
 _OF_NAMESPACE = re.compile(r"([-a-z0-9]{1,63}):[0-9a-f]{64}")
-# Half of SHA-256's own length, and more than anybody can try.
 SHORTEST = 32
 
 
 def key_file() -> Path:
-    """The path of this person's key, among their settings."""
+    """The path of this person's key."""
     return settings_folder() / "key"
 
 
 def key(make: bool, namespace: str = "") -> str:
-    """The key, from the environment (a Secret) or this person's file. make: write one if there is none yet; namespace:
-    whose key is asked for, made from this person's.
-
-    Raises Stop if there is none, or the file cannot be read or written."""
+    """The key, from the environment (a Secret) or this person's file. make: create a missing one; namespace: derive the
+    key of this one. Raises Stop if there is no key, or the file cannot be read or written."""
     file = key_file()
     try:
         known = os.environ.get(SEAL_KEY, "").strip()
@@ -65,7 +61,7 @@ def _mac(key: str, text: str) -> str:
 
 
 def _make(file: Path) -> None:
-    """A new key that only this user may read. If another process has just made one, that one is kept."""
+    """Creates a key that only this user may read. The key of another process that was faster is kept."""
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     partial = file.with_name(f".{file.name}.{os.getpid()}")
     with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as written:
@@ -84,7 +80,7 @@ def sealed(facts: Mapping[str, Any], make: bool) -> dict[str, Any]:
 
 
 def digest(facts: Mapping[str, Any], key: str) -> str:
-    """The digest of a record's JSON form, without the one that it has."""
+    """The digest of a record's JSON form without its own digest."""
     plain = {name: value for name, value in facts.items() if name != DIGEST}
     text = json.dumps(plain, sort_keys=True, ensure_ascii=False)
     space = _OF_NAMESPACE.fullmatch(key)
@@ -92,13 +88,13 @@ def digest(facts: Mapping[str, Any], key: str) -> str:
 
 
 def broken(facts: Mapping[str, Any]) -> str:
-    """Why a record is not as it was when it was sealed; empty if it is."""
+    """Why a record does not count as sealed; empty if it does."""
     stated = facts.get(DIGEST)
     if not isinstance(stated, str) or not stated:
         return "the record is not sealed, so its author is unknown"
     try:
         known, space = key(make=False), _OF_NAMESPACE.fullmatch(stated)
-        if space and not _OF_NAMESPACE.fullmatch(known):  # a person reads what a pod has sealed
+        if space and not _OF_NAMESPACE.fullmatch(known):  # a pod sealed it, and a person reads it
             known = key(make=False, namespace=space[1])
     except Stop as stop:
         return stop.text.partition("\n")[0]

@@ -1,9 +1,9 @@
-"""The texts beside an exported model: its card, the README.md, whose facts are those of the run's page (`report/facts.py`) in the
-same sentences; and the Modelfile beside a GGUF file."""
+"""The texts beside an exported model: its card (README.md), with the facts and sentences of the run's page, and the
+Modelfile beside a GGUF file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -19,26 +19,44 @@ from runner.trainer.generation import written
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-# Sections of a recipe that say where it ran and not what was made.
+# Sections of a recipe with no influence on the model.
 _PLACES = ("name", "description", "openshift", "nodes", "communication", "machines", "limits", "image", "demo")
-_LIBRARY = {"safetensors": "transformers", "adapter": "peft", "gguf": "gguf"}
-# How a model came from its base, as the hub calls it.
-_RELATION = {"safetensors": "finetune", "adapter": "adapter", "gguf": "quantized"}
+# Of each format: the library that loads it, and the hub's word for its relation to the base model.
+_ON_HUB = {
+    "safetensors": ("transformers", "finetune"),
+    "adapter": ("peft", "adapter"),
+    "gguf": ("gguf", "quantized"),
+}
 
 
 def text(source: TrainedModel, form: str, kind: str, proof: Mapping[str, Any], file: str) -> str:
     """The card. form, kind, proof: of the export; file: the name of a GGUF file, else empty."""
+    settings = source.run.planned.settings
+    recipe = yaml_text({name: value for name, value in settings.items() if name not in _PLACES}).rstrip()
+    data = [
+        (f"{part}: {name}" if part else name, value)
+        for part, facts in source.run.data.items()
+        for name, value in sentences.data(facts)
+    ]
+    # As on the page, without folders of this machine.
+    origin = [
+        (name, PurePosixPath(value).name if value.startswith("/") else value)
+        for name, value in sentences.origin(source.run)
+    ]
+    proven = [
+        (name.replace("_", " "), f"{value:.3g}" if isinstance(value, float) else str(value))
+        for name, value in proof.items()
+    ]
     known = {
         "source": source, "run": source.run, "stage": source.stage, "form": form, "kind": kind, "file": file, "say": sentences,
         "system": (source.chat.system_prompt or "").strip() if source.chat.chat else "",
-        "metrics": measured(source), "data": list(_data(source)), "origin": list(_origin(source)), "recipe": _recipe(source),
-        "proof": list(_proof(proof)), "version": __version__, "rank": proof.get("max_lora_rank", RANKS[-1]),
+        "metrics": measured(source), "data": data, "origin": origin, "recipe": recipe,
+        "proof": proven, "version": __version__, "rank": proof.get("max_lora_rank", RANKS[-1]),
     }  # fmt: skip
     return f"---\n{head(source, form)}\n---\n\n{_templates().get_template('card.md.jinja').render(known)}"
 
 
 def _templates() -> Environment:
-    """The templates of the texts beside a model."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     found = Environment(
@@ -50,7 +68,7 @@ def _templates() -> Environment:
 
 
 def head(source: TrainedModel, form: str) -> str:
-    """What the hub reads, as YAML, in its own words."""
+    """The card's metadata for the hub, as YAML."""
     from huggingface_hub import EvalResult, ModelCardData
 
     run, base = source.run, source.hub_base
@@ -61,12 +79,13 @@ def head(source: TrainedModel, form: str) -> str:
         )
         for name, value in measured(source).items() if isinstance(value, int | float)
     ]  # fmt: skip
+    library, relation = _ON_HUB[form]
     data = ModelCardData(
         license=run.planned.licence or None,
         base_model=base or None,
-        base_model_relation=_RELATION[form] if base else None,
+        base_model_relation=relation if base else None,
         datasets=_hub_data(source) or None,
-        library_name=_LIBRARY[form],
+        library_name=library,
         pipeline_tag="text-generation",
         model_name=run.name if results else None,
         eval_results=results or None,
@@ -76,12 +95,12 @@ def head(source: TrainedModel, form: str) -> str:
 
 
 def measured(source: TrainedModel) -> Mapping[str, Any]:
-    """What was measured of this very model; nothing if it was of another one."""
+    """The evaluation of this model; empty if the record is of another one."""
     return source.stage.measured if gates.current(source.folder) else {}
 
 
 def _hub_data(source: TrainedModel) -> list[str]:
-    """The data sets on the hub that a run, and no rehearsal, was trained on."""
+    """The run's data sets on the hub; none for a rehearsal."""
     if source.run.rehearsal:
         return []
     data = source.run.planned.settings.get("data") or {}
@@ -89,47 +108,25 @@ def _hub_data(source: TrainedModel) -> list[str]:
     return [one["hub"] for one in sets if isinstance(one, dict) and one.get("hub")]
 
 
-def _data(source: TrainedModel) -> Iterator[tuple[str, str]]:
-    for part, facts in source.run.data.items():
-        for name, value in sentences.data(facts):
-            yield (f"{part}: {name}" if part else name), value
-
-
-def _origin(source: TrainedModel) -> Iterator[tuple[str, str]]:
-    """As on the page, but without folders of this machine."""
-    for name, value in sentences.origin(source.run):
-        yield name, PurePosixPath(value).name if value.startswith("/") else value
-
-
-def _recipe(source: TrainedModel) -> str:
-    settings = source.run.planned.settings
-    return yaml_text({name: value for name, value in settings.items() if name not in _PLACES}).rstrip()
-
-
-def _proof(proof: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for name, value in proof.items():
-        yield name.replace("_", " "), f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
 def plain(text: str) -> str:
-    """A text as Markdown shows it, and no browser runs it."""
+    """A text that Markdown shows as it is, and no browser runs."""
     return str(text).replace("&", "&amp;").replace("<", "&lt;")
 
 
 def cell(text: str) -> str:
-    """The same in a cell of a table."""
+    """A text as `plain`, in a cell of a table."""
     return " ".join(plain(text).split()).replace("|", "\\|")
 
 
-# Placeholders for a message's words, without blanks at their ends, which some templates strip.
+# Placeholders for messages, without blanks at the ends, which some templates strip.
 _SYSTEM, _FIRST, _ANSWER, _SECOND = "⟪system⟫", "⟪first⟫", "⟪answer⟫", "⟪second⟫"
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """What a chat template writes around messages. begin: before all; system: before and after a system prompt, which
-    comes before the first question; question, answer: before and after each; reply: before the answer that is to
-    come."""
+    """The texts of a chat template around messages. begin: before everything; system: before and after a system prompt;
+    question, answer: before and after each; reply: before the next answer; within: whether the system prompt is part of
+    the first question."""
 
     begin: str
     system: tuple[str, str]
@@ -139,7 +136,7 @@ class Pieces:
     within: bool
 
     def text(self, system: str | None, turns: Sequence[str]) -> str:
-        """A conversation, questions and answers in turn, a question last."""
+        """A conversation: questions and answers in turn, a question last."""
         said = f"{self.system[0]}{system}{self.system[1]}" if system is not None else ""
         text = self.begin if self.within else f"{self.begin}{said}"
         for number, turn in enumerate(turns):
@@ -149,12 +146,12 @@ class Pieces:
 
 
 def pieces(tokenizer: Any) -> Pieces | None:
-    """A tokenizer's template in pieces; None if it cannot be put together again from them."""
+    """A tokenizer's template in pieces; None if they do not make up the whole template."""
     try:
         return _pieces(tokenizer)
     except (ValueError, TypeError):
         return None
-    except Exception as error:  # templates raise errors of jinja2 for conversations that they do not like
+    except Exception as error:  # templates raise jinja2's errors for conversations that they refuse
         if type(error).__module__.startswith("jinja2"):
             return None
         raise
@@ -173,7 +170,9 @@ def _pieces(tokenizer: Any) -> Pieces | None:
     between, tail = rest.split(_SECOND)
     asked = text(None, _FIRST).split(_FIRST)[1]
     said = text(None, _FIRST, _ANSWER).split(_ANSWER)[1]
-    reply = _reply(tokenizer, asked)
+    # The template's addition for a new answer.
+    unasked = written(tokenizer, [{"role": "user", "content": _FIRST}], asking=False).split(_FIRST)[1]
+    reply = asked.removeprefix(unasked) if asked.startswith(unasked) else ""
     after_question = asked.removesuffix(reply)
     after_answer = said.removesuffix(reply)
     before_question = between.removeprefix(after_answer)
@@ -194,15 +193,8 @@ def _pieces(tokenizer: Any) -> Pieces | None:
     return made if all(made.text(*case) == text(case[0], *case[1]) for case in cases) and tail == asked else None
 
 
-def _reply(tokenizer: Any, asked: str) -> str:
-    """What a template adds when it is asked for an answer."""
-    conversation = [{"role": "user", "content": _FIRST}]
-    told = written(tokenizer, conversation, asking=False).split(_FIRST)[1]
-    return asked.removeprefix(told) if asked.startswith(told) else ""
-
-
 def go_template(parts: Pieces) -> str:
-    """The pieces as a template of Go over Ollama's messages (its `docs/template.md`)."""
+    """The pieces as a Go template over Ollama's messages (its `docs/template.md`)."""
     system = f"{_go(parts.system[0])}{{{{ $.System }}}}{_go(parts.system[1])}"
     begin, first = f"{_go(parts.begin)}{{{{ if .System }}}}{system}{{{{ end }}}}", ""
     if parts.within:
@@ -221,14 +213,8 @@ def go_template(parts: Pieces) -> str:
 
 
 def _go(text: str) -> str:
-    """Text as a template of Go has it."""
+    """Text within a Go template."""
     return text.replace("{{", '{{ "{{" }}')
-
-
-def _without_bos(tokenizer: Any, parts: Pieces | None) -> Pieces | None:
-    """Without the token that begins a text, where llama.cpp writes it itself."""
-    begins = tokenizer.bos_token and tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]
-    return replace(parts, begin=parts.begin.removeprefix(tokenizer.bos_token)) if parts and begins else parts
 
 
 def modelfile(
@@ -240,9 +226,12 @@ def modelfile(
     context: int | None,
     penalty: float,
 ) -> str:
-    """The Modelfile. gguf: the name of the file beside it; chat: whether the model has learned to answer, else it continues with a text;
-    ends: tokens that end an answer; context: tokens that rows had at most; penalty: of repetitions, 1 for none."""
-    parts = _without_bos(tokenizer, pieces(tokenizer)) if chat else None
+    """The Modelfile. gguf: the name of the file; chat: whether the model answers questions, else it continues a text;
+    ends: tokens that end an answer; context: the longest row in tokens; penalty: for repetitions, 1 for none."""
+    parts = pieces(tokenizer) if chat else None
+    if parts and tokenizer.bos_token and tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]:
+        # llama.cpp writes the token that begins a text itself.
+        parts = replace(parts, begin=parts.begin.removeprefix(tokenizer.bos_token))
     system = system_prompt.strip() if chat and system_prompt and '"""' not in system_prompt else ""
     return _templates().get_template("modelfile.jinja").render(
         gguf=gguf, chat=chat, template=go_template(parts) if parts else "", system=system, ends=list(dict.fromkeys(ends)), context=context,

@@ -1,5 +1,4 @@
-"""`recipe export`, `push` and `register`: the model of a run for others; and `recipe merge`: an adapter becomes part of its base
-model."""
+"""The commands `recipe export`, `push`, `register` and `merge`."""
 
 from __future__ import annotations
 
@@ -15,6 +14,7 @@ from runner.run import inference, run_folder
 from runner.run.stage_folder import StageFolder
 from runner.scenarios import translate
 from runner.tools.problem import Stop
+from runner.tools.process import hush
 from runner.tools.run_files import ADAPTER, BEST_IMAGES, BEST_MODEL
 from runner.trainer import merging
 from runner.trainer.results import precision_of
@@ -34,7 +34,7 @@ quantize_option = click.option(
 
 
 def kind_of(form: str, quantize: str | None) -> str | None:
-    """The kind of a GGUF file. Raises Stop if there is none of that name, or the file is not to be a GGUF file."""
+    """The kind of a GGUF file. Raises Stop if it is unknown, or the format is not GGUF."""
     from runner.parts.export.gguf import KINDS
 
     if quantize and form != "gguf":
@@ -48,10 +48,10 @@ def opened(run: str, stage: str | None) -> TrainedModel:
     """The model of a run folder, or of the latest run of a recipe."""
     from runner.parts.export.trained_model import of
     from runner.recipe.reading import read
-    from runner.run.run_folder import find
 
-    folder = find(str(read(run).data.get("name", run)), None) if Path(run).is_file() else find("", run)
-    return of(folder, stage)
+    if Path(run).is_file():
+        return of(run_folder.find(str(read(run).data.get("name", run)), None), stage)
+    return of(run_folder.find("", run), stage)
 
 
 @click.command()
@@ -65,8 +65,6 @@ def export(run: str, form: str, quantize: str | None, stage: str | None, out: st
 
     RUN is a run folder, or a recipe: that means its latest run.
     """
-    from runner.tools.process import hush
-
     hush()
     from runner.parts.export import exporting
 
@@ -90,8 +88,6 @@ def push(run: str, name: str, form: str, quantize: str | None, stage: str | None
 
     The token comes from HF_TOKEN or `hf auth login`. RUN is a run folder, or a recipe: that means its latest run.
     """
-    from runner.tools.process import hush
-
     hush()
     from runner.parts.export import sending
 
@@ -123,9 +119,7 @@ def register(run: str, server: str, name: str | None, version: str | None, uri: 
 
     The token comes from MODEL_REGISTRY_TOKEN. RUN is a run folder, or a recipe: that means its latest run.
     """
-    import model_registry  # noqa: F401 - said here, before anything is read
-
-    from runner.tools.process import hush
+    import model_registry  # noqa: F401 - fails here, before anything is read
 
     hush()
     from runner.parts.export import sending
@@ -148,8 +142,6 @@ def register(run: str, server: str, name: str | None, version: str | None, uri: 
 def merge(path: str, sets: tuple[str, ...], run_dir: str | None, out: str | None) -> None:
     """Merge an adapter into its base model, and write the complete model. The adapter is that of a RECIPE or of
     a folder."""
-    from runner.tools.process import hush
-
     hush()
     if (Path(path) / "adapter_config.json").is_file():
         if sets or run_dir:
@@ -171,10 +163,7 @@ def merge(path: str, sets: tuple[str, ...], run_dir: str | None, out: str | None
 
 
 def merge_run(recipe: Recipe, run_dir: str | None, out: Path | None) -> Path:
-    """Merges the adapter of a recipe's run; returns the folder of the model.
-
-    Raises Stop if the recipe trains no adapter, or the run has none yet.
-    """
+    """Merges the adapter of a recipe's run, and returns the model's folder. Raises Stop if there is no adapter."""
     plan = translate(recipe, run_folder.folder(recipe.name, "run").place())
     stages = [stage.name for stage in plan.stages if stage.trains and stage.config.get("adapter")]
     if not stages:
@@ -187,24 +176,28 @@ def merge_run(recipe: Recipe, run_dir: str | None, out: Path | None) -> Path:
     plan = inference.plan_of(recipe, run)
     folder = StageFolder(plan, plan.stage(stages[-1]))
     config, adapter = folder.stage.config, folder.path / ADAPTER
-    # The run may have been moved or fetched since the adapter's own note.
+    # The run may have been moved or fetched since the adapter recorded its base model.
     base = (config["base_model"], config.get("revision_of_model"))
     options = (precision_of(config), bool(config.get("trust_remote_code")), base)
     if out and not (folder.model.exists() and out.exists() and out.samefile(folder.model)):
-        return _merge(adapter, out, *options)
+        return merge_adapter(adapter, out, *options)
     with run.lock():
-        written = _merge(adapter, folder.model, *options)
+        written = merge_adapter(adapter, folder.model, *options)
         if folder.finished:
             folder.mark("finished", outputs=folder.outputs())
     return written
 
 
-def merge_adapter(adapter: Path, out: Path | None) -> Path:
-    """Merges the adapter in a folder. Raises Stop if it is none, or its base cannot be loaded."""
-    return _merge(adapter, out or adapter.with_name(f"{adapter.name}-merged"), "auto", trust=False)
-
-
-def _merge(adapter: Path, out: Path, precision: str, trust: bool, base: tuple[str, str | None] | None = None) -> Path:
+def merge_adapter(
+    adapter: Path,
+    out: Path | None,
+    precision: str = "auto",
+    trust: bool = False,
+    base: tuple[str, str | None] | None = None,
+) -> Path:
+    """Merges the adapter in a folder, and returns the model's folder. Raises Stop if it is none, or its base model
+    cannot be loaded."""
+    out = out or adapter.with_name(f"{adapter.name}-merged")
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / "config.json").is_file())):
         raise Stop(f"`{out}` holds other things than a model.", "Name an empty or a new folder with `--out`.")
     try:

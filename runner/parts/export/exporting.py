@@ -1,10 +1,11 @@
-"""Exporting: a model of a run into a folder for others, which appears there once it is proven to be the model that was trained."""
+"""Exporting a run's model to a folder, which appears only once the export is proven to be the trained model."""
 
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from runner.trainer.generation import Chat, end_tokens, repetition_penalty
 Tell = Callable[[str], None]
 FORMATS = ("safetensors", "adapter", "gguf")
 CARD = "README.md"
-# What a tokenizer consists of, and what else belongs to a model, as transformers names them.
+# The files of a tokenizer.
 _WORDS = (
     "tokenizer*", "special_tokens_map.json", "chat_template*", "added_tokens.json", "vocab.*", "merges.txt",
 )  # fmt: skip
@@ -31,8 +32,8 @@ _WORDS = (
 
 @dataclass(frozen=True)
 class Export(Record):
-    """What is on record beside an export. run, stage: of what; model: hash of the trained model; format, kind: of it,
-    the kind of a GGUF file; files: SHA-256 by name; proof: what was compared, and how it came out; version: of the
+    """The record beside an export. run, stage: its origin; model: hash of the trained model; format, kind: of the
+    export, the kind only for GGUF; files: SHA-256 by name; proof: what was compared, with the results; version: of the
     runner."""
 
     FILE = EXPORTED
@@ -47,26 +48,31 @@ class Export(Record):
 
 
 def export(source: TrainedModel, form: str, kind: str | None, out: Path | None, tell: Tell) -> Path:
-    """Exports a model and gives the folder with it. form: of FORMATS; kind: of a GGUF file, of `gguf.KINDS`, None for what the weights
-    are kept in; out: the folder, by default one in the run.
+    """Exports a model and returns the folder. form: of FORMATS; kind: of a GGUF file, of `gguf.KINDS`, by default that
+    of the weights; out: by default a folder in the run.
 
-    Raises Stop before anything is written if it cannot be served or its place is taken, and after it, with nothing
-    left, if it is not proven to be what was trained.
-    """
+    Raises Stop before it writes if no server could load the export or the folder is taken; and afterwards, with nothing
+    left, if the export is not proven."""
     folder = out or place(source, form, kind)
     about = Export(run=source.run.state.id, stage=source.stage.name, model=source.stage.weights, format=form)
     _require_room(folder, about)
-    write = _writer(source, form, kind)
+    write: Writer
+    if form == "adapter":
+        write = _adapter(source)
+    elif form == "gguf":
+        write = _gguf(source, kind)
+    else:
+        write = partial(_safetensors, source)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with replacing_folder(folder) as partial:
-        made_kind, proof = write(partial, tell)
+    with replacing_folder(folder) as new:
+        made_kind, proof = write(new, tell)
         made = Export(**vars(about) | {"kind": made_kind, "proof": proof, "version": __version__})
-        tell_of(source, partial, made)
+        tell_of(source, new, made)
     return folder
 
 
 def tell_of(source: TrainedModel, folder: Path, made: Export) -> None:
-    """Writes the card of what is in a folder, and the record of its files. What was measured since is on the card then."""
+    """Writes the card of an exported model, with today's evaluation, and the record of its files."""
     file = next((file.name for file in folder.glob("*.gguf")), "")
     write_text(folder / CARD, card.text(source, made.format, made.kind, made.proof, file))
     files = {file.name: sha256(file) for file in sorted(folder.iterdir()) if file.name != EXPORTED}
@@ -79,7 +85,7 @@ def place(source: TrainedModel, form: str, kind: str | None) -> Path:
 
 
 def _require_room(folder: Path, about: Export) -> None:
-    """Raises Stop if a folder holds anything but an earlier export of the same in the same format."""
+    """Raises Stop if a folder holds anything but an earlier export of the same model in the same format."""
     if folder.is_dir() and not any(folder.iterdir()):
         return
     known = Export.read(folder)
@@ -92,16 +98,7 @@ def _require_room(folder: Path, about: Export) -> None:
 Writer = Callable[[Path, Tell], tuple[str, Proof]]
 
 
-def _writer(source: TrainedModel, form: str, kind: str | None) -> Writer:
-    """What writes a format. Raises Stop if it would write what no server can serve."""
-    if form == "adapter":
-        return _adapter(source)
-    if form == "gguf":
-        return _gguf(source, kind)
-    return lambda folder, tell: ("", _safetensors(source, folder, tell))
-
-
-def _safetensors(source: TrainedModel, folder: Path, tell: Tell) -> Proof:
+def _safetensors(source: TrainedModel, folder: Path, tell: Tell) -> tuple[str, Proof]:
     """The model as transformers and vLLM load it."""
     for file in sorted(source.model.iterdir()):
         if file.is_file() and file.name not in (CARD, EXPORTED):
@@ -111,11 +108,11 @@ def _safetensors(source: TrainedModel, folder: Path, tell: Tell) -> Proof:
     proof = _proven_weights(source, folder, tell)
     _read_back(source, folder)
     tell("Its files contain the chat template and the end token of training.")
-    return proof
+    return "", proof
 
 
 def _proven_weights(source: TrainedModel, folder: Path, tell: Tell) -> Proof:
-    """Proves the weights of a whole model against the one that the stage began with."""
+    """Proves the weights of a complete model by comparing them with those that training started from."""
     trust = source.chat.trust_remote_code
     if source.base is None:
         tell("The model that training started from is not here, so the export was compared only with its record.")
@@ -135,7 +132,7 @@ def _proven_weights(source: TrainedModel, folder: Path, tell: Tell) -> Proof:
 
 @contextmanager
 def _base_at_hand(name: str) -> Iterator[None]:
-    """Raises Stop if a base model cannot be loaded in the block."""
+    """Raises Stop if the block cannot load a base model."""
     try:
         yield
     except OSError as error:
@@ -147,14 +144,17 @@ def _base_at_hand(name: str) -> Iterator[None]:
 
 
 def _end_answers(source: TrainedModel, folder: Path) -> None:
-    """Has servers, which go by `generation_config.json`, end an answer with the token of training."""
+    """Adds training's end tokens to `generation_config.json`, which servers read."""
     file = folder / "generation_config.json"
     facts = read_record(file)
-    known = facts.get("eos_token_id")
-    ends = [*(known if isinstance(known, list) else [known] if known is not None else [])]
-    wanted = list(dict.fromkeys([*ends, *end_tokens(words_of(source.chat, folder), source.chat.turn_end)]))
-    if wanted != ends:
-        write_json(file, facts | {"eos_token_id": wanted})
+    known = _as_list(facts.get("eos_token_id"))
+    ends = list(dict.fromkeys([*known, *end_tokens(words_of(source.chat, folder), source.chat.turn_end)]))
+    if ends != known:
+        write_json(file, facts | {"eos_token_id": ends})
+
+
+def _as_list(tokens: Any) -> list[Any]:
+    return tokens if isinstance(tokens, list) else [tokens] if tokens is not None else []
 
 
 def _read_back(source: TrainedModel, folder: Path) -> None:
@@ -163,9 +163,9 @@ def _read_back(source: TrainedModel, folder: Path) -> None:
     trained, words = words_of(source.chat, source.model), words_of(source.chat, folder)
     if words.chat_template != trained.chat_template:
         raise unproven("its chat template is not the trained one")
-    known = GenerationConfig.from_pretrained(str(folder)).eos_token_id
+    known = _as_list(GenerationConfig.from_pretrained(str(folder)).eos_token_id)
     for token in end_tokens(words, source.chat.turn_end):
-        if token not in (known if isinstance(known, list) else [known]):
+        if token not in known:
             raise unproven(f"no answer would end with `{words.convert_ids_to_tokens(token)}`, as in training")
 
 
@@ -196,7 +196,7 @@ def _adapter(source: TrainedModel) -> Writer:
         for name in (trained_model.WEIGHTS, "adapter_config.json", *_WORDS):
             for file in sorted(adapter.folder.glob(name)):
                 shutil.copy2(file, folder / file.name)
-        # The machine that loads it does not have this machine's folders.
+        # The folders of this machine mean nothing elsewhere.
         facts = read_record(folder / "adapter_config.json")
         named = {"base_model_name_or_path": source.hub_base, "revision": source.run.planned.revision or None}
         write_json(folder / "adapter_config.json", facts | (named if source.hub_base else {}))
@@ -210,8 +210,8 @@ def _adapter(source: TrainedModel) -> Writer:
 
 
 def _gguf(source: TrainedModel, kind: str | None) -> Writer:
-    """A file for llama.cpp and Ollama, with a Modelfile beside it."""
-    import llama_cpp as library  # noqa: F401 - said here, before anything is fetched or written
+    """A file for llama.cpp and Ollama, with a Modelfile."""
+    import llama_cpp as library  # noqa: F401 - fails here, before anything is downloaded or written
 
     converter = llama_cpp.converter()
     gguf.require_known(source.model, converter)
@@ -245,8 +245,8 @@ def _gguf(source: TrainedModel, kind: str | None) -> Writer:
 
 @contextmanager
 def _for_converter(source: TrainedModel, tokenizer: Any) -> Iterator[Path]:
-    """The model's folder as the converter needs it: it reads tokenizers of SentencePiece from the base model's own
-    file, which transformers 5 does not write again, and some of its settings neither."""
+    """The model's folder as the converter needs it. It reads SentencePiece tokenizers from the base model's own file,
+    which transformers 5 no longer writes, and some settings that it no longer writes either."""
     from transformers.utils import cached_file
 
     name, settings = "tokenizer.model", "tokenizer_config.json"
@@ -271,9 +271,9 @@ def _for_converter(source: TrainedModel, tokenizer: Any) -> Iterator[Path]:
 
 
 def _told(tokenizer: Any, chat: bool) -> dict[str, Any]:
-    """What transformers 4 has written into the settings of a tokenizer, and the converter reads there: the special
-    tokens, and whether a text begins with a blank. llama.cpp begins with one behind each of those tokens too, so in a
-    conversation, which begins with one, what counts is what the tokenizer does there."""
+    """The settings of a tokenizer that transformers 4 wrote and the converter reads: the special tokens, and whether a
+    text begins with a blank. llama.cpp also adds that blank after each special token, with which a conversation begins;
+    so a chat's setting is the tokenizer's behaviour there."""
     kept = {
         str(number): {"content": token.content, "special": token.special, "normalized": token.normalized}
         for number, token in tokenizer.added_tokens_decoder.items()
@@ -286,8 +286,7 @@ def _told(tokenizer: Any, chat: bool) -> dict[str, Any]:
 
 
 def _texts(source: TrainedModel) -> tuple[tuple[str, ...], Chat]:
-    """The demo's questions, and how they are asked; if there are none, beginnings of the general text, which is
-    continued."""
+    """The demo's questions, and how they are asked; without questions, beginnings of the general text to continue."""
     if source.questions:
         return source.questions, source.chat
     words = words_of(source.chat)

@@ -1,4 +1,4 @@
-"""GGUF: a model as llama.cpp and Ollama load it, and the proof that llama.cpp says with it what transformers says."""
+"""GGUF: a model as llama.cpp and Ollama load it, and the proof that llama.cpp answers with it as transformers does."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,28 +11,29 @@ from runner.tools.files import read_record
 from runner.tools.problem import Stop
 from runner.trainer.generation import Chat, end_tokens, prompt
 
-# What the converter writes itself, by torch's name of what the weights are kept in; everything else is quantised from it.
+# The kinds that the converter writes itself, by torch's name for the weights. All others are quantised from these.
 WHOLE = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
-# Kinds that need no measured importance of the weights, from the largest file to the smallest.
+# The kinds that need no measured importance of the weights, from the largest file to the smallest.
 QUANTISED = (
     "q8_0", "q6_k", "q5_k_m", "q5_k_s", "q5_0", "q4_k_m", "q4_k_s", "q4_0", "q3_k_l", "q3_k_m", "q3_k_s", "q2_k",
 )  # fmt: skip
 KINDS = (*WHOLE.values(), *QUANTISED)
-# By how much the log-probability of a word may differ on average, in nats: rounding of the arithmetic, of weights to
-# half precision and to eight bits, and what fewer bits lose. A file with a wrong layer in it is off by more.
+# The allowed difference of a word's log-probability, on average, in nats: rounding of the arithmetic and of the
+# weights. A wrong layer makes a larger difference.
 ALLOWED = {"f32": 1e-3, "f16": 0.02, "bf16": 0.05, "q8_0": 0.05, "q6_k": 0.1}
 ALLOWED_BELOW = 0.7
-# Two words whose logits are nearer than this are as good as each other in fp32.
+# Two words whose logits are closer than this are equally good in fp32.
 TIE = 1e-3
 ANSWER_TOKENS = 40
-# Of a text that replaces questions, the part that is read before the model continues.
+# The length of a prompt from a text that replaces questions.
 PROMPT_TOKENS = 32
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What transformers says after a prompt, in token numbers, without sampling. text: the prompt; likelihood: the mean log-probability of its words
-    in nats; gaps: at each, how far the best logit is above the next one."""
+    """The answer of transformers to a prompt, in token numbers, without sampling. text: the prompt; likelihood: the
+    mean log-probability of its words in nats; gaps: for each word, the distance of the best logit from the second
+    best."""
 
     text: str
     prompt: tuple[int, ...]
@@ -42,7 +43,7 @@ class Answer:
 
 
 def require_known(model: Path, converter: Path) -> None:
-    """Raises Stop if the converter does not know a model's architecture."""
+    """Raises Stop if the converter does not support a model's architecture."""
     (name, *_) = read_record(model / "config.json").get("architectures") or ["(none)"]
     known = sorted(llama_cpp.architectures(converter))
     if name not in known:
@@ -54,13 +55,14 @@ def require_known(model: Path, converter: Path) -> None:
 
 
 def write(model: Path, out: Path, kind: str | None, turn_end: int | None, converter: Path) -> str:
-    """Writes a model's folder as a GGUF file and gives its kind. kind: of KINDS; None for what the weights are kept in.
+    """Writes a model's folder as a GGUF file, and returns its kind. kind: of KINDS, by default that of the weights.
 
     Raises Stop if it cannot be converted.
     """
-    own = _kept_in(model)
+    facts = read_record(model / "config.json")
+    own = WHOLE.get(str(facts.get("dtype") or facts.get("torch_dtype")), "bf16")
     kind = kind or own
-    # Eight bits and more are written at once; fewer are made of the weights as they are.
+    # The converter itself writes eight bits and more; fewer bits need the weights as they are first.
     first = kind if kind in WHOLE.values() or kind == "q8_0" else own
     whole = out if first == kind else out.with_name(f".{out.name}.{first}")
     llama_cpp.convert(converter, model, whole, first, turn_end)
@@ -70,13 +72,8 @@ def write(model: Path, out: Path, kind: str | None, turn_end: int | None, conver
     return kind
 
 
-def _kept_in(model: Path) -> str:
-    facts = read_record(model / "config.json")
-    return WHOLE.get(str(facts.get("dtype") or facts.get("torch_dtype")), "bf16")
-
-
 def answers(chat: Chat, tokenizer: Any, texts: Sequence[str]) -> Iterator[Answer]:
-    """What transformers says to each question, or after the beginning of each text, in fp32 and by the weights alone."""
+    """The answer of transformers to each prompt, in fp32 and from the weights alone."""
     import torch
 
     model = loaded(chat.model, None, torch.float32, chat.trust_remote_code).eval()
@@ -98,18 +95,16 @@ def answers(chat: Chat, tokenizer: Any, texts: Sequence[str]) -> Iterator[Answer
 
 
 def prompts(tokenizer: Any, chat: Chat, texts: Sequence[str]) -> Iterator[tuple[str, list[int]]]:
-    """Each prompt, as text and in numbers: a question as the model was trained to see it, or the beginning of a text."""
+    """Each prompt, as text and in token numbers: a question formatted as in training, or the beginning of a text."""
     for text in texts:
         asked = prompt(chat, tokenizer, text)
         yield asked, list(tokenizer(asked, add_special_tokens=False)["input_ids"])
 
 
 def prove(file: Path, kind: str, chat: Chat, texts: Sequence[str], general: str) -> Proof:
-    """Proves that a GGUF file is the model of `chat`: its template and the end of an answer are in it, llama.cpp reads text in the
-    same tokens, and says to each question what transformers says. texts: questions, or beginnings of texts; general: any text.
-
-    Gives what was compared. Raises Stop if it is not so.
-    """
+    """Proves that a GGUF file is the model of `chat`: it has the template and the end tokens; llama.cpp splits text
+    into the same tokens, and answers as transformers does. texts: questions, or beginnings of texts; general: any text.
+    Returns the comparison. Raises Stop if the proof fails."""
     tokenizer = words_of(chat)
     said = list(answers(chat, tokenizer, texts))
     read = [*(text for text, _ in prompts(tokenizer, chat, [general])), *(answer.text for answer in said)]
@@ -133,7 +128,7 @@ def prove(file: Path, kind: str, chat: Chat, texts: Sequence[str], general: str)
 
 
 def _same_answers(kind: str, said: Sequence[Answer], read: Sequence[tuple[list[int], float]]) -> Proof:
-    """Holds what llama.cpp would say against what transformers says."""
+    """Compares llama.cpp's answers with those of transformers."""
     same, off, allowed = 0, 0.0, ALLOWED.get(kind, ALLOWED_BELOW)
     for answer, (chosen, likelihood) in zip(said, read, strict=True):
         off = max(off, abs(likelihood - answer.likelihood))

@@ -1,6 +1,6 @@
-"""llama.cpp: its converter, which is in the source package of llama-cpp-python, and its library, which that package builds.
+"""llama.cpp: its converter, from the source package of llama-cpp-python, and its library, which that package builds.
 
-Each works in a process of its own, because what fails in it ends the process and not the sentence:
+Each runs in a process of its own, because its failures end the process:
 
     python -m runner.parts.export.llama_cpp convert CONVERTER MODEL OUT TYPE [TURN_END]
     python -m runner.parts.export.llama_cpp quantise FILE OUT KIND
@@ -30,16 +30,13 @@ VERSION = "0.3.36"
 SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
 CONVERTER = "convert_hf_to_gguf.py"
 ELSE = "`--format safetensors` exports it for servers that load it as transformers does."
-# What of the source package converts: the program, its architectures, and the library that writes the file.
+# The parts of the source package for converting: the program, its architectures, and the library that writes the file.
 _NEEDED = (CONVERTER, "conversion/", "gguf-py/gguf/", "LICENSE")
 
 
 def converter() -> Path:
-    """The folder with llama.cpp's converter, of the version that the extra `gguf` builds; fetched once by pip, from its
-    configured index, which compares the archive with its hash.
-
-    Raises Stop if it is not available.
-    """
+    """The folder of llama.cpp's converter, of the version that the extra `gguf` builds. pip downloads it once from its
+    configured index, and checks its hash. Raises Stop if it is not available."""
     folder = cache_folder() / f"llama.cpp-of-llama-cpp-python-{VERSION}"
     if not (folder / CONVERTER).is_file():
         with tempfile.TemporaryDirectory() as fetched:
@@ -69,7 +66,7 @@ def _download(folder: Path) -> Path:
 
 
 def _unpack(archive: Path, folder: Path) -> None:
-    """What converts, of the folder `vendor/llama.cpp` of the source package."""
+    """Extracts the converter from the folder `vendor/llama.cpp` of the source package."""
     with tarfile.open(archive) as packed:
         for member in packed:
             _, _, name = member.name.partition("/vendor/llama.cpp/")
@@ -79,8 +76,8 @@ def _unpack(archive: Path, folder: Path) -> None:
 
 
 def architectures(converter: Path) -> Iterator[str]:
-    """The architectures that the converter knows and that write text, by their names in a `config.json`. Read from its source,
-    because loading it takes seconds."""
+    """The architectures of text models that the converter supports, as in a `config.json`. They are read from its
+    source, because loading it takes seconds."""
     tree = ast.parse((converter / "conversion" / "__init__.py").read_text(encoding="utf-8"))
     for node in tree.body:
         if isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == "TEXT_MODEL_MAP" and node.value:
@@ -88,10 +85,8 @@ def architectures(converter: Path) -> Iterator[str]:
 
 
 def convert(converter: Path, model: Path, out: Path, kind: str, turn_end: int | None) -> None:
-    """Writes a model's folder as a GGUF file. kind: f32, f16, bf16 or q8_0. turn_end: the number of the token that ends an answer.
-
-    Raises Stop if the converter refuses it.
-    """
+    """Writes a model's folder as a GGUF file. kind: f32, f16, bf16 or q8_0. turn_end: the token that ends an answer.
+    Raises Stop if the converter refuses it."""
     end = [str(turn_end)] if turn_end is not None else []
     done = _run("convert", str(converter), str(model), str(out), kind, *end)
     if done.returncode or not out.is_file():
@@ -106,7 +101,7 @@ def quantise(whole: Path, out: Path, kind: str) -> None:
 
 
 def read(file: Path, task: Mapping[str, Any]) -> dict[str, Any]:
-    """What llama.cpp makes of a file, as `look_into` has it. Raises Stop if it cannot load it."""
+    """llama.cpp's view of a file, as `look_into` returns it. Raises Stop if it cannot load the file."""
     with tempfile.TemporaryDirectory() as folder:
         given = Path(folder) / "task.json"
         write_json(given, task)
@@ -124,7 +119,7 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def _why(done: subprocess.CompletedProcess[str]) -> str:
-    """The reason in what a process has said: of llama.cpp its first error, of Python the last line."""
+    """The reason in a process's output: llama.cpp's first error, or Python's last line."""
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
     first = next((line for line in lines if "error loading" in line), None)
     if done.returncode < 0:
@@ -133,8 +128,7 @@ def _why(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def is_gpt2(tokenizer: Path) -> bool:
-    """Whether a `tokenizer.json` parts text into words as GPT-2 does, which llama.cpp calls `gpt-2`: the tokenizers that are
-    trained here do."""
+    """Whether a `tokenizer.json` splits text into words as GPT-2 does, like the tokenizers that are trained here."""
     facts = read_record(tokenizer)
     parts: Any = facts.get("pre_tokenizer") or {}
     plain = not facts.get("normalizer") and facts.get("model", {}).get("type") == "BPE"
@@ -143,8 +137,8 @@ def is_gpt2(tokenizer: Path) -> bool:
 
 
 def teach(turn_end: str) -> None:
-    """Tells the converter the name of a pre-tokenizer that it does not know by its hash, what kind of tokenizer a Phi
-    has, and the token that ends an answer. It replaces methods, because there are no options for these."""
+    """Gives the converter the name of a pre-tokenizer with an unknown hash, the kind of a Phi's tokenizer, and the
+    token that ends an answer. It replaces methods, because there are no options for these."""
     import gguf
     from conversion.base import TextModel
     from conversion.phi import Phi3MiniModel
@@ -162,7 +156,7 @@ def teach(turn_end: str) -> None:
         return name
 
     def of_phi(model: Any) -> None:
-        # Told by the tokenizer's class, which transformers 5 does not write any more.
+        # The converter looks for the tokenizer's class, which transformers 5 no longer writes.
         (by_class if (model.dir_model / "tokenizer.model").is_file() else TextModel._set_vocab_gpt2)(model)
 
     def with_turn_end(vocabulary: Any, writer: Any, quiet: bool = False) -> None:
@@ -175,10 +169,9 @@ def teach(turn_end: str) -> None:
 
 
 def run_converter(converter: str, model: str, out: str, kind: str, turn_end: str = "") -> None:
-    """llama.cpp's own converter, with what it cannot know of a model that was trained here. turn_end: the number of the token that
-    ends an answer."""
+    """llama.cpp's own converter, with what it cannot know of a model that was trained here."""
     hush()
-    # The converter finds its own library `gguf` beside itself.
+    # The converter has its own library `gguf`.
     sys.path.insert(0, converter)
     import convert_hf_to_gguf
 
@@ -187,14 +180,14 @@ def run_converter(converter: str, model: str, out: str, kind: str, turn_end: str
     convert_hf_to_gguf.main()
 
 
-ERROR = 4  # ggml's level for them, GGML_LOG_LEVEL_ERROR
-FP32 = 0  # ggml's type, GGML_TYPE_F32
-# The function that the library calls, until the process ends: C does not keep it.
+ERROR = 4  # GGML_LOG_LEVEL_ERROR
+FP32 = 0  # GGML_TYPE_F32
+# The library's callback, which must live as long as the process.
 _KEPT: list[Any] = []
 
 
 def _say(level: int, text: bytes, data: Any) -> None:
-    """Errors alone: what else it says is pages."""
+    """Prints only errors; the other messages fill pages."""
     if level == ERROR:
         sys.stderr.write(text.decode(errors="replace"))
 
@@ -206,7 +199,7 @@ class ModelFile:
         self.library = library
         options = library.llama_model_default_params()
         options.n_gpu_layers = 0
-        # As the file has them: weights in another order are another arithmetic, and need more of a processor.
+        # Weights in another order would need other arithmetic, which not every processor has.
         options.use_extra_bufts = False
         self.model = library.llama_model_load_from_file(file.encode(), options)
         if not self.model:
@@ -214,7 +207,7 @@ class ModelFile:
         self.vocabulary = library.llama_model_get_vocab(self.model)
         room = library.llama_context_default_params()
         room.n_ctx = room.n_batch = room.n_ubatch = context
-        # The cache in fp32 too, because halves of it would show as another model.
+        # A cache in half precision would look like another model.
         room.type_k = room.type_v = FP32
         room.flash_attn_type = library.LLAMA_FLASH_ATTN_TYPE_DISABLED
         self.context = library.llama_init_from_model(self.model, room)
@@ -232,11 +225,11 @@ class ModelFile:
         return list(room[:count])
 
     def ends(self, token: int) -> bool:
-        """Whether an answer ends with this token."""
         return bool(self.library.llama_vocab_is_eog(self.vocabulary, token))
 
     def answer(self, prompt: Sequence[int], said: Sequence[int]) -> tuple[list[int], float]:
-        """What it would say instead of each word of an answer, and the mean log-probability of those words, in nats."""
+        """The words that it would choose at each place of an answer, and the mean log-probability of the answer's
+        words, in nats."""
         import numpy as np
 
         self.library.llama_memory_clear(self.library.llama_get_memory(self.context), True)
@@ -258,8 +251,8 @@ class ModelFile:
 
 
 def look_into(library: Any, file: str, task: Mapping[str, Any]) -> dict[str, Any]:
-    """What llama.cpp makes of a file. task: `texts` to cut into tokens, `ends` that may end an answer, and `answers`, each with
-    `prompt` and `said`, in token numbers, and `context`, their longest."""
+    """llama.cpp's view of a file. task: `texts` to tokenise, `ends` that may end an answer, `answers` with `prompt` and
+    `said` in token numbers, and `context`, the longest of them."""
     model = ModelFile(library, file, task["context"])
     return {
         "chat_template": model.metadata("tokenizer.chat_template"),
@@ -267,12 +260,6 @@ def look_into(library: Any, file: str, task: Mapping[str, Any]) -> dict[str, Any
         "texts": [model.tokens(text) for text in task["texts"]],
         "answers": [model.answer(one["prompt"], one["said"]) for one in task["answers"]],
     }
-
-
-def write_fewer_bits(library: Any, file: str, out: str, kind: str) -> int:
-    options = library.llama_model_quantize_default_params()
-    options.ftype = getattr(library, f"LLAMA_FTYPE_MOSTLY_{kind.upper()}")
-    return int(library.llama_model_quantize(file.encode(), out.encode(), options))
 
 
 def main(arguments: list[str]) -> int:
@@ -286,7 +273,10 @@ def main(arguments: list[str]) -> int:
     _KEPT.append(library.llama_log_callback(_say))
     library.llama_log_set(_KEPT[0], None)
     if what == "quantise":
-        return write_fewer_bits(library, *given)
+        file, out, kind = given
+        options = library.llama_model_quantize_default_params()
+        options.ftype = getattr(library, f"LLAMA_FTYPE_MOSTLY_{kind.upper()}")
+        return int(library.llama_model_quantize(file.encode(), out.encode(), options))
     file, task = given
     print(json.dumps(look_into(library, file, json.loads(Path(task).read_text(encoding="utf-8")))))
     return 0

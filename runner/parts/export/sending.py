@@ -1,5 +1,5 @@
-"""Sending: an export becomes a repository on the hub, private by default, and an entry in a Model Registry (Kubeflow's,
-which OpenShift AI has), each by its own client."""
+"""Uploading an export to a repository on the hub, private by default, and entering it in a Model Registry (Kubeflow's,
+which OpenShift AI has), each with its own client."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ from runner.tools.run_files import BEST_MODEL, EXPORTED, PUSHED
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-# What a repository may hold that was just made.
+# The files of a new repository.
 _FRESH = {".gitattributes", "README.md"}
 
 
 @dataclass(frozen=True)
 class Pushed(Record):
-    """Where a model was pushed to, last of all. model: its hash, as of an Export; repository: its name on the hub; commit: there."""
+    """Where a model was last pushed to. model: its hash, as in an Export; repository: its name on the hub; commit:
+    there."""
 
     FILE = PUSHED
     model: str = ""
@@ -42,12 +43,11 @@ class Pushed(Record):
 
 
 def push(source: TrainedModel, name: str, form: str, kind: str | None, public: bool, tell: Tell) -> str:
-    """Sends an export to the hub, made again if it is not there or not whole, and gives its address. public: whether a
-    new repository can be read by everybody.
+    """Uploads an export to the hub, and returns its address. The model is exported first if there is no complete
+    export. public: whether a new repository is public.
 
-    The token is that of the environment (`HF_TOKEN`) or of the hub's login, and is kept nowhere. Raises Stop if there
-    is none, or the hub refuses.
-    """
+    The token comes from the environment (`HF_TOKEN`) or the hub's login, and is not stored. Raises Stop if there is
+    none, or the hub refuses."""
     from huggingface_hub import HfApi, get_token
 
     if not get_token():
@@ -75,8 +75,7 @@ def push(source: TrainedModel, name: str, form: str, kind: str | None, public: b
 
 
 def _require_room(api: HfApi, name: str, public: bool) -> None:
-    """Raises Stop if a repository of that name holds something else, or would make something public without
-    permission."""
+    """Raises Stop if a repository of that name holds another model, or is public without `--public`."""
     from huggingface_hub.errors import RepositoryNotFoundError
 
     try:
@@ -93,7 +92,7 @@ def _require_room(api: HfApi, name: str, public: bool) -> None:
 
 
 def _whole(source: TrainedModel, form: str, kind: str | None, tell: Tell) -> Path:
-    """The export of this model, with a card of today; made if there is none, or not all of it is as it was made."""
+    """The complete export of this model, with a new card; made now if it is missing or has changed."""
     folder = exporting.place(source, form, kind)
     known = Export.read(folder)
     same = known.model and known.model == source.stage.weights and known.run == source.run.state.id
@@ -104,7 +103,7 @@ def _whole(source: TrainedModel, form: str, kind: str | None, tell: Tell) -> Pat
 
 
 def _require_arrived(api: HfApi, name: str, commit: str, folder: Path, files: Mapping[str, str]) -> None:
-    """Holds what the hub has against what was sent: all files, and the hash of each that it keeps by hash."""
+    """Compares the hub's copy with the export: all files, and the hash of each file that the hub stores by hash."""
     there = {one.rfilename: one for one in api.model_info(name, revision=commit, files_metadata=True).siblings or ()}
     for file in (*files, EXPORTED):
         if file not in there:
@@ -115,7 +114,7 @@ def _require_arrived(api: HfApi, name: str, commit: str, folder: Path, files: Ma
 
 @contextmanager
 def _hub_refusals(name: str) -> Iterator[None]:
-    """What the hub refuses, in a sentence."""
+    """Turns the hub's errors into Stop."""
     import httpx
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
@@ -137,15 +136,13 @@ def _hub_refusals(name: str) -> Iterator[None]:
         ) from None
 
 
-# In the environment: what a person shows a registry that asks who they are (`oc whoami --show-token`).
+# The environment variable with a registry's token (`oc whoami --show-token`).
 TOKEN = "MODEL_REGISTRY_TOKEN"
-_KEPT = str | int | float | bool
 
 
 def register(source: TrainedModel, server: str, name: str, version: str, uri: str | None) -> str:
-    """Enters a model as a new version, reads it back, and gives the model's address from the answer. server: the
-    registry's address; uri: the model's address, by default where it was pushed to, or on the claim that it was trained
-    on.
+    """Enters a model as a new version, reads it back, and returns the model's address. server: the registry's address;
+    uri: the model's address, by default where it was pushed to, or the claim that it was trained on.
 
     Raises Stop if the model's address is unknown, or the registry refuses.
     """
@@ -155,7 +152,7 @@ def register(source: TrainedModel, server: str, name: str, version: str, uri: st
         from model_registry import ModelRegistry
 
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that there is no token: a registry without one is asked so
+            warnings.simplefilter("ignore")  # a registry without a token is allowed
             registry = ModelRegistry(
                 server, author=_author(), user_token=os.environ.get(TOKEN), custom_ca=os.environ.get("SSL_CERT_FILE"), async_runner=asyncio.run,
             )  # fmt: skip
@@ -177,12 +174,8 @@ def register(source: TrainedModel, server: str, name: str, version: str, uri: st
             metadata=facts,
         )
         entered, artifact = registry.get_model_version(name, version), registry.get_model_artifact(name, version)
-        if (
-            entered is None
-            or dict(entered.custom_properties or {}) != facts
-            or artifact is None
-            or artifact.uri != where
-        ):
+        same = entered is not None and dict(entered.custom_properties or {}) == facts
+        if not same or artifact is None or artifact.uri != where:
             raise unproven("the registry does not say what was entered", "Look at what it has of that version.")
     return where
 
@@ -195,30 +188,25 @@ def _author() -> str:
 
 
 def _where(source: TrainedModel, uri: str | None) -> tuple[str, str]:
-    """Where the model is, as KServe reads it, and in what format."""
-    pushed = Pushed.read(source.home)
+    """The model's address, as KServe reads it, and its format."""
     if uri:
         return uri, "gguf" if uri.endswith(".gguf") else "safetensors"
+    pushed = Pushed.read(source.home)
     if pushed and pushed.model == source.stage.weights:
         return f"hf://{pushed.repository}:{pushed.commit}", pushed.format
-    if source.run.state.origin == "cluster" and (claim := _claim(source)):
-        return claim, "safetensors"
+    if source.run.state.origin == "cluster":
+        site = source.run.planned.settings.get("openshift") or {}
+        inner = source.folder.path.relative_to(source.folder.run.path)
+        if place := on_claim(str(PurePosixPath(site.get("output_dir") or "", inner, BEST_MODEL)), site.get("claims")):
+            return place.uri, "safetensors"
     raise Stop(
         "A registry needs the model's address, but this model is only on this machine.",
         "`recipe push` sends it to the hub; `--uri` names where else you have put it (hf://, s3://, oci:// or pvc://).",
     )
 
 
-def _claim(source: TrainedModel) -> str:
-    """Where a model that was trained on a cluster is there, on a claim; empty if it is on none."""
-    told = source.run.planned.settings.get("openshift") or {}
-    inner = source.folder.path.relative_to(source.folder.run.path)
-    place = on_claim(str(PurePosixPath(told.get("output_dir") or "", inner, BEST_MODEL)), told.get("claims"))
-    return place.uri if place else ""
-
-
-def lineage(source: TrainedModel) -> dict[str, _KEPT]:
-    """Where a model comes from and how good it is, as flat properties: those that are known."""
+def lineage(source: TrainedModel) -> dict[str, str | int | float | bool]:
+    """A model's origin and quality as flat properties, without those that are unknown."""
     run, stage, planned = source.run, source.stage, source.run.planned
     facts: dict[str, Any] = {
         "recipe": planned.file,
@@ -235,30 +223,22 @@ def lineage(source: TrainedModel) -> dict[str, _KEPT]:
         "weights_hash": stage.weights,
         "runner": __version__,
     }
+    of_data = {"data": "source", "data_hash": "key", "data_licence": "licence", "data_rows": "train_rows"}
     for part, data in run.data.items():
-        of = f".{part}" if part else ""
-        for name, key in (
-            ("data", "source"),
-            ("data_hash", "key"),
-            ("data_licence", "licence"),
-            ("data_rows", "train_rows"),
-        ):
-            facts[f"{name}{of}"] = data.record.get(key)
+        facts |= {f"{name}.{part}" if part else name: data.record.get(key) for name, key in of_data.items()}
     for name in ("steps", "first_validation_loss", "best_validation_loss"):
         facts[name] = getattr(stage.summary, name)
-    facts |= {f"evaluation.{name}": value for name, value in _numbers(card.measured(source)).items()}
+    for name, value in card.measured(source).items():
+        if isinstance(value, int | float):
+            facts[f"evaluation.{name}"] = float(value)
     if stage.verdicts:
-        facts["gates"] = ("overruled" if stage.promoted else "open") if stage.open else "closed"
+        facts["gates"] = ("overruled" if stage.promotion else "open") if stage.open else "closed"
     return {name: value for name, value in facts.items() if value is not None and value != ""}
-
-
-def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    return {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}
 
 
 @contextmanager
 def _registry_refusals(server: str) -> Iterator[None]:
-    """What the registry refuses, in a sentence. Raises ModuleNotFoundError if the extra `registry` is not installed."""
+    """Turns the registry's errors into Stop. Raises ModuleNotFoundError if the extra `registry` is not installed."""
     import aiohttp
     from model_registry.exceptions import StoreError
     from mr_openapi.exceptions import ApiException

@@ -1,5 +1,5 @@
-"""The model of a stage, with all records of it; why servers refuse its adapter; and the proof that exported weights are
-the base model's with what was trained, and nothing else, tensor by tensor."""
+"""A stage's model with all its records; the reasons why servers refuse its adapter; and the proof, tensor by tensor,
+that exported weights are the base model's with exactly the trained changes."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,22 +24,22 @@ UNPROVEN = "Nothing was saved. Please report this; the trained model is unchange
 
 
 def unproven(what: str, remedy: str = UNPROVEN) -> Stop:
-    """The end of an export that could not be proven."""
+    """The error of an export that could not be proven."""
     return Stop(f"The export differs from the trained model: {what}.", remedy)
 
 
-# What was compared: counts and distances, by name.
+# The results of a comparison: counts and distances, by name.
 Proof = dict[str, float]
-# A model that training began with: its folder or its name on the hub, and its revision there.
+# The model that training started from: its folder or name on the hub, and its revision there.
 Base = tuple[str, str | None]
 WEIGHTS = "adapter_model.safetensors"
-# What PEFT writes before the name of a layer, and behind it.
+# PEFT's additions before and after the name of a layer.
 _PREFIX = "base_model.model."
 _PART = re.compile(r"(?P<layer>.+)\.(?P<part>lora_(?:embedding_)?[AB]|lora_magnitude_vector)(?:\.weight)?\Z")
 
 
 def words_of(chat: Chat, folder: Path | None = None) -> Any:
-    """The tokenizer that a model is asked with. folder: of a copy of it."""
+    """The tokenizer of a model. folder: of a copy of it."""
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(str(folder or chat.tokenizer), trust_remote_code=chat.trust_remote_code)
@@ -56,42 +56,37 @@ class AdapterFolder:
         return read_record(self.folder / "adapter_config.json")
 
     @cached_property
-    def names(self) -> tuple[str, ...]:
-        """The names of its tensors, each from the layer's own name on."""
-        from safetensors import safe_open
-
-        with safe_open(self.folder / WEIGHTS, framework="numpy") as tensors:
-            return tuple(tensors.keys())
-
-    @cached_property
     def layers(self) -> Mapping[str, Mapping[str, str]]:
         """The layers that it changes: the name of the tensor of each part, by layer."""
+        from safetensors import safe_open
+
         found: dict[str, dict[str, str]] = {}
-        for name in self.names:
-            if part := _PART.match(name.removeprefix(_PREFIX)):
-                found.setdefault(part["layer"], {})[part["part"]] = name
+        with safe_open(self.folder / WEIGHTS, framework="numpy") as tensors:
+            for name in tensors.keys():  # noqa: SIM118 - it is no mapping
+                if part := _PART.match(name.removeprefix(_PREFIX)):
+                    found.setdefault(part["layer"], {})[part["part"]] = name
         return found
 
     @property
     def follows_formula(self) -> bool:
-        """Whether the merged model is base + scale · B · A, which exports are compared with."""
+        """Whether the merged model is base + scale · B · A, which the proof of a merged export requires."""
         return not (self.config.get("use_dora") or self.config.get("modules_to_save"))
 
     def scale(self, layer: str) -> float:
-        """What a layer's change is multiplied by: alpha by rank, or by its root (PEFT's `use_rslora`)."""
-        rank = _of(self.config.get("rank_pattern") or {}, layer, self.config["r"])
-        alpha = _of(self.config.get("alpha_pattern") or {}, layer, self.config["lora_alpha"])
+        """The factor of a layer's change: alpha by rank, or by its root (PEFT's `use_rslora`)."""
+        rank, alpha = self._of(layer, "rank_pattern", "r"), self._of(layer, "alpha_pattern", "lora_alpha")
         return float(alpha / (rank**0.5 if self.config.get("use_rslora") else rank))
 
-
-def _of(pattern: Mapping[str, Any], layer: str, usual: Any) -> Any:
-    return next((value for key, value in pattern.items() if re.match(rf"(.*\.)?({key})$", layer)), usual)
+    def _of(self, layer: str, pattern: str, usual: str) -> Any:
+        own = self.config.get(pattern) or {}
+        matching = (value for key, value in own.items() if re.match(rf"(.*\.)?({key})$", layer))
+        return next(matching, self.config[usual])
 
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A model in a run folder. folder: of its stage; run, stage: what is on record, as the page shows it. base: the
-    model that the stage began with, None if it is not here or is none of a hub's; chat: how it is asked, and what."""
+    """A model in a run folder. folder: of its stage; run, stage: their records, as the page shows them; base: the model
+    that training started from, None if it is not here and not on a hub; chat, questions: how it is asked, and what."""
 
     folder: StageFolder
     run: RunFacts
@@ -106,7 +101,7 @@ class TrainedModel:
 
     @property
     def adapter(self) -> AdapterFolder | None:
-        """The adapter that was trained; None if it was the model itself."""
+        """The trained adapter; None if the stage trains the model itself."""
         folder = self.folder.path / ADAPTER
         return AdapterFolder(folder) if (folder / WEIGHTS).is_file() else None
 
@@ -117,7 +112,7 @@ class TrainedModel:
 
     @property
     def hub_base(self) -> str:
-        """The base model's name on the hub; empty if it has none: a folder, a model from nothing, or the twin of a
+        """The base model's name on the hub; empty for a folder, a model from random weights, or the twin of a
         rehearsal."""
         named = self.run.planned.model
         on_hub = named.count("/") == 1 and not named.startswith((".", "/", "~"))
@@ -125,10 +120,8 @@ class TrainedModel:
 
 
 def of(run: RunFolder, stage: str | None = None) -> TrainedModel:
-    """The model of a stage of a run; by default of the last one that has a model.
-
-    Raises Stop if there is none, it is one that tells images apart, or it has changed since training.
-    """
+    """The model of a stage of a run, by default of the last stage with a model. Raises Stop if there is none, it
+    classifies images, or it has changed since training."""
     plan = plan_of(run)
     folder = StageFolder(plan, plan.stage(stage)) if stage else inference.newest(plan)
     if list(folder.path.glob(BEST_IMAGES)):
@@ -157,7 +150,7 @@ def of(run: RunFolder, stage: str | None = None) -> TrainedModel:
 
 
 def _base(folder: StageFolder, run: RunFacts) -> Base | None:
-    """As merging finds it: as the plan has it where the folder is now, else by its name on the hub."""
+    """The base model, as for merging: in the folder that the plan has now, or else by its name on the hub."""
     base = str(folder.stage.config.get("base_model") or "")
     if Path(base).is_dir():
         return base, None
@@ -167,7 +160,8 @@ def _base(folder: StageFolder, run: RunFacts) -> Base | None:
 
 
 def faults(adapter: AdapterFolder, modules: Iterable[str]) -> Iterator[str]:
-    """Why servers cannot serve an adapter, a sentence without its full stop each. modules: the names of the base model's own."""
+    """Why servers cannot serve an adapter, each a sentence without its full stop. modules: the names in the base
+    model."""
     yield from saved(adapter.folder).refusals()
     known = set(modules)
     if not adapter.layers:
@@ -192,7 +186,7 @@ def modules_of(base: Base, trust_remote_code: bool) -> set[str]:
 
 
 def loaded(name: str, revision: str | None = None, dtype: Any = "auto", trust_remote_code: bool = False) -> Any:
-    """A language model of this machine, or of the hub. Raises OSError if it cannot be had."""
+    """A language model from this machine or the hub. Raises OSError if it cannot be loaded."""
     from transformers import AutoModelForCausalLM
 
     options: dict[str, Any] = {"revision": revision} if revision and not Path(name).is_dir() else {}
@@ -200,19 +194,19 @@ def loaded(name: str, revision: str | None = None, dtype: Any = "auto", trust_re
 
 
 def states(folder: Path, base: Base, trust_remote_code: bool) -> tuple[Any, Any, Any]:
-    """The tensors of a model and of its base, by name, tied ones under each of their names; and the precision of both."""
+    """The tensors of a model and of its base by name, tied ones under each name; and the precision of both."""
     whole = loaded(str(folder), trust_remote_code=trust_remote_code).state_dict()
     dtype = next(tensor.dtype for tensor in whole.values() if tensor.is_floating_point())
     return whole, loaded(*base, dtype=dtype, trust_remote_code=trust_remote_code).state_dict(), dtype
 
 
 def merged(folder: Path, adapter: AdapterFolder, base: Base, trust_remote_code: bool = False) -> Proof:
-    """Proves that a model is its base with an adapter in it: each layer that the adapter changes is W + s·B·A within what its
-    precision rounds away, and no longer the base's; all others are the base's. Takes twice the model in main memory.
+    """Proves that a model is its base with an adapter in it: each layer of the adapter is W + s·B·A within the rounding
+    of its precision, and differs from the base's; all other layers are the base's. It needs twice the model in main
+    memory.
 
-    Gives how many layers changed, and the largest difference from W + s·B·A as a share of the largest change. Raises
-    Stop if it is not so.
-    """
+    Returns the number of changed layers, and the largest difference from W + s·B·A as a share of the largest change.
+    Raises Stop if the proof fails."""
     import torch
     from safetensors.torch import load_file
 
@@ -238,7 +232,7 @@ def merged(folder: Path, adapter: AdapterFolder, base: Base, trust_remote_code: 
                 f"`{name}` is the same as in the base model: the adapter was lost, or is too small for this precision"
             )
         off = (tensor.double() - was.double() - change).abs()
-        # Half a unit in the last place of both, twice over; and sums over the rank in another order.
+        # Twice half a unit in the last place of both, and sums over the rank in another order.
         allowed = torch.finfo(dtype).eps * (2 * was.double().abs() + 8 * change.abs().max())
         if bool((off > allowed).any()):
             raise unproven(
@@ -249,7 +243,7 @@ def merged(folder: Path, adapter: AdapterFolder, base: Base, trust_remote_code: 
 
 
 def _change(adapter: AdapterFolder, parts: Mapping[str, Any], layer: str) -> Any:
-    """s·B·A of a layer, in fp64 [out, in]. Raises Stop for what is no plain LoRA."""
+    """s·B·A of a layer, in fp64 [out, in]. Raises Stop for anything but plain LoRA."""
     names = adapter.layers[layer]
     embedding = "lora_embedding_A" in names
     wanted = ("lora_embedding_A", "lora_embedding_B") if embedding else ("lora_A", "lora_B")
@@ -261,10 +255,8 @@ def _change(adapter: AdapterFolder, parts: Mapping[str, Any], layer: str) -> Any
 
 
 def trained(folder: Path, base: Base, trust_remote_code: bool = False) -> Proof:
-    """Proves that a model, trained itself, is not the one that it began with. Gives how many of its tensors changed.
-
-    Raises Stop if none has, and OSError where the base model cannot be had.
-    """
+    """Proves that a trained model differs from its base. Returns how many tensors changed. Raises Stop if none did, and
+    OSError if the base model cannot be loaded."""
     import torch
 
     whole, before, _ = states(folder, base, trust_remote_code)
@@ -277,11 +269,9 @@ def trained(folder: Path, base: Base, trust_remote_code: bool = False) -> Proof:
 
 
 def beside(adapter: Path, base: Base, whole: Path, prompts: Sequence[Sequence[int]], trust_remote_code: bool) -> Proof:
-    """Proves that an adapter, loaded beside its base model, says what the merged model says, and not what the base model says.
-    prompts: in token numbers. Gives the largest difference of a logit from the merged model's, and from the base's.
-
-    Raises Stop if it is not so.
-    """
+    """Proves that an adapter beside its base model answers as the merged model does, and not as the base model.
+    prompts: in token numbers. Returns the largest difference of a logit from the merged and from the base model. Raises
+    Stop if the proof fails."""
     import torch
     from peft import PeftModel
 
@@ -298,7 +288,7 @@ def beside(adapter: Path, base: Base, whole: Path, prompts: Sequence[Sequence[in
     off = max(float((here - there).abs().max()) for here, there in zip(with_adapter, merged_model, strict=True))
     if not moved:
         raise unproven("with its base model it answers like the base model: it was lost")
-    # What merging rounds away is no larger than what the adapter does.
+    # The rounding of a merge is smaller than the effect of the adapter.
     if not off < moved / 2:
         raise unproven(
             f"with its base model it differs by {off:.2g} from the merged model, and by {moved:.2g} from the base model"

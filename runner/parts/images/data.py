@@ -1,7 +1,7 @@
-"""Images from the hub, Parquet, CIFAR's binary files or a folder for each class become Parquet files of plain pixels,
-without duplicates, with every class in training and validation.
+"""Writes images from the hub, Parquet, CIFAR's binary files or a folder for each class as Parquet files of plain
+pixels, without duplicates, with every class in training and validation.
 
-Nothing here runs code from data: Python pickles are refused, and only common image formats are opened."""
+No code from data is run: Python pickles are refused, and only common image formats are opened."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import io
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -26,19 +27,17 @@ if TYPE_CHECKING:
     import pyarrow
 
 SPLITS = ("train", "validation", "test")
-# The share of the test images that may be in training too (and one always may): good sets have a handful in 10,000.
+# The share of the test images that may be in training too (one always may); good sets have a few in 10,000.
 MOST_SHARED = 0.01
-# At most this many of them are named, also in the file.
+# The most of them that are listed, also in the file.
 MOST_NAMED = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSet(DataSource):
-    """Images with a class each. They are scaled to `image_size` pixels a side.
-
-    test_split: of a dataset, measured once at the end. image_column, label_column: of Parquet and of a dataset.
-    validation_share: part of each class, 0 to 1, that a draw by `seed` keeps for validation.
-    """
+    """Images with a class each, scaled to `image_size` pixels a side. test_split: of a dataset, measured once at the
+    end. image_column, label_column: of Parquet and of a dataset. validation_share: the share of each class, 0 to 1,
+    that a draw by `seed` keeps for validation."""
 
     kind: Literal["images"] = "images"
     test_split: str | None
@@ -51,7 +50,7 @@ class ImageSet(DataSource):
 
 
 def class_folders(path: Path) -> bool:
-    """Whether a folder is read as one of images for each class, and not as CIFAR's or Parquet files."""
+    """Whether a folder has a folder of images for each class, and no CIFAR's or Parquet files."""
     return not any(
         file.suffix in (".bin", ".parquet") or file.name.startswith(("batches.meta", "data_batch_"))
         for file in entries(path)
@@ -59,19 +58,16 @@ def class_folders(path: Path) -> bool:
 
 
 def class_names(path: Path) -> list[str]:
-    """The names of the classes, in the order of their labels. Raises Stop if there are none to tell apart."""
+    """The names of the classes, in the order of their labels. Raises Stop for fewer than two."""
     train = path / "train"
     names = [folder.name for folder in folders(train if train.is_dir() else path)]
     if len(names) < 2:
-        inner = (
-            f"Its only folder is `{names[0]}`. If the images are below that, name `{path / names[0]}`. "
-            if names
-            else ""
+        hint = (
+            "It may contain CIFAR-10's binary version (*.bin), Parquet files, or one folder of images for each class."
         )
-        raise Stop(
-            f"`{path}` contains no readable images.",
-            f"{inner}It may contain CIFAR-10's binary version (*.bin), Parquet files, or one folder of images for each class.",
-        )
+        if names:
+            hint = f"Its only folder is `{names[0]}`. If the images are below that, name `{path / names[0]}`. {hint}"
+        raise Stop(f"`{path}` contains no readable images.", hint)
     return names
 
 
@@ -83,7 +79,7 @@ def entries(path: Path) -> list[Path]:
     return sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
 
 
-# The names and the formats of images that are opened.
+# The file endings and the formats of images that are opened.
 ENDINGS = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif"}
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
 MAX_PIXELS = 50_000_000
@@ -96,7 +92,7 @@ CIFAR_RECORD = 1 + 3 * CIFAR_SIDE**2
 
 @dataclass(frozen=True)
 class Picture:
-    """pixels: height × width × 3 bytes (RGB). resized: whether it had another size. named: as a person finds it."""
+    """pixels: height × width × 3 bytes (RGB). resized: whether it had another size. named: its place, for people."""
 
     pixels: bytes
     label: int
@@ -105,44 +101,35 @@ class Picture:
 
 
 def named_classes(schema: pyarrow.Schema, label_column: str) -> list[str]:
-    """The names of the classes that the library `datasets` leaves in a Parquet file; none if it did not write it."""
+    """The names of the classes in a Parquet file of the library `datasets`; none in other files."""
     known = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
     names: list[str] = known.get("info", {}).get("features", {}).get(label_column, {}).get("names") or []
     return names
 
 
 class SourceImage(NamedTuple):
-    """An image of a source, not opened yet."""
+    """An image of a source, not opened yet. split: `train` or `test`. number: of the row, from 1. image: encoded bytes,
+    the hub's struct with them, or pixels. label: the number of its class, or why it is no image. file: for messages
+    about bad images; empty if the number is enough. named: its place, for people."""
 
-    # `train` or `test`.
     split: str
-    # Of the row, from 1.
     number: int
-    # Its bytes encoded, the hub's struct with them, or its pixels.
     image: Any
-    # The number of its class, or why it is no image.
     label: Any
-    # Its file, as a message about a bad image names it; empty if the number says enough.
     file: str = ""
-    # As a person finds it.
     named: str = ""
 
 
 @dataclass
 class PictureReader:
-    """Where pictures come from, and what is known of their classes.
-
-    classes: the names of the classes, in the order of their labels; empty if the source names none.
-    """
+    """Reads pictures. classes: the names of the classes, in the order of their labels; empty if the source has none."""
 
     images: ImageSet
     classes: list[str] = field(default_factory=list)
 
     def read(self) -> Iterator[tuple[str, int, Picture | Bad]]:
-        """`train` or `test`, the number of the row from 1, and the picture or why it is none.
-
-        Raises Stop if the source cannot be read at all.
-        """
+        """`train` or `test`, the number of the row from 1, and the picture or why it is none. Raises Stop if the source
+        cannot be read at all."""
         path = self.images.file
         if path and not path.exists():
             raise Stop(f"There is no file or folder `{path}`.")
@@ -198,22 +185,22 @@ class PictureReader:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        columns = [self.images.image_column, self.images.label_column]
+        image, label = self.images.image_column, self.images.label_column
         try:
             table = pq.ParquetFile(file)
         except pa.ArrowInvalid:
             raise Stop(f"`{file}` is not Parquet.", "Save it again with the program that wrote it.") from None
-        if lacking := [column for column in columns if column not in table.schema_arrow.names]:
-            raise Stop(
-                f"`{file}` has no column `{lacking[0]}`.",
-                f"Its columns are {', '.join(table.schema_arrow.names)}; name them under `data`.",
-            )
-        self.classes = named_classes(table.schema_arrow, columns[1]) or self.classes
-        number = 0
-        for batch in table.iter_batches(1024, columns=columns):
-            for row in batch.to_pylist():
-                number += 1
-                yield SourceImage("train", number, row[columns[0]], row[columns[1]])
+        self._require_columns(f"`{file}`", table.schema_arrow.names)
+        self.classes = named_classes(table.schema_arrow, label) or self.classes
+        batches = table.iter_batches(1024, columns=[image, label])
+        for number, row in enumerate(chain.from_iterable(batch.to_pylist() for batch in batches), 1):
+            yield SourceImage("train", number, row[image], row[label])
+
+    def _require_columns(self, source: str, columns: list[str]) -> None:
+        for column in (self.images.image_column, self.images.label_column):
+            if column not in columns:
+                hint = f"Its columns are {', '.join(columns)}; name them under `data`."
+                raise Stop(f"{source} has no column `{column}`.", hint)
 
     def _hub(self) -> Iterator[SourceImage]:
         from datasets import Image, load_dataset
@@ -227,13 +214,9 @@ class PictureReader:
                 dataset = load_dataset(images.hub, images.subset, split=name, revision=images.revision)
             except Exception as error:
                 raise no_dataset(images, error) from None
-            if lacking := [column for column in (image, label) if column not in dataset.column_names]:
-                raise Stop(
-                    f"The data set `{images.hub}` has no column `{lacking[0]}`.",
-                    f"Its columns are {', '.join(dataset.column_names)}; name them under `data`.",
-                )
+            self._require_columns(f"The data set `{images.hub}`", dataset.column_names)
             self.classes = getattr(dataset.features[label], "names", None) or self.classes
-            # Undecoded, so that an image that is broken is one bad row and not the end.
+            # Not decoded by the library, so that a broken image is one bad row and does not end the reading.
             for number, row in enumerate(dataset.cast_column(image, Image(decode=False)), 1):
                 yield SourceImage(split, number, row[image], row[label], named=f"{name}, image {number}")
 
@@ -293,19 +276,17 @@ def scaled(pixels: np.ndarray, size: int) -> np.ndarray:
     return np.asarray(Image.fromarray(pixels).resize((size, size), Image.Resampling.BILINEAR))
 
 
-# Images in folders: one folder a class, below `train`, `test` and the like if there are any.
-
-
 def split_of(name: str) -> str:
-    """Which split a file or folder of that name is of; all that is not `test` is trained and validated on."""
+    """The split of a file or folder with that name; `train` is for training and validation."""
     return "test" if name.startswith("test") else "train"
 
 
 def class_files(path: Path, known: list[str]) -> Iterator[tuple[str, Path, int | Bad]]:
-    """Split, file, and the number of its class or why it is no image. known: the classes."""
+    """Images in one folder for each class, which may be below `train` and `test`: split, file, and the number of its
+    class or why it is no image. known: the classes."""
     homes = [("train", path)]
     if (path / "train").is_dir():
-        # Of equal images the first one counts, so the test ones come last.
+        # The first of equal images counts, so the test images are last.
         homes = sorted(((split_of(home.name), home) for home in folders(path)), key=lambda home: home[0] == "test")
     for home in dict.fromkeys([path, *(home for _, home in homes)]):
         for file in entries(home):
@@ -325,12 +306,9 @@ def class_files(path: Path, known: list[str]) -> Iterator[tuple[str, Path, int |
 
 @dataclass
 class ImageReport(Report):
-    """Counts of images, and what training must know of them.
-
-    classes: names in the order of their labels. mean, std: of red, green and blue over the training images, 0 to 1.
-    shared: images of the test that are in training too, pixel by pixel, and are taken out there; shared_named: of the first of
-    them the one in training, and the one of the test.
-    """
+    """Counts of images, and facts for training. classes: names in the order of their labels. mean, std: of red, green
+    and blue over the training images, 0 to 1. shared: test images that are in training too, pixel by pixel, and are
+    removed there; shared_named: the first of them, as the training image and the test image."""
 
     test_rows: int = 0
     resized: int = 0
@@ -344,10 +322,7 @@ class ImageReport(Report):
         yield f"images in            {self.rows_in:>9,}   from {self.source}"
         for reason, count in self.dropped.most_common():
             yield f"  dropped            {count:>9,}   {reason}"
-        for number, reason in self.bad_lines[:SHOWN_BAD_LINES]:
-            yield f"    image {number}: {reason}"
-        if len(self.bad_lines) > SHOWN_BAD_LINES:
-            yield f"    and {len(self.bad_lines) - SHOWN_BAD_LINES:,} more, all in {REPORT_FILE}"
+        yield from self.listed_bad_lines("image")
         if self.resized:
             yield f"scaled               {self.resized:>9,}   to the size that the network reads"
         yield f"exact duplicates     {self.duplicates:>9,}   taken out"
@@ -359,38 +334,28 @@ class ImageReport(Report):
         yield f"classes              {len(self.classes):>9,}   {', '.join(self.classes[:10])}"
         yield f"training images      {self.train_rows:>9,}"
         yield f"validation images    {self.validation_rows:>9,}   the same share of each class, drawn from all but the test"
-        measured = (
-            "measured once, at the end" if self.test_rows else "the data has none; the validation images are measured"
-        )
-        yield f"test images          {self.test_rows:>9,}   {measured}"
+        none = "the data has none; the validation images are measured"
+        yield f"test images          {self.test_rows:>9,}   {'measured once, at the end' if self.test_rows else none}"
 
     def named_in_both(self) -> Iterator[str]:
-        """The first images that are in training and in the test."""
         for training, test in self.shared_named[:SHOWN_BAD_LINES]:
             yield f"    {training} is {test}"
         if self.shared > SHOWN_BAD_LINES:
             yield f"    and {self.shared - SHOWN_BAD_LINES:,} more, in {REPORT_FILE}"
 
 
-def prepare(
-    images: ImageSet,
-    out: Path,
-    *,
-    sample_rows: int | None = None,
-    **_unused: Any,
-) -> ImageReport:
+def prepare(images: ImageSet, out: Path, *, sample_rows: int | None = None, **_unused: Any) -> ImageReport:
     """Writes `train.parquet`, `validation.parquet` and `test.parquet` (columns `image`, pixels as bytes, height × width
-    × 3, and `label`) and `report.json`. Does nothing if they are there already.
+    × 3, and `label`) and `report.json`. Does nothing if they exist.
 
     sample_rows: keep at most this many images, drawn by the seed, the same number of each class. Raises Stop if a class
     has too few images to train and to validate on.
     """
-    # Changes with all that the result depends on, of a folder of images with the folder of each, which is its
-    # class, too.
+    # The hash of everything that the result depends on, also of the folder of each image, which is its class.
     key = content_hash([asdict(images), images.content, sample_rows], 32)
     known = ImageReport.read(out)
     if known and all((out / f"{split}.parquet").is_file() for split in SPLITS):
-        # On a cluster the images may have been brought there prepared; their source then is elsewhere.
+        # Images may be uploaded to a cluster prepared, without their source.
         elsewhere = images.file and not images.file.exists()
         if known.key == key or elsewhere:
             return known
@@ -410,7 +375,7 @@ def prepare(
 
 
 def first(images: ImageSet) -> Iterator[RenderedExample]:
-    """The images that are trained and validated on, one by one, scaled, with their class."""
+    """The images for training and validation, one by one, scaled, with their class."""
     from PIL import Image
 
     source, side = PictureReader(images), images.image_size
@@ -423,7 +388,7 @@ def first(images: ImageSet) -> Iterator[RenderedExample]:
 
 
 def _read(images: ImageSet, report: ImageReport) -> dict[str, list[Picture]]:
-    """Every picture once, by split. The same picture with two classes would teach nothing, so the first one counts."""
+    """Every picture once, by split. Of equal pictures with two classes, only the first one counts."""
     source = PictureReader(images)
     splits: dict[str, dict[bytes, Picture]] = {"train": {}, "test": {}}
     for split, number, picture in source.read():
@@ -443,7 +408,7 @@ def _read(images: ImageSet, report: ImageReport) -> dict[str, list[Picture]]:
             f"Write `model.classes: {len(source.classes)}`.",
         )
     report.classes = source.classes or [str(label) for label in range(images.classes)]
-    # An image of both stays in the test set, which must be the same as everybody else's.
+    # An image of both stays in the test set, which must stay comparable.
     train, test = splits["train"], splits["test"]
     both = [(train.pop(digest).named, test[digest].named) for digest in test if digest in train]
     report.shared, report.shared_named = len(both), both[:MOST_NAMED]
@@ -453,22 +418,22 @@ def _read(images: ImageSet, report: ImageReport) -> dict[str, list[Picture]]:
 
 
 def _require_few_shared(report: ImageReport, of: int, out: Path) -> None:
-    """Raises Stop if training has more than a small share of the test: then one was made of the other."""
+    """Raises Stop if training has more than a small share of the test, so that one was made from the other."""
     count = report.shared
     if count <= max(1, MOST_SHARED * of):
         return
-    # As the report of no data, so that nothing is named that is not to be found.
+    # Without a key, because no data is written.
     report.key = ""
     report.write(out)
-    said = "\n".join(report.named_in_both())
+    named = "\n".join(report.named_in_both())
     raise Stop(
-        f"{count:,} of {of:,} test images are also training images ({count / of:.1%}), and at most {MOST_SHARED:.0%} may be. The test accuracy would be that of memorised images.\n{said}",
+        f"{count:,} of {of:,} test images are also training images ({count / of:.1%}), and at most {MOST_SHARED:.0%} may be. The test accuracy would be that of memorised images.\n{named}",
         "Delete them from one of the two, or name another test split.",
     )
 
 
 def sample(pictures: list[Picture], count: int, seed: int) -> list[Picture]:
-    """About `count` pictures, as many of each class as the smallest gives, drawn in an order that the seed fixes."""
+    """About `count` pictures, the same number of each class, drawn by the seed."""
     by_class = _by_class(pictures, seed)
     each = max(1, count // len(by_class))
     return [picture for group in by_class.values() for picture in group[:each]]
@@ -486,7 +451,7 @@ def train_and_validation(pictures: list[Picture], share: float, seed: int) -> tu
 
 
 def _by_class(pictures: list[Picture], seed: int) -> dict[int, list[Picture]]:
-    # A hash, so that one more picture does not redraw all the others.
+    # By a hash, so that another picture does not change the order of the others.
     drawn = sorted(pictures, key=lambda picture: hashlib.sha256(f"{seed}\n".encode() + picture.pixels).digest())
     groups: dict[int, list[Picture]] = {}
     for picture in drawn:
@@ -509,14 +474,9 @@ def _write(out: Path, splits: dict[str, list[Picture]], size: int, report: Image
     import pyarrow.parquet as pq
 
     out.mkdir(parents=True, exist_ok=True)
-    kind = pa.binary(3 * size * size)
     for name, pictures in splits.items():
-        table = pa.table(
-            {
-                "image": pa.array([picture.pixels for picture in pictures], kind),
-                "label": pa.array([picture.label for picture in pictures], pa.int64()),
-            }
-        )
+        pixels = pa.array([picture.pixels for picture in pictures], pa.binary(3 * size * size))
+        table = pa.table({"image": pixels, "label": pa.array([picture.label for picture in pictures], pa.int64())})
         with replacing(out / f"{name}.parquet") as partial:
             pq.write_table(table, partial, compression="zstd")
         report.bytes_after += (out / f"{name}.parquet").stat().st_size
@@ -525,7 +485,7 @@ def _write(out: Path, splits: dict[str, list[Picture]], size: int, report: Image
 
 
 def _colours(pictures: list[Picture]) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation of red, green and blue, 0 to 1, from counts of the 256 values each may have."""
+    """Mean and standard deviation of red, green and blue, 0 to 1, from counts of their 256 values."""
     import numpy as np
 
     counts = np.zeros((3, 256))
@@ -537,6 +497,6 @@ def _colours(pictures: list[Picture]) -> tuple[list[float], list[float]]:
     values = np.arange(256) / 255
     mean = share @ values
     std = np.sqrt(np.maximum((share @ values**2) - mean**2, 0))
-    # A colour that is the same everywhere is not scaled, or the borders of cropped images would become enormous.
+    # A constant colour is not scaled, or the borders of cropped images would become enormous.
     std[std < 1 / 255] = 1.0
     return [round(float(value), 6) for value in mean], [round(float(value), 6) for value in std]

@@ -1,5 +1,5 @@
-"""The planner's formulas for what the image trainer trains. They are coarse, because its network fits any card: a list of
-convolutions gives parameters, operations and what is kept, within a tenth of the exact trace (tests/parts/trace)."""
+"""The planner's formulas for image training. They are coarse, because the network fits any card: a list of convolutions
+gives parameters, operations and activations, within a tenth of the exact trace (tests/parts/trace)."""
 
 from __future__ import annotations
 
@@ -23,18 +23,15 @@ from runner.recipe.recipe import Recipe
 if TYPE_CHECKING:
     from runner.parts.planner.duration import Duration
 
-# What Python needs to launch one layer's kernels (convolution, norm, ReLU) forward and backward, and the optimizer's.
+# Python's time to launch one layer's kernels (convolution, norm, ReLU) forward and backward, and the optimizer's.
 SECONDS_A_LAYER = 5e-4
 CONVOLUTION_SHARE = 0.60  # of a data sheet's rate that convolutions reach; assumed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Images(Run):
-    """What one training run on images asks of its GPUs.
-
-    width: channels of the first stage. image_size: pixels, square. classes, test_rows: counts; the test images are
-    measured once, at the end.
-    """
+    """One training run on images. width: channels of the first stage. image_size: pixels, square. classes, test_rows:
+    counts; the test images are measured once, at the end."""
 
     precision: str = "fp32"
     architecture: str = "resnet18"
@@ -45,7 +42,7 @@ class Images(Run):
 
 
 class Convolution(NamedTuple):
-    """A square convolution with its norm: channels in and out, kernel and output in pixels. 1×1 is beside a block."""
+    """A square convolution with its norm: channels in and out, kernel and output in pixels. 1×1 ones bypass a block."""
 
     fan_in: int
     fan_out: int
@@ -79,7 +76,7 @@ def convolutions(work: Images) -> Iterator[Convolution]:
 
 
 def of_stage(recipe: Recipe, stage: Stage, rows: Rows, look: bool) -> ImageFormulas:
-    """The formulas for a stage, read from the very config that the image trainer gets."""
+    """The formulas for a stage, from the config of the image trainer."""
     model, trainer = stage.config["model"], stage.config["trainer"]
     facts = catalog.dataset(stage.data.get("hub") or "") or {}
     work = Images(
@@ -93,7 +90,7 @@ def of_stage(recipe: Recipe, stage: Stage, rows: Rows, look: bool) -> ImageFormu
         sharding="none" if stage.machines.world_size == 1 else "ddp",
         epochs=trainer["num_train_epochs"],
         learning_rate=trainer["learning_rate"],
-        warmup_ratio=trainer["warmup_ratio"],
+        warmup_ratio=trainer["warmup_ratio"] if trainer["lr_scheduler_type"] != "constant" else 0.0,
         rows=rows.training,
         evaluation_rows=rows.validation,
         test_rows=facts.get("test_rows", 0) if stage.data.get("test_split") else 0,
@@ -123,7 +120,7 @@ class ImageFormulas:
 
     @property
     def _kept(self) -> list[int]:
-        """Bytes of one image that autograd keeps: of the image itself, and of each convolution its output, which the norm
+        """Bytes that autograd saves for one image: the image, and for each convolution its output, which the norm
         needs, and the output of the ReLU after it."""
         wide, image = self._width, 3 * self.work.image_size**2
         copy = 0 if wide == FULL else HALF * image
@@ -133,7 +130,7 @@ class ImageFormulas:
 
     @property
     def _width(self) -> int:
-        """Bytes a number inside the layers."""
+        """Bytes of a number in the layers."""
         return FULL if self.work.precision == "fp32" else HALF
 
     @property
@@ -150,7 +147,7 @@ class ImageFormulas:
         there, alive, moments = state.gradients if work.accumulation > 1 else 0, rows * sum(kept), []
         for layer, own in zip(reversed(layers), reversed(kept), strict=False):
             fresh = FULL * layer.weights
-            # The gradients that come in and go out, that of the way around a block, and weights' beside those there.
+            # The gradients of input and output, of the bypass, and of the weights beside earlier ones.
             flight = 3 * self._width * rows * layer.output + (fresh if work.accumulation > 1 else 0)
             there = min(state.gradients, there + fresh)
             moments.append(Moment("backward", base, there, alive, temporary=flight))
@@ -158,10 +155,9 @@ class ImageFormulas:
         # The plain AdamW works on lists of tensors and holds the roots of all second moments at once.
         roots = state.gradients if work.optimizer == "adamw_torch" else 0
         moments.append(Moment("step", base, state.gradients, 0, temporary=roots))
-        # Nothing is kept in evaluation: there are the images, a block's input, and what its layers read and write.
-        return at_peak(
-            work, state, moments, base + work.evaluation_batch_size * (kept[0] + 5 * self._width * layers[0].output)
-        )
+        # In evaluation, memory has the images, a block's input, and the inputs and outputs of its layers.
+        evaluated = work.evaluation_batch_size * (kept[0] + 5 * self._width * layers[0].output)
+        return at_peak(work, state, moments, base + evaluated)
 
     @property
     def steps(self) -> int | None:
@@ -173,7 +169,7 @@ class ImageFormulas:
         return math.ceil((self.steps or 0) * self.work.warmup_ratio)
 
     def flops(self, rows: int, training: bool = True) -> float:
-        """Two operations a weight and output pixel, as many for each of the two gradients; the images need none."""
+        """Two operations for each weight and output pixel, and for each of two gradients; images have no gradient."""
         once = [2 * layer.weights * layer.pixels**2 for layer in convolutions(self.work)]
         return rows * (3 * sum(once) - once[0] if training else sum(once))
 
@@ -182,8 +178,8 @@ class ImageFormulas:
         return (table[self.work.precision] or gpu.fp32_tflops) * 1e12
 
     def pass_seconds(self, gpu: Gpu, rows: int, training: bool = True) -> float:
-        """One micro batch. What is kept is written once and read twice or more, and backward moves as much again; small
-        images leave a GPU waiting for Python, which launches every layer's kernels."""
+        """One micro batch. Activations are written once and read twice or more, and backward moves as much again. With
+        small images, the GPU waits for Python, which launches every layer's kernels."""
         from runner.parts.planner.duration import BANDWIDTH_SHARE
 
         compute = self.flops(rows, training) / (self.rate(gpu) * CONVOLUTION_SHARE)
@@ -212,7 +208,7 @@ class ImageFormulas:
         def evaluated(rows: int) -> float:
             return batch_seconds * math.ceil(rows / world / work.evaluation_batch_size)
 
-        # `checkpoint_latest.pth` is another one.
+        # `checkpoint_latest.pth` has the weights again.
         checkpoint = 2 * state.weights + state.optimizer
         kept, starting, likely_start = duration.overhead(work, count, step, 0, checkpoint)
         evaluations = times_in(work.evaluation_steps, work, count) + 1
@@ -249,8 +245,7 @@ class ImageFormulas:
         return [change for change in advice if ImageFormulas(change.workload).memory.total <= budget]
 
     def written(self, stage: Stage) -> dict[str, int]:
-        """Prepared pixels, a checkpoint (weights and optimizer), and the three weight files, of which the latest has the
-        optimizer with it."""
+        """Prepared pixels, a checkpoint (weights and optimizer), and three weight files, the latest with optimizer."""
         work, state = self.work, self._state
         images = (work.rows or 0) + (work.evaluation_rows or 0) + work.test_rows
         return {

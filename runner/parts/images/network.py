@@ -14,12 +14,9 @@ from runner.tools.run_files import BEST_IMAGES, LATEST_IMAGES
 
 
 class SmallResNetForImageClassification(ResNetForImageClassification):
-    """transformers' ResNet with the stem that 32×32 images need.
-
-    Its own stem (7×7, stride 2, then a max pool) has no settings and would leave 8×8 of 32×32 pixels before the first
-    block. Here it is 3×3 with stride 1 and padding 1 and no pool, as in He et al. 2015 (arXiv 1512.03385), section 4.2.
-    Its name ends as it does because transformers chooses the loss by the end of a class's name.
-    """
+    """transformers' ResNet with a stem for 32×32 images: 3×3 with stride 1 and padding 1, without a pool, as in He et
+    al. 2015 (arXiv 1512.03385), section 4.2. The stem of transformers (7×7, stride 2, then a max pool) has no settings
+    and leaves 8×8 of 32×32 pixels. The end of the class's name is how transformers chooses the loss."""
 
     # Its loss is the mean of a batch; the Trainer must divide it by the accumulation steps.
     accepts_loss_kwargs = False
@@ -27,10 +24,8 @@ class SmallResNetForImageClassification(ResNetForImageClassification):
     def __init__(self, config: ResNetConfig) -> None:
         super().__init__(config)
         stem = self.resnet.embedder
-        convolution = nn.Conv2d(
-            config.num_channels, config.embedding_size, kernel_size=3, stride=1, padding=1, bias=False
-        )
-        # As transformers draws the others.
+        convolution = nn.Conv2d(config.num_channels, config.embedding_size, 3, stride=1, padding=1, bias=False)
+        # As transformers initialises the others.
         nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
         stem.embedder.convolution = convolution
         stem.pooler = nn.Identity()
@@ -51,20 +46,20 @@ def build(architecture: str, width: int, classes: int) -> SmallResNetForImageCla
 
 
 def save(file: Path, content: Mapping[str, Any]) -> None:
-    """Writes a file, whole or not at all, so that a reader never sees half of one."""
+    """Writes a file atomically, so that a reader never sees half of one."""
     with replacing(file) as partial:
         torch.save(dict(content), partial)
 
 
 def read(file: Path) -> dict[str, Any]:
-    """What `save` wrote; only tensors and plain values are accepted, so opening it cannot run code."""
+    """The content of a file of `save`; only tensors and plain values are accepted, so opening it cannot run code."""
     content: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
     return content
 
 
 def load(file: Path) -> tuple[SmallResNetForImageClassification, dict[str, Any]]:
-    """The trained network in `best_model.pth`, `final_model.pth` or `checkpoint_latest.pth`, ready to be asked, and all
-    else that the file says: `classes` (names), `mean`, `std`, `image_size`, `accuracy`, `epoch`."""
+    """The trained network in `best_model.pth`, `final_model.pth` or `checkpoint_latest.pth`, in evaluation mode, and
+    the other content of the file: `classes` (names), `mean`, `std`, `image_size`, `accuracy`, `epoch`."""
     content = read(file)
     shape = content["shape"]
     model = build(shape["architecture"], shape["width"], shape["classes"])
@@ -73,11 +68,8 @@ def load(file: Path) -> tuple[SmallResNetForImageClassification, dict[str, Any]]
 
 
 class Weights(TrainerCallback):
-    """Writes `best_model.pth` whenever the validation accuracy is higher than ever, and `checkpoint_latest.pth` with
-    every checkpoint; the latter also holds optimizer and schedule.
-
-    facts: what goes into every file beside the weights.
-    """
+    """Writes `best_model.pth` at every new best validation accuracy, and `checkpoint_latest.pth`, which also has the
+    optimizer and the schedule, with every checkpoint. facts: the content of every file beside the weights."""
 
     def __init__(self, run_dir: Path, facts: dict[str, Any]) -> None:
         self.run_dir = run_dir
@@ -91,7 +83,7 @@ class Weights(TrainerCallback):
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         self.accuracy = (more.get("metrics") or {}).get("eval_accuracy")
-        # Before the first step there is nothing that training has made.
+        # Before the first step there is no trained model.
         if self.accuracy is None or not state.global_step or self.accuracy <= self.best_accuracy:
             return
         self.best_accuracy = self.accuracy

@@ -1,5 +1,4 @@
-"""What a trained network for images predicts: for one picture, and for held-out ones, with accuracy and confusion by
-class."""
+"""Predictions of a trained network: for one picture, and for held-out images, with accuracy and confusion by class."""
 
 import re
 from collections.abc import Callable
@@ -14,15 +13,13 @@ from runner.parts.images.data import decoded, scaled
 from runner.tools.problem import Stop
 from runner.trainer.records import ACCURACY
 
-# Images of which the network sees a batch at once.
+# Images in a batch.
 BATCH = 256
 
 
 def load(weights: Path) -> Callable[[Path], dict[str, float]]:
-    """A function from a file with a picture to the share that the network gives each class, by name, the largest first.
-
-    It raises Stop if the file is not a picture, or the weights cannot be read.
-    """
+    """A function from a picture file to the probability of each class by name, the largest first. It raises Stop if the
+    file is not a picture, or the weights cannot be read."""
 
     @cache
     def known() -> Any:
@@ -54,7 +51,7 @@ def load(weights: Path) -> Callable[[Path], dict[str, float]]:
 
 
 def measure(task: Any, measures: Any) -> None:
-    """Adds to `measures` (see `runner.parts.evaluate.evaluate`) what is found on the images in `task.rows`."""
+    """Adds the results on the images in `task.rows` to `measures` (see `runner.parts.evaluate.evaluate`)."""
     names = [*task.metrics, "validation_loss", ACCURACY]
     measures.take(names, lambda: on_images(Path(task.model), Path(task.rows), measures))
     for name in task.metrics:
@@ -62,8 +59,8 @@ def measure(task: Any, measures: Any) -> None:
 
 
 def on_images(model: Path, folder: Path, measures: Any) -> dict[str, float]:
-    """Loss and accuracies on the test images, or on those for validation if there is no test: in all, and of each class
-    by its name as a gate can write it. Notes the confusion matrix."""
+    """Loss and accuracies on the test images, or on the validation images without a test: in total, and for each class
+    by its name in gates. Also records the confusion matrix."""
     from runner.parts.images import network
     from runner.parts.images.training import ImageDataset
 
@@ -92,7 +89,6 @@ def on_images(model: Path, folder: Path, measures: Any) -> dict[str, float]:
         for name, row in zip(classes, seen, strict=True)
     }
     right = {
-        # A class's name as a gate can write it.
         f"{ACCURACY}.{re.sub(r'[^A-Za-z0-9_-]+', '_', name)}": float(row[index] / row.sum())
         for index, (name, row) in enumerate(zip(classes, seen, strict=True))
         if row.sum()

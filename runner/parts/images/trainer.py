@@ -1,7 +1,7 @@
-"""`python -m runner.parts.images.trainer [--prepare] CONFIG`: trains a network for small images, as `images.yaml` says.
+"""`python -m runner.parts.images.trainer [--prepare] CONFIG`: trains a network for small images by `images.yaml`.
 
-It runs in a stock training image with nothing but this repository on its path. So whatever its pods reach imports only
-the standard library, this package and that image's packages; `tests/parts/images/test_images.py` lists them.
+It runs in a stock training image with only this repository on its path. So everything in its pods imports only the
+standard library, this package and that image's packages; `tests/parts/images/test_images.py` lists them.
 """
 
 import argparse
@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     config = yaml.safe_load(Path(options.config).read_text(encoding="utf-8"))
     run_dir = Path(config["recipe_runner"]["run_dir"])
-    # `recipe run` keeps the log itself; on a cluster pods go, and their logs with them.
+    # `recipe run` saves the log itself; a pod's own log is deleted with the pod.
     if options.prepare and os.environ.get("RANK", "0") == "0":
         keep_log(run_dir / LOG)
     try:
@@ -44,9 +44,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def keep_log(file: Path) -> None:
-    """Everything that this process and its libraries write goes to the pod's log and, from here on, into `file` too."""
+    """From here on, also writes all output of this process and its libraries into `file`."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    # In its own session: torchrun sends SIGTERM to the whole process group, and the last lines come after it.
+    # In its own session, because torchrun sends SIGTERM to the whole process group before the last lines.
     tee = subprocess.Popen(["tee", "-a", str(file)], stdin=subprocess.PIPE, start_new_session=True)
     assert tee.stdin  # the pipe
     for stream in (sys.stdout, sys.stderr):

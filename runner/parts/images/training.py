@@ -1,5 +1,4 @@
-"""Training of images with transformers' Trainer, from `images.yaml` to the results of the run; images are cropped,
-flipped and normalised a batch at a time."""
+"""Training on images with transformers' Trainer, from `images.yaml` to the results of the run."""
 
 from __future__ import annotations
 
@@ -31,10 +30,8 @@ from runner.trainer.telemetry import History
 
 
 def train(config: dict[str, Any], prepare_first: bool = False) -> None:
-    """Trains, or continues from the last checkpoint, and writes the results; the summary last.
-
-    Raises Stop if there is no GPU that the plan has, or no prepared images.
-    """
+    """Trains, or continues from the last checkpoint, and writes the results; the summary last. Raises Stop if the
+    planned GPUs or the prepared images are missing."""
     settings = RunSettings.model_validate(config["recipe_runner"])
     if settings.backend == "nccl" and not torch.cuda.is_available():
         raise Stop("The plan needs GPUs, but this machine has none for training.")
@@ -48,7 +45,12 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
     report = ImageReport.read(folder)
     if report is None:
         raise Stop(f"`{folder}` has no prepared images.", "`recipe prepare` creates them.")
-    _prove(folder, report, settings, args.process_index == 0)
+    proof = judging.images({split: folder / f"{split}.parquet" for split in SPLITS}, report.shared)
+    if args.process_index == 0:
+        proof.write(Path(settings.run_dir))
+        child_process.tell("proof", folder=settings.run_dir)
+    if proof.faults:
+        Watchdog(settings).stop(proof.complaint)
     set_seed(args.seed)
     shape = config["model"]
     model = network.build(shape["architecture"], shape["width"], shape["classes"])
@@ -61,14 +63,14 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
     facts = {"shape": shape, "image_size": shape["image_size"], "classes": report.classes, **look}
     weights = Weights(Path(settings.run_dir), facts | {"fingerprint": settings.fingerprint})
     resume = checkpoints.last_good(Path(args.output_dir))
-    # What the first evaluation measures, before training, is in the history already where a run continues.
+    # A continued run has the evaluation before training in its history already.
     args.eval_on_start = resume is None
     # A loss of exactly 0 is possible here: the Trainer rounds it, and small sets are learned by heart.
     callbacks = stopping.callbacks(settings, history, of_words=False, measure=ACCURACY, own=[weights])
     trainer = Trainer(
         model=model,
         args=args,
-        data_collator=as_it_is,
+        data_collator=lambda batch: batch,  # `ImageDataset` returns whole batches
         train_dataset=training,
         eval_dataset=validation,
         compute_metrics=lambda seen: {"accuracy": float((seen.predictions == seen.label_ids).mean())},
@@ -78,30 +80,18 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
     no_step_more(trainer)
     trainer.train(resume_from_checkpoint=str(resume) if resume else None)
     finish(trainer, settings, history, weights, test, shape)
-    # A process that leaves while its group is open can end the others with it, after all is done.
+    # A process that leaves while its group is open can end the others.
     trainer.accelerator.wait_for_everyone()
     trainer.accelerator.end_training()
 
 
-def _prove(folder: Path, report: ImageReport, settings: RunSettings, tell: bool) -> None:
-    """Looks at the current images, wherever they came from. tell: whether this process leaves the proof."""
-    seen = judging.images({split: folder / f"{split}.parquet" for split in SPLITS}, report.shared)
-    if tell:
-        seen.write(Path(settings.run_dir))
-        child_process.tell("proof", folder=settings.run_dir)
-    if seen.faults:
-        Watchdog(settings).stop(seen.complaint)
-
-
 def arguments(trainer: dict[str, Any], settings: RunSettings) -> TrainingArguments:
-    """The Trainer's arguments: the recipe's, and those that follow from how the runner works.
-
-    Stock images have transformers 4.57 to 5.13, which differ in two names.
-    """
+    """The Trainer's arguments: the recipe's and the runner's. Stock images have transformers 4.57 to 5.13, which differ
+    in two names."""
     known = {field.name for field in dataclasses.fields(TrainingArguments)}
     trainer = dict(trainer)
     if "warmup_ratio" not in known:
-        # A number below 1 is a share of the steps there.
+        # There, a number below 1 is a share of the steps.
         trainer["warmup_steps"] = min(trainer.pop("warmup_ratio"), 0.9999)
     if "logging_dir" in known:
         trainer["logging_dir"] = os.environ.get("TENSORBOARD_LOGGING_DIR", f"{settings.run_dir}/{TENSORBOARD}")
@@ -132,7 +122,7 @@ def finish(
     main = trainer.is_world_process_zero()
     if main:
         network.save(run_dir / FINAL_IMAGES, weights.content(trainer.model, trainer.state))
-    # Only the first process writes the best weights, and all of them read it.
+    # Only the first process writes the best weights; all processes read them.
     trainer.accelerator.wait_for_everyone()
     best = network.read(run_dir / BEST_IMAGES)
     measured: dict[str, float] = {}
@@ -157,9 +147,9 @@ def finish(
 class ImageDataset(Dataset):
     """The images of one Parquet file, in memory as bytes: 50,000 of 32×32 take 154 MB.
 
-    mean, std: of red, green and blue, 0 to 1. padding, flip: for training only, drawn from the seed and the images of a
-    batch in their order, so that a resumed run draws the same for the same batch. The process's random state would not
-    do, because batches are made ahead of the step that is saved."""
+    mean, std: of red, green and blue, 0 to 1. padding, flip: for training only, drawn from the seed and the batch's
+    image numbers, so that a resumed run draws the same for the same batch. The process's random state is not reliable
+    for this, because batches are made before the step that is saved."""
 
     def __init__(
         self,
@@ -182,7 +172,7 @@ class ImageDataset(Dataset):
     def __getitems__(self, indices: list[int]) -> dict[str, torch.Tensor]:
         """A batch at once: `pixel_values` (batch, 3, size, size) as floats, `labels` (batch,)."""
         pixels = self.pixels[indices]
-        # 63 bits that stand for these indices in their order.
+        # 63 bits from these indices in their order.
         told = hashlib.sha256(np.asarray([self.seed, *indices], np.int64).tobytes()).digest()
         draw = torch.Generator().manual_seed(int.from_bytes(told[:8], "little") >> 1)
         if self.padding:
@@ -195,13 +185,8 @@ class ImageDataset(Dataset):
         return {name: values[0] for name, values in self.__getitems__([index]).items()}
 
 
-def as_it_is(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The collator of batches that `ImageDataset` has already made."""
-    return batch
-
-
 def read(file: Path, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pixels (N, 3, size, size) as bytes and labels (N,) of a Parquet file that `data` wrote."""
+    """Pixels (N, 3, size, size) as bytes and labels (N,) of a prepared Parquet file."""
     table = pq.read_table(file)
     flat = np.frombuffer(b"".join(table["image"].to_pylist()), np.uint8)
     pixels = torch.from_numpy(flat.reshape(-1, size, size, 3).copy()).permute(0, 3, 1, 2).contiguous()
@@ -209,7 +194,7 @@ def read(file: Path, size: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def random_crop(pixels: torch.Tensor, padding: int, draw: torch.Generator | None = None) -> torch.Tensor:
-    """Each image (batch, 3, height, width) with `padding` black pixels around it, cut back to its size at random."""
+    """Each image (batch, 3, height, width) with `padding` black pixels around it, cropped to its size at random."""
     count, _, height, width = pixels.shape
     padded = torch.nn.functional.pad(pixels, (padding,) * 4)
     top, left = torch.randint(0, 2 * padding + 1, (2, count, 1), generator=draw)
@@ -220,11 +205,11 @@ def random_crop(pixels: torch.Tensor, padding: int, draw: torch.Generator | None
 
 
 def random_flip(pixels: torch.Tensor, draw: torch.Generator | None = None) -> torch.Tensor:
-    """Each image mirrored left to right, or not, with equal chances."""
+    """Mirrors half of the images, chosen at random, left to right."""
     chosen = torch.rand(len(pixels), generator=draw) < 0.5
     return torch.where(chosen.view(-1, 1, 1, 1), pixels.flip(-1), pixels)
 
 
 def normalise(pixels: torch.Tensor, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
-    """Bytes 0 to 255 as floats that have about mean 0 and standard deviation 1."""
+    """Bytes 0 to 255 as floats with about mean 0 and standard deviation 1."""
     return (pixels.float() / 255 - mean) / std

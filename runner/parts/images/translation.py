@@ -1,7 +1,7 @@
 """Scenario image-classification: a ResNet for small images, trained from random weights.
 
-Axolotl trains no images, so the engine is the runner's own `images`: transformers' ResNet and Trainer. Settings under
-`trainer` have the names that transformers' TrainingArguments give them.
+Axolotl does not train on images, so the engine is the runner's own `images`: transformers' ResNet and Trainer. Settings
+under `trainer` have the names of transformers' TrainingArguments.
 """
 
 from collections.abc import Iterator
@@ -22,14 +22,14 @@ from runner.scenarios.shared import common, rehearsal
 from runner.tools.problem import Problem, Stop
 from runner.trainer.records import Summary
 
-# The name that images of 0.1 know it by, too.
+# The module's name in images of 0.1, too.
 TRAINER = "runner.scenarios.image_classification.trainer"
 CONFIG_FILE = "images.yaml"
 
-# Of a rehearsal.
+# For a rehearsal.
 MAX_IMAGES = 1000
 WIDTH = 16
-# This many passes over images are enough for the narrow twin, and take half a minute on two cores.
+# The narrow twin learns from this many images, with repetitions, in half a minute on two cores.
 LOOKS = 5000
 MIN_ACCURACY = 0.60
 
@@ -63,7 +63,7 @@ def train(recipe: Recipe, place: Place) -> Stage:
         engine="images",
         config={
             "model": {key: recipe.model[key] for key in ("architecture", "width", "image_size", "classes")},
-            # The prepared images, and what training does to each as it reads it.
+            # The prepared images, and the augmentation in training.
             "data": {
                 "folder": place.data_dir,
                 "random_crop_padding": data.random_crop_padding,
@@ -133,34 +133,25 @@ def crop(recipe: Recipe) -> Iterator[Problem]:
 
 
 def classes(recipe: Recipe) -> Iterator[Problem]:
-    """A folder of images for each class has as many as the recipe says."""
+    """The number of classes must be that of the folders of images, or of the hub's data set in the catalog."""
     data, stated = recipe.data, recipe.model.classes
     folder = recipe.folder / data.path if data.path else None
-    if folder is None or not folder.is_dir() or not class_folders(folder):
-        return
-    try:
-        there = len(class_names(folder))
-    except Stop as stop:
-        message, _, remedy = stop.text.partition("\n")
-        yield recipe.problem("data.path", message, remedy)
-        return
-    if there != stated:
-        message = f"`{folder}` has {there} folders of images, one for each class, but `classes` is {stated}."
-        hint = f"Write `classes: {there}`."
-        yield recipe.problem("model.classes", message, hint, mending=there)
+    if folder and folder.is_dir() and class_folders(folder):
+        try:
+            there = len(class_names(folder))
+        except Stop as stop:
+            message, _, remedy = stop.text.partition("\n")
+            yield recipe.problem("data.path", message, remedy)
+            return
+        if there != stated:
+            message = f"`{folder}` has {there} folders of images, one for each class, but `classes` is {stated}."
+            yield recipe.problem("model.classes", message, f"Write `classes: {there}`.", mending=there)
+    elif data.hub and not data.path and (there := (catalog.dataset(data.hub) or {}).get("classes", stated)) != stated:
+        message = f"`{data.hub}` has {there} classes, but `classes` is {stated}."
+        yield recipe.problem("model.classes", message, f"Write `classes: {there}`.")
 
 
-def classes_on_the_hub(recipe: Recipe) -> Iterator[Problem]:
-    """If the classes of a data set were counted, the recipe must have the same number."""
-    hub, stated = recipe.data.hub, recipe.model.classes
-    there = (catalog.dataset(hub) or {}).get("classes") if hub and not recipe.data.path else None
-    if there and there != stated:
-        yield recipe.problem(
-            "model.classes", f"`{hub}` has {there} classes, but `classes` is {stated}.", f"Write `classes: {there}`."
-        )
-
-
-RULES = (normalising, crop, classes, classes_on_the_hub, common.cadence_rule())
+RULES = (normalising, crop, classes, common.cadence_rule())
 
 
 def before_data(recipe: Recipe, file: str | None) -> list[Override]:
@@ -169,7 +160,7 @@ def before_data(recipe: Recipe, file: str | None) -> list[Override]:
 
 
 def _classes_of_sample(recipe: Recipe, made: list[Override]) -> Iterator[Override]:
-    """The recipe's classes are those of its own images; a sample that replaces them may have more or fewer."""
+    """The classes of a sample that replaces the recipe's own images, if their number is different."""
     sample = recipe.data.sample
     if not sample or not any(change.setting == "data.path" and change.after == sample for change in made):
         return
@@ -185,14 +176,12 @@ def _classes_of_sample(recipe: Recipe, made: list[Override]) -> Iterator[Overrid
 
 
 def stands_in(recipe: Recipe, folder: Path) -> dict[str, Any]:
-    """What the data stage of a rehearsal does besides: a seeded draw of the images."""
     return {"sample_rows": MAX_IMAGES}
 
 
 def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Override]:
-    """The narrow twin, processes instead of machines, and as many epochs as it takes."""
-    train = recipe.train
-    micro = min(train.micro_batch_size, 32)
+    """The narrow twin, processes instead of machines, and enough epochs."""
+    micro = min(recipe.train.micro_batch_size, 32)
     epochs = -(-LOOKS // rows.train_rows)
     enough = f"{LOOKS:,} looks or a few more at {rows.train_rows:,} images are enough for it"
     narrow = min(recipe.model.width, WIDTH)

@@ -1,4 +1,4 @@
-"""Plain Jobs and pods beside training: what prepares a stage, what measures it, and what opens its claim for a while."""
+"""Plain Jobs and pods beside training: they prepare a stage, measure it, or open its claim for a while."""
 
 from dataclasses import asdict, replace
 
@@ -9,35 +9,23 @@ from runner.tools.files import Artifact
 from runner.tools.names import content_hash
 from runner.tools.text import yaml_text
 
-# What the label `recipe-runner/part` of a stage's own Jobs says, and the files that they are in.
+# The values of the label `recipe-runner/part` of a stage's own Jobs, and their files.
 PREPARE, GATE = "prepare", "gate"
 PREPARE_FILE, GATE_FILE = "job.yaml", "gate.yaml"
-# How often a pod that prepares is tried again.
+# The retries of a pod that prepares.
 TRIES = 3
 
 
 def job(plan: Plan, stage: Stage, name: str, part: str, spec: Manifest, annotations: dict[str, str]) -> Manifest:
-    """A plain Job that goes with a stage. part: what it does for the stage, one word."""
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {
-            "name": name,
-            "namespace": plan.site["namespace"],
-            "labels": kubernetes.pod_labels(plan, stage) | {"recipe-runner/part": part} | kubernetes.queue(plan),
-            "annotations": annotations,
-        },
-        "spec": spec,
-    }
+    """A plain Job of a stage. part: what it does for the stage, one word."""
+    made = kubernetes.job("batch/v1", "Job", spec, plan, stage)
+    labels = kubernetes.pod_labels(plan, stage) | {"recipe-runner/part": part} | kubernetes.queue(plan)
+    made["metadata"] |= {"name": name, "labels": labels, "annotations": annotations}
+    return made
 
 
 def pod(
-    plan: Plan,
-    stage: Stage,
-    part: str,
-    container: Manifest,
-    volumes: list[Manifest],
-    machines: Machines | None = None,
+    plan: Plan, stage: Stage, part: str, container: Manifest, volumes: list[Manifest], machines: Machines | None = None
 ) -> Manifest:
     """The template of a pod with one container that runs once. machines: with the GPU that it needs; None for any."""
     return {
@@ -45,7 +33,7 @@ def pod(
         "spec": {
             **podspec.identity(plan),
             "restartPolicy": "Never",
-            "securityContext": podspec.pod_security(),
+            "securityContext": podspec.POD_SECURITY,
             **podspec.where(plan, machines),
             **podspec.cloned(plan),
             "containers": [container],
@@ -63,8 +51,8 @@ def small(
     secrets: list[Manifest] | None = None,
     memory: str = "1Gi",
 ) -> Manifest:
-    """The container of a pod that computes nothing. mounts: beside scratch and code; env: beside the writable folders and the
-    code's own; secrets: what of it is read from Secrets; memory: a quantity."""
+    """The container of a pod that needs little. mounts: besides scratch and code; env: besides the writable folders and
+    the code's own; secrets: variables from Secrets; memory: a quantity."""
     share = {"cpu": "1", "memory": memory}
     return {
         "name": part,
@@ -72,14 +60,14 @@ def small(
         "command": command,
         "env": podspec.listed(podspec.CACHES | code.environment(plan) | (env or {})) + (secrets or []),
         "resources": {"requests": share, "limits": share},
-        "securityContext": podspec.container_security(),
+        "securityContext": podspec.CONTAINER_SECURITY,
         "volumeMounts": [*mounts, *podspec.own_mounts(plan)],
     }
 
 
 def alone(plan: Plan, stage: Stage, part: str, container: Manifest, volumes: list[Manifest], seconds: int) -> Manifest:
-    """A pod without a Job, which a command makes, waits for and deletes. volumes: beside scratch and code; seconds: after which it
-    ends by itself."""
+    """A pod without a Job, which a command creates and deletes. volumes: besides scratch and code; seconds: its time
+    limit."""
     template = pod(plan, stage, part, container, [*volumes, *podspec.own_volumes(plan)])
     meta = {"name": f"{kubernetes.job_name(plan)}-{part}", "namespace": plan.site["namespace"]}
     return {
@@ -91,8 +79,8 @@ def alone(plan: Plan, stage: Stage, part: str, container: Manifest, volumes: lis
 
 
 def prepare(plan: Plan, stage: Stage) -> list[Artifact]:
-    """A stage that trains nothing: its Job, on CPU, so that no GPU waits for a download; with config map and claims. plan: of this
-    stage alone."""
+    """The files of a stage that trains nothing: a Job without a GPU, because no GPU may wait for a download. plan: of
+    this stage alone."""
     name = f"job/{kubernetes.job_name(plan)} --namespace {plan.site['namespace']}"
     comment = (
         "# It needs no GPU, and comes before the stages that train. Wait for it with\n"
@@ -104,14 +92,13 @@ def prepare(plan: Plan, stage: Stage) -> list[Artifact]:
 
 
 def prepare_job(plan: Plan, stage: Stage) -> Manifest:
-    """One pod without a GPU, with the training pods' image, folders and claims; or several that share the work, each with its
-    number, and each tried again by itself."""
+    """One pod without a GPU, with the image, folders and claims of training; or several that share the work, each with
+    its number and its own retries."""
     plain = podspec.writable(plan) | dict(stage.env) | {"AXOLOTL_DO_NOT_TRACK": "1", "CUDA_VISIBLE_DEVICES": ""}
     if (count := stage.machines.nodes) == 1:
         pods: Manifest = {"backoffLimit": TRIES}
     else:
-        # All run at once, because each waits for what the others leave; what one cannot do the others wait for without success, and the
-        # Job ends (`maxFailedIndexes`).
+        # All run at once, because each waits for the others' results. If one fails, the Job ends (`maxFailedIndexes`).
         alike = {"completions": count, "parallelism": count}
         pods = {"completionMode": "Indexed", **alike, "backoffLimitPerIndex": TRIES, "maxFailedIndexes": 0}
     spec = {
@@ -124,12 +111,12 @@ def prepare_job(plan: Plan, stage: Stage) -> Manifest:
 
 
 def gate(plan: Plan, stage: Stage) -> list[Artifact]:
-    """The Job that measures the result of a stage on the claim, and succeeds only if the gate after it is open. It is
-    no part of `kustomization.yaml`, because it comes after. Empty if there is no gate."""
+    """The Job that measures a stage's result on the claim, and succeeds only if the gate is open; empty without a gate.
+    It is not in `kustomization.yaml`, because it runs later."""
     if not stage.gates:
         return []
     conditions = "; ".join(map(str, stage.gates))
-    # Not `apply`: a Job that is there already cannot be changed, and measures nothing a second time.
+    # Not `apply`: an existing Job cannot be changed, and does not measure again.
     comment = (
         f"# Once the job beside it is done: oc replace --force -f {GATE_FILE}. Nothing after `{stage.name}` starts, and its model\n"
         f"# counts as good, before {conditions}.\n"
@@ -140,7 +127,7 @@ def gate(plan: Plan, stage: Stage) -> list[Artifact]:
 
 
 def gate_job(plan: Plan, stage: Stage) -> Manifest:
-    """One pod, which tries once, because a second look at the same result would see the same."""
+    """One pod that tries once, because the same result has the same verdict."""
     machines = stage.machines.one_gpu
     measured = replace(stage, machines=machines, shm_gib=min(stage.shm_gib, max(1, int(machines.memory_gib // 4))))
     command = ["python", "-m", "runner.entrypoints.stage", "gate", f"{plan.place.config_dir}/{PLAN_FILE}"]
@@ -159,22 +146,23 @@ def gate_name(plan: Plan) -> str:
 
 
 def gate_key(stage: Stage) -> str:
-    """A hash of all that a verdict depends on: the stage's results, its gates, and how they are measured."""
+    """A hash of everything that a verdict depends on: the stage's results, its gates, and how they are measured."""
     measured = asdict(stage.evaluation) if stage.evaluation else None
     return content_hash([stage.keys.get("", ""), [str(gate) for gate in stage.gates], measured])
 
 
 def _template(plan: Plan, stage: Stage, part: str, command: list[str], plain: dict[str, str]) -> Manifest:
-    """The pod of one of these Jobs. stage: with the machines that the pod needs; plain: its environment but for tokens and code."""
+    """The pod of one of these Jobs. stage: with the machines that the pod needs; plain: its environment without tokens
+    and code."""
     container = {
         "name": part,
         **kubernetes.pulled(plan),
         "command": command,
         "env": podspec.variables(plan, plain | code.environment(plan)),
         "resources": podspec.as_text(podspec.resources(plan, stage)),
-        # A pod that could not even say why leaves the end of its log.
+        # A pod without a message leaves the end of its log.
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "securityContext": podspec.container_security(),
+        "securityContext": podspec.CONTAINER_SECURITY,
         "volumeMounts": podspec.mounts(plan, stage),
     }
     return pod(plan, stage, part, container, podspec.volumes(plan, stage), stage.machines)

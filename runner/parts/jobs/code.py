@@ -1,4 +1,4 @@
-"""Code by git: an init container that clones one commit into a folder which only this pod has."""
+"""Code by git: an init container clones one commit into a folder of the pod."""
 
 from collections.abc import Mapping
 
@@ -10,8 +10,8 @@ MOUNT = kubernetes.CODE_DIR
 FOLDER = f"{MOUNT}/repository"
 CONTAINER = "clone-code"
 
-# Its first argument is the address, its second the commit, its third the folder. A restarted pod finds the folder as it
-# was left. Some servers hand out a commit only with the branch that it is on, so the second fetch takes everything.
+# Its arguments are the address, the commit and the folder. A restarted pod keeps the folder. Some servers send a commit
+# only with its branch, so the second fetch takes everything.
 SCRIPT = """\
 # Stop at the first line that fails, and at a name that has no value.
 set -eu
@@ -36,21 +36,20 @@ echo "cloned $1 at $2"
 
 def init_containers(plan: Plan, env: list[Manifest]) -> list[Manifest]:
     """The container that clones the plan's code before the pod's own starts; empty if the code is in the image. It has
-    the image of the pod's own container, which needs git, so that no second image has to be brought to the cluster.
-    """
+    the pod's own image, so that no second one is downloaded."""
     if plan.code_from_git is None:
         return []
-    # What starts first needs no more than what follows, so the pod asks for nothing on top.
+    # No more than the pod's own container, so the pod requests nothing in addition.
     resources = {"cpu": "1", "memory": "1Gi"}
     return [
         {
             "name": CONTAINER,
             **kubernetes.pulled(plan),
             "command": ["/bin/sh", "-c", SCRIPT, CONTAINER, *_address(plan.code_from_git)],
-            # Without a terminal git would otherwise wait for a user's name and password without end.
+            # Otherwise git waits for a user name and password.
             "env": [*env, {"name": "GIT_TERMINAL_PROMPT", "value": "0"}],
             "resources": {"requests": resources, "limits": resources},
-            # What git says, if it cannot be done.
+            # Git's message, if it fails.
             "terminationMessagePolicy": "FallbackToLogsOnError",
             "securityContext": kubernetes.CLOSED | {"readOnlyRootFilesystem": True},
             "volumeMounts": [{"name": "code", "mountPath": MOUNT}, {"name": "tmp", "mountPath": "/tmp"}],
@@ -63,12 +62,12 @@ def volumes(plan: Plan) -> list[Manifest]:
 
 
 def mounts(plan: Plan) -> list[Manifest]:
-    """Where the pod's own container sees the code; it cannot change it."""
+    """The pod's own container can read the code, and cannot change it."""
     return [{"name": "code", "mountPath": MOUNT, "readOnly": True}] if plan.code_from_git else []
 
 
 def environment(plan: Plan) -> dict[str, str]:
-    """Python looks there first, before what the image has installed."""
+    """Python looks there before it looks in the image."""
     return {"PYTHONPATH": FOLDER} if plan.code_from_git else {}
 
 
@@ -83,5 +82,4 @@ def wrapped(plan: Plan, command: list[str]) -> list[str]:
 
 
 def _address(git: Mapping[str, str]) -> list[str]:
-    """The script's arguments."""
     return [git["url"], git["commit"], FOLDER]

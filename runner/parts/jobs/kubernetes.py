@@ -1,4 +1,5 @@
-"""What every target for a cluster shares: folders, names, labels, the config map and the claims. The pod is in `podspec`."""
+"""What every target for a cluster shares: folders, names, labels, the config map and the claims. `podspec` has the
+pod."""
 
 from __future__ import annotations
 
@@ -26,51 +27,46 @@ if TYPE_CHECKING:
 Manifest = dict[str, Any]
 
 CONFIG_DIR = "/etc/recipe-runner"
-# Where a pod has its code that comes by git.
+# Where a pod clones its code.
 CODE_DIR = "/opt/recipe-code"
-# What recipes' relative paths start from: in the image (container/Containerfile), and in a clone of this project.
+# The base of a recipe's relative paths: in the image (container/Containerfile), and in a clone of this project.
 IMAGE_FILES, CLONED_FILES = "/opt/recipe-runner/recipes", f"{CODE_DIR}/repository/recipes"
-# What `recipe submit` sends, below the results folder on the claim.
+# The folder of the files that `recipe submit` sends, below the results folder on the claim.
 SENT_FILES = "files"
-# What the result of a stage depends on, however the rest of the recipe changes.
-KEY = "recipe-runner/key"
-# The folder that a job writes its results to.
-RUN_DIR = "recipe-runner/run-dir"
-# How what was planned for a job is called, each figure by its own name after it.
+# Annotations: a hash of everything that a stage's result depends on, and the folder of its results.
+KEY, RUN_DIR = "recipe-runner/key", "recipe-runner/run-dir"
+# The annotations with planned figures begin with this.
 PLANNED = "recipe-runner/planned-"
-# The image that pods start from: a label in short, an annotation in full.
+# The pods' image: a label with its short name, an annotation with its full name.
 IMAGE = "recipe-runner/image"
 CLAIMS_FILE, CONFIG_FILE, POLICY_FILE = "claims.yaml", "configmap.yaml", "networkpolicy.yaml"
-# What restricted-v2 asks of a container.
+# What restricted-v2 requires of a container.
 CLOSED: Manifest = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-# The modes of a claim that several machines may write at a time, and of one that only one may.
+# The modes of a claim for several machines, and for one.
 SHARED, SINGLE = "ReadWriteMany", "ReadWriteOnce"
 IMAGE_REGISTRY = "image-registry.openshift-image-registry.svc:5000"
-# What a build does not need of a checkout. `oc` alone leaves out `.git`; an environment is 5 to 8 GB.
+# The parts of a checkout that a build does not need. `oc` leaves out only `.git`; an environment has 5 to 8 GB.
 UNSENT = r"(^|/)(\.git|\.venv|build|runs)(/|$)"
-# The kinds of training job, by their targets; from this version of OpenShift AI on a TrainJob takes `runtimePatches`, and there is
-# no PyTorchJob any more.
+# The targets. From this version of OpenShift AI on, a TrainJob takes `runtimePatches`, and there is no PyTorchJob.
 PYTORCHJOB, TRAINJOB = "pytorchjob", "trainjob"
 PATCHES_SINCE = (3, 6)
 
 
 def default(site: Mapping[str, Any]) -> str:
-    """The target for a cluster; before OpenShift AI 3.6 that is the job that is known. site: the recipe's section `openshift`."""
+    """The target for a cluster of that OpenShift AI version. site: the recipe's section `openshift`."""
     return TRAINJOB if patched(site) else PYTORCHJOB
 
 
 def takes(recipe: Recipe, target: str) -> bool:
-    """Whether a recipe goes to a cluster, and as this target."""
     return "openshift" in recipe.settings and default(recipe.settings["openshift"]) == target
 
 
 def patched(site: Mapping[str, Any]) -> bool:
-    """Whether a cluster's TrainJob takes `runtimePatches`; site: the recipe's section `openshift`."""
+    """Whether a cluster's TrainJob takes `runtimePatches`."""
     return version(site) >= PATCHES_SINCE
 
 
 def version(site: Mapping[str, Any]) -> tuple[int, int]:
-    """OpenShift AI's version."""
     return numbers(site["version"])
 
 
@@ -81,11 +77,7 @@ def numbers(text: str) -> tuple[int, int]:
 
 
 def place(recipe: Recipe) -> Place:
-    """The folders of a recipe's pods: configs from the config map, data from a claim or the image, results on the first
-    claim, scratch on the pod's own disk.
-
-    Raises Stop if the recipe names no cluster.
-    """
+    """The folders of a recipe's pods. Raises Stop if the recipe names no cluster."""
     if "openshift" not in recipe.settings:
         raise Stop(
             f"The recipe `{recipe.name}` has no section `openshift`, so it cannot run on a cluster.",
@@ -111,8 +103,7 @@ def place(recipe: Recipe) -> Place:
 
 
 def _model_dir(recipe: Recipe, mount: str) -> str | None:
-    """The folder of a base model that is fetched ahead, one a model and revision, shared by recipes; None if the recipe
-    has no model, or one that is in a folder already."""
+    """The folder of a base model that is downloaded first, shared by recipes; None if there is no model to download."""
     if "base" not in recipe.settings.get("model", ()) or recipe.base_folder or recipe.model.base.startswith("/"):
         return None
     base = recipe.model.base
@@ -124,7 +115,7 @@ def job_name(plan: Plan) -> str:
 
 
 def job(api_version: str, kind: str, spec: Manifest, plan: Plan, stage: Stage) -> Manifest:
-    """The object that an operator makes pods of; spec: what that operator needs."""
+    """The object from which an operator creates pods. spec: what that operator needs."""
     return {
         "apiVersion": api_version,
         "kind": kind,
@@ -144,8 +135,8 @@ def queue(plan: Plan) -> dict[str, str]:
 
 
 def dashboard(plan: Plan) -> dict[str, str]:
-    """Annotations of a training job by which OpenShift AI's dashboard shows it as one of its own. Connections have their namespace
-    before them, as where a workload may have several (opendatahub-operator, connections of a Notebook)."""
+    """The annotations by which OpenShift AI's dashboard shows a training job as its own. A connection's name has its
+    namespace in front (opendatahub-operator, connections of a Notebook)."""
     profile, space = plan.site.get("hardware_profile"), plan.site["namespace"]
     named = {"name": profile["name"], "namespace": profile["namespace"]} if profile else {}
     connections = ",".join(f"{space}/{name}" for name in plan.site.get("connections") or ())
@@ -155,7 +146,8 @@ def dashboard(plan: Plan) -> dict[str, str]:
 
 
 def origin(spec: Manifest, plan: Plan, stage: Stage) -> dict[str, str]:
-    """Annotations of a job: what it was made from, and a hash of all that it says, which tells a changed recipe."""
+    """Annotations of a job: its recipe, its results, and a hash of its content, which shows that a recipe has
+    changed."""
     return {
         "recipe-runner/recipe": plan.name,
         "recipe-runner/stage": stage.name,
@@ -167,44 +159,32 @@ def origin(spec: Manifest, plan: Plan, stage: Stage) -> dict[str, str]:
 
 
 def foreseen(stage: Stage) -> dict[str, str]:
-    """Annotations of a training job: the memory that the plan foresaw on each GPU and on each machine, for the day when that
-    was not enough, and its speed and price, which `recipe status` holds beside the real ones."""
+    """Annotations of a training job with the planned figures, which `recipe status` compares with the real ones."""
     return {
-        # Equal after a way through JSON, which makes 103718.0 of 103718.
+        # The same text before and after JSON, which turns 103718 into 103718.0.
         f"{PLANNED}{what.replace('_', '-')}": gib(amount) if what.endswith("memory") else f"{amount:.12g}"
         for what, amount in stage.needs.items()
     }
 
 
-def scraped(plan: Plan) -> dict[str, str]:
-    """Annotations of a pod that tell Prometheus where training shows its metrics."""
-    return {
-        "prometheus.io/scrape": "true",
-        "prometheus.io/path": "/metrics",
-        "prometheus.io/port": str(plan.site["metrics_port"]),
-    }
-
-
 def build_command(name: str = "recipe-runner", namespace: str = "") -> str:
-    """What builds the image `name` from the root of a checkout. namespace: empty for the one that `oc` is in."""
+    """The command that builds the image `name` from a checkout. namespace: empty for the current one of `oc`."""
     space = f" --namespace {namespace}" if namespace else ""
     return f"oc start-build {name}{space} --from-dir=. --exclude='{UNSENT}' --follow"
 
 
 def image(plan: Plan) -> str:
-    """The recipe's own, else what the site builds in the namespace, under the tag that it gives."""
+    """The recipe's image, or else the one that the site builds in the namespace, with this version as its tag."""
     return plan.site.get("image") or f"{IMAGE_REGISTRY}/{plan.site['namespace']}/recipe-runner:{__version__}"
 
 
 def movable(plan: Plan) -> bool:
-    """Whether the image may be built again under the same name: a digest (`NAME@sha256:…`) names one image without end, a tag
-    whichever was built last."""
+    """Whether the name may get another image: a tag moves, a digest (`NAME@sha256:…`) does not."""
     return "@" not in image(plan)
 
 
 def pulled(plan: Plan) -> dict[str, str]:
-    """A container's image, and when its machine fetches it. By default that is once a tag, and a machine that has an
-    older build continues with it; asked always, it fetches only the layers that it has not got."""
+    """A container's image, which every start checks if its name can move. A machine then downloads only new layers."""
     return {"image": image(plan), **({"imagePullPolicy": "Always"} if movable(plan) else {})}
 
 
@@ -212,20 +192,14 @@ def header(plan: Plan, stage: Stage) -> str:
     """The first lines of a job's file, for people."""
     machines, site = stage.machines, plan.site
     gpus = f"{machines.nodes} × {machines.gpus_per_node} {machines.gpu}" if machines.gpus_per_node else "no GPU"
-    lines = [
-        f"# Made by recipe-runner from the recipe `{plan.name}` ({plan.fingerprint}): {gpus}. Change the recipe and render "
-        "again."
-    ]
+    made = f"from the recipe `{plan.name}` ({plan.fingerprint}): {gpus}. Change the recipe and render again."
+    lines = [f"# Made by recipe-runner {made}"]
     mlflow = stage.config.get("use_mlflow") or "MLFLOW_EXPERIMENT_NAME" in stage.env
-    secrets = (
+    tracking = ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN") if mlflow else ("WANDB_API_KEY",)
+    for setting, what, keys in (
         ("hub_token_secret", "The hub's token comes", ("token",)),
-        (
-            "tracking_secret",
-            "The tracking server's key comes",
-            ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN") if mlflow else ("WANDB_API_KEY",),
-        ),
-    )
-    for setting, what, keys in secrets:
+        ("tracking_secret", "The tracking server's key comes", tracking),
+    ):
         if secret := site.get(setting):
             files = " ".join(f"--from-file={key}=FILE" for key in keys)
             lines.append(f"# {what} from a Secret; put it into a file, and then, once:")
@@ -234,7 +208,7 @@ def header(plan: Plan, stage: Stage) -> str:
 
 
 def labels(plan: Plan, stage: Stage) -> dict[str, str]:
-    """Labels that lead from anything on the cluster back to the recipe."""
+    """Labels that identify the recipe of every object on the cluster."""
     return {
         "app.kubernetes.io/name": label(plan.name),
         "app.kubernetes.io/managed-by": "recipe-runner",
@@ -245,19 +219,18 @@ def labels(plan: Plan, stage: Stage) -> dict[str, str]:
 
 
 def pod_labels(plan: Plan, stage: Stage) -> dict[str, str]:
-    """Labels of jobs and pods: those of everything, and the image, by its name and tag or the beginning of its digest.
-    The whole reference is the job's annotation of that name."""
+    """Labels of jobs and pods: those of every object, and the image's name with its tag or the start of its digest."""
     name, _, digest = image(plan).rpartition("/")[2].partition("@")
     return labels(plan, stage) | {IMAGE: label(f"{name}-{digest[:19]}" if digest else name)}
 
 
 def config_map_name(plan: Plan, stage: Stage) -> str:
-    """Named by content: a changed config is another map, and a running job keeps the one it started with."""
+    """The name depends on the content: a changed config is another map, and a running job keeps its own."""
     return f"{job_name(plan)}-{content_hash([[file.path, file.text] for file in stage.files])}"
 
 
 def is_config_map_of(name: str, plan: Plan) -> bool:
-    """Whether a config map is called as those of a plan of one stage are, whatever was in it."""
+    """Whether a plan of one stage may have such a config map, with any content."""
     return re.fullmatch(rf"{re.escape(job_name(plan))}-[0-9a-f]{{{len(content_hash(''))}}}", name) is not None
 
 
@@ -277,42 +250,33 @@ def config_map(plan: Plan, stage: Stage) -> Artifact:
 
 
 def most_machines(plans: Iterable[Plan]) -> int:
-    """The machines that mount the claims of these plans at the same time: those of the largest stage."""
+    """The machines that mount the claims of these plans at the same time."""
     return max(nodes for plan in plans for nodes in (plan.most_nodes, *(stage.machines.nodes for stage in plan.stages)))
 
 
 def claim_mode(plans: Iterable[Plan]) -> str:
-    """The access mode of a claim that these plans share."""
     return SHARED if most_machines(plans) > 1 else SINGLE
 
 
 def claims(plan: Plan) -> Artifact:
-    """One PersistentVolumeClaim a claim."""
-    documents = [
-        yaml_text(
-            {
-                "apiVersion": "v1",
-                "kind": "PersistentVolumeClaim",
-                "metadata": {"name": claim["name"], "namespace": plan.site["namespace"]},
-                "spec": {
-                    "accessModes": [claim_mode([plan])],
-                    **({"storageClassName": claim["storage_class"]} if claim.get("storage_class") else {}),
-                    "resources": {"requests": {"storage": f"{plan.claim_gib(claim['name'])}Gi"}},
-                },
-            }
-        )
-        for claim in plan.site.get("claims") or ()
-    ]
-    return Artifact(CLAIMS_FILE, "---\n".join(documents))
+    """The PersistentVolumeClaims."""
+    documents = []
+    for claim in plan.site.get("claims") or ():
+        spec = {
+            "accessModes": [claim_mode([plan])],
+            **({"storageClassName": claim["storage_class"]} if claim.get("storage_class") else {}),
+            "resources": {"requests": {"storage": f"{plan.claim_gib(claim['name'])}Gi"}},
+        }
+        meta = {"name": claim["name"], "namespace": plan.site["namespace"]}
+        documents.append({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta, "spec": spec})
+    return Artifact(CLAIMS_FILE, "---\n".join(map(yaml_text, documents)))
 
 
 def folder(plan: Plan, stage: Stage, name: str, text: str, comment: str = "", policy: str = "") -> list[Artifact]:
-    """What is beside a job: its claims, its config map, the job's own file, and a kustomization so that `oc apply -k FOLDER`
-    takes what is for the cluster and leaves the rest. name, text: of the job's file; comment: for the kustomization; policy: the
-    text of who reaches the job's pods.
+    """The files of a job: its claims, config map, network policy and own file, and a kustomization for `oc apply -k FOLDER`.
 
-    The kustomization leaves the claims out: the site may have made larger ones under these names, and a cluster refuses every
-    other size and mode.
+    name, text: of the job's file; comment: for the kustomization. The kustomization leaves out the claims: a claim of that
+    name may be larger, and a cluster refuses to change its size and mode.
     """
     files = [claims(plan), config_map(plan, stage), Artifact(POLICY_FILE, policy)]
     files.append(Artifact(name, header(plan, stage) + text))
@@ -326,7 +290,7 @@ def folder(plan: Plan, stage: Stage, name: str, text: str, comment: str = "", po
 
 
 def computed(recipe: Recipe) -> Iterator[tuple[Path_, Computed]]:
-    """What the lines of `openshift` that are left out are on the cluster."""
+    """The values of settings under `openshift` that the recipe leaves out."""
     if "openshift" not in recipe.settings:
         return
     plan = planned(recipe, default(recipe.settings["openshift"]))

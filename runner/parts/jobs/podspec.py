@@ -1,13 +1,13 @@
-"""The pod that every target for a cluster starts, in OpenShift's restricted-v2 terms; and how pods of several machines reach each
-other, over plain Ethernet and RDMA."""
+"""The pod that every target for a cluster starts, within OpenShift's restricted-v2, and how pods of several machines
+reach each other, over Ethernet and RDMA."""
 
 from runner.parts.jobs import code, kubernetes
 from runner.parts.jobs.kubernetes import Manifest
 from runner.plan import Machines, Plan, Stage
 from runner.tools.run_files import SEAL_KEY
 
-# An image runs as a user id without a name (restricted-v2: no passwd entry, group 0), so programs that write to a home
-# folder get one. torch's compiler asks for the user's name and fails without one.
+# restricted-v2 runs a container as a user id without a passwd entry. Programs get a home folder and a user name,
+# because torch's compiler fails without a name.
 HOME = "/tmp/home"
 CACHES = {
     "HOME": HOME,
@@ -20,27 +20,35 @@ CACHES = {
 }
 
 
-# Set where everything is on the claim or in the image.
+# Set if everything is on the claim or in the image.
 OFFLINE = "HF_HUB_OFFLINE"
-# What a pod calls its volumes beside claims.
+# The volumes of a pod that are no claims.
 _OWN_VOLUMES = ("config", "shm", "tmp", "code")
-
-# What Weights & Biases and MLflow read from the environment.
+# The variables of Weights & Biases and MLflow.
 TRACKING = ("WANDB_API_KEY", "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN")
-
-# Between a cluster's SIGTERM to a training pod and its SIGKILL, where no estimate says how long a checkpoint takes; seconds. One
-# that is done earlier ends earlier.
+# Seconds from SIGTERM to SIGKILL for a training pod, if no estimate says how long a checkpoint takes.
 USUAL_GRACE = 600
-# Of it, what torchrun keeps for itself after its processes have ended.
+# The part of it that torchrun needs after its processes have ended.
 LAUNCHERS = 10
-
-# The Secret whose KEY is what measured numbers are sealed with. `recipe submit` makes it, one for each namespace.
+# The Secret with the key that seals evaluations. `recipe submit` creates one in each namespace.
 KEY_SECRET, KEY = "recipe-runner", "seal-key"
+# What restricted-v2 requires of a pod, which gets its user id from the namespace; and of a container, which writes
+# only to volumes.
+POD_SECURITY: Manifest = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+CONTAINER_SECURITY = kubernetes.CLOSED | {"readOnlyRootFilesystem": True}
 
 
 def metadata(plan: Plan, stage: Stage) -> Manifest:
-    """By what the pod of a stage is found, read and joined to a network."""
-    annotations = kubernetes.scraped(plan) | joined(plan, stage)
+    """Labels of a stage's pod, and annotations for Prometheus and for a secondary network."""
+    annotations = {
+        "prometheus.io/scrape": "true",
+        "prometheus.io/path": "/metrics",
+        "prometheus.io/port": str(plan.site["metrics_port"]),
+    }
+    attachment = (plan.site.get("network") or {}).get("attachment")
+    if attachment and stage.machines.nodes > 1:
+        # Kubernetes Network Custom Resource Definition De-facto Standard v1.3, section 4.1.1 (Multus).
+        annotations["k8s.v1.cni.cncf.io/networks"] = attachment
     return {"labels": kubernetes.pod_labels(plan, stage), "annotations": annotations}
 
 
@@ -51,7 +59,7 @@ def pod_template(plan: Plan, stage: Stage, container: str, ports: list[Manifest]
         "metadata": metadata(plan, stage),
         "spec": {
             **identity(plan),
-            "securityContext": pod_security(),
+            "securityContext": POD_SECURITY,
             "terminationGracePeriodSeconds": grace(stage),
             **where(plan, stage.machines),
             **cloned(plan),
@@ -63,7 +71,7 @@ def pod_template(plan: Plan, stage: Stage, container: str, ports: list[Manifest]
                     "env": variables(plan, environment(plan, stage)),
                     "ports": [*ports, {"name": "metrics", "containerPort": site["metrics_port"]}],
                     "resources": resources(plan, stage),
-                    "securityContext": container_security(),
+                    "securityContext": CONTAINER_SECURITY,
                     "volumeMounts": mounts(plan, stage),
                 }
             ],
@@ -73,24 +81,25 @@ def pod_template(plan: Plan, stage: Stage, container: str, ports: list[Manifest]
 
 
 def cloned(plan: Plan) -> Manifest:
-    """The init container of a pod whose code comes by git."""
+    """The init container of a pod that clones its code."""
     init = code.init_containers(plan, listed(stated(plan) | CACHES))
     return {"initContainers": init} if init else {}
 
 
 def grace(stage: Stage) -> int:
-    """Seconds that a pod has for its last checkpoint once the cluster asks it to end."""
+    """The seconds that a pod has for its last checkpoint after SIGTERM."""
     return stage.grace_seconds or USUAL_GRACE
 
 
 def identity(plan: Plan) -> Manifest:
-    """Who the pod is. Training asks nothing of the cluster, so it gets no key to it."""
+    """The pod's account. Training sends no requests to the cluster, so it gets no token for it."""
     account = plan.site.get("service_account")
     return {"automountServiceAccountToken": False, **({"serviceAccountName": account} if account else {})}
 
 
 def where(plan: Plan, machines: Machines | None) -> Manifest:
-    """Machines with the GPU and the labels that the recipe names; a pod without a GPU runs on any, and takes no GPU from others."""
+    """The machines with the GPU and the labels of the recipe. A pod without a GPU runs anywhere, and takes no GPU from
+    others."""
     accepted = [
         {"operator": "Equal" if "value" in taint else "Exists"} | taint for taint in plan.site.get("tolerations") or ()
     ]
@@ -102,23 +111,13 @@ def where(plan: Plan, machines: Machines | None) -> Manifest:
     }
 
 
-def pod_security() -> Manifest:
-    """What restricted-v2 asks of a pod. No user is named: the cluster gives each namespace its own."""
-    return {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
-
-
-def container_security() -> Manifest:
-    """What restricted-v2 asks of a container, and that it writes to volumes alone."""
-    return kubernetes.CLOSED | {"readOnlyRootFilesystem": True}
-
-
 def resources(plan: Plan, stage: Stage) -> Manifest:
-    """Requests and limits of a pod of a stage."""
+    """Requests and limits of a stage's pod."""
     return amounts(stage.machines, rdma(plan, stage))
 
 
 def amounts(machines: Machines, others: Manifest | None = None) -> Manifest:
-    """Requests and limits. GPUs and other devices are never shared, so both are equal there."""
+    """Requests and limits. They are equal for GPUs and other devices, which are never shared."""
     promised = machines.requested_memory_gib or machines.memory_gib
     gpus = {"nvidia.com/gpu": machines.gpus_per_node} if machines.gpus_per_node else {}
     devices = gpus | (others or {})
@@ -129,12 +128,12 @@ def amounts(machines: Machines, others: Manifest | None = None) -> Manifest:
 
 
 def _quantity(gib: float) -> str:
-    """Memory as Kubernetes writes it, in whole numbers, and never more than was meant."""
+    """Memory as Kubernetes writes it, a whole number, rounded down."""
     return f"{gib:.0f}Gi" if gib == int(gib) else f"{int(gib * 1024)}Mi"
 
 
 def as_text(resources: Manifest) -> Manifest:
-    """Amounts as text: servers whose schema has them so (tried with Kubernetes 1.20) refuse a number in a Job."""
+    """Amounts as text, because some servers refuse a number in a Job (tried with Kubernetes 1.20)."""
     return {part: {name: str(amount) for name, amount in amounts.items()} for part, amounts in resources.items()}
 
 
@@ -145,16 +144,12 @@ def config(plan: Plan, stage: Stage) -> tuple[Manifest, Manifest]:
 
 
 def mounts(plan: Plan, stage: Stage) -> list[Manifest]:
-    return [
-        config(plan, stage)[0],
-        {"name": "shm", "mountPath": "/dev/shm"},
-        *own_mounts(plan),
-        *claim_mounts(plan),
-    ]
+    shared_memory = {"name": "shm", "mountPath": "/dev/shm"}
+    return [config(plan, stage)[0], shared_memory, *own_mounts(plan), *claim_mounts(plan)]
 
 
 def own_mounts(plan: Plan) -> list[Manifest]:
-    """What every container has: scratch, where home and caches are, and code by git."""
+    """The mounts of every container: scratch, which has home and caches, and cloned code."""
     return [{"name": "tmp", "mountPath": "/tmp"}, *code.mounts(plan)]
 
 
@@ -177,7 +172,7 @@ def claim_volumes(plan: Plan) -> list[Manifest]:
 
 
 def _volume(claim: str) -> str:
-    """The volume of a claim: called as it is, unless a pod has another volume of that name."""
+    """The volume of a claim. It has the claim's name, unless the pod has another volume of that name."""
     return f"{claim}-claim" if claim in _OWN_VOLUMES else claim
 
 
@@ -185,7 +180,7 @@ def volumes(plan: Plan, stage: Stage) -> list[Manifest]:
     """The volumes behind `mounts`."""
     return [
         config(plan, stage)[1],
-        # /dev/shm is 64 MB otherwise, and NCCL and data loaders need more. It counts against the pod's memory.
+        # The default of /dev/shm is 64 MB, too little for NCCL and data loaders. It is part of the pod's memory.
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{stage.shm_gib}Gi"}},
         *own_volumes(plan),
         *claim_volumes(plan),
@@ -193,29 +188,27 @@ def volumes(plan: Plan, stage: Stage) -> list[Manifest]:
 
 
 def variables(plan: Plan, plain: dict[str, str]) -> list[Manifest]:
-    """Environment variables as a container lists them; tokens by reference, never by value, and of the hub not for who does not
-    go there."""
+    """Environment variables of a container. Tokens are references to Secrets; without the hub there is no hub token."""
     entries = listed(stated(plan) | plain) + seal_key(plan)
     if (secret := plan.site.get("hub_token_secret")) and OFFLINE not in plain:
-        entries.append({"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": secret, "key": "token"}}})
+        entries.append(_from_secret("HF_TOKEN", {"name": secret, "key": "token"}))
     if secret := plan.site.get("tracking_secret"):
-        # A Secret holds those of one tool; the others are not there.
-        entries += [
-            {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": name, "optional": True}}}
-            for name in TRACKING
-        ]
+        # A Secret has the keys of one tool; the others are missing.
+        entries += [_from_secret(name, {"name": secret, "key": name, "optional": True}) for name in TRACKING]
     return entries
 
 
+def _from_secret(variable: str, key: Manifest) -> Manifest:
+    return {"name": variable, "valueFrom": {"secretKeyRef": key}}
+
+
 def seal_key(plan: Plan) -> list[Manifest]:
-    """The key that measured numbers are sealed with, for pods of a plan with gates. If it is missing the pod says so
-    itself."""
-    key = {"name": KEY_SECRET, "key": KEY, "optional": True}
-    return [{"name": SEAL_KEY, "valueFrom": {"secretKeyRef": key}}] if plan.has_gates else []
+    """The key that seals evaluations, for pods of a plan with gates. A pod reports itself that the key is missing."""
+    return [_from_secret(SEAL_KEY, {"name": KEY_SECRET, "key": KEY, "optional": True})] if plan.has_gates else []
 
 
 def stated(plan: Plan) -> dict[str, str]:
-    """The environment variables that the recipe names, as text."""
+    """The recipe's own environment variables, as text."""
     return {name: str(value) for name, value in (plan.site.get("environment") or {}).items()}
 
 
@@ -224,49 +217,41 @@ def listed(plain: dict[str, str]) -> list[Manifest]:
 
 
 def environment(plan: Plan, stage: Stage) -> dict[str, str]:
-    """The stage's environment and the writable folders. What the operator sets (ranks, addresses) stays out."""
-    # What prepares data itself must reach the hub.
+    """The stage's environment and the writable folders, without what the operator sets (ranks, addresses)."""
+    # A stage that prepares data itself needs the hub.
     offline = {OFFLINE: "1"} if (plan.place.prepared or stage.model) and stage.trains else {}
-    told = {
+    ports = {
         "RECIPE_METRICS_PORT": str(plan.site["metrics_port"]),
         "RECIPE_PROGRESS_PORT": str(plan.site["progress_port"]),
     }
-    # torchrun otherwise ends its processes 30 s after it has passed SIGTERM on (torch 2.13).
+    # The default of torchrun is 30 s after it has passed on SIGTERM (torch 2.13).
     patience = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(grace(stage) - LAUNCHERS)} if stage.trains else {}
-    around = offline | patience | nccl(plan, stage) | told | code.environment(plan)
+    around = offline | patience | nccl(plan, stage) | ports | code.environment(plan)
     return writable(plan) | around | dict(stage.env)
 
 
 def writable(plan: Plan) -> dict[str, str]:
-    """Folders that an arbitrary user id (restricted-v2) can write to; the hub's cache is on the first claim, so that it
-    persists."""
+    """Folders that any user id can write to. The hub's cache is on the first claim, so that it persists."""
     claims = plan.site.get("claims") or ()
     models = claims[0]["mount"] if claims else HOME
     return CACHES | {"HF_HOME": f"{models}/huggingface"}
 
 
 def nccl(plan: Plan, stage: Stage) -> dict[str, str]:
-    """NCCL's variables (NVIDIA NCCL documentation, Environment Variables). A single machine has no one to talk to."""
+    """NCCL's variables (NVIDIA NCCL documentation, Environment Variables); none for a single machine."""
     network = plan.site.get("network")
     if stage.machines.nodes == 1 or network is None:
         return {}
     over = {"NCCL_SOCKET_IFNAME": network["interface"]}
     if network["kind"] == "rdma":
-        # GPUs may write past the processor where card and GPU hang on the same switch.
+        # GPUs may bypass the processor if card and GPU are on the same switch.
         return over | {"NCCL_IB_DISABLE": "0", "NCCL_IB_HCA": network["rdma_devices"], "NCCL_NET_GDR_LEVEL": "PHB"}
-    # Without it NCCL looks for InfiniBand first, and on some machines finds a card that the pod may not use.
+    # NCCL otherwise prefers InfiniBand, and may find a card that the pod must not use.
     return over | {"NCCL_IB_DISABLE": "1"}
 
 
-def joined(plan: Plan, stage: Stage) -> dict[str, str]:
-    """What joins a pod to a secondary network, if the recipe names one (Multus, Kubernetes Network Custom Resource
-    Definition De-facto Standard v1.3, section 4.1.1)."""
-    attachment = (plan.site.get("network") or {}).get("attachment")
-    return {"k8s.v1.cni.cncf.io/networks": attachment} if attachment and stage.machines.nodes > 1 else {}
-
-
 def rdma(plan: Plan, stage: Stage) -> dict[str, int]:
-    """The RDMA devices that a pod asks for, one a link; nothing over Ethernet."""
+    """The RDMA devices that a pod requests, one for each link; none over Ethernet."""
     network = plan.site.get("network")
     if stage.machines.nodes == 1 or network is None or network["kind"] != "rdma":
         return {}

@@ -11,24 +11,21 @@ from runner.recipe.recipe import Recipe
 from runner.tools.files import Artifact
 from runner.tools.text import yaml_text
 
-KIND = kubernetes.PYTORCHJOB
-# The operator takes the master's port from the container port of this name, and looks for a container of that one.
+# The operator looks for a container and a container port of these names.
 PYTORCH = "pytorch"
 MASTER_PORT = {"name": "pytorchjob-port", "containerPort": 23456}
-
-# Who reaches a job's pods; OpenShift AI closes those of a TrainJob itself.
+# The access to a job's pods. OpenShift AI itself restricts that to the pods of a TrainJob.
 POLICY = Path(__file__).with_name(kubernetes.POLICY_FILE)
 
-# The folders of the recipe's pods.
 place = kubernetes.place
 
 
 def named(recipe: Recipe) -> bool:
-    return kubernetes.takes(recipe, KIND)
+    return kubernetes.takes(recipe, kubernetes.PYTORCHJOB)
 
 
 def job(plan: Plan, stage: Stage) -> list[Artifact]:
-    """What trains as a PyTorchJob, everything else as a Job, with all that goes with it. plan: of this stage alone."""
+    """The files of a PyTorchJob, or of a Job if the stage trains nothing. plan: of this stage alone."""
     if not stage.trains:
         return batch.prepare(plan, stage)
     text, name = yaml_text(_pytorchjob(plan, stage)), kubernetes.job_name(plan)
@@ -38,7 +35,7 @@ def job(plan: Plan, stage: Stage) -> list[Artifact]:
 
 
 def _pytorchjob(plan: Plan, stage: Stage) -> Manifest:
-    """One pod spec for master and workers, nothing that the operator sets itself."""
+    """One pod spec for master and workers, without what the operator sets itself."""
     site, machines = plan.site, stage.machines
     replica = {
         "restartPolicy": site["restart_policy"],
@@ -48,12 +45,12 @@ def _pytorchjob(plan: Plan, stage: Stage) -> Manifest:
     if machines.nodes > 1:
         replicas["Worker"] = {"replicas": machines.nodes - 1, **copy.deepcopy(replica)}
     spec = {
-        # Text, as the operator's schema has it; a bare number is refused.
+        # The operator's schema requires text.
         "nprocPerNode": str(max(1, machines.gpus_per_node)),
         "runPolicy": {
             "cleanPodPolicy": site["clean_pod_policy"],
-            # The operator counts the restarts of all pods together, and ends the job when they reach this (Kubeflow common,
-            # PastBackoffLimit); when one fails, the others lose it and fail too.
+            # The operator counts the restarts of all pods together (Kubeflow common, PastBackoffLimit). If one pod fails,
+            # the others lose it and fail, too.
             "backoffLimit": site["backoff_limit"] * machines.nodes + 1,
             "activeDeadlineSeconds": round(site["deadline_hours"] * 3600),
         },

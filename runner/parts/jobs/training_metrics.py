@@ -1,13 +1,13 @@
-"""Figures of a training over HTTP while it runs: for Prometheus, and for OpenShift AI's Trainer
-(opendatahub-io/trainer, pkg/rhai/progression, from 3.2 on), which asks the first process while it runs and reads the
-last answer when the pod ends."""
+"""Figures of a running training over HTTP: for Prometheus, and for OpenShift AI's Trainer (opendatahub-io/trainer,
+pkg/rhai/progression, from 3.2 on), which asks the first process and reads the last answer when the pod ends."""
 
 import json
 import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,10 @@ from runner.trainer.telemetry import History
 
 
 def answer(variable: str, what: str, kind: str, say: Callable[[], str]) -> bool:
-    """Answers `/metrics` with what `say` gives, at the port that an environment variable names, for as long as the
-    process lives. False if none is named, or it is in use, which is no reason to stop.
+    """Serves the text of `say` at `/metrics`, at the port in an environment variable. False if the variable has no
+    port, or the port is in use, which does not stop training.
 
-    what: is not served then, in words; kind: the answer's content type.
-    """
+    what: the served figures, for the message; kind: the content type."""
     port = os.environ.get(variable, "")
     if not port.isdigit():
         return False
@@ -44,7 +43,7 @@ def answer(variable: str, what: str, kind: str, say: Callable[[], str]) -> bool:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
-            pass  # a line every few seconds would bury training's own
+            pass  # it would print a line every few seconds
 
     try:
         server = ThreadingHTTPServer(("", int(port)), Answering)
@@ -55,10 +54,10 @@ def answer(variable: str, what: str, kind: str, say: Callable[[], str]) -> bool:
     return True
 
 
-# The targets set it to the port that the pods' annotations name; without it nothing listens.
-METRICS_PORT = "RECIPE_METRICS_PORT"
+# The targets set both to the ports in the annotations of pods and TrainJobs; without them nothing listens.
+METRICS_PORT, PROGRESS_PORT = "RECIPE_METRICS_PORT", "RECIPE_PROGRESS_PORT"
 
-# What a log entry of the trainer holds, and what Prometheus gets to see of it.
+# The figures in a log entry of the trainer, and their names and meanings for Prometheus.
 LOGGED = {
     "loss": ("recipe_loss", "Training loss, cross-entropy in nats"),
     "eval_loss": ("recipe_validation_loss", "Validation loss, cross-entropy in nats"),
@@ -67,13 +66,13 @@ LOGGED = {
     "grad_norm": ("recipe_gradient_norm", "Length of the gradient before clipping"),
     "epoch": ("recipe_epoch", "Epochs done"),
 }
-# What the history works out between two entries, of all processes together.
+# The figures that the history computes between two entries, for all processes together.
 SPEED = {
     "samples_per_second": ("recipe_samples_per_second", "Rows a second, of all GPUs together"),
     "tokens_per_second": ("recipe_tokens_per_second", "Tokens a second, of all GPUs together"),
 }
-# What the driver says of each GPU when it is asked, as nvidia-smi does: of the whole card, and so in a moment when
-# training hangs, too. Asking for the allocator's own figures would take a context on every card.
+# The driver's figures of each whole card, as in nvidia-smi; available also when training hangs. The allocator's own
+# figures would need a context on every card.
 DRIVER: dict[str, tuple[str, Callable[[int], float]]] = {
     "recipe_gpu_memory_used_bytes": (
         "Memory in use on the GPU of a rank",
@@ -87,7 +86,7 @@ DRIVER: dict[str, tuple[str, Callable[[int], float]]] = {
 
 
 class Metrics(TrainerCallback):
-    """The latest log entry, in Prometheus' text format; history: which has it before."""
+    """The latest log entry in Prometheus' text format. history: must receive the entry first."""
 
     def __init__(self, history: History) -> None:
         self.history = history
@@ -104,11 +103,11 @@ class Metrics(TrainerCallback):
                     self._put(name, meaning, said[key])
 
     def _put(self, name: str, meaning: str, value: float) -> None:
-        # A new dict, so that a reader in another thread never sees one that is being changed.
+        # A new dict, because another thread may be reading the old one.
         self.values = self.values | {name: (meaning, float(value))}
 
     def text(self) -> str:
-        gauges = {name: (meaning, {"": value}) for name, (meaning, value) in self.values.items()} | dict(gpus())
+        gauges = {name: (meaning, {"": value}) for name, (meaning, value) in self.values.items()} | gpus()
         return "".join(
             f"# HELP {name} {meaning}\n# TYPE {name} gauge\n"
             + "".join(f"{name}{labels} {_number(value)}\n" for labels, value in values.items())
@@ -116,57 +115,43 @@ class Metrics(TrainerCallback):
         )
 
 
-def gpus() -> Iterator[tuple[str, tuple[str, dict[str, float]]]]:
-    """What the driver says of the GPUs of this machine's processes, by their ranks; nothing if there are none."""
+def gpus() -> dict[str, tuple[str, dict[str, float]]]:
+    """The driver's figures of the GPUs of this machine's processes, by rank; empty without GPUs."""
     if not torch.cuda.is_available():
-        return
-    first, count = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("LOCAL_WORLD_SIZE", "1")))
+        return {}
+    first, count = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    found: dict[str, tuple[str, dict[str, float]]] = {}
     for name, (meaning, ask) in DRIVER.items():
-        values: dict[str, float] = {}
         for gpu in range(min(count, torch.cuda.device_count())):
-            try:
-                values[f'{{rank="{first + gpu}",gpu="{gpu}"}}'] = ask(gpu)
-            except Exception:  # a figure that the driver, or a part of a card (MIG), does not have costs no others
-                continue
-        if values:
-            yield name, (meaning, values)
+            with suppress(Exception):  # the driver, or a part of a card (MIG), may lack this figure
+                value = ask(gpu)
+                found.setdefault(name, (meaning, {}))[1][f'{{rank="{first + gpu}",gpu="{gpu}"}}'] = value
+    return found
 
 
 def _number(value: float) -> str:
-    """As Prometheus reads it, with all digits that count: of bytes and of steps every one."""
+    """A number as Prometheus reads it, with all digits of bytes and steps."""
     if math.isfinite(value):
         return f"{value:.10g}"
     return "NaN" if math.isnan(value) else f"{'+' if value > 0 else '-'}Inf"
 
 
-# The targets set it to the port that the TrainJob's annotation names; without it nothing listens.
-PROGRESS_PORT = "RECIPE_PROGRESS_PORT"
-
-# What the platform's own trainers call training's figures; of an evaluation they pass on whatever begins with `eval_`.
+# Training's figures in the platform's own trainers, which also report every figure that begins with `eval_`.
 TRAINER_FIGURES = ("loss", "learning_rate", "grad_norm", "train_loss")
 
 
 class TrainingProgress(TrainerCallback):
-    """What the Trainer reads: whole numbers but for `currentEpoch`, None for what is not known, and no other field. A
-    number of another kind would cost the whole answer there.
+    """The answer for the Trainer: exactly these fields, whole numbers except `currentEpoch`, and None for unknown. The
+    Trainer would discard an answer with another kind of number.
 
-    Of a context length of pretraining the steps are its own, because the stage ends with it.
-    """
+    For a context length of pretraining, the steps are those of this length, because the stage ends with it."""
 
     def __init__(self, settings: RunSettings) -> None:
         self.file = Path(settings.run_dir) / PROGRESS
         self.blocks = settings.blocks
         self.began, self.began_at = time.monotonic(), 0
-        self.answer: dict[str, Any] = {
-            "progressPercentage": None,
-            "estimatedRemainingSeconds": None,
-            "currentStep": None,
-            "totalSteps": None,
-            "currentEpoch": None,
-            "totalEpochs": None,
-            "trainMetrics": {},
-            "evalMetrics": {},
-        }
+        unknown = ("progressPercentage", "estimatedRemainingSeconds", "currentStep", "totalSteps", "currentEpoch")
+        self.answer: dict[str, Any] = dict.fromkeys((*unknown, "totalEpochs")) | {"trainMetrics": {}, "evalMetrics": {}}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.began, self.began_at = time.monotonic(), state.global_step
@@ -176,20 +161,17 @@ class TrainingProgress(TrainerCallback):
         self._steps(state)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        figures = {
-            name: value
-            for name, value in (logs or {}).items()
-            if isinstance(value, int | float) and math.isfinite(value)
-        }
-        evaluated = {name: value for name, value in figures.items() if name.startswith("eval_")}
-        trained = {name: figures[name] for name in TRAINER_FIGURES if name in figures}
-        self._say(
-            trainMetrics=self.answer["trainMetrics"] | trained, evalMetrics=self.answer["evalMetrics"] | evaluated
-        )
+        trained, evaluated = dict(self.answer["trainMetrics"]), dict(self.answer["evalMetrics"])
+        for name, value in (logs or {}).items():
+            if isinstance(value, int | float) and math.isfinite(value):
+                if name in TRAINER_FIGURES:
+                    trained[name] = value
+                elif name.startswith("eval_"):
+                    evaluated[name] = value
+        self._say(trainMetrics=trained, evalMetrics=evaluated)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        # After a stage's last step the remaining time is unknown. At its end nothing remains, and the code that ends
-        # the pod reports that.
+        # After the last step the remaining time is unknown. The code that ends the pod reports that nothing remains.
         self._steps(state)
         self._say(estimatedRemainingSeconds=None)
         write_json(self.file, self.answer | {"estimatedRemainingSeconds": 0})
@@ -199,7 +181,7 @@ class TrainingProgress(TrainerCallback):
         done, steps = state.global_step - first, last - first
         made, left = state.global_step - self.began_at, last - state.global_step
         self._say(
-            # Rounded down, so that 100 is the last step and no other.
+            # Rounded down, so that only the last step is 100.
             progressPercentage=min(100, max(0, 100 * done // steps)) if steps > 0 else None,
             estimatedRemainingSeconds=int((time.monotonic() - self.began) / made * max(0, left)) if made > 0 else None,
             currentStep=max(0, done),
@@ -209,7 +191,7 @@ class TrainingProgress(TrainerCallback):
         )
 
     def _say(self, **facts: Any) -> None:
-        # A new dict, so that a reader in another thread never sees one that is being changed.
+        # A new dict, because another thread may be reading the old one.
         self.answer = self.answer | facts
 
     def text(self) -> str:
@@ -217,8 +199,8 @@ class TrainingProgress(TrainerCallback):
 
 
 def callbacks(settings: RunSettings, history: History) -> list[TrainerCallback]:
-    """Metrics where this is a machine's first process, TrainingProgress where it is the first of all; each only where a
-    port is named for it."""
+    """Metrics for the first process of a machine, TrainingProgress for the first of all; each only if a port is named
+    for it."""
     heard: list[TrainerCallback] = []
     if os.environ.get("LOCAL_RANK", "0") == "0":
         metrics = Metrics(history)

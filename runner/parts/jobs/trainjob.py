@@ -1,8 +1,6 @@
-"""Target trainjob: a stage as a TrainJob of Kubeflow Trainer v2, trainer.kubeflow.org/v1alpha1, as OpenShift AI 3.2 to
-3.5 and 3.6 have it. The two forms have the same content in different places: additions to the runtime's pod are under
-`podTemplateOverrides` until 3.5, and under `runtimePatches` from 3.6 on. The trainer itself injects PET_* and refuses
-them from us.
-"""
+"""Target trainjob: a stage as a TrainJob of Kubeflow Trainer v2, trainer.kubeflow.org/v1alpha1, for OpenShift AI 3.2 to
+3.6. Additions to the runtime's pod are under `podTemplateOverrides` until 3.5, and under `runtimePatches` from 3.6 on.
+The trainer sets PET_* itself, and refuses them from us."""
 
 from collections.abc import Mapping
 from textwrap import wrap
@@ -16,30 +14,26 @@ from runner.tools.files import Artifact
 from runner.tools.problem import Stop
 from runner.tools.text import yaml_text
 
-KIND = kubernetes.TRAINJOB
-# The runtime's job and its container, and the runtime that comes with OpenShift AI.
-NODE = "node"
-RUNTIME = "torch-distributed"
+# The runtime's job and its container, and the runtime of OpenShift AI.
+NODE, RUNTIME = "node", "torch-distributed"
 SINCE = (3, 2)
-# Since when OpenShift AI's own NetworkPolicy protects the pods of each (opendatahub-io/trainer,
-# pkg/rhai/networkpolicy).
+# OpenShift AI's own NetworkPolicy protects the pods since this version (opendatahub-io/trainer, pkg/rhai/networkpolicy).
 WALLED_SINCE = (3, 3)
-# Since when Kueue knows a TrainJob (the Red Hat build since 1.2), and since when it asks one for the form of 3.6.
+# Kueue supports a TrainJob since the first version (Red Hat build 1.2), and requires the form of 3.6 since the second.
 QUEUED_SINCE, STUCK_SINCE = (0, 14), (0, 17)
-# Who makes the patch; it distinguishes the patches of one job.
+# The author of the patch distinguishes it from other patches of the job.
 MANAGER = "recipe-runner.io/render"
 
-# The folders of the recipe's pods.
 place = kubernetes.place
 
 
 def named(recipe: Recipe) -> bool:
-    return kubernetes.takes(recipe, KIND)
+    return kubernetes.takes(recipe, kubernetes.TRAINJOB)
 
 
 def job(plan: Plan, stage: Stage) -> list[Artifact]:
-    """What trains as a TrainJob, everything else as a Job, with all that goes with it. plan: of this stage alone.
-    Raises Stop if the recipe's version of OpenShift AI has no TrainJob."""
+    """The files of a TrainJob, or of a Job if the stage trains nothing. plan: of this stage alone. Raises Stop if the
+    recipe's version of OpenShift AI has no TrainJob."""
     if not stage.trains:
         return batch.prepare(plan, stage)
     if kubernetes.version(plan.site) < SINCE:
@@ -48,8 +42,8 @@ def job(plan: Plan, stage: Stage) -> list[Artifact]:
             "Render for `pytorchjob`, or correct `openshift.version`.",
         )
     made = kubernetes.job("trainer.kubeflow.org/v1alpha1", "TrainJob", _trainjob_spec(plan, stage), plan, stage)
-    # OpenShift AI's Trainer then asks the first pod how far it is, and lets it through to that port (opendatahub-io/trainer,
-    # pkg/rhai/constants: "true" and nothing else).
+    # OpenShift AI's Trainer then reads the progress from this port of the first pod (opendatahub-io/trainer,
+    # pkg/rhai/constants: exactly "true").
     made["metadata"]["annotations"] |= {
         "trainer.opendatahub.io/progression-tracking": "true",
         "trainer.opendatahub.io/metrics-port": str(plan.site["progress_port"]),
@@ -60,7 +54,7 @@ def job(plan: Plan, stage: Stage) -> list[Artifact]:
 
 
 def _unsaid(plan: Plan, stage: Stage) -> str:
-    """What the recipe says and a TrainJob cannot: it is the runtime's to decide."""
+    """The settings that a TrainJob has no place for, because the runtime decides them."""
     settings = ["restart_policy", "clean_pod_policy", "backoff_limit"]
     if not kubernetes.patched(plan.site):
         settings.append("deadline_hours")
@@ -80,9 +74,9 @@ def _unsaid(plan: Plan, stage: Stage) -> str:
 
 
 def stuck(site: Mapping[str, Any]) -> str:
-    """The message if the recorded versions do not work together: Kueue before 0.14 knows no TrainJob, and from 0.17 on
-    starts one by `runtimePatches`, which Trainer 2.1 does not know (kueue#11931). Empty if that is not so, or not
-    known."""
+    """The message if the recorded versions do not work together: Kueue before 0.14 does not support TrainJobs, and from
+    0.17 on it starts one by `runtimePatches`, which Trainer 2.1 does not support (kueue#11931). Empty if they do, or if
+    a version is unknown."""
     if not (site.get("queue") and site.get("kueue")):
         return ""
     if kubernetes.numbers(site["kueue"]) < QUEUED_SINCE:
@@ -112,33 +106,30 @@ def _trainjob_spec(plan: Plan, stage: Stage) -> Manifest:
 
 
 def _patch(plan: Plan, stage: Stage) -> Manifest:
-    """The form of 3.6: a patch of the runtime, which also has room for the security context."""
+    """The form of 3.6: a patch of the runtime, which also accepts a security context."""
     pod = _pod(plan, stage)
-    pod["spec"]["securityContext"] = podspec.pod_security()
+    pod["spec"]["securityContext"] = podspec.POD_SECURITY
     pod["spec"]["terminationGracePeriodSeconds"] = podspec.grace(stage)
-    pod["spec"]["containers"][0]["securityContext"] = podspec.container_security()
+    pod["spec"]["containers"][0]["securityContext"] = podspec.CONTAINER_SECURITY
     node = {"name": NODE, "template": {"spec": {"template": pod}}}
     return {"manager": MANAGER, "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [node]}}}}
 
 
 def _pod(plan: Plan, stage: Stage) -> Manifest:
-    """What the runtime's pod gets on top. Until 3.5 the security context has no place here; restricted-v2 fills in
-    the same values when it admits the pod."""
+    """The additions to the runtime's pod. Until 3.5 a security context has no place here; restricted-v2 adds the same
+    values when it admits the pod."""
     account = plan.site.get("service_account")
+    # The trainer clones its code itself, because a TrainJob takes no init container; so it must write there.
+    mounts = [
+        {key: value for key, value in mount.items() if mount["mountPath"] != code.MOUNT or key != "readOnly"}
+        for mount in podspec.mounts(plan, stage)
+    ]
     return {
         "metadata": podspec.metadata(plan, stage),
         "spec": {
             **({"serviceAccountName": account} if account else {}),
             **podspec.where(plan, stage.machines),
-            "containers": [{"name": NODE, "volumeMounts": _mounts(plan, stage)}],
+            "containers": [{"name": NODE, "volumeMounts": mounts}],
             "volumes": podspec.volumes(plan, stage),
         },
     }
-
-
-def _mounts(plan: Plan, stage: Stage) -> list[Manifest]:
-    """A TrainJob takes no init container, so the trainer itself clones its code and must write there."""
-    return [
-        {key: value for key, value in mount.items() if mount["mountPath"] != code.MOUNT or key != "readOnly"}
-        for mount in podspec.mounts(plan, stage)
-    ]

@@ -305,6 +305,8 @@ def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload
     """The workload of a stage that Axolotl trains, read from the very config that Axolotl gets. rows: what is known of
     the data."""
     config, rows, zero = stage.config, rows or Rows(), _deepspeed(stage)
+    # The schedule of this name has no warmup, whatever the config says of one (transformers 5.16).
+    rises = config.get("lr_scheduler") != "constant"
     return Workload(
         model=model,
         machines=stage.machines,
@@ -332,8 +334,8 @@ def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload
         evaluation_packing=_blocks(config) or bool(config.get("eval_sample_packing", config.get("sample_packing"))),
         epochs=float(config.get("num_epochs") or 1),
         max_steps=_max_steps(config),
-        warmup_ratio=float(config.get("warmup_ratio") or 0),
-        warmup_steps=_warmup_steps(config),
+        warmup_ratio=float(config.get("warmup_ratio") or 0) if rises else 0.0,
+        warmup_steps=_warmup_steps(config) if rises else 0,
         learning_rate=float(config.get("learning_rate") or 0),
         rows=rows.training,
         evaluation_rows=VALIDATION_BLOCKS if _length(config) else rows.validation,

@@ -1,4 +1,4 @@
-"""When a proof is made and shown: after preparing, before the first step, and on request."""
+"""Proofs are made after preparing, before the first step, and on request; this module makes and shows them."""
 
 import os
 import tempfile
@@ -26,10 +26,10 @@ Styled = tuple[str, str]  # what it is, and its text
 
 
 def prove(proofs: Mapping[str, Any], tell: Tell) -> None:
-    """Runs the engine up to the first step of each stage: tokenises rows, and judges them before a GPU is held.
+    """Runs the engine up to the first step of each stage: tokenises rows, and judges them before a GPU is used.
 
-    proofs: `model` and `tokenizer`, as of `prove_config`; `stages`: by name, the engine's `config` and the folder `out`
-    for the proof.
+    proofs: `model` and `tokenizer`, as for `prove_config`; `stages`: for each name, the engine's `config` and the
+    folder `out` for the proof.
     """
     model = twin.read_model(proofs["model"]) if proofs["model"] else None
     for name, stage in proofs["stages"].items():
@@ -44,16 +44,15 @@ def prove(proofs: Mapping[str, Any], tell: Tell) -> None:
 
 
 def before_training(cfg: Any, trainer: Any, settings: Any) -> str:
-    """What is wrong with the rows that are about to be trained; empty if nothing is."""
+    """The problem of the rows before training; empty for none."""
     from runner.parts.proof import prove as first_step
 
     return first_step.prove(cfg, trainer, settings).complaint
 
 
 def show_rows(recipe: Recipe, place: Place, count: int, say: Tell) -> Iterator[str]:
-    """Proves each stage on the present rows, and returns the folder of each proof.
-
-    Raises Stop for images, and where the tokenizer is neither here nor on the hub."""
+    """Proves each stage on the present rows, and returns the folder of each proof. Raises Stop for images, and if the
+    tokenizer is neither here nor on the hub."""
     trained = [stage for stage in translate(recipe, place).stages if stage.engine == "axolotl"]
     if not trained:
         raise Stop(f"`{recipe.name}` trains on images, so there are no tokens to show.", "Leave out `--show`.", code=2)
@@ -74,7 +73,7 @@ def show_rows(recipe: Recipe, place: Place, count: int, say: Tell) -> Iterator[s
 
 
 def shown(folder: str, whole: bool = False) -> Iterable[list[Styled]]:
-    """The proof in a folder as lines of parts, each with its kind."""
+    """The proof in a folder, see `lines`."""
     return lines(Proof.read(Path(folder)), whole)
 
 
@@ -87,7 +86,7 @@ EXPLAINED = (
 
 def lines(proof: Proof, whole: bool = False) -> Iterator[list[Styled]]:
     """Lines of parts, each with its kind: `trained`, `seen`, `cut`, or nothing. whole: show every token."""
-    all_tokens = proof.trained + proof.seen + proof.cut
+    all_tokens = sum(count for _, count, _ in proof.shares)
     if proof.shown:
         yield [("", EXPLAINED)]
     for row in proof.shown:
@@ -95,10 +94,7 @@ def lines(proof: Proof, whole: bool = False) -> Iterator[list[Styled]]:
         for kind, tokens in row["spans"]:
             yield [("", f"  {kind:<8} "), (kind, _joined(tokens, whole))]
     if all_tokens:
-        shares = ", ".join(
-            f"{kind} {count / all_tokens:.1%}"
-            for kind, count in (("trained", proof.trained), ("seen", proof.seen), ("cut", proof.cut))
-        )
+        shares = ", ".join(f"{kind} {share:.1%}" for kind, _, share in proof.shares)
         cut = f", in {proof.rows_cut:,} rows" if proof.rows_cut else ""
         yield [("", f"of {all_tokens:,} tokens: {shares}{cut}")]
     if not proof.faults:
@@ -145,18 +141,14 @@ def plain(proof: Proof, whole: bool = False) -> Iterator[str]:
 # Settings that need a GPU and change neither rows nor batches.
 NEEDS_GPU = ("deepspeed", "load_in_4bit", "load_in_8bit", "tf32", "torch_compile", "chunked_cross_entropy", "fp8")
 NEEDS_GPU_KINDS = ("fsdp", "liger_", "torch_compile_", "cut_cross_entropy", "fp8_")
-# It separates rows by their positions, as FlashAttention does, on every machine.
-ATTENTION = "sdpa"
 
 
 def prove_config(
     config: Mapping[str, Any], folder: Path, model: Model | None = None, tokenizer: str | None = None, show: int = 2
 ) -> Proof:
-    """Judges what an Axolotl config would train; writes `proof.json` and a log to `folder`.
-
-    model: replaces the config's own for the twin; tokenizer: a folder, if it is not with the base model. show: rows to
-    show. Raises Stop with what is wrong, or if the engine fails.
-    """
+    """Judges the rows of an Axolotl config; writes `proof.json` and a log to `folder`. model: for the twin, instead of
+    the config's own; tokenizer: a folder, if it is not with the base model; show: rows to show. Raises Stop with the
+    problem, or if the engine fails."""
     tokenizers.forget_older(config)
     with tempfile.TemporaryDirectory() as scratch:
         known = model or catalog.model(config["base_model"]) or catalog.model(catalog.model_ids()[0])
@@ -173,22 +165,17 @@ def prove_config(
 
 def _here(config: Mapping[str, Any], scratch: str, folder: Path, tokenizer: str | None, show: int) -> dict[str, Any]:
     """The config for this machine: the same rows, batches and template, and a tiny model."""
-    kept = {
-        name: value
-        for name, value in config.items()
-        if name not in NEEDS_GPU and not name.startswith(NEEDS_GPU_KINDS) and not name.startswith("use_")
-    }
+    dropped = (*NEEDS_GPU_KINDS, "use_")
+    kept = {name: value for name, value in config.items() if name not in NEEDS_GPU and not name.startswith(dropped)}
+    # This attention separates rows by their positions, as FlashAttention does, on every machine.
+    wished = {"show": show, "only": True, "attention": "sdpa", "planned": config.get("attn_implementation")}
     facts = {
         **config["recipe_runner"],
         "run_dir": str(folder),
         "backend": "gloo",
         "world_size": 1,
-        # There are no data workers to keep.
         "persistent_workers": False,
-        "proof": {
-            **config["recipe_runner"].get("proof", {}),
-            **{"show": show, "only": True, "attention": ATTENTION, "planned": config.get("attn_implementation")},
-        },
+        "proof": {**config["recipe_runner"].get("proof", {}), **wished},
     }
     kernels = dict.fromkeys(name for name in config if name.startswith("lora_") and name.endswith("_kernel"))
     return {

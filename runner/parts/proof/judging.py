@@ -1,10 +1,11 @@
-"""Judging: whether rows are trained as the chat template writes them, batches train what their rows say, a model keeps
-the rows of a batch apart, and validation rows are in training."""
+"""Judges whether rows are trained as the chat template writes them, batches train their rows, a model keeps the rows of
+a batch apart, and validation rows are in training."""
 
 import hashlib
 import json
 import random
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from runner.tools.names import same, shortened
 from runner.trainer.generation import written
 from runner.trainer.records import Proof
 
-# By kind of fault, the beginning of its sentence, before the examples, and the remedy.
+# For each kind of fault, the beginning of its sentence and the remedy.
 KINDS = {
     "end_not_trained": (
         "The end of an answer is not trained, so the model would never learn to stop",
@@ -82,11 +83,11 @@ MOST_EXAMPLES = 3
 class Faults:
     """Counts faults by kind, with a few examples of each."""
 
-    counts: dict[str, int] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[str]] = field(default_factory=dict)
 
     def add(self, kind: str, example: str = "", times: int = 1) -> None:
-        self.counts[kind] = self.counts.get(kind, 0) + times
+        self.counts[kind] += times
         seen = self.examples.setdefault(kind, [])
         if example and len(seen) < MOST_EXAMPLES and example not in seen:
             seen.append(example)
@@ -100,9 +101,9 @@ class Faults:
 
 
 UNTRAINED = -100
-# Characters of a text by which a person knows its row.
+# Characters of a text that identify its row.
 SHOWN = 60
-# Tokens that a sentence shows on each side of what it is about.
+# Tokens before and after a difference that a message shows.
 NEAR = 8
 
 Tokens = tuple[int, ...]
@@ -110,26 +111,20 @@ Tokens = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Talk:
-    """A prepared row."""
+    """A prepared row. tokens: as the template writes it. prompts: of each answer; None if the answer is not trained, or
+    if the template writes the prompt differently once the conversation continues. trained_turns: of any role. named:
+    the beginning of its first question."""
 
-    # The whole of it, as the template writes it.
     tokens: Tokens
-    # Each answer's prompt; None if the answer is not trained, or the template writes its prompt differently once the
-    # conversation continues.
     prompts: tuple[Tokens | None, ...]
-    # Of whatever role.
     trained_turns: int
-    # How its first question begins, for naming the row.
     named: str
 
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads prepared rows by the engine's settings.
-
-    tokenizer: as saved beside the trained model. roles: trained ones; marked: the field of a turn that decides instead.
-    ends: the tokens that end an answer.
-    """
+    """Reads prepared rows by the engine's settings. tokenizer: as saved beside the trained model. roles: trained ones;
+    marked: the field of a turn that decides instead. ends: the tokens that end an answer."""
 
     tokenizer: Any
     roles: frozenset[str]
@@ -143,7 +138,11 @@ class Reader:
 
     def talk(self, row: Mapping[str, Any], field: str) -> Talk:
         said = [_bare(message) for message in row[field]]
-        trained = [self._trains(message) for message in said]
+        marks = [message.get(self.marked) if self.marked else None for message in said]
+        trained = [
+            message["role"] in self.roles if mark is None else bool(mark)
+            for message, mark in zip(said, marks, strict=True)
+        ]
         shown = [{name: value for name, value in message.items() if name != self.marked} for message in said]
         tools = row.get("tools")
         tools = json.loads(tools) if isinstance(tools, str) else tools
@@ -161,11 +160,6 @@ class Reader:
         asked = next((str(message["content"]) for message in shown if message["role"] == "user"), "")
         return Talk(whole, tuple(prompts), sum(trained), shortened(asked, SHOWN))
 
-    def _trains(self, message: Mapping[str, Any]) -> bool:
-        if self.marked and message.get(self.marked) is not None:
-            return bool(message[self.marked])
-        return message["role"] in self.roles
-
     def _tokens(self, text: str) -> Tokens:
         return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
@@ -173,7 +167,7 @@ class Reader:
         return repr(self.tokenizer.decode(list(tokens)))
 
     def judge(self, tokens: Sequence[int], labels: Sequence[int], talk: Talk, faults: Faults) -> None:
-        """Finds faults of a row: each answer must be trained after its prompt and to its end."""
+        """Finds faults of a row: each answer must be trained from the end of its prompt to its own end."""
         runs = list(_runs(labels))
         if len(runs) < talk.trained_turns:
             faults.add("nothing_trained", f"an answer to «{talk.named}»")
@@ -192,13 +186,12 @@ class Reader:
             # A turn of another role may have no end of its own.
             if not ended and (answers or (after < len(tokens) and tokens[after] in self.ends)):
                 left = f", and {self.words(tokens[after : after + 1])} behind it is not" if after < len(tokens) else ""
-                faults.add(
-                    "end_not_trained", f"the last trained token is {self.words(tokens[after - 1 : after])}{left}"
-                )
+                last = self.words(tokens[after - 1 : after])
+                faults.add("end_not_trained", f"the last trained token is {last}{left}")
 
     def _behind_blanks(self, tokens: Sequence[int], labels: Sequence[int], begin: int) -> int:
-        """Mistral's template writes a blank before an answer. Some tokenizers make it a token of its own, which Axolotl
-        leaves untrained and a model writes anyway."""
+        """The first token after untrained blanks. Mistral's template writes a blank before an answer; some tokenizers
+        make it a separate token, which Axolotl does not train and a model writes anyway."""
         while begin < len(tokens) and labels[begin] == UNTRAINED and not self.tokenizer.decode([tokens[begin]]).strip():
             begin += 1
         return begin
@@ -214,26 +207,22 @@ class Reader:
 
 
 def _runs(labels: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Each stretch of trained tokens: its first place, and the one after it."""
+    """Each stretch of trained tokens: its first place, and the place after it."""
     trained = [False, *(label != UNTRAINED for label in labels), False]
     edges = [place for place, (before, now) in enumerate(pairwise(trained)) if before != now]
     return zip(edges[::2], edges[1::2], strict=True)
 
 
 def _bare(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A turn without empty columns, with its calls as the engine gives them to the template."""
+    """A turn without empty columns, with tool calls as the engine gives them to the template."""
     turn = {name: value for name, value in message.items() if value is not None}
     if "tool_calls" in turn:
-        turn["tool_calls"] = [_call(call) for call in turn["tool_calls"]]
+        turn["tool_calls"] = calls = list(map(_bare, turn["tool_calls"]))
+        for call in calls:
+            function = call.get("function")
+            if isinstance(function, Mapping) and isinstance(function.get("arguments"), str):
+                call["function"] = {**function, "arguments": json.loads(function["arguments"])}
     return turn
-
-
-def _call(call: Mapping[str, Any]) -> dict[str, Any]:
-    bare = {name: value for name, value in call.items() if value is not None}
-    function = bare.get("function")
-    if isinstance(function, Mapping) and isinstance(function.get("arguments"), str):
-        bare["function"] = {**function, "arguments": json.loads(function["arguments"])}
-    return bare
 
 
 def spread(count: int, most: int) -> range:
@@ -241,11 +230,11 @@ def spread(count: int, most: int) -> range:
     return range(0, count, -(-count // most) if count > most else 1)
 
 
-# Rows of a batch, and number of batches of one row, whose first losses must be equal.
+# The first loss must be the same for one batch of this many rows and for as many batches of one row.
 ROWS = 8
-# The tolerance of losses, in nats, and of logits. Sums in another order differ by some 1e-7.
+# The tolerance of losses, in nats, and of logits. Sums in another order differ by about 1e-7.
 TOLERANCE = 1e-5
-# Numbers that the logits of a batch may have: 0.5 GiB in fp32.
+# The most logits of a batch: 0.5 GiB in fp32.
 MOST_LOGITS = 2**27
 
 Row = dict[str, Any]
@@ -253,14 +242,14 @@ Row = dict[str, Any]
 
 @dataclass
 class Engine:
-    """A trainer's rows and batches. first: the row that it begins with."""
+    """A trainer's rows and batches. first: the number of its first row."""
 
     trainer: Any
     first: int = 0
 
     @cached_property
     def loader(self) -> Any:
-        """The loader as the trainer builds it, before it is shared among processes."""
+        """The trainer's loader, before it is divided among processes."""
         accelerator = self.trainer.accelerator
         accelerator.prepare = lambda *values, **_: values[0]
         try:
@@ -270,7 +259,6 @@ class Engine:
 
     @property
     def packs(self) -> bool:
-        """Whether the loader joins rows."""
         return bool(getattr(self.trainer.args, "sample_packing", False))
 
     def rows(self, numbers: Sequence[int]) -> list[Row]:
@@ -291,34 +279,27 @@ class Engine:
             rows = [self.rows(inner) for inner in batch] if nested else self.rows(flat)
             yield flat, self.loader.collate_fn(rows)
 
-    def batch(self, rows: Sequence[Row]) -> Row:
-        """One micro batch of these rows."""
+    def batch(self, rows: Sequence[Row], joined: bool = False) -> Row:
+        """One micro batch of these rows. joined: as close together as training packs any rows."""
         copies = [dict(row) for row in rows]
         if not self.packs:
             return dict(self.loader.collate_fn(copies))
-        apart = self.trainer.args.multipack_real_batches
+        apart = self.trainer.args.multipack_real_batches and not joined
         return dict(self.loader.collate_fn([[row] for row in copies] if apart else [copies]))
-
-    def joined(self, rows: Sequence[Row]) -> Row:
-        """These rows as close together as in training."""
-        copies = [dict(row) for row in rows]
-        return dict(self.loader.collate_fn([copies] if self.packs else copies))
 
 
 def places(lines: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]) -> list[tuple[int, int] | None]:
-    """Where each row begins in a batch, as (line, token), in order; None for a row that is not in it."""
+    """The beginning of each row in a batch, as (line, token), in order; None for a missing row."""
     begins: list[tuple[int, int] | None] = []
     line = token = 0
     for row in rows:
-        place = next(
-            (
-                (number, begin)
-                for number in range(line, len(lines))
-                for begin in range(token if number == line else 0, len(lines[number]) - len(row) + 1)
-                if lines[number][begin] == row[0] and list(lines[number][begin : begin + len(row)]) == list(row)
-            ),
-            None,
+        found = (
+            (number, begin)
+            for number in range(line, len(lines))
+            for begin in range(token if number == line else 0, len(lines[number]) - len(row) + 1)
+            if lines[number][begin] == row[0] and list(lines[number][begin : begin + len(row)]) == list(row)
         )
+        place = next(found, None)
         begins.append(place)
         if place:
             line, token = place[0], place[1] + len(row)
@@ -326,8 +307,7 @@ def places(lines: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]) -> lis
 
 
 def judge(batch: Mapping[str, Any], rows: Sequence[Row], ends: frozenset[int], faults: Faults) -> int:
-    """Finds faults of a batch, which must train what its rows say and nothing else; returns its number of padding
-    tokens."""
+    """Finds faults of a batch, which must have its rows' labels and no others. Returns its number of padding tokens."""
     lines, labels = batch["input_ids"].tolist(), batch["labels"].tolist()
     for row, place in zip(rows, places(lines, [row["input_ids"] for row in rows]), strict=True):
         if place is None:
@@ -336,7 +316,7 @@ def judge(batch: Mapping[str, Any], rows: Sequence[Row], ends: frozenset[int], f
         line, begin = place
         for token, (number, label) in enumerate(zip(row["input_ids"], row["labels"], strict=True)):
             kept = labels[line][begin + token]
-            # The first token has no context, so a loss never contains it.
+            # The first token has no context, so no loss contains it.
             if kept != label and not (token == 0 and kept == UNTRAINED):
                 lost = kept == UNTRAINED and number in ends
                 faults.add("end_not_trained" if lost else "labels_changed", "the engine's collator has taken its label")
@@ -349,7 +329,7 @@ def judge(batch: Mapping[str, Any], rows: Sequence[Row], ends: frozenset[int], f
 
 @contextmanager
 def undisturbed(model: Any) -> Iterator[None]:
-    """Leaves the random states of training and the model as they were."""
+    """Restores the random states of training, and the model's mode."""
     numbers, draws, training = random.getstate(), np.random.get_state(), model.training
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         model.eval()
@@ -362,15 +342,13 @@ def undisturbed(model: Any) -> Iterator[None]:
 
 
 def few(engine: Engine, vocabulary: int, numbers: Sequence[int]) -> list[Row]:
-    """Rows for forward passes: the shortest that train something, cut to fit into memory."""
-    most = max(16, MOST_LOGITS // (vocabulary * ROWS))
-    rows = [{name: _cut(value, most) for name, value in row.items()} for row in engine.rows(numbers)]
-    fit = [row for row in rows if any(label != UNTRAINED for label in row["labels"][1:])]
+    """Rows for forward passes: the shortest with trained tokens, cut to fit into memory."""
+    most, fit = max(16, MOST_LOGITS // (vocabulary * ROWS)), []
+    for whole in engine.rows(numbers):
+        row = {name: value[:most] if isinstance(value, list) else value for name, value in whole.items()}
+        if any(label != UNTRAINED for label in row["labels"][1:]):
+            fit.append(row)
     return sorted(fit, key=lambda row: len(row["input_ids"]))[:ROWS]
-
-
-def _cut(value: Any, most: int) -> Any:
-    return value[:most] if isinstance(value, list) else value
 
 
 def moved(engine: Engine, rows: Sequence[Row], vocabulary: int) -> float:
@@ -382,7 +360,7 @@ def moved(engine: Engine, rows: Sequence[Row], vocabulary: int) -> float:
 
 def _logits(engine: Engine, rows: Sequence[Row]) -> torch.Tensor:
     """The logits of the last of these rows in one batch."""
-    trainer, batch = engine.trainer, engine.joined(rows)
+    trainer, batch = engine.trainer, engine.batch(rows, joined=True)
     place = places(batch["input_ids"].tolist(), [row["input_ids"] for row in rows])[-1]
     assert place is not None
     _, outputs = trainer.compute_loss(trainer.model, trainer._prepare_inputs(batch), return_outputs=True)
@@ -391,8 +369,7 @@ def _logits(engine: Engine, rows: Sequence[Row]) -> torch.Tensor:
 
 
 def first_loss(engine: Engine, batches: Sequence[Row]) -> float:
-    """The loss that the trainer would log for a step of these micro batches, as `training_step` adds it up
-    (transformers 5.16.1)."""
+    """The trainer's loss for a step of these micro batches, as `training_step` sums it (transformers 5.16.1)."""
     trainer = engine.trainer
     samples, items = trainer.get_batch_samples(iter(batches), len(batches), trainer.args.device)
     whole = 0.0
@@ -406,7 +383,7 @@ def first_loss(engine: Engine, batches: Sequence[Row]) -> float:
     return whole
 
 
-# Tokens of text that are searched for equal documents.
+# The most tokens of text that are searched for equal documents.
 MOST_DOCUMENT_TOKENS = 20_000_000
 
 
@@ -416,9 +393,8 @@ def batches(files: Iterable[Path], size: int, columns: Sequence[str] = ()) -> It
 
     for file in files:
         with parquet.ParquetFile(file) as table:
-            yield from table.iter_batches(
-                size, columns=[name for name in table.schema_arrow.names if name in columns] or None
-            )
+            known = [name for name in table.schema_arrow.names if name in columns]
+            yield from table.iter_batches(size, columns=known or None)
 
 
 def conversations(files: Iterable[Path]) -> Iterator[Mapping[str, Any]]:
@@ -427,7 +403,7 @@ def conversations(files: Iterable[Path]) -> Iterator[Mapping[str, Any]]:
 
 
 def words(row: Mapping[str, Any]) -> str:
-    """A text that is equal for conversations that differ only in space, case and system prompt."""
+    """A text that is the same for conversations that differ only in space, case and system prompt."""
     said = [
         f"{same(str(turn['content'] or ''))}{turn.get('tool_calls') or ''}"
         for turn in row["messages"]
@@ -436,12 +412,8 @@ def words(row: Mapping[str, Any]) -> str:
     return "\n".join([*said, *(same(row[name]) for name in ("chosen", "rejected") if isinstance(row.get(name), str))])
 
 
-def questions(row: Mapping[str, Any]) -> Iterator[str]:
-    return (same(str(turn["content"] or "")) for turn in row["messages"] if turn["role"] == "user")
-
-
 def documents(blocks: Iterable[np.ndarray], ends: frozenset[int], tokenizer: Any) -> Iterator[str]:
-    """The documents that were cut into blocks; the first and the last may be parts."""
+    """The documents in blocks of tokens; the first and the last may be parts."""
     rest: list[np.ndarray] = []
     seen = 0
     for block in blocks:
@@ -459,8 +431,8 @@ def documents(blocks: Iterable[np.ndarray], ends: frozenset[int], tokenizer: Any
 
 
 def images(files: Mapping[str, Path], taken_out: int = 0) -> Proof:
-    """Judges prepared images (Parquet, column `image`, pixels as bytes). files: by split, with `train`. taken_out:
-    images of training that were in the test, too, and were removed."""
+    """Judges prepared images (Parquet, column `image`, pixels as bytes). files: by split, with `train`. taken_out: the
+    number of test images that were removed from training."""
     begun = time.monotonic()
     faults, judged = Faults(), 0
     train = {digest: number for number, digest in _digests(files["train"])}

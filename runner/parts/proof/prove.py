@@ -4,6 +4,7 @@ import json
 import os
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -23,8 +24,8 @@ from runner.tools.names import same, shortened
 from runner.trainer.records import Kind, Proof
 from runner.trainer.settings import RunSettings
 
-# Rows to compare with the template, token by token; of more, evenly spaced ones. If one row in a hundred is wrong, such
-# a sample misses all of them in one case of 10^13.
+# The most rows to compare with the template, token by token, evenly spaced. If one row in a hundred is wrong, this
+# sample misses all of them in one case of 10^13.
 MOST_ROWS = 3000
 BATCHES = 4
 
@@ -54,7 +55,7 @@ class _Rows:
 
 @dataclass
 class Prover:
-    """Judges what an engine is about to train. cfg: the engine's config, as it has it now."""
+    """Judges the rows and batches of an engine before training. cfg: the engine's present config."""
 
     cfg: Any
     trainer: Any
@@ -70,7 +71,7 @@ class Prover:
             judged()
             self._batches()
             self._same_documents() if self.kind == "text" else self._leaks()
-            # Models on GPUs may be in parts by now, and are not asked.
+            # Models on GPUs may be sharded already.
             sharded = self.cfg.deepspeed or self.cfg.fsdp or self.cfg.fsdp_config
             if self.kind != "preferences" and not torch.cuda.is_available() and not sharded:
                 self._model()
@@ -84,7 +85,7 @@ class Prover:
 
     @property
     def first(self) -> int:
-        """The row that training begins with; earlier ones belong to the context length before."""
+        """The number of the first row; earlier rows belong to the previous context length."""
         blocks = self.settings.blocks
         return blocks.first_step * self.settings.effective_batch_size if blocks else 0
 
@@ -96,7 +97,7 @@ class Prover:
 
     @cached_property
     def tokenizer(self) -> Any:
-        """The tokenizer as saved beside the trained model, which users of that model load."""
+        """The tokenizer as users of the trained model load it."""
         from transformers import AutoTokenizer
 
         with tempfile.TemporaryDirectory() as folder:
@@ -128,7 +129,7 @@ class Prover:
         return [Path(data["path"]) for data in self.cfg[side] or () if Path(data["path"]).is_file()]
 
     def _prepared(self) -> Iterator[Mapping[str, Any]]:
-        """Prepared training rows: all, or of many, evenly spaced ones."""
+        """Prepared training rows, at most MOST_ROWS, evenly spaced."""
         from pyarrow import parquet
 
         files = self._files("datasets")
@@ -166,8 +167,7 @@ class Prover:
             if not left:
                 self.reader.judge(talk.tokens, labels, talk, self.faults)
             if len(shown) < self.settings.proof.show:
-                tokens, marks = self._words(talk.tokens), [label != UNTRAINED for label in labels]
-                shown.append(_shown(number + 1, tokens[: len(labels)], marks, tokens[len(labels) :]))
+                shown.append(self._shown(number, talk.tokens, [label != UNTRAINED for label in labels]))
         whole, empty = int((rows.trained == rows.lengths).sum()), int((rows.trained == 0).sum())
         if empty:
             self.faults.add("nothing_trained", times=empty)
@@ -177,25 +177,32 @@ class Prover:
         self.facts |= {"rows": len(rows.lengths), "trained": trained, "seen": int(rows.lengths.sum()) - trained}
         self.facts |= {"judged": judged, "cut": cut, "rows_cut": rows_cut, "shown": tuple(shown)}
 
-    def _words(self, tokens: Sequence[int]) -> list[str]:
-        return [self.tokenizer.decode([token]) for token in tokens]
+    def _shown(self, number: int, tokens: Sequence[int], labels: Sequence[bool]) -> Mapping[str, Any]:
+        """A row for `Proof.shown`. number: from 0. labels: whether each token is trained; the engine leaves out tokens
+        without a label."""
+        spans: list[tuple[str, list[str]]] = []
+        for place, token in enumerate(tokens):
+            kind = "cut" if place >= len(labels) else "trained" if labels[place] else "seen"
+            if not spans or spans[-1][0] != kind:
+                spans.append((kind, []))
+            spans[-1][1].append(self.tokenizer.decode([token]))
+        return {"row": number + 1, "tokens": len(tokens), "spans": spans}
 
     def _preferences(self) -> None:
-        """Every prompt must be what a model is asked with, and both answers must have an end; counts cut tokens."""
+        """Every prompt must be as in inference, and both answers must have an end; counts cut tokens."""
         dataset, limit = self.trainer.train_dataset, self.trainer.args.max_length
         prompts = {tuple(row) for row in dataset["prompt_ids"]}
         asked = 0
         for prepared in self._prepared():
-            talk = self.reader.talk(
-                {"messages": [*prepared["messages"], {"role": "assistant", "content": ""}]}, "messages"
-            )
+            messages = [*prepared["messages"], {"role": "assistant", "content": ""}]
+            talk = self.reader.talk({"messages": messages}, "messages")
             prompt = talk.prompts[-1] or ()
             asked += 1
             if prompt not in prompts and (limit is None or len(prompt) < limit):
                 trained = min(prompts, key=lambda known: abs(len(known) - len(prompt)), default=())
                 seen = f"in training {self.reader.words(trained[:12])}…, when asked {self.reader.words(prompt[:12])}…"
                 self.faults.add("prompt_differs", seen)
-        counts = {"trained": 0, "seen": 0, "cut": 0, "rows_cut": 0}
+        counts: Counter[str] = Counter()
         for row in dataset:
             for answer in (row["chosen_ids"], row["rejected_ids"]):
                 if not answer or answer[-1] not in self.ends:
@@ -206,11 +213,14 @@ class Prover:
                 counts["cut"] += left
                 counts["rows_cut"] += left > 0
         shown = [
-            _shown(number + 1, self._words(ids), [place >= len(row["prompt_ids"]) for place in range(len(ids))], ())
+            self._shown(
+                number,
+                row["prompt_ids"] + row["chosen_ids"],
+                [False] * len(row["prompt_ids"]) + [True] * len(row["chosen_ids"]),
+            )
             for number, row in enumerate(islice(dataset, self.settings.proof.show))
-            for ids in [row["prompt_ids"] + row["chosen_ids"]]
         ]
-        self.facts |= counts | {"rows": len(dataset), "judged": asked, "shown": tuple(shown)}
+        self.facts |= {**counts, "rows": len(dataset), "judged": asked, "shown": tuple(shown)}
 
     def _text(self) -> None:
         dataset, trained, seen = self.trainer.train_dataset, 0, 0
@@ -224,14 +234,19 @@ class Prover:
             if wrong := int((tokens != labels).sum()):
                 self.faults.add("text_not_whole", f"{wrong:,} of {len(tokens):,} tokens of a row")
             if len(shown) < self.settings.proof.show:
-                marks = (labels != UNTRAINED).tolist()
-                shown.append(_shown(number + 1, self._words(tokens.tolist()), marks, ()))
+                shown.append(self._shown(number, tokens.tolist(), (labels != UNTRAINED).tolist()))
         self.facts |= {"rows": len(dataset) - self.first, "judged": len(numbers), "trained": trained, "seen": seen}
         self.facts |= {"shown": tuple(shown)}
 
     def _batches(self) -> None:
+        """Judges the first batches of training, and one of a short and a long row, which needs padding."""
         padding = batches = 0
-        for numbers, batch in self._made():
+        made = list(self.engine.batches(BATCHES))
+        if self.kind == "conversations":
+            lengths = self.rows.lengths
+            pair = [int(lengths.argmin()), int(lengths.argmax())]
+            made.append((pair, self.engine.batch(self.engine.rows(pair))))
+        for numbers, batch in made:
             rows = self.engine.rows(numbers)
             if self.kind == "preferences":
                 rows = self._pairs(rows)
@@ -239,14 +254,6 @@ class Prover:
             padding += judging.judge(batch, rows, self.ends, self.faults)
             batches += 1
         self.facts |= {"batches": batches, "padding": padding}
-
-    def _made(self) -> Iterator[tuple[list[int], Any]]:
-        """The first batches of training, and one of a short and a long row, which needs padding."""
-        yield from self.engine.batches(BATCHES)
-        if self.kind == "conversations":
-            lengths = self.rows.lengths
-            pair = [int(lengths.argmin()), int(lengths.argmax())]
-            yield pair, self.engine.batch(self.engine.rows(pair))
 
     def _pairs(self, rows: Sequence[Mapping[str, Any]]) -> list[judging.Row]:
         """The rows of a batch of preferences: all better answers, then all worse ones."""
@@ -276,21 +283,19 @@ class Prover:
                 first = next(turn["content"] for turn in row["messages"] if turn["role"] == "user")
                 how = "word for word" if exactly else "but for space, case or system prompt"
                 self.faults.add("leak", f"«{shortened(str(first), SHOWN)}», {how}")
-            asked |= later.keys() & set(judging.questions(row))
+            questioned = {same(str(turn["content"] or "")) for turn in row["messages"] if turn["role"] == "user"}
+            asked |= later.keys() & questioned
         self.facts["asked"] = tuple(later[question] for question in later if question in asked)
 
     def _same_documents(self) -> None:
-        """Finds validation documents in the training text, in the order in which both were cut."""
+        """Finds validation documents in the training text."""
         blocks = (self.cfg.recipe_runner or {}).get("blocks")
         if blocks:
-            names = (
-                Path(blocks["folder"]) / f"{side}-{blocks['sequence_len']}.npy" for side in ("train", "validation")
-            )
-            sides = [iter(np.load(file, mmap_mode="r")) for file in names]
+            files = (f"{blocks['folder']}/{side}-{blocks['sequence_len']}.npy" for side in ("train", "validation"))
+            sides = [iter(np.load(file, mmap_mode="r")) for file in files]
         elif self._files("test_datasets"):
-            batches = (
-                judging.batches(self._files(side), 100, ("input_ids",)) for side in ("datasets", "test_datasets")
-            )
+            both = (self._files(side) for side in ("datasets", "test_datasets"))
+            batches = (judging.batches(side, 100, ("input_ids",)) for side in both)
             sides = [(np.asarray(batch.column(0).flatten()) for batch in side) for side in batches]
         else:
             return
@@ -306,23 +311,19 @@ class Prover:
         trainer, vocabulary = self.trainer, len(self.tokenizer)
         numbers = range(self.first, min(len(trainer.train_dataset), self.first + 8 * judging.ROWS))
         rows = judging.few(self.engine, vocabulary, numbers)
-        config = trainer.model.config
-        self.facts["attention"] = str(getattr(config, "_attn_implementation", ""))
-        if (planned := self.settings.proof.planned) not in (None, self.facts["attention"]):
+        attention = str(getattr(trainer.model.config, "_attn_implementation", ""))
+        if (planned := self.settings.proof.planned) not in (None, attention):
             self.notes.append(
-                f"{planned} needs a GPU; {self.facts['attention']} was judged, which tells rows apart by the same positions"
+                f"{planned} needs a GPU; {attention} was judged, which tells rows apart by the same positions"
             )
-        self.facts["joined"] = (
-            "packed" if self.engine.packs else "flattened" if self.cfg.batch_flattening is True else "padded"
-        )
+        joined = "packed" if self.engine.packs else "flattened" if self.cfg.batch_flattening is True else "padded"
+        self.facts |= {"attention": attention, "joined": joined}
         if len(rows) < 2:
             self.notes.append("there are too few rows to see whether those of one batch see each other")
             return
         self.facts["logits_moved"] = change = judging.moved(self.engine, rows, vocabulary)
         if not change <= TOLERANCE:
-            self.faults.add(
-                "rows_mixed", f"by up to {change:.2g} ({self.facts['joined']} rows, {self.facts['attention']})"
-            )
+            self.faults.add("rows_mixed", f"by up to {change:.2g} ({joined} rows, {attention})")
         at_once = judging.first_loss(self.engine, [self.engine.batch(rows)])
         accumulated = judging.first_loss(self.engine, [self.engine.batch([row]) for row in rows])
         self.facts |= {"loss_at_once": at_once, "loss_accumulated": accumulated}
@@ -331,22 +332,9 @@ class Prover:
             self.faults.add("accumulation", f"{at_once:.6f} and {accumulated:.6f}")
 
 
-def _shown(number: int, tokens: Sequence[str], labels: Sequence[bool], cut: Sequence[str]) -> Mapping[str, Any]:
-    """A row for `Proof.shown`. labels: whether each token is trained; cut: tokens that the engine leaves out."""
-    spans: list[tuple[str, list[str]]] = []
-    for token, trained in zip(tokens, labels, strict=True):
-        kind = "trained" if trained else "seen"
-        if not spans or spans[-1][0] != kind:
-            spans.append((kind, []))
-        spans[-1][1].append(token)
-    if cut:
-        spans.append(("cut", list(cut)))
-    return {"row": number, "tokens": len(tokens) + len(cut), "spans": spans}
-
-
 def prove(cfg: DictDefault, trainer: Any, settings: RunSettings) -> Proof:
-    """Judges rows and batches in every process, because all together compute some of the engine's figures; the first
-    one writes `proof.json`."""
+    """Judges rows and batches in every process, because some of the engine's figures need all of them. The first
+    process writes `proof.json`."""
     proof = Prover(cfg, trainer, settings).prove()
     if not proof.attention and settings.proof.prepared and (earlier := Proof.read(Path(settings.proof.prepared))):
         names = ("joined", "attention", "logits_moved", "loss_at_once", "loss_accumulated")

@@ -11,31 +11,23 @@ from runner.parts.report.facts import Curve, Point
 WIDTH, HEIGHT = 480, 250
 LEFT, RIGHT, TOP, BOTTOM = 58, 12, 12, 30
 MOST_POINTS = 400
-
-
-@dataclass(frozen=True)
-class Tick:
-    """A mark of an axis: where it is in the drawing, and what it says."""
-
-    at: float
-    text: str
+# A mark of an axis: its place in the drawing, and its text.
+Tick = tuple[float, str]
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a chart: its name, its SVG path, its values as JSON, its last point, and whether points were left
-    out."""
+    """A line of a chart: its name, its SVG path, its values as JSON, and whether points were left out."""
 
     name: str
     path: str
     values: str
-    last: Point
     thinned: bool
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A drawing of `WIDTH` by `HEIGHT`. x0, x1: the first and the last value of its x axis; said: the same in words."""
+    """A drawing of `WIDTH` by `HEIGHT`. x0, x1: the ends of its x axis; said: the chart in words."""
 
     title: str
     unit: str
@@ -48,26 +40,16 @@ class Chart:
 
 
 @dataclass(frozen=True)
-class HistogramBar:
-    """A bar of a histogram, and what it says."""
-
-    x: float
-    y: float
-    width: float
-    height: float
-    text: str
-
-
-@dataclass(frozen=True)
 class Histogram:
-    bars: tuple[HistogramBar, ...]
+    """bars: x, y, width, height and text of each."""
+
+    bars: tuple[tuple[float, float, float, float, str], ...]
     xs: tuple[Tick, ...]
     ys: tuple[Tick, ...]
     said: str
 
 
 def chart(curve: Curve) -> Chart:
-    """A curve as a drawing."""
     points = [point for series in curve.series for point in series.points]
     x0, x1 = min(x for x, _ in points), max(x for x, _ in points)
     low, high = _room(min(y for _, y in points), max(y for _, y in points))
@@ -77,14 +59,14 @@ def chart(curve: Curve) -> Chart:
         kept = thinned(series.points)
         path = "M" + "L".join(f"{x_of(x):.1f} {y_of(y):.1f}" for x, y in kept)
         values = json.dumps([[round(x, 4), float(f"{y:.7g}")] for x, y in kept], separators=(",", ":"))
-        lines.append(Line(series.name, path, values, series.points[-1], len(kept) < len(series.points)))
+        lines.append(Line(series.name, path, values, len(kept) < len(series.points)))
     return Chart(
         title=curve.title,
         unit=curve.unit,
         x0=x0,
         x1=x1,
-        xs=tuple(Tick(x_of(x), shown(x)) for x in ticks(x0, x1, 5)),
-        ys=tuple(Tick(y_of(y), shown(y)) for y in ticks(low, high, 5)),
+        xs=tuple((x_of(x), shown(x)) for x in ticks(x0, x1, 5)),
+        ys=tuple((y_of(y), shown(y)) for y in ticks(low, high, 5)),
         lines=tuple(lines),
         said="; ".join(_said(series.name, series.points) for series in curve.series),
     )
@@ -99,7 +81,7 @@ def _said(name: str, points: Sequence[Point]) -> str:
 
 
 def thinned(points: Sequence[Point]) -> Sequence[Point]:
-    """At most `MOST_POINTS` points or so: of each stretch the lowest and the highest, and the first and last of all."""
+    """About `MOST_POINTS` points: the lowest and the highest of each stretch, and the first and the last of all."""
     if len(points) <= MOST_POINTS:
         return points
     size = math.ceil(len(points) / (MOST_POINTS // 2))
@@ -111,12 +93,12 @@ def thinned(points: Sequence[Point]) -> Sequence[Point]:
 
 
 def histogram(bins: Sequence[tuple[int, int, int]]) -> Histogram:
-    """Bins of whole numbers, each with its first, its last, and how many are in it."""
+    """bins: whole numbers, each bin with its first, its last, and its count."""
     first, last = bins[0][0], bins[-1][1] + 1
     most = max(count for _, _, count in bins)
     x_of, y_of = _scale(first, last, LEFT, WIDTH - RIGHT), _scale(0, most, HEIGHT - BOTTOM, TOP)
     bars = (
-        HistogramBar(
+        (
             x_of(low),
             y_of(count),
             max(1.0, x_of(high + 1) - x_of(low) - 1),
@@ -128,14 +110,13 @@ def histogram(bins: Sequence[tuple[int, int, int]]) -> Histogram:
     largest = max(bins, key=lambda each: each[2])
     return Histogram(
         bars=tuple(bars),
-        xs=tuple(Tick(x_of(x), shown(x)) for x in ticks(first, last, 5)),
-        ys=tuple(Tick(y_of(y), shown(y)) for y in ticks(0, max(most, 4), 4, (1, 2, 5, 10)) if y <= most),
+        xs=tuple((x_of(x), shown(x)) for x in ticks(first, last, 5)),
+        ys=tuple((y_of(y), shown(y)) for y in ticks(0, max(most, 4), 4, (1, 2, 5, 10)) if y <= most),
         said=f"From {first:,} to {last - 1:,} tokens; most rows, {largest[2]:,}, have {largest[0]:,} to {largest[1]:,}.",
     )
 
 
 def _scale(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
-    """From values to places in a drawing."""
     factor = (end - start) / ((high - low) or 1)
     return lambda value: round(start + (value - low) * factor, 1)
 
@@ -157,9 +138,6 @@ def ticks(low: float, high: float, wanted: int, steps: Sequence[float] = (1, 2, 
 
 
 def shown(value: float) -> str:
-    """A value as an axis has it."""
-    if value == 0:
-        return "0"
     if abs(value) >= 1_000_000:
         return f"{value / 1e6:,.4g}M"
     if abs(value) >= 1_000:
@@ -168,7 +146,7 @@ def shown(value: float) -> str:
 
 
 def table(curves: Iterable[Curve], most: int = 40) -> Iterator[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
-    """Each curve as a table: its title, the heads of its columns, and at most this many rows and one, evenly apart."""
+    """Each curve as a table: its title, its column headings, and at most `most` + 1 evenly spaced rows."""
     for curve in curves:
         by_step: dict[float, dict[str, float]] = {}
         for series in curve.series:

@@ -1,4 +1,4 @@
-"""The commands of the report: `recipe report` makes a page of a run, `recipe why` says what has ended one."""
+"""`recipe report` writes a page about a run; `recipe why` explains why one ended."""
 
 import os
 import sys
@@ -19,9 +19,8 @@ from runner.tools.files import write_text
 from runner.tools.problem import Stop
 from runner.tools.run_files import PAGE, RUN
 
-# Bytes of a log's end in which a reason is looked for: what eight processes leave of their traces, and more.
+# Bytes at the end of a log that are searched for a reason: more than the traces of eight processes.
 MOST = 1_000_000
-NOTHING = "No known problem was found in it."
 
 
 @click.command()
@@ -35,7 +34,7 @@ def report(runs: tuple[str, ...], out: str | None) -> None:
 
     The page is one complete file, so you can send it to others.
     """
-    import jinja2  # noqa: F401 - said here, before anything is read
+    import jinja2  # noqa: F401 - missing packages are reported before anything is read
 
     folders = [
         find("", run) if not Path(run).is_file() else find(str(read(run).data.get("name", run)), None) for run in runs
@@ -56,33 +55,31 @@ def report(runs: tuple[str, ...], out: str | None) -> None:
 def why(path: str, sets: tuple[str, ...], stage: str | None) -> None:
     """Explain in a sentence why a job does not start, hangs or has ended, and what to do.
 
-    PATH is a recipe (its job on the cluster, or else its latest run here), a run folder, or a file: a log, events, or the
-    output of `oc describe`. `-` reads standard input. The word in brackets at the end of an answer is a heading of the page
-    "When something goes wrong" (docs/troubles.md).
+    PATH is a recipe (its job on the cluster, or else its latest run here), a run folder, or a file: a log, events, or
+    the output of `oc describe`. `-` reads standard input. The word in brackets at the end of an answer is a heading of the
+    page "When something goes wrong" (docs/troubles.md).
     """
     given = Path(path)
     follows: tuple[str, ...] = ("doctor",)
     lines: Iterable[str]
-    if path == "-" or (given.is_file() and given.suffix not in (".yaml", ".yml")) or given.is_dir():
-        if sets or stage:
-            raise Stop("`--set` and `--stage` need a recipe.", "Leave them out, or name the recipe.", code=2)
-        if given.is_dir():
-            lines = _of_run(find("", path)) if (given / RUN).is_file() else _of_folder(given)
-        elif path == "-":
-            lines = _of_text(sys.stdin.buffer.read().decode(errors="replace")[-MOST:])
-        else:
-            lines = _of_text(facts.end_of(given, MOST))
-    else:
+    if not given.is_dir() and path != "-" and (given.suffix in (".yaml", ".yml") or not given.is_file()):
         lines, verb = _of_recipe(path, sets, stage)
         follows = (verb, path)
+    elif sets or stage:
+        raise Stop("`--set` and `--stage` need a recipe.", "Leave them out, or name the recipe.", code=2)
+    elif given.is_dir():
+        lines = _of_run(find("", path)) if (given / RUN).is_file() else _of_folder(given)
+    elif path == "-":
+        lines = _of_text(sys.stdin.buffer.read().decode(errors="replace")[-MOST:])
+    else:
+        lines = _of_text(facts.end_of(given, MOST))
     for line in lines:
         say(line)
     end("This is everything that is on record about it.", *follows)
 
 
 def _of_recipe(path: str, sets: tuple[str, ...], stage: str | None) -> tuple[Iterable[str], str]:
-    """What is in the way of a recipe's job on the cluster, or of its latest run here if it has none there; and the command that
-    shows more of it."""
+    """The problem of a recipe's job on the cluster, or else of its latest run here; and the command for more of it."""
     recipe, _ = open_recipe(path, sets, look=False)
     nowhere: Stop | None = None
     if recipe.settings.get("openshift"):
@@ -101,22 +98,17 @@ def _of_recipe(path: str, sets: tuple[str, ...], stage: str | None) -> tuple[Ite
 
 
 def _of_text(text: str) -> Iterator[str]:
-    """What a log, events or the description of a pod tell: what is wrong, and the line that says so."""
+    """The problem that a log, events or a pod's description show, and the line that shows it."""
     found = troubles.find(text)
-    if found:
-        sentence = str(found)
-        yield sentence[0].upper() + sentence[1:]
-    else:
-        yield NOTHING
+    sentence = str(found) if found else "No known problem was found in it."
+    yield sentence[0].upper() + sentence[1:]
     if line := found.line if found else troubles.last_error(text):
         yield f"It said: {line}"
 
 
 def _of_folder(folder: Path) -> Iterator[str]:
-    """The same of all logs of a folder together, because one machine's may tell what another's waited for.
-
-    Raises Stop if there is none.
-    """
+    """The problem in all logs of a folder, because one machine's log may explain why another waited. Raises Stop if the
+    folder has no log."""
     logs = sorted(folder.rglob("*.log"))
     if not logs:
         raise Stop(
@@ -127,11 +119,11 @@ def _of_folder(folder: Path) -> Iterator[str]:
 
 
 def _of_run(run: RunFolder) -> Iterator[str]:
-    """What has ended a run of this machine, or of plain ones; how far it came if nothing has."""
+    """Why a run of this machine or of plain machines ended; its progress if it did not."""
     try:
         told = facts.of(run)
     except Stop:
-        yield from _of_folder(run.path)  # made by an older version
+        yield from _of_folder(run.path)  # a run of an older version
         return
     yield from sentences.first(told)[:1]
     failed = told.failed

@@ -40,7 +40,7 @@ CURVES: tuple[tuple[str, str, tuple[tuple[str, str, str], ...]], ...] = (
 
 @dataclass(frozen=True)
 class Series:
-    """One line of a chart: points of (step, value)."""
+    """A line of a chart: points of (step, value)."""
 
     name: str
     points: tuple[Point, ...]
@@ -48,7 +48,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Curve:
-    """What one chart shows over the steps. unit: of the values, empty for none."""
+    """The content of a chart over the steps. unit: of the values, empty for none."""
 
     title: str
     unit: str
@@ -117,12 +117,8 @@ class StageFacts:
         return max(0, self.last_step - before)
 
     @property
-    def promoted(self) -> bool:
-        return self.promotion is not None
-
-    @property
     def open(self) -> bool:
-        return self.promoted or gates.passed(self.verdicts)
+        return self.promotion is not None or gates.passed(self.verdicts)
 
 
 def _number(value: Any) -> bool:
@@ -131,15 +127,14 @@ def _number(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class DataFacts:
-    """How the rows were used. record: `report.json`, whose fields depend on the kind of data; text: the report as
-    text."""
+    """The use of the rows. record: `report.json`, whose fields depend on the kind of data; text: the same as text."""
 
     record: Mapping[str, Any] = field(default_factory=dict)
     text: str = ""
 
     @property
     def bins(self) -> tuple[tuple[int, int, int], ...]:
-        """From how many tokens to how many, and of how many rows."""
+        """The fewest tokens, the most tokens and the number of rows of each bin."""
         told = self.record.get("length_bins")
         return tuple((first, last, rows) for first, last, rows in (told if isinstance(told, list) else ()))
 
@@ -149,14 +144,14 @@ class DataFacts:
 
     @property
     def findings(self) -> list[tuple[Any, ...]]:
-        """What the doctor has found: its kind, how often, what it is, and the remedy."""
+        """Problems of rows: kind, count, effect and remedy."""
         known = _entries(self.record.get("findings"), kind=str, count=int, said=str, remedy=str)
         return [(one["kind"], one["count"], one["said"], one["remedy"]) for one in known]
 
 
 @dataclass(frozen=True)
 class RunFacts:
-    """A run: its folder for people, its record, its manifest, its stages, and its data by part ("" if there is one)."""
+    """A run. shown: its folder for people; data: by part, "" if there is only one; counts: the plan's facts."""
 
     shown: str
     name: str
@@ -190,7 +185,6 @@ class RunFacts:
 
     @property
     def answers(self) -> tuple[StageFacts, ...]:
-        """The stages that have answered questions."""
         return tuple(stage for stage in self.stages if stage.answers)
 
     @property
@@ -203,7 +197,7 @@ class RunFacts:
 
     @property
     def failed(self) -> StageFacts | None:
-        """The stage at which a run has ended that is not finished; None if it is."""
+        """The stage where an unfinished run ended; None for a finished run."""
         if self.state.status == "finished" and not self.state.fault:
             return None
         begun = [stage for stage in self.stages if stage.state.status == "begun"]
@@ -212,7 +206,7 @@ class RunFacts:
 
     @property
     def substitutions(self) -> tuple[tuple[str, str, str, str], ...]:
-        """What was put instead of the recipe's settings: the setting, its value before and after, and why."""
+        """The replaced settings: name, value before and after, and reason."""
         home = f"{self.state.folder}/"
         return tuple(
             (made.setting, _text(made.before), _text(made.after).removeprefix(home), made.why or made.by)
@@ -221,7 +215,7 @@ class RunFacts:
 
     @property
     def differs(self) -> tuple[tuple[str, str, str, str], ...]:
-        """What differs from the nearest starter: the setting, its value there and here, and where that comes from."""
+        """The differences from the most similar starter: setting, value there and here, and origin of the value."""
         return tuple((one.setting, one.starter, one.here, one.origin) for one in self.planned.differs)
 
     @property
@@ -234,12 +228,12 @@ def _text(value: Any) -> str:
 
 
 def of(run: RunFolder) -> RunFacts:
-    """What a run folder says. Raises Stop if it has no plan on record."""
+    """The facts of a run folder. Raises Stop if it has no plan on record."""
     plan, planned = plan_of(run), RunManifest.read(run.path)
     foreseen = {one.stage: one for one in planned.foreseen}
     folders = [StageFolder(plan, stage) for stage in plan.stages]
     if run.state.origin == "cluster":
-        # What was not fetched is not therefore undone.
+        # A stage that was not fetched may be finished.
         folders = [folder for folder in folders if folder.state]
     return RunFacts(
         shown=str(run.shown),
@@ -257,7 +251,9 @@ def _stage(folder: StageFolder, foreseen: Mapping[str, Prediction]) -> StageFact
     measured = known if isinstance(known, gates.Measurement) else gates.Measurement()
     history = read_record(folder.path / HISTORY) if trains else {}
     answers = read_json(folder.path / ANSWERS) if trains else None
-    tail = _end(folder.path) if state.status == "begun" else ""
+    # Each of several machines has its own log.
+    logs = sorted(folder.path.glob("train*.log")) if state.status == "begun" else []
+    tail = "\n".join(end_of(log, MOST_OF_LOG) for log in logs)
     planned = foreseen.get(folder.stage.name, Prediction())
     need = units.gib(planned.memory) if planned.memory else ""
     world = str(folder.stage.machines.world_size)
@@ -295,15 +291,10 @@ def _verdicts(folder: StageFolder) -> tuple[GateVerdict, ...]:
 
 
 def _entries(value: Any, **kinds: Any) -> Iterator[Mapping[str, Any]]:
-    """The entries of a list that have these names, each of its kind; other tools write files too."""
+    """The entries of a list that have these fields with these types; other tools may write such files too."""
     for entry in value if isinstance(value, list) else ():
         if isinstance(entry, dict) and all(isinstance(entry.get(name), kind) for name, kind in kinds.items()):
             yield entry
-
-
-def _end(folder: Path) -> str:
-    """The ends of a stage's logs: one here, and one a machine if there are several."""
-    return "\n".join(end_of(log, MOST_OF_LOG) for log in sorted(folder.glob("train*.log")))
 
 
 def end_of(log: Path, most: int) -> str:
@@ -317,7 +308,7 @@ def end_of(log: Path, most: int) -> str:
 
 
 def _data(plan: Plan) -> Iterator[tuple[str, DataFacts]]:
-    """What was prepared: in one folder, or for a pipeline in one for each part."""
+    """The prepared data: one folder, or one for each part of a pipeline."""
     home = Path(plan.place.data_dir)
     try:
         text = (home / REPORT).read_text(encoding="utf-8")

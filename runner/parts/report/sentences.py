@@ -1,4 +1,4 @@
-"""Sentences: what was trained on what, and whether it became better, as a person says it."""
+"""Sentences and figures for people: what was trained, on what data, and whether it improved."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -8,11 +8,10 @@ from runner.parts.report.facts import ROW_TOKENS, DataFacts, RunFacts, StageFact
 from runner.recipe import units
 from runner.tools.names import listed
 from runner.tools.own_words import pieces
-from runner.trainer.records import Proof
 
 
 def first(run: RunFacts) -> tuple[str, ...]:
-    """Three sentences: what was trained on what; better or worse; what that is worth. A failed run has three others."""
+    """Three sentences: model and data; improvement; what that proves. A failed run has three others."""
     if run.failed or run.state.fault:
         return _fault(run)
     if not any(stage.summary for stage in run.trained):
@@ -21,7 +20,7 @@ def first(run: RunFacts) -> tuple[str, ...]:
 
 
 def model(run: RunFacts) -> str:
-    """The model as the recipe names it, or what it is where it begins from nothing."""
+    """The model as the recipe names it, or its size or shape if it starts from random weights."""
     tiny = "tiny " if run.rehearsal else ""
     if "parameters" in run.counts and "tokens_in_all" in run.counts:
         return f"A {tiny}model of {amount(run.counts['parameters'])} parameters from random weights"
@@ -35,7 +34,6 @@ def model(run: RunFacts) -> str:
 
 
 def amount(count: float) -> str:
-    """A large count in words."""
     for size, word in ((1e9, "billion"), (1e6, "million")):
         if count >= size:
             return f"{count / size:.3g} {word}"
@@ -56,7 +54,7 @@ def _trained(run: RunFacts) -> str:
 
 
 def answer(run: RunFacts, row: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
-    """An answer in pieces, and whether each is a word that a rehearsal can have learned only from the training rows."""
+    """An answer in pieces; for each, whether a rehearsal can have learned it only from the training rows."""
     learned = row.get("learned") if run.rehearsal else ()
     return pieces(row["after"] or "(nothing)", {str(word) for word in learned} if isinstance(learned, list) else ())
 
@@ -68,13 +66,14 @@ def rows(run: RunFacts) -> str:
         # Where the data was never here, the proof has counted it.
         return count(run.proven[0].proof.rows, "row") if not known and len(run.proven) == 1 else ""
     (record,) = known
-    source = str(record.get("source") or "").rstrip("/").rpartition("/")[2]
-    of = f" of {source}" if source else ""
+    of = f" of {source}" if (source := _source(record)) else ""
     if isinstance(side := record.get("train"), dict) and "tokens" in side:
         return f"{count(side['blocks'], 'block')} of text ({side['tokens']:,} tokens){of}"
-    if record.get("classes"):
-        return f"{count(record.get('train_rows', 0), 'image')}{of}"
-    return f"{count(record.get('train_rows', 0), 'row')}{of}"
+    return f"{count(record.get('train_rows', 0), 'image' if record.get('classes') else 'row')}{of}"
+
+
+def _source(record: Mapping[str, Any]) -> str:
+    return str(record.get("source") or "").rstrip("/").rpartition("/")[2]
 
 
 def count(number: int, what: str) -> str:
@@ -82,7 +81,7 @@ def count(number: int, what: str) -> str:
 
 
 def better(stage: StageFacts) -> bool | None:
-    """Whether the stage's model is better on held-out data than the one that it began with; None if that is unknown."""
+    """Whether the stage improved its model on held-out data; None if unknown."""
     told = stage.summary
     if told.first_preference_accuracy is not None and told.last_preference_accuracy is not None:
         return told.last_preference_accuracy > told.first_preference_accuracy
@@ -94,7 +93,7 @@ def better(stage: StageFacts) -> bool | None:
 
 
 def accuracy_before(stage: StageFacts) -> float | None:
-    """The share of images named right before the first step; None if they were not counted."""
+    """The share of images that were classified correctly before the first step; None if unknown."""
     return next((entry["accuracy"] for entry in stage.epochs[:1] if "accuracy" in entry), None)
 
 
@@ -116,9 +115,9 @@ def change(stage: StageFacts) -> str:
     told = stage.summary
     if better(stage) is None:
         return "Improvement was not measured, because there were no held-out rows."
+    verdict = "Improved" if better(stage) else "Not improved"
     if told.first_preference_accuracy is not None and told.last_preference_accuracy is not None:
-        said = f"it prefers the better answer in {told.last_preference_accuracy:.1%} of held-out pairs, up from {told.first_preference_accuracy:.1%}"
-        return f"{('Improved' if better(stage) else 'Not improved')}: {said}."
+        return f"{verdict}: it prefers the better answer in {told.last_preference_accuracy:.1%} of held-out pairs, up from {told.first_preference_accuracy:.1%}."
     start, best = told.first_validation_loss, told.best_validation_loss
     loss = ""
     if start is not None and best is not None:
@@ -131,16 +130,17 @@ def change(stage: StageFacts) -> str:
         before = accuracy_before(stage)
         named = f"it classifies {told.best_accuracy:.1%} of the validation images correctly"
         named += f", up from {before:.1%}" if before is not None else ""
-    return f"{('Improved' if better(stage) else 'Not improved')}: {'; '.join(filter(None, (named, loss)))}."
+    return f"{verdict}: {'; '.join(filter(None, (named, loss)))}."
 
 
 def _worth(run: RunFacts) -> str:
-    """What is behind it: gates, that it is a rehearsal, or what it took."""
+    """What the result proves: the state of the gates, that it is a rehearsal, or its cost."""
     gates = ""
     if run.gated:
         closed = [stage.name for stage in run.gated if not stage.open]
-        overruled = [stage.name for stage in run.gated if stage.promoted]
-        gates = f"the {_gate(closed)} closed" if closed else f"{_all(len(run.gated), 'gate')} open"
+        overruled = [stage.name for stage in run.gated if stage.promotion]
+        every = "the one gate is" if len(run.gated) == 1 else f"all {len(run.gated)} gates are"
+        gates = f"the {_gate(closed)} closed" if closed else f"{every} open"
         gates += f", and the {_gate(overruled)} open because a person overruled it" if overruled else ""
     if run.rehearsal:
         also = f"; {gates}, with thresholds for a rehearsal" if gates else ""
@@ -156,10 +156,6 @@ def _gate(names: Sequence[str]) -> str:
 
 def _named(names: Sequence[str]) -> str:
     return listed(names).replace("`", "")
-
-
-def _all(number: int, what: str) -> str:
-    return f"the one {what} is" if number == 1 else f"all {number} {what}s are"
 
 
 def _took(run: RunFacts) -> str:
@@ -202,7 +198,7 @@ def fault(run: RunFacts) -> str:
     return failed.stopped or failed.meaning
 
 
-# Losses and shares of a summary, each with its name here, its field, and how it is written.
+# Losses and shares of a summary: name, field and format.
 _RESULTS = (
     ("validation loss at the start", "first_validation_loss", ".4f"),
     ("validation loss at best", "best_validation_loss", ".4f"),
@@ -217,7 +213,7 @@ _RESULTS = (
 
 
 def results(stage: StageFacts) -> Iterator[tuple[str, str]]:
-    """What a stage has trained and measured, a figure a line."""
+    """The result of a stage, one figure in each line."""
     told = stage.summary
     yield "steps", f"{told.steps:,}"
     yield "epochs", f"{told.epochs:g}"
@@ -237,7 +233,7 @@ def results(stage: StageFacts) -> Iterator[tuple[str, str]]:
 
 
 def against_plan(run: RunFacts) -> Iterator[tuple[str, str, str, str]]:
-    """What was planned and what it took: the stage, what, planned, in truth."""
+    """The plan against the result: stage, figure, planned value, measured value."""
     for stage in (stage for stage in run.trained if stage.foreseen):
         seen, told = stage.foreseen, stage.summary
         if seen.steps is not None:
@@ -249,24 +245,23 @@ def against_plan(run: RunFacts) -> Iterator[tuple[str, str, str, str]]:
             yield stage.name, "memory of a GPU that tensors hold", units.gib(seen.tensors), f"{stage.peak_gib:.2f} GiB"
 
 
-def _range(value: float, least: float | None, most: float | None, shown: Callable[[float], str]) -> str:
+def _range(value: float | None, least: float | None, most: float | None, shown: Callable[[float], str]) -> str:
+    if value is None:
+        return "not known"
     around = f" ({shown(least)} to {shown(most)})" if least is not None and most is not None else ""
     return f"{shown(value)}{around}"
 
 
 def full_size(run: RunFacts) -> Iterator[tuple[str, ...]]:
-    """What the recipe needs on the machines that it names, one line for each stage."""
-    unknown = "not known"
+    """The needs of each stage on the machines of the recipe."""
     for seen in run.planned.full_size:
         yield (
             seen.stage,
             f"{seen.gpus} × {seen.gpu}",
-            _range(seen.memory, seen.memory_least, seen.memory_most, units.gib) if seen.memory is not None else unknown,
-            units.gib(seen.usable) if seen.usable is not None else unknown,
-            f"{seen.steps:,}" if seen.steps is not None else unknown,
-            _range(seen.seconds, seen.seconds_least, seen.seconds_most, units.duration)
-            if seen.seconds is not None
-            else unknown,
+            _range(seen.memory, seen.memory_least, seen.memory_most, units.gib),
+            _range(seen.usable, None, None, units.gib),
+            f"{seen.steps:,}" if seen.steps is not None else "not known",
+            _range(seen.seconds, seen.seconds_least, seen.seconds_most, units.duration),
         )
 
 
@@ -281,6 +276,15 @@ def metrics(stage: StageFacts) -> Iterator[tuple[str, str]]:
         yield name, f"not measured: {why}"
 
 
+_COUNTS = {
+    "rows read": "rows_in",
+    "exact duplicates": "duplicates",
+    "training rows": "train_rows",
+    "validation rows": "validation_rows",
+    "test rows": "test_rows",
+    "lost rows": "lost",
+    "not taken": "not_taken",
+}
 _LENGTHS = {
     "min": "tokens of the shortest row",
     "median": "tokens of the median row",
@@ -290,12 +294,11 @@ _LENGTHS = {
 
 
 def data(facts: DataFacts) -> Iterator[tuple[str, str]]:
-    """How the rows were used, one figure in each line, for rows of any kind."""
+    """The use of the rows, one figure in each line, for rows of any kind."""
     record = facts.record
-    if source := record.get("source"):
-        yield "from", str(source).rstrip("/").rpartition("/")[2]
-    names = ("rows read", "rows_in"), ("exact duplicates", "duplicates"), ("training rows", "train_rows"), ("validation rows", "validation_rows")  # fmt: skip
-    for name, key in (*names, ("test rows", "test_rows"), ("lost rows", "lost"), ("not taken", "not_taken")):
+    if source := _source(record):
+        yield "from", source
+    for name, key in _COUNTS.items():
         if isinstance(number := record.get(key), int) and (number or key not in ("test_rows", "lost", "not_taken")):
             yield name, f"{number:,}"
     for side in ("train", "validation"):
@@ -314,20 +317,8 @@ def lengths(facts: DataFacts) -> Iterator[tuple[str, str]]:
     return ((f"{low:,} to {high:,}", f"{number:,}") for low, high, number in facts.bins)
 
 
-def shares(proof: Proof) -> list[tuple[str, int, float]]:
-    """Tokens that are trained, seen and cut: the name, the count, and the share of all."""
-    counts = (("trained", proof.trained), ("seen", proof.seen), ("cut", proof.cut))
-    whole = sum(number for _, number in counts)
-    return [(kind, number, number / whole) for kind, number in counts if number] if whole else []
-
-
-def share_line(proof: Proof) -> str:
-    said = ", ".join(f"{share:.1%} {kind}" for kind, _, share in shares(proof))
-    return f"Of {sum(number for _, number, _ in shares(proof)):,} tokens in {proof.rows:,} training rows: {said}."
-
-
 def row(shown: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """A row as stretches of text, each with what it is; of a very long one the beginning."""
+    """A row as stretches of text, each with its kind; only the beginning of a very long row."""
     left = ROW_TOKENS
     for kind, tokens in shown["spans"]:
         if left <= 0:
@@ -338,9 +329,9 @@ def row(shown: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def origin(run: RunFacts) -> Iterator[tuple[str, str]]:
-    """What the result can be traced back to."""
+    """Everything that the result can be traced back to."""
     planned = run.planned
-    for name, text in (
+    known = [
         ("recipe", planned.file),
         ("fingerprint of the recipe", planned.fingerprint),
         ("commit of the recipe", planned.commit),
@@ -348,23 +339,14 @@ def origin(run: RunFacts) -> Iterator[tuple[str, str]]:
         ("base model", planned.model),
         ("its version", planned.revision),
         ("its licence", planned.licence),
-    ):
-        if text:
-            yield name, text
+    ]
     for part, facts in run.data.items():
         of = f" of {part}" if part else ""
-        for name, key in (
-            (f"data{of}", "source"),
-            (f"licence of the data{of}", "licence"),
-            (f"hash of the data{of}", "key"),
-        ):
-            if told := facts.record.get(key):
-                yield name, str(told)
-    for stage in run.trained:
-        if stage.weights:
-            yield f"hash of the weights of {stage.name}", stage.weights
-    versions = next((stage.summary.versions for stage in reversed(run.trained) if stage.summary), {})
-    yield from versions.items()
+        names = {"source": "data", "licence": "licence of the data", "key": "hash of the data"}
+        known += [(f"{name}{of}", str(facts.record.get(key) or "")) for key, name in names.items()]
+    known += [(f"hash of the weights of {stage.name}", stage.weights) for stage in run.trained]
+    yield from ((name, text) for name, text in known if text)
+    yield from next((stage.summary.versions for stage in reversed(run.trained) if stage.summary), {}).items()
 
 
 def loss(value: Any) -> str:
@@ -372,6 +354,6 @@ def loss(value: Any) -> str:
 
 
 def good(run: RunFacts) -> bool | None:
-    """Whether every stage is better than what it began with; None if that is not known."""
+    """Whether every stage improved its model; None if unknown."""
     known = [judged for stage in run.trained if stage.summary and (judged := better(stage)) is not None]
     return all(known) if known else None

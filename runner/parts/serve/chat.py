@@ -1,5 +1,5 @@
-"""Chatting with the models of a stage: they stay in memory, and each question goes to all of them, side by side; in the
-terminal, or for a demo in front of people on a small page of gradio, without its network."""
+"""Chatting with the models of a stage, which stay in memory. Each question goes to all of them, side by side, in the
+terminal or on a gradio page for a demo."""
 
 import os
 import queue
@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from runner.recipe.recipe import Recipe
 from runner.run import inference as ask
@@ -17,31 +17,14 @@ from runner.trainer.generation import CannotLoad, Chat, Earlier, LoadedModel, lo
 
 # Seconds until a cancelled answer has ended.
 PATIENCE_SECONDS = 30
-# A question and what each side has said to it.
+# A question and the answer of each side.
 Turn = tuple[str, tuple[str, ...]]
-
-
-class Sides(Protocol):
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Of who answers."""
-        ...
-
-    @property
-    def asked_with(self) -> str:
-        """What they are asked, as a person calls it."""
-        ...
-
-    def ask(self, question: str, earlier: Sequence[Turn]) -> Iterator[tuple[str, ...]]:
-        """The answer of each side so far, repeatedly, and the complete ones last. earlier: the conversation before.
-        Raises Stop if the question cannot be put."""
-        ...
 
 
 @dataclass(frozen=True)
 class Models:
-    """Two models that answer in words, one after the other, because they share a processor. A model that has learned to answer
-    knows its own earlier answers; one that continues a text begins again each time."""
+    """Two models that answer in words, one after the other, because they share a processor. A chat model knows its own
+    earlier answers; a model that continues a text starts again each time."""
 
     both: tuple[LoadedModel, LoadedModel]
     names: tuple[str, ...] = ("original", "trained")
@@ -51,6 +34,7 @@ class Models:
         return "a question" if self.both[0].chat.chat else "the beginning of a text"
 
     def ask(self, question: str, earlier: Sequence[Turn]) -> Iterator[tuple[str, ...]]:
+        """The answer of each side so far, repeatedly; the complete ones last. earlier: the conversation so far."""
         said = ["" for _ in self.both]
         for number, loaded in enumerate(self.both):
             turns = [(asked, answers[number]) for asked, answers in earlier]
@@ -60,18 +44,22 @@ class Models:
 
 @dataclass(frozen=True)
 class Pictures:
-    """The one model of a recipe for images; what it began with were random weights."""
+    """The one model of a recipe for images, whose training began with random weights."""
 
     classes: Callable[[Path], Mapping[str, float]]
     names: tuple[str, ...] = ("trained",)
     asked_with: str = "the file of a picture"
 
     def ask(self, question: str, earlier: Sequence[Turn]) -> Iterator[tuple[str, ...]]:
+        """As of `Models`. Raises Stop if the file is no picture."""
         yield (ask.shares(self.classes(Path(question).expanduser())),)
 
 
-def sides(recipe: Recipe, folder: StageFolder) -> Models | Pictures:
-    """The loaded models of a stage that answer. Raises Stop if there is none."""
+Sides = Models | Pictures
+
+
+def sides(recipe: Recipe, folder: StageFolder) -> Sides:
+    """The loaded models of a stage. Raises Stop if there is none."""
     if classes := ask.of_pictures(folder):
         return Pictures(classes)
     before, after = ask.models(recipe, folder)
@@ -80,8 +68,8 @@ def sides(recipe: Recipe, folder: StageFolder) -> Models | Pictures:
 
 
 def _load_both(before: Chat, after: Chat) -> tuple[LoadedModel, LoadedModel]:
-    """The model before training and after it, both in memory: where training has made an adapter, it is one model, and the
-    adapter is switched off and on. Raises CannotLoad."""
+    """The original and the trained model, both in memory. With an adapter they are one model, whose adapter is switched
+    off and on. Raises CannotLoad."""
     first = load(before)
     if not after.adapter:
         return first, load(after)
@@ -99,8 +87,8 @@ def _load_both(before: Chat, after: Chat) -> tuple[LoadedModel, LoadedModel]:
 
 
 def stream(loaded: LoadedModel, question: str, earlier: Earlier = ()) -> Iterator[str]:
-    """A model's answer while it is generated: each time all of it so far, and the complete answer last. It stops when
-    it is cancelled."""
+    """A model's answer while it is generated: each time all of it so far, and the complete answer last. It can be
+    cancelled."""
     from transformers import StoppingCriteriaList
 
     said = _Said(loaded.said)
@@ -122,12 +110,12 @@ def stream(loaded: LoadedModel, question: str, earlier: Earlier = ()) -> Iterato
             yield text
     finally:
         said.unwanted.set()
-        # It ends with its next token; Python must not end before it.
+        # It ends with its next token, and Python must not end earlier.
         worker.join(PATIENCE_SECONDS)
 
 
 class _Said:
-    """A streamer for transformers, which keeps all tokens, because words of a part are not those of the whole."""
+    """A streamer for transformers that keeps all tokens, because the words of a part differ from those of the whole."""
 
     def __init__(self, words: Callable[[list[int]], str]) -> None:
         self.words = words
@@ -137,7 +125,7 @@ class _Said:
 
     def put(self, value: Any) -> None:
         if self.tokens is None:
-            self.tokens = []  # the prompt comes first
+            self.tokens = []  # the first value is the prompt
             return
         self.tokens += value.tolist()
         # The end may be half of a character.
@@ -147,17 +135,14 @@ class _Said:
         """The caller gives the complete answer."""
 
 
-def show_page(
-    sides: Models | Pictures, title: str, questions: Sequence[str], port: int, ready: Callable[[str], None]
-) -> None:
-    """Shows the page until ^C. port: 0 for any that is free. ready: gets the address. Raises Stop if the port is
-    taken."""
-    # It would ask its makers whether there is a newer one, and tell them of this start.
+def show_page(sides: Sides, title: str, questions: Sequence[str], port: int, ready: Callable[[str], None]) -> None:
+    """Shows the page until ^C. port: 0 for any; ready: gets the address. Raises Stop if the port is not available."""
+    # gradio would otherwise look for updates and report this start.
     os.environ.update(GRADIO_ANALYTICS_ENABLED="False", HF_HUB_DISABLE_TELEMETRY="1")
     import gradio
 
     page = _pictures(gradio, sides, title) if isinstance(sides, Pictures) else _chat(gradio, sides, title, questions)
-    # Fonts of this machine; those of the theme come from elsewhere.
+    # The theme would download its fonts.
     theme = gradio.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
     page.launch(
         server_name=HOST,
@@ -183,7 +168,7 @@ class _Conversation:
 
 
 def _chat(gradio: Any, sides: Models, title: str, questions: Sequence[str]) -> Any:
-    """Both models beside each other, the questions of the demo as buttons, which begin a new conversation."""
+    """Both models side by side. The questions of the demo are buttons, which begin a new conversation."""
     system_prompt = sides.both[0].chat.system_prompt
     with gradio.Blocks(title=title, analytics_enabled=False, fill_height=True) as page:
         gradio.Markdown(f"# {title}")
@@ -198,7 +183,7 @@ def _chat(gradio: Any, sides: Models, title: str, questions: Sequence[str]) -> A
         line = gradio.Textbox(placeholder=f"Type {sides.asked_with}", show_label=False, submit_btn=True)
         with gradio.Row():
             buttons = [gradio.Button(question, size="sm") for question in questions]
-        anew = gradio.Button("New conversation", variant="secondary", size="sm")
+        again = gradio.Button("New conversation", variant="secondary", size="sm")
 
         def asked(question: str, current: _Conversation) -> Iterator[tuple[Any, ...]]:
             turns = current.turns
@@ -224,7 +209,7 @@ def _chat(gradio: Any, sides: Models, title: str, questions: Sequence[str]) -> A
         line.submit(asked, [line, conversation], shown, api_name="ask")
         for button in buttons:
             button.click(clicked, [button, conversation], shown, api_visibility="private")
-        for clear in (anew.click, *(board.clear for board in boards)):
+        for clear in (again.click, *(board.clear for board in boards)):
             clear(begin, [conversation], shown, api_visibility="private")
     return page
 

@@ -1,9 +1,8 @@
-"""Serving: a server of the trained model, sent to the cluster, waited for, and its port brought to this machine; and why it does not
-start: read from its InferenceService, pods, events and vLLM's own log, said in words.
+"""The server of a trained model on the cluster: sending it, waiting for it, connecting to it, and explaining from its
+InferenceService, pods, events and vLLM's log why it does not start.
 
-KServe makes a Deployment of an InferenceService, and its pods carry the object's labels and annotations: they
-distinguish a pod from one of an earlier server of the same name, which may still answer.
-"""
+KServe creates a Deployment for an InferenceService, whose pods have the object's labels and annotations. These
+distinguish them from pods of an earlier server of the same name, which may still answer."""
 
 from __future__ import annotations
 
@@ -11,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from runner.catalog import troubles
+from runner.parts.jobs import kubernetes
 from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import client, diagnose, pipeline
 from runner.parts.openshift.client import Cluster, Manifests
@@ -39,18 +39,18 @@ from runner.tools.process import HOST, free_port
 Tell = Callable[[str], None]
 SERVICE, RUNTIME = "InferenceService", "ServingRuntime"
 POD_LABEL = "serving.kserve.io/inferenceservice"
-# The training job that wrote the weights: after another training, the server starts again.
+# The training job that wrote the weights. After another training, the server starts again.
 TRAINED_BY = "recipe-runner/trained-by"
-# By what KServe makes pods.
+# The kinds of objects between an InferenceService and its pods.
 DEPLOYED = ("Deployment", "ReplicaSet")
 
 
 def start(
     cluster: Cluster, plan: Plan, server: Serving, tell: Tell, mine: Owner, confirm: Confirm, port: int, dry_run: bool
 ) -> None:
-    """Sends the server of a plan, waits until it answers, and passes `port` of this machine on to it until it is interrupted; the
-    server continues. One that is there already, as it would be sent, is not sent again; before another person's is replaced,
-    `confirm` is asked. port: 0 for any; mine: who sends it.
+    """Sends the server of a plan, waits until it answers, and forwards `port` of this machine to it until ^C; the server
+    continues. An identical server is not sent again. `confirm` is asked before another person's server is replaced.
+    port: 0 for any; mine: the owner of what is sent.
 
     Raises Stop if the model is not trained yet, the cluster refuses anything, or the server cannot start.
     """
@@ -72,17 +72,15 @@ def start(
         tell("`recipe serve RECIPE --stop` removes it.")
 
     def answering() -> str:
-        # Another pod may have taken its place since.
+        # Another pod may have replaced it.
         return _ready(_pods(cluster, manifests[-1])) or pod
 
     client.forward(cluster, plan.site["namespace"], answering, kserve.PORT, port, connected)
 
 
 def stop(cluster: Cluster, plan: Plan, tell: Tell, mine: Owner, confirm: Confirm) -> None:
-    """Removes the server of a plan, and the runtime of its own if it has one. Raises Stop if it belongs to another
-    person, and `confirm` does not allow it."""
-    named_so = ((SERVICE, kserve.service_name(plan)), (RUNTIME, kserve.own_runtime(plan)))
-    there = [one for kind, name in named_so if (one := _ours(cluster, plan, kind, name))]
+    """Removes the server of a plan, and its own runtime. Raises Stop if `confirm` refuses to remove another person's."""
+    there = _ours(cluster, plan)
     # One question is enough for a server and its runtime.
     for one in there[:1]:
         ask(one, mine, confirm)
@@ -94,25 +92,23 @@ def stop(cluster: Cluster, plan: Plan, tell: Tell, mine: Owner, confirm: Confirm
 
 
 def objects(cluster: Cluster, plan: Plan, server: Serving, tell: Tell) -> list[Manifest]:
-    """What to send, the InferenceService last: exactly what `recipe render` writes, with the training job that its model is of.
+    """The objects of `recipe render`, the InferenceService last, with the training job of its model.
 
-    Raises Stop if the model is not there yet, or its gate is closed.
+    Raises Stop if the model is not trained yet, or its gate is closed.
     """
     trained_by = "" if server.source.results is None else _trained_by(cluster, plan, tell)
     service = kserve.service(plan, server)
     if trained_by:
         for notes in (service["metadata"]["annotations"], service["spec"]["predictor"]["annotations"]):
             notes[TRAINED_BY] = trained_by
-    for kind, name in ((SERVICE, service["metadata"]["name"]), (RUNTIME, kserve.own_runtime(plan))):
-        _ours(cluster, plan, kind, name)
+    _ours(cluster, plan)
     made = kserve.runtime(plan, server)
     return [*([made] if made else []), service]
 
 
 def _trained_by(cluster: Cluster, plan: Plan, tell: Tell) -> str:
-    """The job that has trained the model, by its number on the cluster; empty if that is gone. Raises Stop if it is at
-    work or has failed, and if the gate after it is not open: a server would answer with half a model, or with one that
-    is no good."""
+    """The uid of the job that trained the model; empty if the job is gone. Raises Stop if it is running or has failed,
+    or if its gate is not open: the model would be incomplete, or not good enough."""
     own = [each for each in pipeline.milestones(cluster, plan) if each.stage.name == plan.stages[-1].name]
     training, *gates = own
     for each in own:
@@ -133,21 +129,21 @@ def _trained_by(cluster: Cluster, plan: Plan, tell: Tell) -> str:
             "`recipe submit` sends what is missing.",
         )
     if not training.done:
-        tell(
-            f"{training.title} is {training.state}; the server uses the model in {plan.place_of(training.stage).run_dir}."
-        )
+        where = plan.place_of(training.stage).run_dir
+        tell(f"{training.title} is {training.state}; the server uses the model in {where}.")
     return str(training.job["metadata"]["uid"]) if training.job and not going(training.job) else ""
 
 
-def _ours(cluster: Cluster, plan: Plan, kind: str, name: str) -> Manifest | None:
-    """The object of that name. Raises Stop if it is not of this recipe."""
-    there = cluster.get(kind, plan.site["namespace"], name)
-    return there and require_of({"kind": kind, **there}, plan.name)
+def _ours(cluster: Cluster, plan: Plan) -> list[Manifest]:
+    """The server and the runtime of a plan on the cluster. Raises Stop if one of them is another recipe's."""
+    names = ((SERVICE, kubernetes.job_name(plan)), (RUNTIME, kserve.own_runtime(plan)))
+    found = [(kind, cluster.get(kind, plan.site["namespace"], name)) for kind, name in names]
+    return [require_of({"kind": kind, **there}, plan.name) for kind, there in found if there]
 
 
 def send(cluster: Cluster, manifests: list[Manifest], tell: Tell, mine: Owner, confirm: Confirm) -> None:
-    """Sends what is not there yet as it should be, with its owner's marks. Raises Stop if the cluster refuses any of
-    it, or `confirm` does; then nothing has been sent."""
+    """Sends what is missing or different, with its owner's marks. Raises Stop, with nothing sent, if the cluster or
+    `confirm` refuses."""
     service = manifests[-1]
     meta = service["metadata"]
     there = cluster.get(SERVICE, meta["namespace"], meta["name"])
@@ -166,7 +162,7 @@ def send(cluster: Cluster, manifests: list[Manifest], tell: Tell, mine: Owner, c
         ask({"kind": SERVICE, **there}, mine, confirm, replaces=True)
     with accounted(lambda _: f"{named(service)} was not sent" + ("; the old one continues." if there else ".")):
         for manifest in map(mine.signed, manifests):
-            # One that another person has sent since belongs to them.
+            # Another person may have sent one in the meantime.
             if there or manifest["kind"] != SERVICE:
                 cluster.apply(manifest)
             elif not cluster.create(manifest):
@@ -179,10 +175,8 @@ def _same(there: Manifest, wanted: Manifest) -> bool:
 
 
 def wait(cluster: Cluster, service: Manifest, tell: Tell) -> str:
-    """Waits until a pod of the server answers, and gives its name; says meanwhile what is in the way.
-
-    Raises Stop if the server is taken away or changed, or can never start.
-    """
+    """Waits until a pod of the server answers, and returns its name. Raises Stop if the server is deleted or changed,
+    or can never start."""
     tell("Waiting for it. ^C leaves it there, and the same command continues.")
     cluster, meta, missing, said = cluster.once(), service["metadata"], 0, list[str]()
     while True:
@@ -219,14 +213,14 @@ def wait(cluster: Cluster, service: Manifest, tell: Tell) -> str:
 
 
 def look(cluster: Cluster, service: Manifest) -> ServerState:
-    """What the cluster has of a server: its pods except those of an earlier one, and the messages about them."""
+    """The state of a server: its own pods, and the messages about them."""
     meta = service["metadata"]
     space, name = meta["namespace"], meta["name"]
     pods = _pods(cluster, service)
     workloads = cluster.list("Workload", space, forgiving=True)
 
     def deployed(event: Manifest) -> bool:
-        # People may not read the Deployment and its ReplicaSets, but only they explain why there is no pod.
+        # Only the Deployment and its ReplicaSets explain a missing pod, and people may not be allowed to read them.
         of = event["involvedObject"]
         return of.get("kind") in DEPLOYED and of.get("name", "").startswith(f"{name}-predictor")
 
@@ -241,28 +235,27 @@ def _pods(cluster: Cluster, service: Manifest) -> Manifests:
 
 
 def _ready(pods: Manifests) -> str | None:
-    """The first of these pods that answers, by its name."""
+    """The name of the first of these pods that answers."""
     return next((str(pod["metadata"]["name"]) for pod in pods if _condition(pod, "Ready") == "True"), None)
 
 
 def _condition(pod: Manifest, kind: str) -> str:
-    """The status of a pod's condition of that kind; empty if it has none."""
+    """The status of a pod's condition; empty if the pod lacks it."""
     conditions = conditions_of(pod)
     return next((str(entry["status"]) for entry in conditions if entry["type"] == kind), "")
 
 
 LESS = "`serve.gpus` or `serve.concurrency`"
-# After this many ends, a slow disk or network is not the reason.
+# After this many exits, a slow disk or network is not the reason.
 TRIES = 3
-# What KServe says of a runtime that it does not find, or may not use.
+# KServe's reasons if it does not find a runtime, or must not use it.
 _NO_RUNTIME = ("RuntimeNotRecognized", "NoSupportingRuntime", "RuntimeDisabled")
 
 
 @dataclass(frozen=True)
 class ServerState:
-    """A server on the cluster. service: its InferenceService; pods: its own, without those of an earlier one; events:
-    warnings about any of them; workloads: Kueue's of the namespace; log_of: the end of a pod's log, of the time before
-    if it has ended badly and been started again."""
+    """A server on the cluster. service: its InferenceService; pods: its own; events: warnings about them; workloads:
+    Kueue's of the namespace; log_of: the end of a pod's log, of its last failed try if it was restarted."""
 
     service: Manifest
     pods: Manifests
@@ -272,7 +265,6 @@ class ServerState:
 
     @property
     def ready(self) -> str | None:
-        """The pod that answers."""
         return _ready(self.pods)
 
     @property
@@ -281,13 +273,13 @@ class ServerState:
 
     @property
     def hopeless(self) -> bool:
-        """Whether waiting changes nothing: KServe refuses what the object says, or vLLM ends again and again."""
+        """Whether waiting changes nothing: KServe refuses the object, or vLLM exits again and again."""
         invalid = self._status.get("transitionStatus") == "InvalidSpec"
         return bool(self.failure.get("reason") in _NO_RUNTIME or invalid or self.restarts >= TRIES)
 
     @property
     def failure(self) -> Manifest:
-        """What KServe says last of why it does not serve the model."""
+        """KServe's last reason for not serving the model."""
         found: Manifest = self._status.get("lastFailureInfo") or {}
         return found
 
@@ -315,13 +307,13 @@ class ServerState:
 
 
 def reasons(server: ServerState) -> list[str]:
-    """What is in the way, most telling first; empty while all is well."""
+    """The reasons why a server does not answer, the most specific first; empty if nothing is wrong."""
     said = [*_refused(server), *(line for pod in server.pods for line in _pod(server, pod))]
     return list(dict.fromkeys(said))
 
 
 def _refused(server: ServerState) -> Iterator[str]:
-    """What KServe refuses, and why the Deployment could not make a pod, which its ReplicaSet alone says."""
+    """Refusals by KServe, and why the Deployment could not create a pod, which only its ReplicaSet says."""
     reason, said = server.failure.get("reason", ""), str(server.failure.get("message", "")).rstrip(".")
     if reason in _NO_RUNTIME:
         runtime = server.service["spec"]["predictor"]["model"]["runtime"]
@@ -374,7 +366,7 @@ def _container(server: ServerState, pod: Manifest, entry: Manifest, where: str) 
 
 
 def _meaning(server: ServerState, pod: Manifest) -> str:
-    """What vLLM's last words mean, or what any program's do."""
+    """The explanation of vLLM's last message, or the message itself."""
     text, uri = server.log_of(pod), server.service["spec"]["predictor"]["model"]["storageUri"]
     source = f"`{uri}`, with results of training in `{annotation(server.service, 'recipe-runner/run-dir')}`"
     found = troubles.find(text, troubles.SERVER, source=source) or troubles.find(text, troubles.LOG)

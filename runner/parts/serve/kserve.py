@@ -1,8 +1,6 @@
-"""Target kserve: the trained model behind OpenAI's API, as an InferenceService (serving.kserve.io/v1beta1) of OpenShift AI's
-vLLM runtimes, or of a ServingRuntime of its own.
-
-Arguments are those of vLLM's server, appended to the runtime's own by KServe; of one that is given twice the last one counts.
-"""
+"""Target kserve: the trained model behind OpenAI's API, as an InferenceService (serving.kserve.io/v1beta1) with
+OpenShift AI's vLLM runtime or a ServingRuntime of its own. KServe appends our arguments to the runtime's; the last one
+of a name counts."""
 
 from __future__ import annotations
 
@@ -16,25 +14,23 @@ from runner.render import planned
 from runner.tools.files import Artifact
 from runner.tools.names import content_hash
 from runner.tools.problem import Stop
-from runner.tools.run_files import SERVED_TEMPLATE
+from runner.tools.run_files import ADAPTER, BEST_MODEL, SERVED_TEMPLATE
 from runner.tools.text import yaml_text
 from runner.tools.vllm import SERVER
 
 NAME = "kserve"
 FOLDER = "serve"
-SERVICE_FILE, RUNTIME_FILE = "inferenceservice.yaml", "servingruntime.yaml"
-# What KServe looks for: the container that serves, and the format that the platform's vLLM runtimes say they take.
+# KServe's name of the container that serves, and the model format of the platform's vLLM runtimes.
 CONTAINER, FORMAT = "kserve-container", "vLLM"
 PORT = 8080
-# Where KServe mounts the model, and where the results of training are mounted that are on another claim than the base model.
+# KServe's mount of the model, and the mount of training's results if they are on another claim than the base model.
 MODELS, TRAINED = "/mnt/models", "/mnt/trained"
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-# Weights are read from a network's disk, compiled and recorded before the first answer.
+# Before the first answer, vLLM reads the weights from a network disk, compiles and records graphs.
 START_MINUTES, PROBE_SECONDS = 60, 10
 SHM_GIB = 2
 CONTENT = "recipe-runner/content"
 
-# It serves what the recipe's pods have left.
 place = kubernetes.place
 
 
@@ -48,11 +44,8 @@ def emitted(recipe: Recipe) -> list[Artifact]:
 
 
 def served(recipe: Recipe) -> tuple[Plan, Serving, ServingForecast | None]:
-    """The plan on the cluster, and the server of what it trains; and what that needs, None if its model is unknown.
-    Only recipe and catalog are asked.
-
-    Raises Stop if the recipe lacks a section, or its model is on no claim.
-    """
+    """The plan on the cluster, the server of its trained model, and its needs, None if the model is unknown. It reads
+    only recipe and catalog. Raises Stop if the recipe lacks a section, or its model is on no claim."""
     if "serve" not in recipe.settings:
         raise Stop(
             f"The recipe `{recipe.name}` has no section `serve`.",
@@ -65,42 +58,37 @@ def served(recipe: Recipe) -> tuple[Plan, Serving, ServingForecast | None]:
 
 
 def render(plan: Plan, server: Serving) -> list[Artifact]:
-    """The InferenceService, and the ServingRuntime where the platform's is not used. plan: whole, with a place on a cluster."""
-    files = [Artifact(f"{FOLDER}/{SERVICE_FILE}", header(plan, server) + yaml_text(service(plan, server)))]
+    """The InferenceService, and the ServingRuntime if it has one of its own. plan: whole, with a place on a cluster."""
+    text = header(plan, server) + yaml_text(service(plan, server))
+    files = [Artifact(f"{FOLDER}/inferenceservice.yaml", text)]
     if made := runtime(plan, server):
-        files.append(Artifact(f"{FOLDER}/{RUNTIME_FILE}", yaml_text(made)))
+        files.append(Artifact(f"{FOLDER}/servingruntime.yaml", yaml_text(made)))
     return files
 
 
-def service_name(plan: Plan) -> str:
-    return kubernetes.job_name(plan)
-
-
 def service(plan: Plan, server: Serving) -> Manifest:
-    """The InferenceService."""
     spec = {"predictor": _predictor(plan, server)}
     content = {CONTENT: content_hash([spec, plan.stages[-1].keys.get("", ""), plan.fingerprint])}
-    # On its pods too, so that a server of other weights is another pod.
+    # Also on its pods, so that a server of other weights is another pod.
     spec["predictor"]["annotations"] = content
     return {
         "apiVersion": "serving.kserve.io/v1beta1",
         "kind": "InferenceService",
         "metadata": {
-            "name": service_name(plan),
+            "name": kubernetes.job_name(plan),
             "namespace": plan.site["namespace"],
             "labels": _labels(plan)
             | kubernetes.queue(plan)
-            # The platform makes a route for this label alone.
+            # The platform creates a route only for this label.
             | ({"networking.kserve.io/visibility": "exposed"} if server.route else {}),
             "annotations": {
                 "openshift.io/display-name": plan.name,
                 "recipe-runner/recipe": plan.name,
                 "recipe-runner/run-dir": plan.place.run_dir,
                 **content,
-                # Deployments, which wait for a GPU as long as it takes, and no Knative. Newer versions say `Standard`, and take
-                # this name too.
+                # Deployments, which wait for a GPU without limit, and not Knative. Newer versions also accept this name.
                 "serving.kserve.io/deploymentMode": "RawDeployment",
-                # The platform then puts a proxy before the port, which asks the cluster who may `get` this very object.
+                # The platform's proxy then asks the cluster whether the user may `get` this object.
                 "security.opendatahub.io/enable-auth": "true",
             },
         },
@@ -113,37 +101,40 @@ def _labels(plan: Plan) -> dict[str, str]:
 
 
 def _predictor(plan: Plan, server: Serving) -> Manifest:
-    account = plan.site.get("service_account")
-    volumes = _volumes(server)
+    account, machines = (
+        plan.site.get("service_account"),
+        Machines(1, server.gpus, server.gpu, server.memory_gib, server.cpus),
+    )
+    volumes, mounts = _volumes(server)
     return {
         "minReplicas": 1,
         "maxReplicas": 1,
-        # A second one beside the first would need as many GPUs again.
+        # A second server beside the first would need as many GPUs again.
         "deploymentStrategy": {"type": "Recreate"},
         **({"serviceAccountName": account} if account else {}),
-        **podspec.where(plan, _machines(server)),
-        "securityContext": podspec.pod_security(),
+        **podspec.where(plan, machines),
+        "securityContext": podspec.POD_SECURITY,
         "model": {
             "name": CONTAINER,
             "modelFormat": {"name": FORMAT},
-            "runtime": runtime_name(plan, server),
+            "runtime": own_runtime(plan) if server.image else server.runtime,
             "storageUri": server.source.uri,
             "args": arguments(server),
-            # All that it needs is mounted, and it sends no telemetry.
+            # All files are mounted; and no telemetry.
             "env": podspec.listed(podspec.stated(plan) | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}),
-            "resources": podspec.as_text(_resources(server)),
-            # Where vLLM of the platform's image writes is not ours to say, so its root stays writable.
+            "resources": podspec.as_text(podspec.amounts(machines)),
+            # Its root stays writable, because the platform's image decides where vLLM writes.
             "securityContext": kubernetes.CLOSED,
             **_probes(),
-            **({"volumeMounts": _mounts(server)} if volumes else {}),
+            **({"volumeMounts": mounts} if mounts else {}),
         },
         **({"volumes": volumes} if volumes else {}),
     }
 
 
 def arguments(server: Serving) -> list[str]:
-    """vLLM's arguments, as 0.21 and 0.32 both have them. With an adapter the base model is the one that is loaded, and template,
-    end token and tokenizer are those of training for both."""
+    """vLLM's arguments, the same for 0.21 and 0.32. With an adapter, vLLM loads the base model, and both models get
+    training's template, end token and tokenizer."""
     base = server.base_name or server.name
     said = [
         *([f"--model={MODELS}/{server.source.model}"] if server.source.model else []),
@@ -154,7 +145,10 @@ def arguments(server: Serving) -> list[str]:
         f"--gpu-memory-utilization={serving.GPU_SHARE:g}",
         f"--tensor-parallel-size={server.gpus}",
     ]
-    whole = serving.model_folder(_results(server)) if server.source.rank else MODELS
+    # The pod's path of the result of the stage with the adapter.
+    below = server.source.results_below
+    results = TRAINED if below is None else f"{MODELS}/{below}".rstrip("/")
+    whole = f"{results}/{BEST_MODEL}" if server.source.rank else MODELS
     if server.source.template:
         said.append(f"--chat-template={whole}/{SERVED_TEMPLATE}")
     if server.trust_remote_code:
@@ -165,27 +159,18 @@ def arguments(server: Serving) -> list[str]:
             f"--generation-config={whole}",
             "--enable-lora",
             f"--max-lora-rank={server.source.room_for_rank}",
-            f"--lora-modules={server.name}={serving.adapter_folder(_results(server))}",
+            f"--lora-modules={server.name}={results}/{ADAPTER}",
         ]
     return said
 
 
-def _results(server: Serving) -> str:
-    """The pod's path of the result of the stage with the adapter."""
-    return TRAINED if server.source.results_below is None else f"{MODELS}/{server.source.results_below}".rstrip("/")
-
-
-def runtime_name(plan: Plan, server: Serving) -> str:
-    return own_runtime(plan) if server.image else server.runtime
-
-
 def own_runtime(plan: Plan) -> str:
-    """The name of a runtime of the recipe's own, whether it has one or not."""
-    return f"{service_name(plan)}-vllm"
+    """The name of the recipe's own runtime, even if it has none."""
+    return f"{kubernetes.job_name(plan)}-vllm"
 
 
 def runtime(plan: Plan, server: Serving) -> Manifest | None:
-    """A ServingRuntime of the recipe's own, with what the platform's says; None if that is used."""
+    """The recipe's own ServingRuntime, with the content of the platform's; None if the server uses that one."""
     if not server.image:
         return None
     movable = {"imagePullPolicy": "Always"} if "@" not in server.image else {}
@@ -202,7 +187,7 @@ def runtime(plan: Plan, server: Serving) -> Manifest | None:
         "apiVersion": "serving.kserve.io/v1alpha1",
         "kind": "ServingRuntime",
         "metadata": {
-            "name": runtime_name(plan, server),
+            "name": own_runtime(plan),
             "namespace": plan.site["namespace"],
             "labels": _labels(plan),
             "annotations": {"openshift.io/display-name": f"vLLM for {plan.name}", "recipe-runner/recipe": plan.name},
@@ -210,23 +195,15 @@ def runtime(plan: Plan, server: Serving) -> Manifest | None:
         "spec": {
             "annotations": {"prometheus.io/port": str(PORT), "prometheus.io/path": "/metrics"},
             "multiModel": False,
-            # Never chosen automatically for another model.
+            # The platform must not choose it for another model.
             "supportedModelFormats": [{"name": FORMAT, "autoSelect": False}],
             "containers": [container],
         },
     }
 
 
-def _machines(server: Serving) -> Machines:
-    return Machines(1, server.gpus, server.gpu, server.memory_gib, server.cpus)
-
-
-def _resources(server: Serving) -> Manifest:
-    return podspec.amounts(_machines(server))
-
-
 def _probes() -> Manifest:
-    """vLLM answers `/health` when it can answer requests, and no more when its engine is dead."""
+    """vLLM answers `/health` once it accepts requests, and no longer if its engine is dead."""
     asked = {"httpGet": {"path": "/health", "port": PORT}, "periodSeconds": PROBE_SECONDS, "timeoutSeconds": 5}
     return {
         "startupProbe": asked | {"failureThreshold": START_MINUTES * 60 // PROBE_SECONDS},
@@ -235,30 +212,26 @@ def _probes() -> Manifest:
     }
 
 
-def _volumes(server: Serving) -> list[Manifest]:
-    """What KServe does not mount itself: the results beside a base model, and memory that processes of several GPUs share."""
-    found: list[Manifest] = []
-    if server.source.rank and server.source.results and server.source.results_below is None:
-        claim = {"claimName": server.source.results.claim, "readOnly": True}
-        found.append({"name": "trained", "persistentVolumeClaim": claim})
+def _volumes(server: Serving) -> tuple[list[Manifest], list[Manifest]]:
+    """The volumes that KServe does not mount itself: results beside a base model, and shared memory for several GPUs;
+    and their mounts."""
+    volumes: list[Manifest] = []
+    mounts: list[Manifest] = []
+    source = server.source
+    if source.rank and source.results and source.results_below is None:
+        path = {"subPath": source.results.path} if source.results.path else {}
+        claim = {"claimName": source.results.claim, "readOnly": True}
+        volumes.append({"name": "trained", "persistentVolumeClaim": claim})
+        mounts.append({"name": "trained", "mountPath": TRAINED, **path, "readOnly": True})
     if server.gpus > 1:
-        found.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{SHM_GIB}Gi"}})
-    return found
-
-
-def _mounts(server: Serving) -> list[Manifest]:
-    found: list[Manifest] = []
-    if server.source.rank and server.source.results and server.source.results_below is None:
-        path = {"subPath": server.source.results.path} if server.source.results.path else {}
-        found.append({"name": "trained", "mountPath": TRAINED, **path, "readOnly": True})
-    if server.gpus > 1:
-        found.append({"name": "shm", "mountPath": "/dev/shm"})
-    return found
+        volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{SHM_GIB}Gi"}})
+        mounts.append({"name": "shm", "mountPath": "/dev/shm"})
+    return volumes, mounts
 
 
 def header(plan: Plan, server: Serving) -> str:
     """The first lines of the InferenceService's file, for people."""
-    name, space = service_name(plan), plan.site["namespace"]
+    name, space = kubernetes.job_name(plan), plan.site["namespace"]
     asked = f"`{server.name}`" + (f", and `{server.base_name}` as it was before" if server.base_name else "")
     lines = [
         f"Made by recipe-runner from the recipe `{plan.name}` ({plan.fingerprint}): {server.gpus} × {server.gpu}. Change the "

@@ -1,10 +1,9 @@
-"""OpenAI's API: a server here of a stage's model and of the one that it began with, which formats questions as in
-training; and the models behind such a server, here or elsewhere, asked and measured without their weights.
+"""OpenAI's API: a local server for a stage's original and trained model, which formats questions as in training; and
+questions to the models behind such a server, here or elsewhere.
 
-vLLM serves a base model and adapters beside it, and no second whole model; so it is taken if it is installed and an
-adapter was trained. Everything else is served by transformers' own command. Either runs as a child of its own: `python
--m runner.parts.serve.openai_api FOLDER MODULE ARGUMENTS`.
-"""
+vLLM serves a base model and adapters beside it, but no second whole model. So the default is vLLM for an adapter if it
+is installed, and transformers' own command for everything else. Either runs as a child process: `python -m
+runner.parts.serve.openai_api FOLDER MODULE ARGUMENTS`."""
 
 import json
 import os
@@ -44,25 +43,24 @@ from runner.tools.vllm import SERVER, room_for, saved
 from runner.trainer import records
 from runner.trainer.generation import Chat, end_tokens, messages, repetition_penalty, with_system
 
-# What a folder must have so that a model is loaded from it; the tokenizer is that of training for both.
+# The files of a model without its tokenizer, which is training's for both.
 WEIGHTS = ("config.json", "*.safetensors", "*.safetensors.index.json", "*.py")
 LOOK_SECONDS = 0.3
 _KEPT_HERE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_UPDATE_CHECK": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 
 
 def engine_for(chat: Chat) -> str:
-    """The default server."""
     return "vllm" if find_spec("vllm") and chat.adapter and not refusal(Path(chat.adapter)) else "transformers"
 
 
 def refusal(adapter: Path) -> str:
-    """Why vLLM would not serve an adapter; empty if it would."""
+    """Why vLLM cannot serve an adapter; empty if it can."""
     return next(saved(adapter).refusals(), "")
 
 
 @dataclass(frozen=True)
 class LocalServer:
-    """A server at work. url: where it answers; models: the names that it knows."""
+    """A running server. models: the names of its models."""
 
     url: str
     models: tuple[str, ...]
@@ -70,24 +68,40 @@ class LocalServer:
     log: Path
 
     def wait(self) -> None:
-        """Until it ends. Raises Stop, because it should not."""
+        """Waits until it ends. Raises Stop, because it should not end."""
         raise _fault(self.process.wait(), self.log)
 
 
 @contextmanager
 def serving(engine: str, name: str, before: Chat, after: Chat, folder: Path, port: int) -> Iterator[LocalServer]:
-    """A running server, until the block ends. name: of the recipe. folder: of the stage. port: 0 for any that is free.
+    """A running server, until the block ends. name: of the recipe; folder: of the stage; port: 0 for any.
 
-    Raises Stop if it does not start, with the reason.
+    Raises Stop with the reason if it does not start.
     """
-    _require(engine, after)
+    if engine == "vllm" and find_spec("vllm") is None:
+        raise Stop("vLLM is not installed here.", "Install it, or leave out `--engine vllm`.")
+    if engine == "vllm" and after.adapter and (why := refusal(Path(after.adapter))):
+        raise Stop(f"vLLM does not serve this adapter: {why}.", "Leave out `--engine vllm`.")
+    if engine == "transformers" and find_spec("openai") is None:
+        raise ModuleNotFoundError("No module named 'openai'", name="openai")
     import torch
 
     gpu = torch.cuda.is_available()
     home, port = folder / SERVING, free_port(port)
     lay_out(home, name, before, after)
     models = names.served(name) if engine == "transformers" or after.adapter else names.served(name)[1:]
-    command = _vllm(home, name, after) if engine == "vllm" else _transformers(gpu)
+    if engine == "vllm":
+        command = _vllm(home, name, after)
+    else:
+        # A timeout of -1 keeps the models loaded.
+        command = [
+            "transformers.cli.transformers",
+            "serve",
+            "--device",
+            "auto" if gpu else "cpu",
+            "--model-timeout",
+            "-1",
+        ]
     command += ["--host", HOST, "--port", str(port), "--dtype", "bfloat16" if gpu else "float32"]
     command += ["--trust-remote-code"] if after.trust_remote_code else []
     env = engine_environment() | _KEPT_HERE | {"HF_HUB_CACHE": str(home)}
@@ -113,17 +127,8 @@ def serving(engine: str, name: str, before: Chat, after: Chat, folder: Path, por
         end(process)
 
 
-def _require(engine: str, after: Chat) -> None:
-    if engine == "vllm" and find_spec("vllm") is None:
-        raise Stop("vLLM is not installed here.", "Install it, or leave out `--engine vllm`.")
-    if engine == "vllm" and after.adapter and (why := refusal(Path(after.adapter))):
-        raise Stop(f"vLLM does not serve this adapter: {why}.", "Leave out `--engine vllm`.")
-    if engine == "transformers" and find_spec("openai") is None:
-        raise ModuleNotFoundError("No module named 'openai'", name="openai")
-
-
 def _ready(process: subprocess.Popen[str], url: str, log: Path) -> None:
-    """Waits until the server answers, however long its weights take."""
+    """Waits without limit until the server answers."""
     while process.poll() is None:
         try:
             opened(f"{url}/health", seconds=LOOK_SECONDS * 10).close()
@@ -134,7 +139,8 @@ def _ready(process: subprocess.Popen[str], url: str, log: Path) -> None:
 
 
 def _load(url: str, model: str, log: Path) -> None:
-    """Has transformers' server load a model now, so that the first question does not wait. It tells how far it is, a line each."""
+    """Has transformers' server load a model now, so that the first question does not wait. The server reports its
+    progress in lines."""
     with opened(f"{url}/load_model", {"model": model}) as lines:
         events = [json.loads(line[6:]) for line in lines if line.startswith(b"data: ")]
     if failed := [event.get("message", "") for event in events if event.get("status") == "error"]:
@@ -146,8 +152,8 @@ def _fault(code: int, log: Path) -> Stop:
 
 
 def lay_out(home: Path, name: str, before: Chat, after: Chat) -> None:
-    """Both models in the form of the hub's cache, by which a server knows them by name: weights by links, and the tokenizer,
-    template, end tokens and generation settings of training."""
+    """Writes both models in the form of the hub's cache, where a server finds them by name: links to the weights, and
+    the tokenizer, template, end tokens and generation settings of training."""
     from transformers import AutoTokenizer
 
     shutil.rmtree(home, ignore_errors=True)
@@ -156,11 +162,9 @@ def lay_out(home: Path, name: str, before: Chat, after: Chat) -> None:
     if tokenizer.chat_template and after.system_prompt:
         tokenizer.chat_template = with_system(tokenizer.chat_template, after.system_prompt)
     for called, chat in zip(names.served(name), (before, after), strict=True):
-        # As huggingface_hub 1.x keeps a model: a name for the one revision, and its files.
-        cached = home / f"models--{called}"
-        write_text(cached / "refs" / "main", "0")
-        folder = cached / "snapshots" / "0"
+        folder = _snapshot(home, called)
         folder.mkdir(parents=True)
+        write_text(folder.parents[1] / "refs" / "main", folder.name)
         for file in _weights(chat):
             (folder / file.name).symlink_to(file.resolve())
         tokenizer.save_pretrained(str(folder))
@@ -168,13 +172,13 @@ def lay_out(home: Path, name: str, before: Chat, after: Chat) -> None:
         write_json(folder / "generation_config.json", generation(tokenizer, after) | penalty)
 
 
-def folder_of(home: Path, called: str) -> Path:
-    """Where `lay_out` has put a model."""
+def _snapshot(home: Path, called: str) -> Path:
+    """The folder of a model's one revision in the hub's cache (huggingface_hub 1.x)."""
     return home / f"models--{called}" / "snapshots" / "0"
 
 
 def generation(tokenizer: Any, chat: Chat) -> dict[str, Any]:
-    """How a server answers where a request does not say: without sampling, up to the tokens that end a turn."""
+    """A server's defaults for a request: no sampling, and the tokens that end a turn."""
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
     return {
         "do_sample": False,
@@ -185,7 +189,8 @@ def generation(tokenizer: Any, chat: Chat) -> dict[str, Any]:
 
 
 def _exactly(tokenizer: Any) -> None:
-    """Text becomes its own tokens and no others: templates write beginnings themselves, and plain text was trained without."""
+    """Makes the tokenizer add nothing to a text: templates write the beginning themselves, and plain text was trained
+    without."""
     from tokenizers.processors import TemplateProcessing
 
     for name in ("add_bos_token", "add_eos_token"):
@@ -209,41 +214,35 @@ def _weights(chat: Chat) -> list[Path]:
     return [file for pattern in WEIGHTS for file in sorted(folder.glob(pattern))]
 
 
-def _transformers(gpu: bool) -> list[str]:
-    """The module and the arguments that are its own."""
-    # Models stay loaded.
-    return ["transformers.cli.transformers", "serve", "--device", "auto" if gpu else "cpu", "--model-timeout", "-1"]
-
-
 def _vllm(home: Path, name: str, after: Chat) -> list[str]:
-    """The module and the arguments that are its own: with an adapter for both models; else for the trained one alone."""
+    """vLLM's module and arguments: both models with an adapter, else only the trained one."""
     base, trained = names.served(name)
     whole = base if after.adapter else trained
-    served = folder_of(home, whole)
+    served = str(_snapshot(home, whole))
     # It samples unless the temperature is 0; it ignores `do_sample`.
-    greedy = {"temperature": 0.0, "max_new_tokens": after.max_new_tokens}
-    command = [SERVER, "--model", str(served), "--served-model-name", whole]
-    command += ["--generation-config", str(served), "--override-generation-config", json.dumps(greedy)]
+    greedy = json.dumps({"temperature": 0.0, "max_new_tokens": after.max_new_tokens})
+    command = [SERVER, "--model", served, "--served-model-name", whole]
+    command += ["--generation-config", served, "--override-generation-config", greedy]
     if after.adapter:
         rank = room_for(saved(Path(after.adapter)).rank)
         command += ["--enable-lora", "--lora-modules", f"{trained}={after.adapter}", "--max-lora-rank", str(rank)]
     return command
 
 
-# As OpenAI's own clients name it; sent if it is set.
+# The variable of OpenAI's own clients, sent if it is set.
 KEY = "OPENAI_API_KEY"
-# Long enough for an answer on a processor.
+# Enough for an answer on a processor.
 SECONDS = 600
 AGREEMENT = "agreement"
 _NO_LOGS = "this server gives no log-probabilities of a prompt"
 
 
 def opened(url: str, body: Mapping[str, Any] | None = None, seconds: float = SECONDS) -> Any:
-    """The answer to a request, to be read or gone through by lines. body: what is sent, as JSON. Raises OSError."""
+    """The answer to a request, to read or to iterate over by lines. body: sent as JSON. Raises OSError."""
     key = os.environ.get(KEY)
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
     request = urllib.request.Request(url, json.dumps(body).encode() if body is not None else None, headers)
-    # A proxy knows nothing of this machine's own servers.
+    # A proxy cannot reach a server of this machine.
     own = urllib.parse.urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
     opener = urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if own else []))
     return opener.open(request, timeout=seconds)
@@ -251,9 +250,8 @@ def opened(url: str, body: Mapping[str, Any] | None = None, seconds: float = SEC
 
 @dataclass(frozen=True)
 class Served:
-    """A recipe's models behind a server. name: of the recipe; url: of the API, up to and with `/v1`; listed: the names
-    that the server knows; before, after: how each is asked, `model` being its name there, empty if the server has
-    none."""
+    """A recipe's models behind a server. name: of the recipe; url: of the API, with `/v1`; listed: the server's models;
+    before, after: how each is asked, with its name there as `model`, empty if the server lacks it."""
 
     name: str
     url: str
@@ -262,7 +260,7 @@ class Served:
     after: Chat
 
     def chat(self, base: bool) -> Chat:
-        """How one is asked. Raises Stop if the server does not have it."""
+        """How the original or the trained model is asked. Raises Stop if the server does not have it."""
         chat = self.before if base else self.after
         if not chat.model:
             raise Stop(
@@ -284,8 +282,7 @@ class Served:
         return str(self._ask("completions", how | {"prompt": question})["text"]).strip()
 
     def goes_on(self, model: str, prompt: str | Sequence[int], length: int, **more: Any) -> Mapping[str, Any]:
-        """What a model continues with after a prompt, as it is: of the answer of `/v1/completions` the one choice, with the answer's
-        `usage`. Raises Stop."""
+        """A model's continuation of a prompt: the one choice of `/v1/completions`, with `usage`. Raises Stop."""
         body = {"model": model, "prompt": prompt, "max_tokens": length, "temperature": 0.0}
         return self._ask("completions", body | more)
 
@@ -297,10 +294,8 @@ class Served:
         return {**choices[0], "usage": said.get("usage") or {}}
 
     def measure(self, folder: StageFolder) -> Measurement:
-        """What can be measured of both models through their server, on the rows that the run has held out. It is recorded nowhere.
-
-        Raises Stop if the run has no held-out rows.
-        """
+        """Measures both models through their server on the run's held-out rows, and records nothing. Raises Stop if the
+        run has no held-out rows."""
         from transformers import AutoTokenizer
 
         evaluation, rows = folder.stage.evaluation, records.read_held_out(folder.path / HELD_OUT)
@@ -326,10 +321,8 @@ class Served:
 
 
 def at(url: str, recipe: Recipe, stage: str | None = None) -> Served:
-    """The server at an address, and how the models of a recipe are asked there. stage: whose; left out, the last that trains.
-
-    Raises Stop if the server is silent, or the recipe's model does not read.
-    """
+    """The server at an address, and how a recipe's models are asked there. stage: by default the last that trains.
+    Raises Stop if the server does not answer, or the recipe trains on images."""
     plan = translate(recipe, run_folder(recipe.name, "run").place())
     asked = [each for each in plan.stages if "demo" in each.config.get("recipe_runner", {})]
     wanted = plan.stage(stage) if stage else asked[-1] if asked else None
@@ -374,8 +367,8 @@ def _not_there() -> dict[str, float]:
 
 
 def agreement(served: Served, chat: Chat, folder: StageFolder, before: bool) -> dict[str, float]:
-    """The share of the demo's questions that a model answers, word for word, as it did when the run was trained. Below
-    1 where another machine, or another precision, rounds otherwise; near 0 if it is another model."""
+    """The share of the demo's questions that a model answers word for word as in the run. Just below 1 if another
+    machine or precision rounds differently; near 0 for another model."""
     known, demo = read_json(folder.path / ANSWERS), read_json(folder.path / DEMO)
     if not known or not demo:
         raise Cannot("the run has no answers to the demo's questions")
@@ -385,7 +378,7 @@ def agreement(served: Served, chat: Chat, folder: StageFolder, before: bool) -> 
 
 
 def accuracy(served: Served, chat: Chat, tokenizer: Any, chosen: Sequence[language.ShortAnswer]) -> dict[str, float]:
-    """As `language.accuracy`, by what a server continues with after each prompt."""
+    """As `language.accuracy`, from the server's continuation of each prompt."""
     length = language.answer_length(chosen, tokenizer)
 
     def said() -> Iterator[str]:
@@ -400,13 +393,13 @@ def accuracy(served: Served, chat: Chat, tokenizer: Any, chosen: Sequence[langua
 
 
 def on_rows(served: Served, chat: Chat, rows: Sequence[language.Row], measures: Measures) -> dict[str, float]:
-    """Loss and perplexity by the log-probabilities that a server gives the tokens of a prompt, as vLLM's does."""
+    """Loss and perplexity from the log-probabilities of a prompt's tokens, which vLLM's server gives."""
     total, count = 0.0, 0
     for numbers, labels in rows:
         try:
             answer = served.goes_on(chat.model, list(numbers), 1, echo=True, logprobs=1)
         except Stop:
-            # transformers takes no prompt in token numbers.
+            # transformers accepts no prompt in token numbers.
             raise Cannot(_NO_LOGS) from None
         logs = ((answer.get("logprobs") or {}).get("token_logprobs") or ())[: len(numbers)]
         counted = [log for log, label in zip(logs, labels, strict=False) if label != -100 and log is not None]
@@ -420,8 +413,8 @@ def on_rows(served: Served, chat: Chat, rows: Sequence[language.Row], measures: 
 
 
 def main() -> None:
-    """transformers' own server, which ends when its parent process is gone. It works in an empty folder, because it
-    would take a folder there for a model of that name."""
+    """Runs a server that ends when its parent ends. It works in an empty folder, because transformers would take a
+    folder there for a model of that name."""
     child_process.watch_parent()
     hush()
     os.chdir(sys.argv[1])

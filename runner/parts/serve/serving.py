@@ -1,10 +1,9 @@
-"""Serving: what a server must know of the model that a plan leaves, what it needs of the machine that answers with it, and the
-rules of the section. It knows nothing of Kubernetes but claims by name; a target dresses it.
+"""Serving: where a server finds the model of a plan, what it needs of its machine, and the rules of the section. Of
+Kubernetes it has only claims, by name; a target adds the rest.
 
-Amounts are bytes. vLLM takes a share of each GPU (`--gpu-memory-utilization`), loads weights, runs one largest batch, and keeps
-what is left for the cache of keys and values (vllm/v1/worker/gpu_worker.py, determine_available_memory). It does not start where
-one request of the longest context has no room there; others wait until a place is free.
-"""
+Amounts are bytes. vLLM takes a share of each GPU (`--gpu-memory-utilization`), loads the weights, runs one largest
+batch, and uses the rest for the cache of keys and values (vllm/v1/worker/gpu_worker.py, determine_available_memory). It
+does not start if one request of the longest context has no room there; other requests wait."""
 
 from __future__ import annotations
 
@@ -26,29 +25,28 @@ from runner.recipe.recipe import Recipe
 from runner.scenarios.contract import Rule
 from runner.tools.names import listed
 from runner.tools.problem import Problem, Stop
-from runner.tools.run_files import ADAPTER, BEST_MODEL
+from runner.tools.run_files import BEST_MODEL
 from runner.tools.vllm import LAYERS, planned, room_for
 
 if TYPE_CHECKING:
     from runner.recipe.sections import Serve
 
-# The share of a GPU's memory that the server takes, vLLM's own default.
+# The share of a GPU's memory for the server, vLLM's default.
 GPU_SHARE = 0.9
 NUMBER_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 # Tokens of a page of the cache (vLLM's default block size).
 PAGE = 16
-# Tokens of the largest batch that vLLM reads at once: 8,192 on cards from 70 GiB on, 2,048 on smaller ones
-# (vllm/engine/arg_utils.py, get_batch_defaults, for servers).
+# Tokens of vLLM's largest batch, from this size of card on and below it (vllm/engine/arg_utils.py, get_batch_defaults).
 BATCH_LARGE, BATCH_SMALL, LARGE_CARD = 8192, 2048, 70 * GIB
-# Of each request in flight a row of the vocabulary in fp32, sorted with its places, and its probabilities.
+# Bytes of each request for each word of the vocabulary: logits in fp32, sorted, with their indices and probabilities.
 SAMPLER_BYTES = 20
-# Recorded graphs, the CUDA context beside PyTorch's memory, and cuBLAS: about 1.5 GiB. Assumed, not measured here.
+# Recorded graphs, the CUDA context and cuBLAS. Assumed, not measured.
 OVERHEAD = int(1.5 * GIB)
-# Of one process, and of the server beside them, not measured here.
+# Main memory of one process, and of the server. Not measured.
 PROCESS, SERVER = 4 * GIB, 6 * GIB
-# Part of a file of weights that is in main memory while it is read; a file of them has 5 GB at the most (transformers).
+# The part of a file of weights that is in main memory while it is read; a file has at most 5 GB (transformers).
 READ_AT_ONCE = 5 * 10**9
-# How many GPUs are tried if the recipe names no count.
+# The numbers of GPUs to try if the recipe names none.
 COUNTS = (1, 2, 4, 8)
 
 
@@ -56,13 +54,11 @@ COUNTS = (1, 2, 4, 8)
 class ServedModel:
     """Where a server finds its model.
 
-    uri: what is mounted, as KServe names it. model: the model's folder, or its base model's where an adapter is served
-    beside it, below that; empty if it is that itself. results: of the stage that trained it; None if the recipe names
-    another model. results_below: their folder below `uri`, empty if it is that itself, None if they are on another
-    claim. rank: of the adapter, None if the model is whole. whole_because: why the model that an adapter was merged
-    into is served alone; empty elsewhere. template: whether training leaves a template that puts its system prompt
-    first.
-    """
+    uri: the mounted folder, as KServe names it. model: the folder of the model, or of an adapter's base model, below
+    it; empty for `uri` itself. results: of the stage that trained it; None if the recipe names another model.
+    results_below: their folder below `uri`, empty for `uri` itself, None if they are on another claim. rank: of the
+    adapter, None for a whole model. whole_because: why an adapter is served merged. template: whether training leaves a
+    template with its system prompt."""
 
     uri: str
     model: str = ""
@@ -74,20 +70,18 @@ class ServedModel:
 
     @property
     def room_for_rank(self) -> int | None:
-        """The smallest of vLLM's ranks that the adapter has room in."""
+        """The smallest rank of vLLM that is large enough for the adapter."""
         return room_for(self.rank) if self.rank is not None else None
 
 
 @dataclass(frozen=True)
 class Serving:
-    """A server of what a plan trains.
+    """A server of a plan's trained model.
 
-    name: that requests call the trained model by; base_name: that of the model before training, None if it is not
-    there. precision: bf16, fp16 or fp32. context: tokens of the longest request; concurrency: requests at a time. gpus:
-    of one machine, which share the model; gpu: their label. memory_gib, cpus: of its pod. runtime: the platform's, by
-    name; image: of a runtime of its own, which then takes that one's place. needs: bytes on each GPU by estimate; None
-    if none was made.
-    """
+    name, base_name: the names of the trained and of the original model, None if the server lacks the original one.
+    precision: bf16, fp16 or fp32. context: tokens of the longest request; concurrency: requests at a time. gpus: of one
+    machine, which share the model; gpu: their label. memory_gib, cpus: of its pod. runtime: the platform's, by name;
+    image: of a runtime of its own, which replaces that one. needs: estimated bytes on each GPU, or None."""
 
     name: str
     base_name: str | None
@@ -107,10 +101,8 @@ class Serving:
 
 
 def source(plan: Plan, stage: Stage, named: str | None = None) -> ServedModel:
-    """Where the model of a stage is on the cluster. named: by the recipe, which then says where.
-
-    Raises Stop if it is on no claim.
-    """
+    """Where the model of a stage is on the cluster. named: the recipe's own address of it. Raises Stop if it is on no
+    claim."""
     if named:
         return ServedModel(named)
     results = plan.on_claim(plan.place_of(stage).run_dir)
@@ -131,22 +123,14 @@ def source(plan: Plan, stage: Stage, named: str | None = None) -> ServedModel:
     rank = int(stage.config["lora_r"])
     if base.claim != results.claim:
         return ServedModel(base.uri, results=results, rank=rank, template=template)
-    # One mount for both: a pod that names one claim in two volumes waits without end (kubernetes, issue 127004).
+    # One mount for both: a pod with one claim in two volumes waits forever (kubernetes, issue 127004).
     above = os.path.commonpath([base.path, results.path])
     below = [path.removeprefix(above).strip("/") for path in (base.path, results.path)]
     return ServedModel(OnClaim(base.claim, above).uri, below[0], results, below[1], rank, template=template)
 
 
-def adapter_folder(results: str) -> str:
-    return f"{results}/{ADAPTER}"
-
-
-def model_folder(results: str) -> str:
-    return f"{results}/{BEST_MODEL}"
-
-
 def _not_beside(config: Any) -> str:
-    """Why vLLM cannot put a planned adapter beside its base model; empty if it can."""
+    """Why vLLM cannot serve a planned adapter beside its base model; empty if it can."""
     if refusal := next(planned(config).refusals(), None):
         return refusal
     other = sorted(set(config["lora_target_modules"]) - LAYERS)
@@ -155,8 +139,8 @@ def _not_beside(config: Any) -> str:
 
 @dataclass(frozen=True)
 class ServingForecast:
-    """What a server needs on each of its GPUs. model: of which everything is counted; rank: of vLLM's room for an
-    adapter, 0 for none. gpu: None if the catalog does not know it."""
+    """What a server needs on each of its GPUs. rank: of vLLM's room for an adapter, 0 for none. gpu: None if the
+    catalog lacks it."""
 
     model: Model
     precision: str
@@ -168,7 +152,7 @@ class ServingForecast:
 
     @cached_property
     def weights(self) -> int:
-        """Split evenly over GPUs, norms aside. Raises UnknownArchitecture if they cannot be counted."""
+        """Split evenly over GPUs, except norms. Raises UnknownArchitecture if they cannot be counted."""
         return math.ceil(self._parameters * NUMBER_BYTES[self.precision] / self.gpus)
 
     @property
@@ -182,8 +166,8 @@ class ServingForecast:
 
     @cached_property
     def adapter(self) -> int:
-        """Room for one adapter of that rank beside every linear layer, whether it has one or not (vllm/lora/layers); counted
-        whole on each GPU, because one of its two matrices is not split."""
+        """Room for one adapter of that rank beside every linear layer, even one that it does not change
+        (vllm/lora/layers). It counts completely on each GPU, because one of the two matrices is not split."""
         if not self.rank:
             return 0
         layer = sum(fan_in + fan_out for fan_in, fan_out in parameters.linear(self.model).values())
@@ -191,14 +175,13 @@ class ServingForecast:
 
     @property
     def cache_a_token(self) -> int:
-        """Keys and values of one token in all layers; a GPU has at least one head of them. Layers that look back over a
-        window only keep less, which is not counted here."""
+        """Keys and values of one token in all layers; each GPU has at least one head. Layers with a window keep less,
+        which this formula ignores."""
         heads = max(1, self.model.num_key_value_heads // self.gpus)
         return 2 * self.model.num_hidden_layers * heads * self.model.head_dim * NUMBER_BYTES[self.precision]
 
     @property
     def cache_a_request(self) -> int:
-        """Of a request as long as the context."""
         return math.ceil(self.context / PAGE) * PAGE * self.cache_a_token
 
     @property
@@ -207,7 +190,7 @@ class ServingForecast:
 
     @property
     def working(self) -> int:
-        """What one largest batch takes while it passes through a layer, and the sampler for all requests."""
+        """The largest batch while it passes through a layer, and the sampler for all requests."""
         large = self.gpu is not None and self.gpu.usable_gib * GIB >= LARGE_CARD
         model, batch = self.model, BATCH_LARGE if large else BATCH_SMALL
         layer = 2 * model.hidden_size + 3 * model.intermediate_size // self.gpus
@@ -228,7 +211,7 @@ class ServingForecast:
 
     @property
     def budget(self) -> int | None:
-        """What the server may take of a GPU; None if the card is unknown."""
+        """The server's share of a GPU; None if the card is unknown."""
         return round(GPU_SHARE * self.gpu.usable_gib * GIB) if self.gpu else None
 
     @property
@@ -237,15 +220,14 @@ class ServingForecast:
 
     @property
     def requests(self) -> int | None:
-        """How many requests of the whole context have room at a time, whatever was asked for; 0 if it does not
-        start."""
+        """The number of full requests that have room at a time; 0 if the server does not start."""
         if self.budget is None:
             return None
         return max(0, (self.budget - self.before_cache) // self.cache_a_request)
 
     @property
     def main_memory(self) -> int:
-        """Of the pod: the server, a process a GPU, and what of the weights is read at once."""
+        """Of the pod: the server, a process for each GPU, and the part of the weights that is being read."""
         return SERVER + self.gpus * PROCESS + min(self.weights * self.gpus, READ_AT_ONCE)
 
     def on(self, gpus: int) -> ServingForecast:
@@ -253,11 +235,8 @@ class ServingForecast:
 
 
 def server_of(recipe: Recipe, plan: Plan) -> tuple[Serving, ServingForecast | None]:
-    """The server of what a recipe trains, and what it needs; None if its model is unknown. Pure: recipe and catalog
-    alone are asked. `serve` must be a section of the recipe.
-
-    Raises Stop if its model is on no claim.
-    """
+    """The server of a recipe's trained model, and its needs; None if the model is unknown. Pure: it reads only recipe
+    and catalog. The recipe must have the section `serve`. Raises Stop if its model is on no claim."""
     stage, section = plan.stages[-1], recipe.settings["serve"]
     found = source(plan, stage, section.model)
     context = section.context or int(stage.config["sequence_len"])
@@ -289,9 +268,10 @@ def server_of(recipe: Recipe, plan: Plan) -> tuple[Serving, ServingForecast | No
 
 
 def _placed(one: ServingForecast, gpus: int | None) -> ServingForecast | None:
-    """The forecast on this many GPUs, or on the fewest that it fits; None if its model is unknown. one: on one GPU."""
+    """The forecast on this number of GPUs, or on the smallest that fits; None if the model is unknown. one: on one
+    GPU."""
     try:
-        assert one.total  # UnknownArchitecture comes here, and not from half of a forecast
+        assert one.total  # raises UnknownArchitecture here, before anything uses the forecast
     except UnknownArchitecture:
         return None
     if gpus:
@@ -301,14 +281,14 @@ def _placed(one: ServingForecast, gpus: int | None) -> ServingForecast | None:
 
 
 def splits(model: Model, counts: Iterable[int]) -> list[int]:
-    """Of these counts of GPUs those that vLLM can split a model over: its heads are dealt out evenly, and those of keys and values
-    too, or each is held by several GPUs."""
+    """The numbers of GPUs among `counts` that vLLM can split a model over: attention heads are divided evenly; heads of
+    keys and values are divided evenly, or several GPUs share one."""
     heads, groups = model.num_attention_heads, model.num_key_value_heads
     return [count for count in counts if heads % count == 0 and (groups % count == 0 or count % groups == 0)]
 
 
 def problems(recipe: Recipe, server: Serving, needs: ServingForecast | None) -> list[Problem]:
-    """What keeps the server from doing what its section says, each at the line that decides it."""
+    """What keeps the server from doing what its section asks, each at the line that decides it."""
     found = []
     if needs and needs.fits is False and needs.budget is not None:
         have, need = units.gib(needs.budget), units.gib(needs.total)

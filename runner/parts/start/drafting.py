@@ -1,5 +1,4 @@
-"""A recipe of your own: answers about data, model and machines, the settings that follow from them, and a copy of
-another recipe with these settings, before anything is written."""
+"""A new recipe: answers about data, model and machines, the settings that follow, and a copy of a starter with them."""
 
 import filecmp
 import math
@@ -7,7 +6,7 @@ import os
 import re
 import shutil
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -27,7 +26,7 @@ from runner.parts.planner.planned import Planned
 from runner.parts.start.commands.models import Need, needs_of
 from runner.recipe import copying, lock, templates, units
 from runner.recipe.copying import NEW as BY
-from runner.recipe.document import Document
+from runner.recipe.document import Document, leaves
 from runner.recipe.overrides import Override
 from runner.recipe.reading import parse, read
 from runner.recipe.recipe import DEMO_QUESTIONS, Recipe
@@ -37,14 +36,14 @@ from runner.tools import packaged
 from runner.tools.names import did_you_mean, listed
 from runner.tools.problem import Problem, Stop, errors_of
 
-# The secret that pods read a hub token from, as the rule about gated models calls it.
+# The secret with the hub token for pods, with the name that the rule about gated models uses.
 SECRET = "hub-token"
 TABLES = tomllib.loads((Path(__file__).parent / "questions.toml").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)
 class Technique:
-    """How a model is trained; the fields are those of `questions.toml`."""
+    """A way to train a model, with the fields of `questions.toml`."""
 
     starter: str
     ways: tuple[str, ...] = ()
@@ -56,7 +55,7 @@ class Technique:
 
 @dataclass(frozen=True)
 class DataKind:
-    """The kind of a person's data, or the starter to copy; the fields are those of `questions.toml`."""
+    """The kind of a person's data, or a starter to copy, with the fields of `questions.toml`."""
 
     title: str
     rows: str
@@ -69,21 +68,20 @@ KINDS = {name: DataKind(**facts) for name, facts in TABLES["kinds"].items()}
 PLACES = {"here": "", "machines": "nodes", "cluster": "openshift"}
 # The default folder for results on plain machines.
 SHARED = "/shared/models"
-# Columns that people call so, the likeliest first; those of preferences; what a song is asked for with by default.
+# Usual names of columns, the likeliest first; those of preferences; the default question for a song.
 ASKING = ("question", "prompt", "instruction", "input", "query", "ask", "q", "title", "source")
 ANSWERING = ("answer", "response", "output", "completion", "reply", "a", "target", "lyrics", "label", "text")
 BETTER, WORSE = "chosen", "rejected"
 SONG = "Generate a song verse in the style of [{artist}] in the genre of [{genre}]."
-# Songs to draw from a data set whose rows were not counted.
+# The songs that are drawn if the rows of a data set were not counted.
 DRAWN = 90_000
-# A data set on the hub, and endings of names that are no such one.
+# The name of a data set on the hub, and endings that such names do not have.
 _HUB = re.compile(r"(?!\.)[\w.-]+/[\w.-]+(:[\w.-]+)?")
 _FILES = (".txt", ".json", ".jsonl", ".csv", ".tsv", ".parquet", ".xlsx")
 
 
 def guess(columns: Iterable[str]) -> tuple[str, str]:
-    """The column that asks and the one that answers, by what they are called, else the first one and the last one. There
-    are two or more."""
+    """The columns of the question and of the answer, by their names, else the first and the last of two or more."""
     known = {name.lower(): name for name in columns}
     answer = next((known[name] for name in ANSWERING if name in known), list(known.values())[-1])
     asking = (known[name] for name in ASKING if name in known and known[name] != answer)
@@ -91,14 +89,14 @@ def guess(columns: Iterable[str]) -> tuple[str, str]:
 
 
 def on_hub(name: str) -> bool:
-    """Whether a name is that of a data set on the hub, and of no file here."""
+    """Whether a name is a data set on the hub, and not a file here."""
     if Path(name).expanduser().exists():
         return False
     return bool(catalog.dataset(name)) or bool(_HUB.fullmatch(name) and not name.endswith(_FILES))
 
 
 def source(home: str, name: str) -> dict[str, tuple[Any, str]]:
-    """The lines of a section of data that say where its rows come from."""
+    """The settings in a section of data for the source of its rows."""
     if not on_hub(name):
         return {f"{home}.path": (name, "your own file, from this folder")}
     hub, _, subset = name.partition(":")
@@ -107,7 +105,7 @@ def source(home: str, name: str) -> dict[str, tuple[Any, str]]:
 
 
 def _preferred(home: str, name: str) -> dict[str, tuple[Any, str]]:
-    """The lines of a section of preferences that name its columns. Raises Stop if they are others."""
+    """The settings in a section of preferences for its columns. Raises Stop if the data has other columns."""
     known = {column.lower(): column for column in columns_of(name)}
     asks = next((column for column in (*ASKING, *known) if column in known and column not in (BETTER, WORSE)), "")
     if known and not (asks and {BETTER, WORSE} <= set(known)):
@@ -118,8 +116,8 @@ def _preferred(home: str, name: str) -> dict[str, tuple[Any, str]]:
 
 
 def columns_of(name: str, texts: bool = False) -> list[str]:
-    """Of a file, or of a data set on the hub; none of plain text, and of a hub that does not answer. texts: whether a
-    folder is one of texts or images. Raises Stop if they cannot be read."""
+    """The columns of a file or of a data set on the hub; none for plain text, or if the hub does not answer. texts:
+    whether a folder has texts or images. Raises Stop if they cannot be read."""
     file = Path(name).expanduser()
     if on_hub(name):
         hub, _, subset = name.partition(":")
@@ -129,10 +127,10 @@ def columns_of(name: str, texts: bool = False) -> list[str]:
             return known if known or not find_spec("datasets") or why_no_hub() else data_sets.hub_columns(asked)
         return []
     if not file.exists():
-        hint = (
-            "Check the path; it is relative to this folder. A data set on the hub is OWNER/NAME, or OWNER/NAME:SUBSET."
+        hint = "Check the path; it is relative to this folder."
+        raise Stop(
+            f"The file `{file}` does not exist.", f"{hint} A data set on the hub is OWNER/NAME, or OWNER/NAME:SUBSET."
         )
-        raise Stop(f"The file `{file}` does not exist.", hint)
     if file.suffix == ".txt" or (file.is_dir() and texts):
         return []
     try:
@@ -143,9 +141,9 @@ def columns_of(name: str, texts: bool = False) -> list[str]:
 
 @dataclass(frozen=True)
 class Answers:
-    """Answers that are not given yet are empty. question, answer: templates of columns; column: of documents.
-    questions, preferences: of a pipeline. gpus: in each machine; numbers: of plain machines. addresses: of these, the
-    main one first; results: a folder that all of them share."""
+    """Missing answers are empty. question, answer: templates of columns; column: of documents. questions, preferences:
+    for a pipeline. gpus: in each machine. numbers: of the GPUs in plain machines; addresses: of these machines, the
+    main one first; results: a folder that they share."""
 
     kind: str = "questions"
     technique: str = ""
@@ -191,11 +189,10 @@ class Answers:
 
     @property
     def places(self) -> list[str]:
-        """Where what the starter trains can run."""
         return [one for one, part in PLACES.items() if not part or by_schema.has(self.document.data["scenario"], part)]
 
     def starts(self, setting: str, otherwise: Any = "") -> Any:
-        """What the starter says of a setting."""
+        """The starter's value of a setting, or `otherwise`."""
         found = self.document.lookup(Override(setting).path)
         return otherwise if found is None else found
 
@@ -205,7 +202,7 @@ class Answers:
 
     @property
     def form(self) -> str | None:
-        """Of conversations, where their columns tell it and no template is named."""
+        """The form of conversations, by their columns; None if unknown, or if a template is named."""
         if self.of.rows not in ("questions", "conversations") or self.question or self.answer:
             return None
         return conversation_formats.told(self.columns)
@@ -216,22 +213,22 @@ class Answers:
 
     @property
     def guessed(self) -> tuple[str, str]:
-        """Templates for the question and the answer; empty if the columns are not known. Raises Stop if they are none
-        of questions with answers."""
+        """Templates for the question and the answer; empty if the columns are unknown. Raises Stop if the data has no
+        questions with answers."""
         if not self.columns and on_hub(self.data):
             return "", ""
         known = {name.lower(): name for name in self.columns}
         if len(known) < 2:
             has = f"the column {listed(self.columns)} alone" if known else "no column"
             raise Stop(
-                f"`{self.data}` has {has}, and questions with answers are two.",
+                f"`{self.data}` has {has}, but questions with answers need two.",
                 "Name another file, or choose plain text.",
             )
         if {BETTER, WORSE} <= set(known):
             raise Stop(
                 f"The rows of `{self.data}` are preferences: each question has an answer to prefer, `{known[BETTER]}`, and one to "
                 f"avoid, `{known[WORSE]}`. As questions and answers they would teach both.",
-                "They show a model that can answer which answers people prefer (DPO). Say `preferences` to what you have (`--what`).",
+                "A model learns from them which answers people prefer (DPO). Choose `preferences` as the kind of your data (`--what`).",
             )
         if self.of.rows == "songs" and {"artist", "genre"} <= set(known):
             return SONG.format(**known), f"[{guess(self.columns)[1]}]"
@@ -240,34 +237,32 @@ class Answers:
 
     @property
     def holding_text(self) -> str:
-        """The column of documents, by what it is called, else the first one; for an unknown data set the usual one."""
+        """The column of documents, by its name, else the first one; the usual name for an unknown data set."""
         usual = "text" if on_hub(self.data) else ""
         return next((name for name in ("text", "content", *self.columns) if name in self.columns), usual)
 
     @property
     def asked_in_words(self) -> bool:
-        """Whether songs are asked for in words around columns, and not by a column of its own."""
+        """Whether the question for a song has words around columns, and is not a single column."""
         return self.of.rows == "songs" and not re.fullmatch(r"(\[[^\[\]]*\])?", self.question)
 
     def template(self, text: str) -> str:
-        """A template as a person types it: with brackets, or the name of one column. Raises Stop if a column is not
-        there."""
-        there = self.columns
+        """A typed template: with brackets, or the name of one column. Raises Stop if a column does not exist."""
         whole = text if "[" in text else f"[{text.strip()}]"
-        for name in templates.columns(whole):
-            if there and name not in there:
-                hint = f"{did_you_mean(name, there)}Its columns are {listed(there)}."
+        for name in templates.columns(whole) if self.columns else ():
+            if name not in self.columns:
+                hint = f"{did_you_mean(name, self.columns)}Its columns are {listed(self.columns)}."
                 raise Stop(f"`{self.data}` has no column `{name}`.", hint)
         return whole
 
     def wishes(self) -> list[Override]:
-        """What the answers change in the starter."""
+        """The changes of the starter by these answers."""
         said = {**(self._of_data() if self.data else {}), **self._of_stages(), **self._of_place()}
         if self.system_prompt:
             said["data.system_prompt"] = (self.system_prompt, "who the model is, in training and when you ask it")
         if self.model or self.way.model:
             said["model.base"] = (self.base, "")
-        return [Override(setting, None, value, BY, why) for setting, (value, why) in said.items()]
+        return _overrides(said)
 
     def _of_data(self) -> dict[str, tuple[Any, str]]:
         said = source("data", self.data)
@@ -276,20 +271,16 @@ class Answers:
             said[setting] = (column, "the column with the text")
         gone = dict.fromkeys(("data.question", "data.answer"), (None, ""))
         if self.of.rows == "preferences":
-            return (
-                said
-                | gone
-                | {"data.form": ("preferences", "a better and a worse answer")}
-                | _preferred("data", self.data)
-            )
+            form = {"data.form": ("preferences", "a better and a worse answer")}
+            return said | gone | form | _preferred("data", self.data)
         if self.of.rows == "text" and self.starts("data.question"):
             return said | gone | {"data.form": ("text", "plain text")}
         if self.of.rows not in ("questions", "conversations", "songs"):
             return said
-        guessed = ("", "") if self.form or self.of.rows == "conversations" else self.guessed
-        question, answer = self.question or guessed[0], self.answer or guessed[1]
         if self.form or self.of.rows == "conversations":
             return said | gone | {"data.form": (self.form, "the form of its rows")}
+        guessed = self.guessed
+        question, answer = self.question or guessed[0], self.answer or guessed[1]
         if self.of.rows == "questions" or replace(self, question=question).asked_in_words:
             asked = {"data.question": (question, ""), "data.answer": (answer, "")} if question and answer else {}
             return said | asked | ({"data.songs": (None, "")} if self.starts("data.songs") else {})
@@ -321,10 +312,8 @@ class Answers:
             said["machines.gpu"] = (self.gpu, "")
             card = catalog.gpu(self.gpu)
             if card and not card.bf16:
-                said["model.precision"] = (
-                    card.precision(bool(facts and facts.fp16)),
-                    "this card does not support bf16",
-                )
+                precision = card.precision(bool(facts and facts.fp16))
+                said["model.precision"] = (precision, "this card does not support bf16")
         count, gpus = self.count
         if gpus != self.starts("machines.gpus_per_node", 1):
             said["machines.gpus_per_node"] = (gpus, "GPUs in each machine")
@@ -347,16 +336,20 @@ class Answers:
         return said
 
 
-# Fewer steps than that hardly learn, so a step of few rows has fewer.
+def _overrides(said: Mapping[str, tuple[Any, str]]) -> list[Override]:
+    return [Override(setting, None, value, BY, why) for setting, (value, why) in said.items()]
+
+
+# A model hardly learns in fewer steps, so few rows get smaller batches.
 STEPS = 100
-# Put to the model before and after.
+# The number of questions for the model before and after training.
 QUESTIONS = 3
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A copy of the recipe `origin` under another name. changes: what is made in it; wished: changes that the person
-    asked for; moved: those of them that only name the new path of a file; files: by the setting that names each."""
+    """A copy of the recipe `origin` under another name. changes: all of the copy; wished: those that the person asked
+    for; moved: those that only write the new path of a file; files: by the setting that names each."""
 
     origin: Document
     text: str
@@ -369,15 +362,14 @@ class Draft:
     @cached_property
     def judged(self) -> tuple[Recipe | None, list[Problem]]:
         folder = Path(self.origin.file).parent
-        # Those that still have to be copied are looked at where they are.
+        # Files that are not copied yet are examined at their old path.
         there = {path: folder / file for path, file in self.files.items() if not Path(beside(file, folder)).exists()}
         moved = [Override(".".join(path), None, str(file)) for path, file in there.items() if file.is_file()]
         return judge(parse(str(self.target), copying.edit(self.text, moved)))
 
     @property
     def mended_later(self) -> list[Problem]:
-        """The problem that its model is unknown, if the person has just named it: a lock file beside the copy fixes
-        that."""
+        """The problem that a newly named model is unknown: a lock file beside the copy fixes it."""
         recipe, problems = self.judged
         named = any(change.setting == "model.base" for change in self.wished)
         return [problem for problem in problems if named and recipe and problem == base_model.unknown(recipe)]
@@ -396,27 +388,26 @@ class Draft:
 
 
 def draft(origin: Path, name: str, wishes: list[Override]) -> Draft:
-    """The copy of a recipe under a new name, with changes in it, before it is written anywhere; and with what alone fixes
-    what is wrong with it then, of another model what is noted too, but for lines that somebody has asked for."""
+    """The copy of a recipe under a new name, with changes, before anything is written. Errors with a single possible
+    fix are fixed, and for another model notes too, but no setting that the person asked for."""
     made, asked = _draft(origin, name, wishes), {change.setting for change in wishes}
     mending = [
         Override(problem.mends[0], None, problem.mends[1], BY, problem.message.rstrip("."))
         for problem in (made.judged[1] if "model.base" in asked else made.errors)
         if problem.mends and problem.mends[0] not in asked
     ]
-    # A new one, judged again when its files are beside it.
     return replace(_draft(origin, name, [*wishes, *mending]) if mending else made, wished=made.wished)
 
 
 def _draft(origin: Path, name: str, wishes: list[Override]) -> Draft:
     document, target = read(origin), Path(f"{name}.yaml")
     wished = as_text(document, wishes)
-    # Data that is named here is beside the copy.
-    own = [
-        *_with_own_data(replace(document, file=str(target)), wished),
-        *_with_other_model(document, wished),
-    ]
-    files = {path: file for path, file in _files(document.data) if path not in {change.path for change in own}}
+    # Paths in the changes are relative to the copy.
+    own = [*_with_own_data(replace(document, file=str(target)), wished), *_with_other_model(document, wished)]
+    # Every file and folder that a recipe names, in any section. Models on the hub are neither.
+    named = {tuple(map(str, path)): file for path, file in leaves(document.data, bool) if path[-1] in NAMES_A_FILE}
+    replaced = {change.path for change in own}
+    files = {path: file for path, file in named.items() if isinstance(file, str) and path not in replaced}
     moved = [
         Override(".".join(path), None, called, copying.NEW)
         for path, file in files.items()
@@ -430,7 +421,8 @@ def _draft(origin: Path, name: str, wishes: list[Override]) -> Draft:
     return Draft(document, text, (*moved, *changed), tuple(wished), tuple(moved), files, target)
 
 
-# Lines about one model, where they say other than they would of any.
+NAMES_A_FILE = ("path", "validation_path", "sample", "sample_task", "base")
+# Settings about one model, unless they have the usual values.
 OF_A_MODEL = ("model.revision", "model.trust_remote_code", "train.lora_layers")
 
 
@@ -448,75 +440,60 @@ def _with_other_model(document: Document, wished: list[Override]) -> list[Overri
 
 
 def beside(name: str, folder: Path) -> str:
-    """What a file or folder that a recipe in `folder` names is called in the copy: a file goes with it, below its
-    folder, also where the recipe's own lies above (`../data/x.csv`); a folder, which may be large, stays where it
-    is."""
+    """The path in the copy of a file or folder that a recipe in `folder` names. Files are copied below the folder of
+    the copy, also from above the recipe (`../data/x.csv`). Folders may be large, so they are not copied."""
     if not Path(name).is_absolute() and os.path.isdir(folder / name):
         return os.path.relpath(folder / name)
     return re.sub(r"^(\.\./)+", "", name)
 
 
-def _files(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Every file and folder that a recipe names, in whatever section, and models on the hub, which are neither: where,
-    and its name."""
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, item in items:
-        if key in ("path", "validation_path", "sample", "sample_task", "base") and isinstance(item, str):
-            yield (*path, str(key)), item
-        yield from _files(item, (*path, str(key)))
-
-
 def drafted(name: str, answers: Answers, more: Iterable[Override] = ()) -> Draft:
-    """The recipe of that name so far. more: changes beside the answers."""
     return draft(answers.origin, name, [*answers.wishes(), *more])
 
 
 def first_rows(name: str, answers: Answers, most: int) -> list[RenderedExample]:
-    """The first rows as the model will see them; none of images. Raises Stop if they cannot be read."""
+    """The first rows as the model sees them; none for images. Raises Stop if they cannot be read."""
     return first(_data(name, answers), most)
 
 
 def _data(name: str, answers: Answers) -> Mapping[str, Any]:
-    """What the first stage that learns reads, from this machine."""
+    """The data of the first stage that reads any, on this machine."""
     recipe = drafted(name, replace(answers, where="here", addresses=())).recipe
     return next(stage.data for stage in translate(recipe, place(recipe)).stages if stage.data)
 
 
 def choices(answers: Answers) -> list[tuple[catalog.Model, Need]]:
-    """The catalog's models that can be trained on such data, the smallest first, each with what the first way needs
-    that some card has room for."""
+    """The catalog's models for such data, the smallest first, each with the need of the first way that fits a card."""
     found = []
     for model in filter(None, map(catalog.model, catalog.model_ids())):
-        spoken = answers.of.rows == "text" or model.chat_template
-        told = needs_of(model) if spoken else {}
-        if fitting := next((told[way] for way in answers.way.ways if way in told and told[way].cards), None):
-            found.append((model, fitting))
+        if (answers.of.rows == "text" or model.chat_template) and (need := _need(model, answers)):
+            found.append((model, need))
     return sorted(found, key=lambda each: each[0].parameters or 0)
 
 
-def card(answers: Answers, here: str = "") -> str:
-    """The GPU that is proposed: this machine's, else the smallest with room for the model; a middling one if
-    unknown."""
+def _need(model: catalog.Model, answers: Answers) -> Need | None:
+    needs = needs_of(model)
+    return next((needs[way] for way in answers.way.ways if way in needs and needs[way].cards), None)
+
+
+def card(answers: Answers) -> str:
+    """The smallest GPU with room for the model; a medium one if unknown."""
     model = catalog.model(answers.base) if answers.base else None
-    told = needs_of(model) if model else {}
-    return here or next(
-        (told[way].cards[0] for way in answers.way.ways if way in told and told[way].cards), "NVIDIA-L40S"
-    )
+    need = _need(model, answers) if model else None
+    return need.cards[0] if need else "NVIDIA-L40S"
 
 
 def finished(name: str, answers: Answers, sets: Iterable[Override] = ()) -> Draft:
-    """The whole recipe: with a batch that fits its GPU and makes enough steps, what else it takes to fit, questions of
-    its own data, and what `recipe list` says of it. sets: further settings of the person, which win.
-
-    Raises Stop if it has errors, or has no room on its GPU whatever is changed.
-    """
+    """The complete recipe: with a batch that fits its GPU and makes enough steps, other changes to fit, questions from
+    its own data, and a description. sets: further settings of the person, which win. Raises Stop if it has errors, or
+    if no change makes it fit its GPU."""
     sets = list(sets)
     if answers.of.keeps:
         return drafted(name, answers, [*_fitting(name, answers, sets), *sets])
     told: dict[str, Any] = {"description": (_described(answers), "")}
     if questions := _questions(name, answers):
         told["demo.questions"] = (questions, "of rows held out for validation; asked before and after training")
-    wishes = [Override(setting, None, value, copying.NEW, why) for setting, (value, why) in told.items()]
+    wishes = _overrides(told)
     fitting = _fitting(name, answers, [*wishes, *sets])
     return drafted(name, answers, [*fitting, *wishes, *sets])
 
@@ -539,7 +516,7 @@ def _described(answers: Answers) -> str:
 
 
 def _fitting(name: str, answers: Answers, more: list[Override]) -> list[Override]:
-    """What makes it fit its GPU and its machine, and a batch that does and makes about STEPS steps or more."""
+    """The changes that make the recipe fit its GPU and its machine, with a batch for about STEPS steps or more."""
     changes: list[Override] = []
 
     def again(*made: Override) -> Planned:
@@ -554,7 +531,15 @@ def _fitting(name: str, answers: Answers, more: list[Override]) -> list[Override
         planned = again(Override("train.adapter", None, "qlora", copying.NEW, why))
     planned = again(*_memory(planned))
     if not _fits(planned):
-        found = next((offer for offer in recipe_offers.of(planned) if _only_lines(offer)), None)
+        # An offer must leave the model and its machines unchanged.
+        found = next(
+            (
+                offer
+                for offer in recipe_offers.of(planned)
+                if not any(change.path[0] == "machines" or change.setting == "model.base" for change in offer.changes)
+            ),
+            None,
+        )
         if found is None:
             raise Stop(
                 f"`{answers.base}` does not fit {answers.gpu}, whatever else is changed.",
@@ -569,12 +554,11 @@ def _fitting(name: str, answers: Answers, more: list[Override]) -> list[Override
 
 
 def _memory(planned: Planned) -> list[Override]:
-    """The main memory that machines must have, where that is more than the recipe says."""
+    """The necessary main memory of machines, if it is more than in the recipe."""
     gib = storage.wanted_memory(planned.plan, planned.forecasts)
     if gib * 2**30 <= units.size(planned.recipe.machines.memory):
         return []
-    why = "main memory that it needs; write what your machine has"
-    return [Override("machines.memory", None, f"{gib} GiB", copying.NEW, why)]
+    return _overrides({"machines.memory": (f"{gib} GiB", "main memory that it needs; write what your machine has")})
 
 
 def _planned(name: str, answers: Answers, more: list[Override]) -> Planned:
@@ -590,11 +574,6 @@ def _fits(planned: Planned) -> bool:
     return all(stage.fits is not False for stage in planned.forecasts)
 
 
-def _only_lines(offer: recipe_offers.Offer) -> bool:
-    """Whether an offer leaves the model, its machines and its limits as they are."""
-    return not any(change.path[0] == "machines" or change.setting == "model.base" for change in offer.changes)
-
-
 def _batch(planned: Planned, least: int) -> list[Override]:
     stage = planned.forecasts[0]
     work = stage.workload
@@ -603,19 +582,19 @@ def _batch(planned: Planned, least: int) -> list[Override]:
     wanted = max(least, _power(usual * min(1, steps / STEPS)))
     micro = min(wanted, _power(stage.largest_micro_batch or work.micro_batch_size))
     sizes = {
-        "gradient_accumulation_steps": (wanted // micro, "micro batches before a step"),
-        "micro_batch_size": (micro, "rows at once on one GPU"),
+        "train.gradient_accumulation_steps": (wanted // micro, "micro batches before a step"),
+        "train.micro_batch_size": (micro, "rows at once on one GPU"),
     }
-    return [Override(f"train.{setting}", None, value, copying.NEW, why) for setting, (value, why) in sizes.items()]
+    return _overrides(sizes)
 
 
 def _power(count: float) -> int:
-    """The largest power of two that is not more."""
+    """The largest power of two up to `count`."""
     return 1 << max(0, int(count).bit_length() - 1)
 
 
 def write(made: Draft, origin: Path) -> list[Path]:
-    """Writes the recipe, and what goes with it, which it gives; nothing at all if it has errors."""
+    """Writes the recipe and its files, and returns the files; writes nothing if the recipe has errors."""
     schema = packaged.schema_file(made.origin.data["scenario"])
     with ExitStack() as undo:
         copied = _copied(made.files.values(), origin.parent, undo) + _lock(made.origin, origin.parent, undo)
@@ -628,7 +607,7 @@ def write(made: Draft, origin: Path) -> list[Path]:
 
 
 def _copied(named: Iterable[str], folder: Path, undo: ExitStack) -> list[Path]:
-    """Copies the files that a recipe names from its folder to this one, and tells `undo` what to take away again."""
+    """Copies the files that a recipe names from its folder to this one. undo: removes them after an error."""
     files = [name for name in named if not Path(name).is_absolute() and (folder / name).is_file()]
     sources: dict[Path, Path] = {}
     for name in files:
@@ -651,7 +630,7 @@ def _copied(named: Iterable[str], folder: Path, undo: ExitStack) -> list[Path]:
 
 
 def _lock(document: Document, folder: Path, undo: ExitStack) -> list[Path]:
-    """Takes what the lock file beside a recipe says of its model over into this folder's."""
+    """Copies the model's entry from the lock file beside a recipe to that of this folder."""
     name, target = str(document.lookup(("model", "base"))), Path(lock.LOCK)
     entry = lock.entries(folder / lock.LOCK).get(name)
     if entry is None or name in lock.entries(target):
@@ -674,7 +653,7 @@ def starter(source: str) -> Path:
 
 
 def minimal_starter(source: str) -> Path:
-    """The minimal starter of a starter's scenario: one on the same data, else the one that is called after it."""
+    """The minimal starter of a starter's scenario: one with the same data, else the one with the scenario's name."""
     if source not in packaged.named():
         starter(source)
         raise Stop(
@@ -690,14 +669,14 @@ def minimal_starter(source: str) -> Path:
     return Path(best.file)
 
 
-# Lines of a section of data that are about the rows of one source alone, and if nothing else says which rows validate.
+# Settings in a section of data about one source, and those that choose the validation rows, with their replacement.
 OF_A_SOURCE = ("path", "hub", "sets", "revision", "subset", "split", "test_split", "sample", "mean", "std")
 VALIDATES, SHARE = ("validation_split", "validation_path"), 0.1
 
 
 def _with_own_data(document: Document, changes: list[Override]) -> list[Override]:
-    """The changes of a recipe that is copied, and behind each `path` or `hub` that names other data what was about the
-    data of before and goes with it."""
+    """The changes of a copied recipe, and after each `path` or `hub` of other data, changes of the settings that were
+    about the old data."""
     whole, settings = list(changes), {change.setting for change in changes}
     for change in changes:
         home, _, last = change.setting.rpartition(".")
@@ -705,15 +684,15 @@ def _with_own_data(document: Document, changes: list[Override]) -> list[Override
         if last not in ("path", "hub") or not isinstance(change.after, str) or not isinstance(section, dict):
             continue
         if change.after in (section.get(last), section.get("sample")):
-            continue  # the recipe's own file, and the other lines are about it
-        why = "belonged to the old data"
+            continue  # the recipe's own data, which the other settings are about
+        why, columns = "belonged to the old data", _columns(document, section, change)
         words = () if "songs" in section else ("system_prompt",)
-        about = (*OF_A_SOURCE, *VALIDATES, *words, *_stale_templates(document, section, change))
+        about = (*OF_A_SOURCE, *VALIDATES, *words, *_stale_templates(section, columns))
         gone = [name for name in about if name in section and name != last]
         others = [Override(f"{home}.{name}", None, None, change.by, why) for name in gone]
         if set(gone) & set(VALIDATES) and "validation_share" not in section:
             others.append(Override(f"{home}.validation_share", None, SHARE, change.by, "a share of the new data"))
-        others += _song_columns(document, section, change)
+        others += _song_columns(section, change, columns)
         if home == "data":
             others += _stale_questions(document, change)
         whole += [other for other in others if not any(f"{other.setting}.".startswith(f"{one}.") for one in settings)]
@@ -721,8 +700,7 @@ def _with_own_data(document: Document, changes: list[Override]) -> list[Override
 
 
 def _stale_questions(document: Document, change: Override) -> list[Override]:
-    """What takes a demo's questions away that were asked about the data of before; those about new data come from its
-    rows."""
+    """Removes a demo's questions about the old data; those about the new data come from its rows."""
     demo = document.lookup(("demo",))
     asked = [name for name in DEMO_QUESTIONS if name in demo] if isinstance(demo, dict) else []
     names = ["demo"] if asked and len(asked) == len(demo) else [f"demo.{name}" for name in asked]
@@ -730,7 +708,7 @@ def _stale_questions(document: Document, change: Override) -> list[Override]:
 
 
 def _columns(document: Document, section: Mapping[str, Any], change: Override) -> list[str]:
-    """Of the new data; none if they cannot be read, or are unknown."""
+    """The columns of the new data; none if unknown."""
     if change.path[-1] == "hub":
         return list((catalog.dataset(change.after) or {}).get("columns", ()))
     try:
@@ -739,10 +717,10 @@ def _columns(document: Document, section: Mapping[str, Any], change: Override) -
         return []
 
 
-def _song_columns(document: Document, section: Mapping[str, Any], change: Override) -> list[Override]:
-    """The columns of songs, where the new file has two and calls them otherwise. Where it names artist and genre in two
-    columns and asks for nothing, the question is made of them."""
-    songs, found = section.get("songs"), _columns(document, section, change)
+def _song_columns(section: Mapping[str, Any], change: Override, found: list[str]) -> list[Override]:
+    """The columns of songs, if the new data has two or more with other names. With columns for artist and genre but
+    none for the question, the question is made from these."""
+    songs = section.get("songs")
     named = [songs.get(name, name) for name in ("instruction", "lyrics")] if isinstance(songs, dict) else []
     if len(found) < 2 or set(named) <= set(found):
         return []
@@ -756,9 +734,8 @@ def _song_columns(document: Document, section: Mapping[str, Any], change: Overri
     return [Override(f"{home}.{name}", None, column, change.by, why) for name, column in pairs.items()]
 
 
-def _stale_templates(document: Document, section: Mapping[str, Any], change: Override) -> tuple[str, ...]:
-    """The section's templates for columns, where the new file has conversations and not their columns."""
+def _stale_templates(section: Mapping[str, Any], found: list[str]) -> tuple[str, ...]:
+    """The section's templates, if the new data has conversations and lacks their columns."""
     there = [name for name in ("question", "answer") if isinstance(section.get(name), str)]
-    found = _columns(document, section, change)
     named = {column for name in there for column in templates.columns(section[name])}
     return tuple(there) if conversation_formats.told(found) and not named <= set(found) else ()

@@ -268,7 +268,7 @@ def test_axes_have_a_few_round_marks_whatever_the_values(values):
     curve = Curve("Loss", "nats", (Series("training", ((1.0, values[0]), (2.0, values[1]))),))
     drawn = charts.chart(curve)
     assert 2 <= len(drawn.ys) <= 9 and len(drawn.xs) >= 2
-    assert all(charts.TOP <= tick.at <= charts.HEIGHT - charts.BOTTOM for tick in drawn.ys)
+    assert all(charts.TOP <= at <= charts.HEIGHT - charts.BOTTOM for at, _ in drawn.ys)
     assert "nan" not in drawn.lines[0].path and "inf" not in drawn.lines[0].path
 
 

@@ -1,4 +1,4 @@
-"""`recipe chat`: the models of a run, side by side, without waiting."""
+"""`recipe chat`: the models of a run, side by side."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from runner.commands.options import (
     stage_option,
 )
 from runner.tools.problem import Stop
+from runner.tools.process import hush
 
 if TYPE_CHECKING:
     from runner.parts.serve.chat import Sides, Turn
@@ -36,8 +37,6 @@ HELP = "/1, /2, … asks a question from the list, /new begins a new conversatio
 def chat(path: str, sets: tuple[str, ...], run_dir: str | None, stage: str | None, page: bool, port: int) -> None:
     """Chat with the original and the trained model at once. Both stay loaded, and their answers appear side by
     side."""
-    from runner.tools.process import hush
-
     hush()
     from runner.parts.serve import chat as chatting
     from runner.run import inference
@@ -97,7 +96,7 @@ def _talk(sides: Sides, questions: list[str]) -> None:
 
 
 def _lines() -> Iterator[str]:
-    """What a person types, or a program sends, until the end."""
+    """The lines that a person types, or a program sends."""
     if sys.stdin.isatty():
         import readline  # noqa: F401 - gives `input` its editing and history
     while True:

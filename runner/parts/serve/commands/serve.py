@@ -1,4 +1,5 @@
-"""`recipe serve`: OpenAI's API for the models of a run, from this machine or from the cluster; and what a server there needs."""
+"""`recipe serve`: OpenAI's API for the models of a run, on this machine or on the cluster; and `recipe plan
+--serve`."""
 
 from __future__ import annotations
 
@@ -18,12 +19,14 @@ from runner.commands.options import (
     say,
     set_option,
     stage_option,
+    table,
     with_section,
 )
 from runner.parts.openshift.commands import confirm, take_over_option
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.tools.problem import Stop, errors_of
+from runner.tools.process import hush
 
 if TYPE_CHECKING:
     from runner.parts.openshift.jobs import Confirm
@@ -72,8 +75,6 @@ def serve(
         raise Stop("`--dry-run` needs `--cluster`, without `--stop`.", "Leave it out.", code=2)
     if on_cluster or stops:
         return _on_cluster(path, sets, stops, dry_run, port, confirm(yes, taken))
-    from runner.tools.process import hush
-
     hush()
     from runner.parts.serve import openai_api
     from runner.run import inference
@@ -115,7 +116,7 @@ def _on_cluster(path: str, sets: tuple[str, ...], stops: bool, dry_run: bool, po
 
 
 def plan_server(recipe: Recipe, json_wanted: bool) -> int:
-    """Shows what a server of what the recipe trains needs; 1 if it does not fit."""
+    """Prints what a server of the recipe's model needs; 1 if it does not fit."""
     from runner.parts.serve import kserve, serving
 
     _, server, needs = kserve.served(recipe)
@@ -135,39 +136,28 @@ def plan_server(recipe: Recipe, json_wanted: bool) -> int:
 
 
 def _show(server: Serving, needs: ServingForecast) -> None:
-    """Prints what each GPU holds, and what has room there."""
-    from rich.console import Console
-    from rich.table import Table
-
+    """Prints the content of each GPU, and its room for requests."""
     every = f"on each of {needs.gpus} GPUs" if needs.gpus > 1 else "on its GPU"
     card = needs.gpu.title if needs.gpu else f"`{server.gpu}`, which is not in the catalog"
     verdict = {True: "fits", False: "does not fit", None: "needs"}[needs.fits]
     room = f", and may take {units.gib(needs.budget)}" if needs.budget is not None else ""
-    need = units.gib(needs.total)
-    say(f"Serving {server.name} {verdict}: it needs {need} {every} ({card}){room}.")
+    say(f"Serving {server.name} {verdict}: it needs {units.gib(needs.total)} {every} ({card}){room}.")
     if needs.requests is not None:
         say(
             f"Room for {needs.requests:,} requests of {needs.context:,} tokens at a time; the recipe asks for {needs.concurrency}."
         )
-    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    split = f", split over {needs.gpus} GPUs" if needs.gpus > 1 else ""
     each = f"{needs.concurrency} requests × {units.gib(needs.cache_a_request)}"
-    for what, size, why in (
-        (
-            "weights",
-            needs.weights,
-            f"{needs.precision}" + (f", split over {needs.gpus} GPUs" if needs.gpus > 1 else ""),
-        ),
+    rows = (
+        ("weights", needs.weights, f"{needs.precision}{split}"),
         ("adapter", needs.adapter, f"room for rank {needs.rank} beside every linear layer"),
         ("cache of keys and values", needs.cache, each),
         ("largest batch", needs.working, "while it passes through a layer, and the choice of each next token"),
         ("graphs and CUDA context", needs.overhead, "assumed"),
-    ):
-        if size:
-            table.add_row(what, units.gib(size), why)
-    console = Console(width=100)
-    with console.capture() as drawn:
-        console.print(table)
-    say("\n" + "\n".join(line.rstrip() for line in drawn.get().splitlines()) + "\n")
+    )
+    say()
+    table([(what, units.gib(size), why) for what, size, why in rows if size])
+    say()
     say(f"Its pod: {server.memory_gib:g} GiB of main memory, {server.cpus} CPUs, {server.gpus} × {server.gpu}.")
     say(f"Model: {server.source.uri}")
     if server.base_name:

@@ -1,5 +1,4 @@
-"""`recipe diff`: what two recipes differ in: in their settings, defaults filled in, and in what they need and what is
-emitted for them."""
+"""`recipe diff`: the differences between two recipes: settings with defaults, needs, and generated settings."""
 
 import json
 import re
@@ -13,7 +12,6 @@ import click
 from runner.check import by_schema
 from runner.check.validate import valid
 from runner.commands.options import complete_starter, end, say, table
-from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
 from runner.plan import RECIPE_FILE, Plan, flat, without_place
@@ -29,14 +27,13 @@ from runner.tools.names import shortened
 from runner.tools.problem import Problem, Stop
 from runner.tools.run_files import CONFIG
 
-# Emitted settings that follow every change, and say nothing of their own.
+# Generated settings that every change changes.
 _FOLLOWING = ("fingerprint", "proven_for.")
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that is not the same: its name, both values, None if it is not there, and what it is. unit: of a
-    figure."""
+    """A name with two values, None if missing; meaning: of a setting; unit: of a figure."""
 
     name: str
     before: Any
@@ -46,9 +43,7 @@ class Difference:
 
 
 def opened(name: str) -> Document:
-    """A recipe by its file, by a starter's name, or by the folder of a run, whose sealed recipe is read.
-
-    Raises Stop if it is none of these, or no recipe."""
+    """A recipe by its file, by a starter's name, or by a run folder, which has a copy. Raises Stop if there is none."""
     path = Path(name)
     if path.is_dir():
         sealed = sorted([path / CONFIG / RECIPE_FILE, *path.glob(f"{CONFIG}/*/{RECIPE_FILE}")])
@@ -62,39 +57,30 @@ def opened(name: str) -> Document:
 
 
 def in_settings(before: Document, after: Document) -> list[Difference]:
-    """The settings in which two recipes differ, in the order of the first; one that is left out is its default.
+    """The different settings of two recipes, with defaults, in the order of the first. Raises Stop if a schema refuses
+    one of them."""
+    old, new = _settings(before), _settings(after)
+    found = []
+    for name, (was, now) in differing([old, new]):
+        said = by_schema.sentence((after if name in new else before).data["scenario"], path_of(name))
+        found.append(Difference(name, was, now, f"{said}." if said else ""))
+    return found
 
-    Raises Stop if a schema refuses one of them."""
-    (old, of_old), (new, of_new) = _settings(before), _settings(after)
-    return [
-        Difference(name, was, now, _meaning(name, of_new if name in new else of_old))
-        for name, (was, now) in differing([old, new])
-    ]
 
-
-def _settings(document: Document) -> tuple[dict[str, Any], str]:
-    """Every setting of a document by its name, and the scenario."""
+def _settings(document: Document) -> dict[str, Any]:
     if problem := by_schema.scenario_problem(document):
         raise Stop(problem)
     read = by_schema.read(document)
     if read.problems:
         raise Stop(read.problems)
     each = leaves(read.settings.plain(), lambda items: items and all(isinstance(item, dict) for item in items))
-    return {name_of(path): value for path, value in each if value != {}}, document.data["scenario"]
-
-
-def _meaning(name: str, scenario: str) -> str:
-    """The first sentence of what the schema says of a setting, which has its unit."""
-    said = by_schema.sentence(scenario, path_of(name))
-    return f"{said}." if said else ""
+    return {name_of(path): value for path, value in each if value != {}}
 
 
 def in_plans(before: Document | None, after: Document, price: float | None = None) -> list[Difference]:
-    """What each stage of two recipes needs of memory, time and money, the same or not, and the emitted settings that
-    differ. before: None for none, and then no emitted settings are printed. price: of one GPU hour, None for the
-    recipes' own.
-
-    Raises Stop if one of them is not valid."""
+    """The memory, time and cost of each stage of two recipes, also where they are equal, and the generated settings
+    that differ. before: None for a new recipe, without generated settings. price: of one GPU hour, None for the
+    recipes' own. Raises Stop if one of them is not valid."""
     old, old_units = _planned(before, price) if before else ({}, {})
     new, new_units = _planned(after, price)
     rows = [(name, old.get(name), new.get(name)) for name in dict.fromkeys([*old, *new])]
@@ -113,24 +99,21 @@ def _planned(document: Document, price: float | None) -> tuple[dict[str, Any], d
         planned = Planned.of(recipe, price)
     except UnknownArchitecture:
         return dict(_emitted(translate(recipe, place(recipe)))), {}
-    figures = [
-        (f"{one.stage.name}: {name}", value, unit) for one in planned.forecasts for name, value, unit in _figures(one)
-    ]
-    values = {name: value for name, value, _ in figures} | dict(_emitted(planned.plan))
-    return values, {name: unit for name, _, unit in figures}
-
-
-def _figures(forecast: Forecast) -> Iterator[tuple[str, float | None, str]]:
-    yield "GPU memory", forecast.memory.total, "bytes of each GPU"
-    yield "room on a GPU", forecast.usable, "bytes of each GPU"
-    yield "time", forecast.time.total_seconds if forecast.time else None, "seconds"
-    yield "GPU hours", forecast.gpu_hours, "hours"
-    if forecast.price is not None:
-        yield "cost", forecast.cost, f"at {forecast.price:g} a GPU hour"
+    figures: dict[str, tuple[float | None, str]] = {}
+    for one in planned.forecasts:
+        name = one.stage.name
+        figures[f"{name}: GPU memory"] = one.memory.total, "bytes of each GPU"
+        figures[f"{name}: room on a GPU"] = one.usable, "bytes of each GPU"
+        figures[f"{name}: time"] = one.time.total_seconds if one.time else None, "seconds"
+        figures[f"{name}: GPU hours"] = one.gpu_hours, "hours"
+        if one.price is not None:
+            figures[f"{name}: cost"] = one.cost, f"at {one.price:g} a GPU hour"
+    values = {name: value for name, (value, _) in figures.items()} | dict(_emitted(planned.plan))
+    return values, {name: unit for name, (_, unit) in figures.items()}
 
 
 def _emitted(plan: Plan) -> Iterator[tuple[str, Any]]:
-    """The settings of each stage's emitted config, without the folders of a run."""
+    """The settings of each stage's generated config, without the folders of a run."""
     for stage in plan.stages:
         file = "/".join(filter(None, (stage.folder, stage.config_file)))
         for name, value in flat(stage.config):
@@ -140,7 +123,7 @@ def _emitted(plan: Plan) -> Iterator[tuple[str, Any]]:
                 yield f"{file}: {name}", without_place(told, plan.place)
 
 
-# How a figure reads, by the first word of its unit.
+# The format of a figure, by the first word of its unit.
 _SHOWN: Mapping[str, Callable[[Any], str]] = {
     "bytes": units.gib,
     "seconds": units.duration,
@@ -151,7 +134,7 @@ MOST_LETTERS = 60
 
 
 def row(one: Difference) -> tuple[str, str, str, str]:
-    """A difference as people read it: its name, both values, and what it is."""
+    """A difference for people: its name, both values, and its meaning."""
     show = _SHOWN.get(one.unit.partition(" ")[0], lambda value: shortened(written(value), MOST_LETTERS))
     before, after = ("-" if value is None else show(value) for value in (one.before, one.after))
     said = one.meaning or (one.unit if one.unit.startswith(("bytes of", "at ")) else "")
@@ -159,23 +142,14 @@ def row(one: Difference) -> tuple[str, str, str, str]:
 
 
 def markdown(settings: Sequence[Difference], plans: Sequence[Difference]) -> str:
-    """Both as tables in Markdown; empty of nothing."""
-    tables = [
-        _markdown(("setting", "before", "after", "what it is"), settings),
-        _markdown(("plan", "before", "after", ""), plans),
-    ]
-    return "\n\n".join(filter(None, tables))
-
-
-def _markdown(head: tuple[str, ...], differences: Sequence[Difference]) -> str:
-    rows = [tuple(map(_cell, row(one))) for one in differences]
-    lines = (f"| {' | '.join(cells)} |" for cells in [head, ("---",) * len(head), *rows])
-    return "\n".join(lines) if rows else ""
-
-
-def _cell(text: str) -> str:
-    """A text that no reader of Markdown takes for more: a recipe of a pull request is anybody's."""
-    return re.sub(r"([\\|`*_<>\[\]@#~&])", r"\\\1", text)
+    """Both as tables in Markdown; no table without rows. Texts are escaped, because anybody can write a recipe of a
+    pull request."""
+    tables = []
+    for heading, meaning, differences in (("setting", "what it is", settings), ("plan", "", plans)):
+        rows = [[re.sub(r"([\\|`*_<>\[\]@#~&])", r"\\\1", cell) for cell in row(one)] for one in differences]
+        lines = [f"| {' | '.join(cells)} |" for cells in [[heading, "before", "after", meaning], ["---"] * 4, *rows]]
+        tables += ["\n".join(lines)] if rows else []
+    return "\n\n".join(tables)
 
 
 @click.command()

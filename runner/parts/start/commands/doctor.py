@@ -1,10 +1,8 @@
-"""`recipe doctor`: what this machine has, and what of a recipe will not work on it, each with what fixes it."""
+"""`recipe doctor`: the hardware and software of this machine, and what stops a recipe on it, each with a remedy."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
-import platform
 import re
 import shutil
 import subprocess
@@ -12,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -33,40 +30,20 @@ from runner.scenarios.targets import place
 from runner.tools import packaged
 from runner.tools.problem import Stop
 from runner.tools.process import cores, free_port, hush, memory_gib
+from runner.trainer import records
 
-if TYPE_CHECKING:
-    from runner.recipe.sections import Nodes
-
-
-PACKAGES = (
-    "axolotl",
-    "torch",
-    "transformers",
-    "peft",
-    "trl",
-    "accelerate",
-    "datasets",
-    "deepspeed",
-    "bitsandbytes",
-    "flash-attn",
-    "kernels",
-    "liger-kernel",
-    "torchao",
-    "lm_eval",
-    "ray",
-    "datatrove",
-    "spacy",
-)
-# What torchrun on one machine and the training operator meet on.
+FOR_SOME_RECIPES = ("bitsandbytes", "flash-attn", "kernels", "liger-kernel", "torchao", "lm_eval", "ray")
+PACKAGES = (*records.PACKAGES, *FOR_SOME_RECIPES, "datatrove", "spacy")
+# The rendezvous ports of torchrun on one machine and of the training operator.
 PORTS = (29500, 23456)
-# FlashAttention as transformers takes it if the package is not there: from the hub, or from a folder that LOCAL_KERNELS
-# names for it (the kernels library's own variable).
+# Without the package, transformers takes FlashAttention from the hub, or from a folder in LOCAL_KERNELS (a variable of
+# the library `kernels`).
 FLASH_KERNEL = "kernels-community/flash-attn2"
 
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU that is here: name as the driver gives it, memory in GiB, compute capability (`9.0`)."""
+    """A GPU of this machine. name: the driver's; capability: of CUDA, such as `9.0`."""
 
     name: str
     memory_gib: float
@@ -74,7 +51,6 @@ class Card:
 
     @property
     def label(self) -> str:
-        """The name as a cluster's label has it."""
         return catalog.label_of(self.name)
 
     @property
@@ -84,11 +60,11 @@ class Card:
 
 @dataclass(frozen=True)
 class Machine:
-    """memory_gib, disk_gib (free at `folder`), shm_gib: GiB. links: how GPUs reach each other, as the driver draws it.
-    cuda: the version that PyTorch was built for, empty without one. cards: those that programs may see; visible:
-    CUDA_VISIBLE_DEVICES, None if it is not set. flash_kernel: where FlashAttention's kernel is, None if it would come
-    from the hub. ports: looked at; ports_taken: of them. hub: None if it answers, else why not. gated: models asked
-    for, with why they cannot be had.
+    """disk_gib: free at `folder`. links: the driver's table of connections between GPUs. cuda: the version that PyTorch
+    was built for, empty without one. cards: the visible ones; visible: CUDA_VISIBLE_DEVICES, None if not set.
+    flash_kernel: the folder of FlashAttention's kernel, None if it comes from the hub. ports: the tested ones;
+    ports_taken: those in use. hub: None if it answers, else the reason. gated: models, each with the reason why it
+    cannot be read, or None.
     """
 
     python: str
@@ -112,16 +88,16 @@ class Machine:
 
 
 def probe(folder: Path, models: tuple[str, ...] = (), ports: tuple[int, ...] = PORTS) -> Machine:
-    """This machine, as far as it can be seen. folder: where results would go. models: names on the hub to ask for.
-    ports: those to be free."""
-    hub = why_no_hub()
+    """Examines this machine. folder: for results; models: names on the hub to try; ports: those that must be free."""
+    hub, installed = why_no_hub(), records.versions(PACKAGES)
+    cards, cuda = _cards()
     return Machine(
-        python=platform.python_version(),
-        packages={name: _version(name) for name in PACKAGES},
-        cards=_cards(),
+        python=installed["python"],
+        packages={**installed},
+        cards=cards,
         visible=os.environ.get("CUDA_VISIBLE_DEVICES"),
         driver=_said("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").split("\n")[0],
-        cuda=_cuda(),
+        cuda=cuda,
         links=_said("nvidia-smi", "topo", "-m"),
         memory_gib=memory_gib(),
         shm_gib=_free_gib(Path("/dev/shm")),
@@ -138,53 +114,34 @@ def probe(folder: Path, models: tuple[str, ...] = (), ports: tuple[int, ...] = P
 
 
 def labels() -> list[str]:
-    """The labels of this machine's GPUs, as its driver names them; none if it has none."""
     said = _said("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
     return [catalog.label_of(line.strip()) for line in said.splitlines() if line.strip()]
 
 
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _cards() -> tuple[Card, ...]:
+def _cards() -> tuple[tuple[Card, ...], str]:
+    """The GPUs, and the CUDA version that PyTorch was built for; empty if there is none."""
     try:
         import torch
     except ImportError:
-        return ()
-    cards = []
+        return (), ""
+    cards, cuda = [], torch.version.cuda or ""
     for index in range(torch.cuda.device_count()):
         try:
             facts = torch.cuda.get_device_properties(index)
-        except RuntimeError:  # Its driver is too old for this PyTorch, which `gpus` says.
-            return ()
+        except RuntimeError:  # The driver is too old for this PyTorch, which `gpus` reports.
+            return (), cuda
         cards.append(Card(facts.name, round(facts.total_memory / 2**30, 1), f"{facts.major}.{facts.minor}"))
-    return tuple(cards)
-
-
-def _cuda() -> str:
-    try:
-        import torch
-    except ImportError:
-        return ""
-    return torch.version.cuda or ""
+    return tuple(cards), cuda
 
 
 def _flash_kernel() -> str | None:
-    """The folder that FlashAttention's kernel is loaded from, as LOCAL_KERNELS names it (NAME=FOLDER, `:` between
-    them)."""
-    for entry in os.environ.get("LOCAL_KERNELS", "").split(":"):
-        name, _, folder = entry.partition("=")
-        if name == FLASH_KERNEL and Path(folder).is_dir():
-            return folder
-    return None
+    """The folder of FlashAttention's kernel in LOCAL_KERNELS (NAME=FOLDER, separated by `:`)."""
+    entries = (entry.partition("=") for entry in os.environ.get("LOCAL_KERNELS", "").split(":"))
+    return next((folder for name, _, folder in entries if name == FLASH_KERNEL and Path(folder).is_dir()), None)
 
 
 def _said(*command: str) -> str:
-    """What a command prints; nothing if it is not there or fails."""
+    """The output of a command; empty if it is missing or fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -193,7 +150,7 @@ def _said(*command: str) -> str:
 
 
 def _free_gib(folder: Path) -> float:
-    """Free space where `folder` is or would be, GiB; 0 if unknown."""
+    """Free space at `folder`, which may not exist yet, GiB; 0 if unknown."""
     try:
         return shutil.disk_usage(_existing(folder)).free / 2**30
     except OSError:
@@ -201,7 +158,7 @@ def _free_gib(folder: Path) -> float:
 
 
 def _existing(folder: Path) -> Path:
-    """The folder, or the nearest one above it that is there."""
+    """The folder, or the nearest existing one above it."""
     return next((each for each in (folder, *folder.parents) if each.exists()), folder)
 
 
@@ -222,7 +179,7 @@ def _token() -> bool:
 
 
 def _refused(name: str) -> str | None:
-    """None if the hub lets this account read the repository; else its reason."""
+    """The reason why this account cannot read a repository of the hub; None if it can."""
     try:
         from httpx import HTTPError
         from huggingface_hub import HfApi
@@ -247,7 +204,7 @@ NEEDED_FOR_IMAGES = ("torch", "transformers", "accelerate", "datasets")
 
 @dataclass(frozen=True)
 class Finding:
-    """state: ok, warning or problem; subject: what was looked at; text: what was found; fix: what to do."""
+    """state: ok, warning or problem. The last field is the remedy."""
 
     state: str
     subject: str
@@ -260,8 +217,7 @@ class Finding:
 
 
 def findings(machine: Machine, recipe: Recipe | None = None, plan: Plan | None = None) -> list[Finding]:
-    """Everything worth saying, in the order of the checks; with a recipe also what it asks for, of its own GPUs
-    alone."""
+    """The findings of all checks. With a recipe, its needs are checked too, on the GPUs that it uses."""
     if recipe and machine.cards:
         taken = particular(machine.visible, gpus_of(recipe), len(machine.cards))
         names = device_names(machine.visible, len(machine.cards))
@@ -292,7 +248,7 @@ def packages(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iter
 
 
 def _flash_attention(machine: Machine) -> Finding:
-    """The package, or the kernel that transformers uses instead, which the product's own image contains."""
+    """The package, or the kernel that transformers uses instead; our image has that kernel."""
     why, mend = "for `attention: flash_attention_2`", f"{packaged.install('flash')}, or `attention: sdpa`"
     kernels = machine.packages.get("kernels")
     if version := machine.packages.get("flash-attn"):
@@ -306,9 +262,9 @@ def _flash_attention(machine: Machine) -> Finding:
 
 
 def _wanted_packages(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
-    """Packages beside the usual ones: the name, what a recipe needs it for, and what installs it."""
+    """Further packages that a recipe needs: the name, the purpose, and the command that installs it."""
     train = packaged.install("train")
-    # Images are trained without this setting.
+    # Images have no such setting.
     if recipe.settings.get("distribution", "").startswith("zero"):
         yield "deepspeed", f"`distribution: {recipe.distribution}`", train
     if recipe.scenario != "pipeline":
@@ -336,12 +292,15 @@ def gpus(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator
         yield Finding(PROBLEM, "NVIDIA driver", text, mend)
         return
     if not machine.cards:
-        text = "this machine has no GPU for training; its processor can train small models"
-        mend = "`recipe run` shows how long that takes, and asks if it is over an hour; `recipe rehearse` takes minutes"
         if (need := _on_processor(recipe)) > machine.memory_gib:
             text = f"this machine has no GPU, and training on its processor needs {need:.0f} GiB of main memory"
-            mend = "use another machine; `recipe rehearse` and `recipe render` need no GPU"
-        yield Finding(PROBLEM if need > machine.memory_gib else WARNING, "GPU", text, mend)
+            yield Finding(
+                PROBLEM, "GPU", text, "use another machine; `recipe rehearse` and `recipe render` need no GPU"
+            )
+        else:
+            text = "this machine has no GPU for training; its processor can train small models"
+            mend = "`recipe run` shows how long that takes, and asks if it is over an hour; `recipe rehearse` takes minutes"
+            yield Finding(WARNING, "GPU", text, mend)
         return
     for card in sorted(set(machine.cards), key=lambda card: card.name):
         has = f"{card.memory_gib:g} GiB, compute capability {card.capability}, {'FP8' if card.fp8 else 'no FP8'}"
@@ -365,7 +324,7 @@ def _on_processor(recipe: Recipe | None) -> float:
 
 
 def _between(names: list[str], table: str) -> str:
-    """The cells of the driver's table of links between these GPUs; all of the table if it does not name them."""
+    """The part of the driver's table of links that is about these GPUs; the whole table if it does not name them."""
     header, *rows = [line.split() for line in table.splitlines() if line.strip().startswith("GPU")] or [[]]
     labels = [f"GPU{name}" for name in names]
     if not set(labels) <= set(header):
@@ -375,7 +334,7 @@ def _between(names: list[str], table: str) -> str:
 
 
 def _links(machine: Machine, recipe: Recipe | None) -> Finding:
-    # A cell of the table; the legend below it says `NV#` and NVLinks on every machine.
+    # The legend below the table has `NV#` and NVLinks on every machine.
     if re.search(r"\bNV\d+\b", machine.links):
         return Finding(OK, "interconnect", "the GPUs reach each other over NVLink")
     if not machine.links:
@@ -389,7 +348,7 @@ def _links(machine: Machine, recipe: Recipe | None) -> Finding:
 
 
 def _against_recipe(machine: Machine, recipe: Recipe, plan: Plan | None) -> Iterator[Finding]:
-    """The particular GPUs that the recipe asks for, and the number formats that it plans on them."""
+    """Compares this machine's GPUs with those of the recipe, and their number formats with those of the plan."""
     planned, here, count = recipe.machines, machine.cards[0], len(machine.cards)
     known = catalog.gpu(planned.gpu)
     if here.label != planned.gpu:
@@ -404,9 +363,8 @@ def _against_recipe(machine: Machine, recipe: Recipe, plan: Plan | None) -> Iter
         yield Finding(WARNING, "GPU", text, f"machines.gpus_per_node={count}")
     for kind, precision in (plan.facts.get("precision", {}) if plan else {}).items():
         if precision == "fp8" and not here.fp8:
-            yield Finding(
-                PROBLEM, "FP8", f"{kind} is planned in FP8, but {here.name} does not support it", "model.precision=bf16"
-            )
+            text = f"{kind} is planned in FP8, but {here.name} does not support it"
+            yield Finding(PROBLEM, "FP8", text, "model.precision=bf16")
 
 
 def memory(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
@@ -451,11 +409,8 @@ def hub(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[
         mend = "use local files instead of `hub`, or connect this machine to the network; a rehearsal needs neither"
         yield Finding(PROBLEM if reads else WARNING, "hub", machine.hub, mend)
         return
-    yield Finding(
-        OK,
-        "hub",
-        f"it answers; {('logged in' if machine.token else 'not logged in, so gated models are not available')}",
-    )
+    account = "logged in" if machine.token else "not logged in, so gated models are not available"
+    yield Finding(OK, "hub", f"it answers; {account}")
     for name, reason in machine.gated.items():
         if reason is None:
             yield Finding(OK, "hub", f"{name} can be read")
@@ -464,35 +419,28 @@ def hub(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[
             yield Finding(PROBLEM, "hub", f"{name} cannot be read: {reason}", mend)
 
 
-# Each check costs one line here.
 CHECKS = (packages, gpus, memory, disk, ports, hub)
 
 
 def needed_gib(recipe: Recipe | None, plan: Plan | None) -> float:
-    """What the whole run writes, GiB, in the figures of `recipe plan`; 0 if the model is unknown."""
-    if recipe is None or plan is None:
-        return 0.0
-    try:
-        forecasts = forecast.of(recipe, plan)
-    except UnknownArchitecture:
-        return 0.0  # an architecture without formulas; `plan` says so
-    return sum(entry.size for entry in storage.everything(plan, forecasts)) / 2**30 if forecasts else 0.0
+    """The disk space of the whole run in GiB, as in `recipe plan`; 0 if the model is unknown."""
+    if recipe and plan:
+        with suppress(UnknownArchitecture):
+            forecasts = forecast.of(recipe, plan)
+            return sum(entry.size for entry in storage.everything(plan, forecasts)) / 2**30 if forecasts else 0.0
+    return 0.0
 
 
 def ports_of(recipe: Recipe) -> tuple[int, ...]:
     """The ports that must be free on a machine of the recipe."""
-    nodes: Nodes | None = recipe.settings.get("nodes")
+    nodes = recipe.settings.get("nodes")
     return (nodes.port,) if nodes else PORTS
 
 
 def models_of(recipe: Recipe) -> tuple[str, ...]:
     """The models and tokenizers on the hub that the recipe needs."""
-    names = []
-    if base := recipe.model.get("base"):
-        names.append(base)
-    if recipe.scenario == "pipeline" and recipe.tokenizer.base:
-        names.append(recipe.tokenizer.base)
-    return tuple(name for name in names if not (recipe.folder / name).is_dir() and not Path(name).is_dir())
+    names = (recipe.model.get("base"), recipe.tokenizer.base if recipe.scenario == "pipeline" else None)
+    return tuple(name for name in names if name and not (recipe.folder / name).is_dir() and not Path(name).is_dir())
 
 
 @click.command()
@@ -512,10 +460,7 @@ def doctor(path: str | None, sets: tuple[str, ...], out: str | None) -> int:
     for finding in found:
         say(str(finding))
     problems, warnings = (sum(one.state == state for one in found) for state in (PROBLEM, WARNING))
-    counts = (
-        f"{count} {word}{'' if count == 1 else 's'}" for count, word in ((problems, "problem"), (warnings, "warning"))
-    )
-    say("\n" + ", ".join(counts))
+    say(f"\n{problems} problem{'' if problems == 1 else 's'}, {warnings} warning{'' if warnings == 1 else 's'}")
     if problems:
         end("This machine is not ready. Fix the problems above.", "doctor", *([path] if path else []))
     else:

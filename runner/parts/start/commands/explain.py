@@ -1,5 +1,4 @@
-"""`recipe explain`: what a setting does, tried on a recipe: what more and less of it cost, and which emitted lines it
-changes."""
+"""`recipe explain`: the meaning of a setting, its cost with other values, and the generated lines that it changes."""
 
 import difflib
 import json
@@ -33,20 +32,20 @@ from runner.tools.names import nearest
 from runner.tools.names import setting as name_of
 from runner.tools.problem import Stop
 
-# Emitted copies of the recipe and of the whole plan, where every setting stands; and a file of files.
+# Generated files that contain every setting: copies of the recipe and of the plan, and a file of files.
 COPIES = ("recipe.json", "plan.json", "configmap.yaml")
 MOST_TRIED = 5
-# What the catalog has for a setting, by its `x-offers`.
+# The catalog's values for a setting, by its `x-offers`.
 OFFERED = {"gpus": catalog.gpu_names, "models": catalog.model_ids}
-# The runner's own hashes of contents (`names.content_hash`), which follow every change.
+# Hashes of `names.content_hash`, which every change changes.
 _HASH = re.compile(r"'?\b[0-9a-f]{10}\b'?")
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)( ?[A-Za-z]+)\Z")
 
 
 @dataclass(frozen=True)
 class Tried:
-    """A recipe with another value. memory_bytes: of its largest stage, seconds: of all; None if unknown. refused: why
-    it cannot have that value; changed: the lines of emitted files that then differ, by file."""
+    """A recipe with another value. memory_bytes: of the largest stage; seconds: of all stages; None if unknown.
+    refused: why the value is not allowed; changed: the different lines of each generated file."""
 
     value: Any
     memory_bytes: int | None = None
@@ -61,9 +60,9 @@ class Tried:
 
 @dataclass(frozen=True)
 class Explained:
-    """A setting: what its schema says of it, what it may be, with the scenarios where it is that, and the settings
-    within it with their titles; and tried on a recipe what it is there, where that comes from, and the values beside
-    it."""
+    """A setting by its schema, and tried on a recipe. values: the allowed ones, each with its scenarios; within: inner
+    settings with their titles; here: the recipe's value; origin, source: where it comes from, and its line; beside:
+    other values."""
 
     setting: str
     title: str
@@ -81,32 +80,23 @@ class Explained:
 
 
 def named(word: str, scenarios: tuple[str, ...]) -> list[str]:
-    """The whole names of the settings that a word means: as it is, as the end of a name, or as another tool calls
-    it; that of `train` first, which most recipes have.
-
-    Raises Stop if there is none, with those that are near.
-    """
+    """The full names of the settings that a word means: a full name, the end of one, or the name in another tool; that
+    of `train` first, which most recipes have. Raises Stop with a similar name if there is none."""
     known = list(dict.fromkeys(name for one in scenarios for name, _ in by_schema.settings(one)))
     known.sort(key=lambda name: not name.startswith("train"))
     word = name_of(0 if isinstance(part, int) else part for part in path_of(word.replace("[]", "[0]")))
-    for meant in (
-        word,
-        tables.setting_called(word.rpartition(".")[2], [name.rpartition(".")[2] for name in known]) or word,
-    ):
+    ends, end_of_word = {name.rpartition(".")[2]: name for name in reversed(known)}, word.rpartition(".")[2]
+    for meant in (word, tables.setting_called(end_of_word, ends) or word):
         if found := [name for name in known if name == meant] or [name for name in known if name.endswith(f".{meant}")]:
             return found
-    ends = {name.rpartition(".")[2]: name for name in reversed(known)}
-    by_end = ends.get(nearest(word.rpartition(".")[2], ends) or "")
+    by_end = ends.get(nearest(end_of_word, ends) or "")
     near = (nearest(word, known) or by_end) if "." in word else (by_end or nearest(word, known))
-    raise Stop(
-        f"There is no setting `{word}`.",
-        (f"Did you mean `{near}`? " if near else "")
-        + "docs/settings.md lists all settings; `recipe explain SECTION` lists those of a section.",
-    )
+    hint = "docs/settings.md lists all settings; `recipe explain SECTION` lists those of a section."
+    raise Stop(f"There is no setting `{word}`.", f"Did you mean `{near}`? {hint}" if near else hint)
 
 
 def facts(setting: str, scenarios: tuple[str, ...] = ()) -> list[Explained]:
-    """What the schemas say of a setting, once for all scenarios that mean the same by it."""
+    """The schemas' facts about a setting, once for all scenarios where it means the same."""
     found: dict[tuple[str, str], Explained] = {}
     for scenario in scenarios or names():
         if part := by_schema.part(scenario, setting):
@@ -121,7 +111,7 @@ def facts(setting: str, scenarios: tuple[str, ...] = ()) -> list[Explained]:
 
 
 def tried(explained: Explained, recipe: Recipe) -> Explained:
-    """The same with a recipe's own value, and others beside it."""
+    """The same with a recipe's own value, and with other values."""
     path = path_of(explained.setting)
     value = value_at(recipe.settings.plain(), path)
     made = dict(computed(recipe)).get(path)
@@ -136,43 +126,32 @@ def tried(explained: Explained, recipe: Recipe) -> Explained:
 
 
 def _others(recipe: Recipe, setting: str, value: Any) -> list[Any]:
-    """Values to try: half and twice a number or an amount, the other choices, and of 0 or what is left out the schema's
-    example."""
+    """Values to try: half and twice a number or an amount, other choices, or the schema's example for 0 and nothing."""
     part = by_schema.part(recipe.scenario, setting)
     if "const" in part or part.get("properties"):
         return []
     if choices := part.get("enum") or ([True, False] if part.get("type") == "boolean" else []):
         return [choice for choice in choices if choice != value][:MOST_TRIED]
     if value is None:
-        # In a list there may be no entry that could have it.
+        # A list may have no entry for it.
         return [] if "[" in setting else list(part.get("examples", []))[:1]
     if isinstance(value, int | float) and not isinstance(value, bool):
-        # Of nothing there is no half: what the schema shows is tried.
         halves = [value / 2, value * 2] if value else part.get("examples", [])
         whole = part.get("type") == "integer"
         kept = [round(one) if whole or float(one).is_integer() else float(f"{one:.12g}") for one in halves]
-        return [one for one in kept if one != value and _within_bounds(one, part)]
+        return [one for one in kept if one != value and by_schema.fitting(part)(one)]
     if isinstance(value, str) and (amount := _AMOUNT.match(value)):
         return [f"{float(amount[1]) * by:g}{amount[2]}" for by in (0.5, 2)]
     offered = OFFERED[part["x-offers"]]() if part.get("x-offers") in OFFERED else part.get("examples", [])
     known = [other for other in offered if other != value]
+    # Without another value, a similar name is tried, or the setting is left out.
     if isinstance(value, str) and not known:
         known = [f"{value}2"]
-    # If there is no other to try, there is a name like it, or leaving it out.
     return known[:: max(1, len(known) // MOST_TRIED)][:MOST_TRIED] or [None]
 
 
-def _within_bounds(value: float, part: Mapping[str, Any]) -> bool:
-    return bool(
-        value >= part.get("minimum", value)
-        and value <= part.get("maximum", value)
-        and value > part.get("exclusiveMinimum", value - 1)
-        and value < part.get("exclusiveMaximum", value + 1)
-    )
-
-
 def _tried(recipe: Recipe, setting: str, value: Any, before: Mapping[str, str] | None = None) -> Tried:
-    """before: what is emitted for the recipe as it is; None if that has the value already."""
+    """before: the generated files of the unchanged recipe; None if that has this value."""
     try:
         wished = Override(setting, None, value, "recipe explain")
         other = recipe if before is None else changed(recipe, [wished])[0]
@@ -181,7 +160,7 @@ def _tried(recipe: Recipe, setting: str, value: Any, before: Mapping[str, str] |
         return Tried(value, refused=next((one.message for one in stop.problems), stop.text.partition("\n")[0]))
     except UnknownArchitecture:
         return Tried(value, changed=_differing(before, other))
-    # What `sequence_len` costs is seen in rows that fill it.
+    # Full rows show the cost of `sequence_len`.
     stages = [stage.full if setting.endswith("sequence_len") else stage for stage in planned.forecasts]
     need = max((stage.memory.total for stage in stages), default=None)
     said = next((one.message for one in planned.problems), "") if before is not None else ""
@@ -189,8 +168,8 @@ def _tried(recipe: Recipe, setting: str, value: Any, before: Mapping[str, str] |
 
 
 def _differing(before: Mapping[str, str] | None, other: Recipe) -> dict[str, tuple[str, ...]] | None:
-    """The lines of emitted files that the other recipe has and were not there before, hashes apart. Copies of the
-    recipe count if nothing else differs."""
+    """The new lines in the other recipe's generated files, without hashes. Copies of the recipe count only if nothing
+    else differs."""
     if before is None:
         return None
     after = _emitted(other)
@@ -202,7 +181,6 @@ def _differing(before: Mapping[str, str] | None, other: Recipe) -> dict[str, tup
 
 
 def _changed(before: str, after: str) -> Iterator[str]:
-    """Lines that are new."""
     old, new = ([_HASH.sub("…", line) for line in text.splitlines()] for text in (before, after))
     for kind, first, last, new_first, new_last in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if kind in ("replace", "insert"):
@@ -212,14 +190,14 @@ def _changed(before: str, after: str) -> Iterator[str]:
 
 
 def _emitted(recipe: Recipe) -> dict[str, str]:
-    """What a recipe becomes on paper; of one for this machine what its engine reads."""
+    """The generated files of a recipe; for this machine, the files that its engine reads."""
     if targets.named(recipe):
         return {file.path: file.text for file in emit(recipe)}
     plan = translate(recipe, place(recipe))
     return {f"{stage.name}/{file.path}": file.text for stage in plan.stages for file in stage.files}
 
 
-# What a setting is tried on where no recipe is named: the first of these starters that has it.
+# Without a recipe, a setting is tried on the first of these starters that has it.
 STARTERS = ("survival", "lyrics", "gemma", "resnet", "seven-b")
 MOST_LINES, WIDTH = 6, 110
 
@@ -309,7 +287,7 @@ def _show(one: Explained, called: str) -> None:
 
 
 def _places(one: Explained) -> None:
-    """The emitted lines that the first value that changes any has made others."""
+    """Shows the changed lines for the first value that changes any."""
     shown = next((each for each in one.beside if each.changed), None)
     if shown is None or not shown.changed:
         say("No value that was tried changes a generated file.")

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -37,16 +36,15 @@ WAYS = {
 
 @dataclass(frozen=True)
 class Need:
-    """What a way of training needs of one GPU: bytes with one row at a time, and the cards with enough memory, the
-    smallest first."""
+    """The GPU memory of a way to train, with one row at a time, and the cards with enough, the smallest first."""
 
     memory_bytes: int
     cards: tuple[str, ...]
 
 
 def needs_of(model: catalog.Model, card: catalog.Gpu | None = None) -> dict[str, Need]:
-    """What each way of training needs for a model; empty if its architecture has no formulas. card: for this card
-    alone, in the number format that it trains in."""
+    """The needs of each way to train a model; empty if its architecture has no formulas. card: the card whose number
+    format is used, else bf16."""
     # Models of the same shape share one computation.
     shape = replace(model, id="model", licence="", gated=False, source="", parameters=None, published=None, revision="")
     try:
@@ -66,11 +64,14 @@ def _need(model: catalog.Model, way: str, precision: str) -> Need:
     return Need(need, tuple(card.name for card in memory.cards(need, [stage.workload for stage in forecasts])))
 
 
+def counted(model: catalog.Model) -> int | None:
+    """A model's number of parameters; None if its architecture has no formulas."""
+    return (model.parameters or parameters.total(model)) if model.model_type in parameters.FAMILIES else None
+
+
 def size(model: catalog.Model) -> str:
     """A model's number of parameters, for tables."""
-    if model.model_type not in parameters.FAMILIES:
-        return "-"
-    return f"{(model.parameters or parameters.total(model)) / 1e9:.2f}B"
+    return "-" if (count := counted(model)) is None else f"{count / 1e9:.2f}B"
 
 
 def licence(model: catalog.Model) -> str:
@@ -86,7 +87,8 @@ def models(context: click.Context, recipe: str | None, card: str | None, style: 
     """List the models of the catalog and of the lock file beside a recipe, with the smallest GPU for each.
 
     The GPUs are for four ways to train: an adapter beside the model in 4 bits (qlora), an adapter beside the unchanged
-    model (lora), the last layers, and all weights. They are estimates of `recipe plan`, with its defaults and one row at a time.
+    model (lora), the last layers, and all weights. They are estimates of `recipe plan`, with its defaults and one row at
+    a time.
     """
     context.obj = recipe
     if context.invoked_subcommand:
@@ -95,18 +97,33 @@ def models(context: click.Context, recipe: str | None, card: str | None, style: 
     gpu = card_named(card) if card else None
     known = [(one, "catalog") for name in catalog.model_ids() if (one := catalog.model(name))]
     known += [(lock.model_of(name, entry), file.name) for name, entry in lock.entries(file).items()]
-    found = [(model, where, needs_of(model, gpu)) for model, where in known]
-    if gpu:
-        room = [
-            (model, where, {way: need for way, need in ways.items() if gpu.name in need.cards})
-            for model, where, ways in found
-        ]
-        found = [entry for entry in room if entry[2]]
+    rows: list[tuple[str, ...]] = []
+    entries: list[Mapping[str, object]] = []
+    for model, where in known:
+        needs = {way: need for way, need in needs_of(model, gpu).items() if not gpu or gpu.name in need.cards}
+        if gpu and not needs:
+            continue
+        ways = [needs.get(way) for way in WAYS]
+        if gpu:
+            cells = [units.gib(need.memory_bytes) if need else "-" for need in ways]
+        else:
+            cells = [short(need.cards[0]) if need and need.cards else "-" for need in ways]
+        rows.append((model.id, size(model), f"{model.max_position_embeddings:,}", *cells, licence(model), where))
+        entries.append(
+            {
+                "model": model.id,
+                "parameters": counted(model),
+                "longest_row_tokens": model.max_position_embeddings,
+                "licence": model.licence or None,
+                "gated": model.gated,
+                "from": where,
+                "ways": {way: asdict(need) for way, need in needs.items()},
+            }
+        )
     if style == "json":
-        say(json.dumps([_entry(*each) for each in found], indent=2, ensure_ascii=False))
+        say(json.dumps(entries, indent=2, ensure_ascii=False))
         return
-    titles = ("MODEL", "PARAMETERS", "LONGEST ROW", *(way.upper() for way in WAYS), "LICENCE", "FROM")
-    table([titles, *(_row(*each, bool(gpu)) for each in found)])
+    table([("MODEL", "PARAMETERS", "LONGEST ROW", *(way.upper() for way in WAYS), "LICENCE", "FROM"), *rows])
     if gpu:
         say(f"\nOf the {units.gib(gpu.usable_gib * 2**30)} of {gpu.name}, with one row at a time.")
     else:
@@ -114,31 +131,7 @@ def models(context: click.Context, recipe: str | None, card: str | None, style: 
             "\nUnder each way to train: the smallest GPU that fits, in bf16, with one row at a time. `recipe gpus` lists the GPUs."
         )
     fit = f" fit {gpu.name}" if gpu else " can be named in a recipe"
-    end(f"{len(found)} models{fit}.", "new", "my-demo")
-
-
-def _row(model: catalog.Model, where: str, needs: Mapping[str, Need], sized: bool) -> tuple[str, ...]:
-    """A line of the table. sized: whether it says how much memory each way takes, and not which card is the
-    smallest."""
-    ways = [needs.get(way) for way in WAYS]
-    if sized:
-        cells = [units.gib(need.memory_bytes) if need else "-" for need in ways]
-    else:
-        cells = [short(need.cards[0]) if need and need.cards else "-" for need in ways]
-    return model.id, size(model), f"{model.max_position_embeddings:,}", *cells, licence(model), where
-
-
-def _entry(model: catalog.Model, where: str, needs: Mapping[str, Need]) -> dict[str, Any]:
-    counted = (model.parameters or parameters.total(model)) if model.model_type in parameters.FAMILIES else None
-    return {
-        "model": model.id,
-        "parameters": counted,
-        "longest_row_tokens": model.max_position_embeddings,
-        "licence": model.licence or None,
-        "gated": model.gated,
-        "from": where,
-        "ways": {way: asdict(need) for way, need in needs.items()},
-    }
+    end(f"{len(rows)} models{fit}.", "new", "my-demo")
 
 
 @models.command()
@@ -155,9 +148,9 @@ def add(
 ) -> None:
     """Write a model's facts into the lock file, so that check, plan and render need no network for it.
 
-    NAME is a model on the Hugging Face hub. FOLDER has a model with its config.json, on this machine or, with `--recipe`, on
-    a claim of that recipe. It reads only small files, no weights. It also records the hub's commit; recipes beside the lock
-    file then train that commit.
+    NAME is a model on the Hugging Face hub. FOLDER has a model with its config.json, on this machine or, with `--recipe`,
+    on a claim of that recipe. It reads only small files, no weights. It also records the hub's commit; recipes beside the
+    lock file then train that commit.
     """
     recipe = recipe or before  # which may also come before `add`
     if recipe and out:
@@ -182,8 +175,8 @@ def add(
 
 
 def written(file: Path, name: str, revision: str, known_as: str | None = None) -> catalog.Model:
-    """Writes a model into a lock file: `name` is a folder (below the lock file's or this one) or a name on the hub.
-    known_as: what recipes call a folder, if that is not its path. Raises Stop if it cannot be."""
+    """Writes a model into a lock file. name: a folder (below the lock file's or this one), or a name on the hub.
+    known_as: the name of a folder in recipes, if not its path. Raises Stop if the model cannot be used."""
     if (known_as or name) in catalog.model_ids():
         raise Stop(
             f"`{known_as or name}` is in the catalog, which comes first.",
@@ -210,8 +203,7 @@ def written(file: Path, name: str, revision: str, known_as: str | None = None) -
 
 
 def on_hub(name: str, revision: str) -> Model:
-    """The model of that name and revision on the hub, with the commit that this is now. Raises Stop if it is not
-    available."""
+    """The model of a name and revision on the hub, with its present commit. Raises Stop if it is not available."""
     from httpx import HTTPError
     from huggingface_hub import HfApi, hf_hub_download
     from huggingface_hub.errors import (
@@ -241,7 +233,12 @@ def on_hub(name: str, revision: str) -> Model:
             f"`{name}` has no revision `{revision}`.", "Name a branch, a tag or a commit; without one it is `main`."
         ) from None
     except RepositoryNotFoundError:
-        raise Stop(f"The hub has no model `{name}` that you may read.", _instead(name)) from None
+        try:
+            HfApi().dataset_info(name)
+            hint = "This is a data set. A recipe names it under `data.hub`; `model.base` must be a model."
+        except (HTTPError, OSError):
+            hint = _near(name)
+        raise Stop(f"The hub has no model `{name}` that you may read.", hint) from None
     except HFValidationError:
         raise Stop(f"`{name}` is neither a folder here nor a name on the hub.", _near(name)) from None
     except (HTTPError, OSError) as error:
@@ -257,15 +254,3 @@ def _near(name: str) -> str:
     near = near_model(name)
     known = f"Did you mean `{near}`? That one is in the catalog. " if near else ""
     return f"{known}Check the name. A private model needs `hf auth login`, or HF_TOKEN."
-
-
-def _instead(name: str) -> str:
-    """What is there instead of a model: a dataset of that name, or a name that is near."""
-    from httpx import HTTPError
-    from huggingface_hub import HfApi
-
-    try:
-        HfApi().dataset_info(name)
-    except (HTTPError, OSError):
-        return _near(name)
-    return "This is a data set. A recipe names it under `data.hub`; `model.base` must be a model."

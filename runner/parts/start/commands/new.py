@@ -1,4 +1,4 @@
-"""`recipe new`: a copy to start your own from, or a recipe from a few answers: its questions, each an option too."""
+"""`recipe new`: a copy of a recipe, or a recipe from a few answers; each question is an option too."""
 
 import shlex
 import sys
@@ -35,18 +35,14 @@ from runner.recipe.reading import read
 from runner.tools.names import JOB_NAME, did_you_mean, listed
 from runner.tools.problem import Problem, Stop
 
-# How many of the first rows are shown, and how many letters of each.
+# The number of rows that are shown, and of letters in each.
 ROWS, WIDTH = 3, 400
-# What is typed to come to the question before.
 BACK = "back"
-EXPLAINED = (
-    f"Enter takes the answer in brackets. `{BACK}` returns to the question before. ^C ends it, and nothing is written."
-)
 
 
 @dataclass(frozen=True)
 class Question:
-    """name: the field of Answers that it is about; the others are those of `questions.toml`."""
+    """name: its field of Answers; the other fields are those of `questions.toml`."""
 
     name: str
     text: str
@@ -58,20 +54,19 @@ class Question:
 
     @property
     def called(self) -> str:
-        """Which option answers it too."""
         return self.option or f"--{self.name.replace('_', '-')}"
 
     def asked(self, answers: Answers) -> bool:
-        """Whether it is one at all."""
-        there = (not self.rows or answers.of.rows in self.rows) and self.where in ("", answers.where)
-        return there and (self.name not in ASKED or ASKED[self.name](answers))
+        """Whether the question makes sense after these answers."""
+        meant = (not self.rows or answers.of.rows in self.rows) and self.where in ("", answers.where)
+        return meant and (self.name not in ASKED or ASKED[self.name](answers))
 
     def open(self, answers: Answers) -> bool:
-        """Whether it may be left open."""
+        """Whether it needs no answer."""
         return self.optional or (self.name in ("data", "results") and answers.of.keeps)
 
     def proposed(self, answers: Answers) -> str:
-        """The answer of Enter alone; empty if unknown."""
+        """The answer for Enter alone; empty if unknown."""
         return str(PROPOSED[self.name](answers)) if self.name in PROPOSED else ""
 
     def value(self, answers: Answers, said: str) -> Any:
@@ -108,7 +103,7 @@ def _file(answers: Answers, said: str) -> str:
         forms = "; ".join(f"{listed(columns)} ({form})" for form, columns in COLUMNS.items())
         raise Stop(
             f"The columns of `{said}` are {listed(there)}, which match no form of conversations.",
-            f"Say `questions` where one column asks and another answers, or give the rows the columns of a form: {forms}.",
+            f"Choose `questions` if one column has questions and another has answers, or give the rows the columns of a form: {forms}.",
         )
     if answers.of.rows in ("questions", "songs") and not found.form:
         found.guessed  # noqa: B018  two columns are needed
@@ -116,7 +111,7 @@ def _file(answers: Answers, said: str) -> str:
 
 
 def _show(one: Question, answers: Answers) -> None:
-    """What a person needs to see before an answer."""
+    """Shows the columns or the models to choose from."""
     if one.name in ("question", "column") and answers.columns:
         say(f"The columns of {answers.data}: {', '.join(answers.columns)}")
     elif one.name == "model":
@@ -126,15 +121,17 @@ def _show(one: Question, answers: Answers) -> None:
 
 
 def _proposed_card(answers: Answers) -> str:
-    """The starter's; else this machine's first GPU that the catalog knows, where it runs here; else one with room."""
+    """The starter's GPU; else this machine's first GPU of the catalog, if it runs here; else one with enough memory."""
     from runner.parts.start.commands.doctor import labels
 
+    if answers.of.keeps:
+        return str(answers.starts("machines.gpu"))
     own = next((label for label in labels() if catalog.gpu(label)), "") if answers.where == "here" else ""
-    return str(answers.starts("machines.gpu")) if answers.of.keeps else drafting.card(answers, own)
+    return own or drafting.card(answers)
 
 
 def _reads_otherwise(answers: Answers) -> bool:
-    """Whether the column that asks for songs reads in another way than the starter says."""
+    """Whether the column with the questions for songs has another form than in the starter."""
     if not answers.data or drafting.on_hub(answers.data) or answers.asked_in_words:
         return False
     return not drafting.first_rows("new", replace(answers, instruction_form=""), 1)
@@ -195,7 +192,6 @@ DATA, PLACE = _questions("data"), _questions("place")
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The answers as options of a command, under the names of their fields."""
     for one in reversed((*DATA, *PLACE)):
         completed = COMPLETED.get(one.name)
         command = click.option(one.called, one.name, help=one.help, shell_complete=completed)(command)
@@ -203,19 +199,17 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def terminal() -> bool:
-    """Whether a person is there to answer."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def asked(name: str, given: Mapping[str, str], sets: list[Override]) -> tuple[Draft, Answers]:
-    """The recipe that answers make: those that are given, and the others from a person at the terminal, or else the
-    proposed ones.
-
-    Raises Stop if one that is given cannot be, or one is missing that cannot be proposed.
-    """
+    """The recipe from the given answers, and others from a person at the terminal, else the proposed ones. Raises Stop
+    if a given answer is not possible, or if one without a proposal is missing."""
     there, answers, at = terminal(), Answers(), 0
     if there:
-        say(EXPLAINED)
+        say(
+            "Enter takes the answer in brackets. `back` returns to the question before. ^C ends it, and nothing is written."
+        )
     while True:
         whole = None
         try:
@@ -228,13 +222,13 @@ def asked(name: str, given: Mapping[str, str], sets: list[Override]) -> tuple[Dr
             if not there or sets:
                 raise
             _say(stop)
-        # A person is there, so a wrong option is asked again. Data that can be read stay.
+        # The person is asked again instead of a wrong option. Data that can be read stays.
         given, at = {}, len(DATA) if whole else 0
         answers = Answers(**{one.name: getattr(whole, one.name) for one in DATA}) if whole else Answers()
 
 
 def _through(name: str, answers: Answers, given: Mapping[str, str], there: bool, at: int) -> Answers:
-    """The answers with those to the questions from `at` on."""
+    """The answers with those to the questions from number `at`."""
     before: list[tuple[int, Answers]] = []
     questions, shown, seen = (*DATA, *PLACE), -1, at > 0
     while at < len(questions):
@@ -281,13 +275,13 @@ def _through(name: str, answers: Answers, given: Mapping[str, str], there: bool,
 
 
 def _taken(one: Question, name: str, answers: Answers, said: str) -> Answers:
-    """Raises Stop if the recipe would have errors with it."""
+    """The answers with one more. Raises Stop if it causes errors in the recipe."""
     taken = replace(answers, **{one.name: one.value(answers, said)})
     if taken.data or taken.of.keeps:
-        # Sections that are only half said are judged when they are whole.
+        # Incomplete sections are checked when they are complete.
         half = (taken.where == "machines" and not taken.addresses) or (taken.where == "cluster" and not taken.namespace)
         made = drafting.drafted(name, replace(taken, where="here", addresses=()) if half else taken)
-        # There is no file yet that a lock could be beside.
+        # There is no recipe file yet, so no lock file beside it.
         later = [replace(each, hint=each.hint.replace(f" --recipe {made.target}", "")) for each in made.mended_later]
         if wrong := [*made.errors, *later]:
             raise Stop(wrong)
@@ -295,7 +289,7 @@ def _taken(one: Question, name: str, answers: Answers, said: str) -> Answers:
 
 
 def _looked(name: str, answers: Answers) -> bool:
-    """Shows the first rows as the model will see them, and notes about the file. Returns whether it can be used."""
+    """Shows the first rows as the model sees them, and notes about the file. Returns whether it can be used."""
     try:
         made = drafting.drafted(name, answers)
         here = answers.data and not drafting.on_hub(answers.data) and answers.of.rows not in ("images", "pipeline")
@@ -318,7 +312,7 @@ def _looked(name: str, answers: Answers) -> bool:
 
 
 def _words(problem: Problem) -> str:
-    """Without its place, because the file does not exist yet."""
+    """A problem without its line, because the file does not exist yet."""
     return f"{problem.message}\n{problem.hint}".rstrip()
 
 
@@ -328,7 +322,7 @@ def _say(stop: Stop) -> None:
 
 
 def as_command(name: str, answers: Answers, sets: tuple[str, ...]) -> str:
-    """What gives the same recipe without a question."""
+    """The command for the same recipe without questions."""
     words = ["recipe", "new", name]
     for one in (*DATA, *PLACE):
         value = getattr(answers, one.name)
@@ -357,8 +351,8 @@ def as_command(name: str, answers: Answers, sets: tuple[str, ...]) -> str:
 def new(name: str, source: str | None, short: bool, sets: tuple[str, ...], **answers: str | None) -> None:
     """Create a recipe called NAME: a copy of a starter, with its comments, schema and sample.
 
-    Without `--from`, it asks what data you have, which model to train, and where, and writes a recipe from your answers.
-    You can also give each answer as an option.
+    Without `--from`, it asks what data you have, which model to train, and where, and writes a recipe from your
+    answers. You can also give each answer as an option.
     """
     name = name.removesuffix(".yaml")
     if not JOB_NAME.match(name):
@@ -398,18 +392,12 @@ def new(name: str, source: str | None, short: bool, sets: tuple[str, ...], **ans
         say(f"{file}: also copied")
     for problem in made.mended_later:
         say(f"\nStill to do: {problem.message}\n{problem.hint}")
-    if said:
-        _answered(made, said, sets)
-    else:
+    if not said:
         end(f"{made.target} is your own copy of {called}. Edit it in any editor.", "check", str(made.target))
-
-
-def _answered(made: Draft, said: Answers, sets: tuple[str, ...]) -> None:
-    """What the answers led to, and the command for the same without questions."""
-    secret = made.recipe.settings.get("openshift", {}).get("hub_token_secret")
+        return
     for problem in made.judged[1]:
         say(f"\n{problem}")
     say(f"\nThe same without questions:\n  {as_command(made.recipe.name, said, sets)}")
-    if secret:
+    if secret := made.recipe.settings.get("openshift", {}).get("hub_token_secret"):
         say(f"`{said.base}` is gated: accept its licence on the hub, and save a token in the secret `{secret}`.")
     end(f"{made.target} is written from your answers, and checked.", "rehearse", str(made.target))
