@@ -127,9 +127,8 @@ def runs() -> list[dict[str, str]]:
         state = run.state
         status = INTERRUPTED if state.status == "running" and not run.at_work else state.status
         changed = time.strftime("%Y-%m-%d %H:%M", time.localtime((run.path / RUN).stat().st_mtime))
-        found.append(
-            {"folder": str(run.shown), "recipe": state.recipe, "kind": run.kind, "status": status, "changed": changed}
-        )
+        row = {"folder": str(run.shown), "recipe": state.recipe, "kind": run.kind, "status": status, "changed": changed}
+        found.append(row)
     return found
 
 

@@ -500,7 +500,8 @@ def finished(name: str, answers: Answers, sets: Iterable[Override] = ()) -> Draf
 
 def _questions(name: str, answers: Answers) -> list[str]:
     """A few short questions of validation rows, far from each other."""
-    from runner.trainer.generation import GLANCE, evenly
+    from runner.trainer.generation import GLANCE
+    from runner.trainer.records import evenly
 
     asked = {} if on_hub(answers.data) else dict.fromkeys(held_out(_data(name, answers)))
     return evenly([each for each in asked if 0 < len(each) <= GLANCE and each.isprintable()], QUESTIONS)
