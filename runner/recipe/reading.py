@@ -19,6 +19,7 @@ from yaml.events import AliasEvent, CollectionEndEvent, DocumentStartEvent, Scal
 
 from runner.catalog.tables import table
 from runner.recipe.document import Document, Path_, Span
+from runner.tools import packaged
 from runner.tools.names import nearest
 from runner.tools.problem import SHOWN, Problem, Stop
 
@@ -46,7 +47,9 @@ def text(file: Path | str, kind: str = "recipe") -> str:
     except FileNotFoundError:
         there = [entry.name for entry in path.parent.glob("*.y*ml") if entry.is_file()] if path.parent.is_dir() else []
         hint = "Check the path. `recipe list` shows your recipes and the starters."
-        if match := nearest(path.name, there):
+        if name in packaged.named():
+            hint = f"It is the name of a starter. Copy it first: `recipe new my-{path.name} --from {name}`."
+        elif match := nearest(path.name, there):
             hint = f"Did you mean `{path.parent / match}`?"
         raise Stop(Problem(name, 0, 0, "This file does not exist.", hint)) from None
     except OSError as error:

@@ -132,7 +132,7 @@ class Form:
         # The section on the page, and its fields with their elements.
         self.shown = ""
         self.fields: dict[Path_, tuple[Field, Any]] = {}
-        self.unread = ui.label("The form appears again when the text can be read.").classes("recipe-says")
+        self.unread = ui.label("The form shows the recipe as soon as its text is valid YAML.").classes("recipe-says")
         with ui.row().classes("recipe-form"):
             self.side = ui.column().classes("recipe-sections")
             self.panel = ui.column().classes("recipe-fields")

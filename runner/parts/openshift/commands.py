@@ -177,16 +177,16 @@ def submit(
     how = sending.Sending(say, confirm(yes, taken), target, dry_run, files, rows, written, owner=owner)
     what = controller.submit_all(cluster, plan, how) if every else sending.submit(cluster, plan, stage, how)
     if dry_run:
-        end("The cluster accepts everything. Nothing was sent.", "submit", path)
+        end(f"The cluster accepts `{plan.name}`. Nothing was sent.", "submit", path)
     elif what is None:
-        end("All stages are done. There is nothing to send.", "fetch", path)
+        end(f"All stages of `{plan.name}` are done. There is nothing to send.", "fetch", path)
     else:
         if follow:
             with screen() as show:
                 watch.follow(cluster, what, lambda state, reasons: show(_progress(state, reasons)))
         else:
             say(f"Watch it: recipe status {path}, recipe logs {path} -f")
-        end("The job is on the cluster.", "status", path)
+        end(f"The job of `{plan.name}` was sent to the cluster.", "status", path)
 
 
 def confirm(yes: bool, taken: tuple[str, ...]) -> Confirm:
@@ -262,7 +262,9 @@ def status(path: str | None, sets: tuple[str, ...], stage: str | None, namespace
     looked_at = pipeline.looked_at(way)
     follows = ["-f"] if looked_at and looked_at.at_work else []
     verb = "fetch" if not looked_at else "logs" if follows else "why" if looked_at.state == FAILED else "submit"
-    end(f"This is how far the stages of `{plan.name}` are.", verb, path, *follows)
+    at = {"logs": "is running or waiting", "why": "has failed", "submit": "is next"}
+    said = f"{looked_at.title} of `{plan.name}` {at[verb]}." if looked_at else f"All stages of `{plan.name}` are done."
+    end(said, verb, path, *follows)
 
 
 def _table(cluster: Cluster, namespace: str, live: bool) -> None:
@@ -365,7 +367,7 @@ def logs(path: str, sets: tuple[str, ...], stage: str | None, node: int, follow:
         say(line)
     for reason in why(cluster, look(cluster, job)):
         say(reason, err=True)
-    end("The log has no more lines so far.", "status", path)
+    end(f"This is the log of `{plan.name}` on machine {node} so far.", "status", path)
 
 
 @click.command()
@@ -398,7 +400,7 @@ def fetch(path: str, sets: tuple[str, ...], stage: str | None, to: str | None, e
         keep(folder, recipe, plan)
         for after_fetch in parts.hooks("after_fetch"):
             after_fetch(folder, say)
-    end(f"The results are in {where}.", "compare", path)
+    end(f"The results of `{plan.name}` are in {where}.", "compare", path)
 
 
 @click.command()
@@ -422,13 +424,12 @@ def stop(path: str, sets: tuple[str, ...], stage: str | None, yes: bool, taken: 
     with accounted(lambda _: f"Already stopped: {', '.join(stopped)}." if stopped else ""):
         chosen = _end(cluster, plan, stage, lambda job: ask(job, mine, asked), stopped)
     if not stopped:
-        say(f"No job of `{plan.name}` is running or waiting.")
-        end("No job was stopped.", "status")
+        end(f"No job of `{plan.name}` is running or waiting, so none was stopped.", "status")
         return
     say(
         f"Stopped {', '.join(stopped)}. The results so far are in {plan.only(chosen).place.run_dir}; `recipe submit` continues from there."
     )
-    end("The job is stopped, and its results are kept.", "submit", path)
+    end(f"The job of `{plan.name}` is stopped. Its results so far are kept.", "submit", path)
 
 
 def _end(cluster: Cluster, plan: Plan, stage: str | None, ask: Callable[[Manifest], None], stopped: list[str]) -> Stage:

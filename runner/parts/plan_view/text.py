@@ -291,7 +291,10 @@ def _memory(forecast: Forecast) -> Iterator[tuple[str, str]]:
     yield "  likely", f"{units.gib(low)} to {units.gib(high)} ({forecast.memory_spread})"
     if isinstance(work, Workload) and (full := forecast.full.memory.total) > memory.total:
         longest = f"{work.most_tokens:,} tokens ({forecast.rows.longest_source})"
-        yield "  with longer rows", f"{units.both(full)}, if they fill `sequence_len`; expected are at most {longest}"
+        yield (
+            "  with longer rows",
+            f"{units.both(full)}, if they fill `sequence_len`; the longest expected has {longest}",
+        )
     yield "  nvidia-smi shows", f"{units.gib(memory.shown)}, with what the allocator keeps for later"
     if memory.moment == EVALUATION:
         yield "  in training", f"{_column(sum(memory.parts().values()))}, {_MOMENTS[memory.training_moment]}, of which:"

@@ -96,6 +96,6 @@ def basis(gpus: Iterable[str]) -> str:
     sources = {gpu: constants(gpu).source for gpu in gpus}
     known = [source for source in dict.fromkeys(sources.values()) if source]
     if not known:
-        return "By formulas that agree with fake-tensor runs and published GPU runs. CUDA context, allocator slack and the speed of the card come from those runs. This project has not measured on a GPU of this kind."
+        return "The numbers come from formulas that agree with fake-tensor runs and published GPU runs. CUDA context, allocator slack and the speed of the card come from those runs. This project has not measured on a GPU of this kind."
     rest = "" if all(sources.values()) else " For the other cards they come from published runs."
-    return f"By formulas that agree with fake-tensor runs. CUDA context, allocator slack and the speed of the card were measured: {'; '.join(known)}.{rest}"
+    return f"The numbers come from formulas that agree with fake-tensor runs. CUDA context, allocator slack and the speed of the card were measured: {'; '.join(known)}.{rest}"

@@ -239,7 +239,7 @@ class LanguageFormulas:
             "activations": f"micro batch {work.micro_batch_size} × {answers}{tokens}, {checkpointing}",
             "optimizer": f"{work.optimizer}{_BESIDE[work.offload.optimizer]}",
             "weights": f"{held}{reference}, {_SHARED[work.sharding]}{_BESIDE[work.offload.weights]}",
-            "gradients": f"{units.gib(state.held(work).gradients)} when all are there",
+            "gradients": f"{units.gib(state.held(work).gradients)} if all exist at once",
             "logits": "never whole" if work.fused_loss in ("fused", "cut") else "",
             "steps": f"{workload.row_tokens(work):,.0f}{' an answer' if work.answers > 1 else ' a row'}, {length}",
         }

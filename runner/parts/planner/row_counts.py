@@ -316,9 +316,9 @@ def enough_rows(recipe: Recipe) -> Iterator[Problem]:
         except row_files.Unreadable:
             continue
         if count < (2 if data.get("validation_share") else 1):
-            there = f"one {unit} alone" if count else f"no {unit}"
-            message = f"`{file}` has {there}, too few to train on and to validate on."
-            hint = f"Add more {unit}s; start with a hundred."
+            there = f"only one {unit}" if count else f"no {unit}"
+            message = f"`{file}` has {there}. Training and validation need more."
+            hint = f"Add {unit}s. A hundred are a good start."
             yield recipe.document.problem((*home, "path"), message, hint, severity="note" if count else "error")
 
 

@@ -75,7 +75,7 @@ def why(path: str, sets: tuple[str, ...], stage: str | None) -> None:
         lines = _of_text(facts.end_of(given, MOST))
     for line in lines:
         say(line)
-    end("This is everything that is on record about it.", *follows)
+    end(f"Nothing else is recorded about {'this text' if path == '-' else path}.", *follows)
 
 
 def _of_recipe(path: str, sets: tuple[str, ...], stage: str | None) -> tuple[Iterable[str], str]:

@@ -30,7 +30,7 @@ def model(run: RunFacts) -> str:
     named = (stage.summary.base_model for stage in run.trained if stage.summary.base_model)
     if run.real_model:
         return run.real_model
-    return f"{'A tiny twin of ' if run.rehearsal else ''}{run.planned.model or next(named, 'A model')}"
+    return f"{'A tiny stand-in (its twin) for ' if run.rehearsal else ''}{run.planned.model or next(named, 'A model')}"
 
 
 def amount(count: float) -> str:

@@ -219,7 +219,7 @@ class Answers:
             return "", ""
         known = {name.lower(): name for name in self.columns}
         if len(known) < 2:
-            has = f"the column {listed(self.columns)} alone" if known else "no column"
+            has = f"only the column {listed(self.columns)}" if known else "no column"
             raise Stop(
                 f"`{self.data}` has {has}, but questions with answers need two.",
                 "Name another file, or choose plain text.",
@@ -500,7 +500,8 @@ def finished(name: str, answers: Answers, sets: Iterable[Override] = ()) -> Draf
 
 def _questions(name: str, answers: Answers) -> list[str]:
     """A few short questions of validation rows, far from each other."""
-    from runner.trainer.generation import GLANCE, evenly
+    from runner.trainer.generation import GLANCE
+    from runner.trainer.records import evenly
 
     asked = {} if on_hub(answers.data) else dict.fromkeys(held_out(_data(name, answers)))
     return evenly([each for each in asked if 0 < len(each) <= GLANCE and each.isprintable()], QUESTIONS)
@@ -541,7 +542,7 @@ def _fitting(name: str, answers: Answers, more: list[Override]) -> list[Override
         )
         if found is None:
             raise Stop(
-                f"`{answers.base}` does not fit {answers.gpu}, whatever else is changed.",
+                f"`{answers.base}` does not fit {answers.gpu} with any settings.",
                 "Name a larger GPU or a smaller model; `recipe models` shows what fits where.",
             )
         planned = again(*(replace(change, by=copying.NEW, why="so that it fits the GPU") for change in found.changes))

@@ -66,8 +66,9 @@ def gpus(path: str | None, sets: tuple[str, ...], style: str) -> None:
         say(json.dumps([asdict(card) for card in every], indent=2, ensure_ascii=False))
         return
     titles = ("GPU", "MEMORY", "BF16", "TFLOPS", "BANDWIDTH", "BETWEEN GPUS", "CALLED")
-    table([titles, *map(_facts, every)])
-    say("\nMEMORY is the part that PyTorch can use. TFLOPS is the dense rate in bf16, or in fp16 without bf16.")
+    table([titles, *map(_facts, every)], below=titles[-2:])
+    say("\nMEMORY is the part that PyTorch can use.")
+    say("TFLOPS is the dense rate in bf16, or in fp16 without bf16.")
     end(f"{len(every)} GPUs can be named in a recipe.", "gpus", "RECIPE")
 
 

@@ -52,8 +52,7 @@ def opened(name: str) -> Document:
             message = f"This folder is not a run: it has no `{CONFIG}/{RECIPE_FILE}`."
             raise Stop(Problem(name, 0, 0, message, "Name a recipe, a starter, or the folder of a run."))
         return reading.read(there)
-    starter = None if path.exists() else packaged.named().get(name)
-    return reading.read(starter or path)
+    return reading.read(packaged.recipe_file(name))
 
 
 def in_settings(before: Document, after: Document) -> list[Difference]:
