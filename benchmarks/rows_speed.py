@@ -115,7 +115,7 @@ def measure(what: str, form: str, file: Path, tokenizer_dir: Path) -> dict:
         tokenizer = AutoTokenizer.from_pretrained(str(tokenizer_dir))
     source = asked(file, form)
     out = file.parent / "out"
-    made = chat.ChatRows(source, None)
+    made = chat.ChatRows(source)
     before = peak_mb()
     if what in ("read and write", "with tokens"):
         tokenizer_for = (lambda texts: tokenizer) if what == "with tokens" else None

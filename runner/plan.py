@@ -32,9 +32,7 @@ EngineConfig = dict[str, Any]
 class Place:
     """Folders as the training process sees them, all absolute."""
 
-    # The emitted configs.
     config_dir: str
-    # Prepared data.
     data_dir: str
     # Results, shared by all machines.
     run_dir: str
@@ -50,9 +48,9 @@ class Place:
     model_dir: str | None = None
     # Where pods have the recipe's data files; None if they are read from beside the recipe.
     files_dir: str | None = None
-    # On a cluster, the name of a stage's checkpoints, by the stage's folder. Training resumes from those that it finds
-    # there, and must not resume from those of the recipe before it changed. None if a plan is only judged: its stages
-    # then have no keys, because a name needs all stages, which would then be built twice.
+    # On a cluster, the name of a stage's checkpoints, by the stage's folder, so training does not resume from those
+    # of the recipe before a change. None if a plan is only judged: its stages then have no keys, because a name needs
+    # all stages, which would be built twice.
     checkpoint_keys: Mapping[str, str] | None = field(default_factory=dict)
 
     def below(self, folder: str) -> Place:
@@ -136,10 +134,11 @@ class Machines:
         """One GPU, if there are any, with its share of the machine: the needs of one process."""
         shares = max(1, self.gpus_per_node)
         promised, cpus = self.requested_memory_gib, self.requested_cpus
-        return Machines(
+        return replace(
+            self,
             nodes=1,
             gpus_per_node=min(1, self.gpus_per_node),
-            gpu=self.gpu,
+            uneven=(),
             memory_gib=max(1, self.memory_gib // shares),
             cpus=max(1, self.cpus // shares),
             requested_memory_gib=max(1, promised // shares) if promised else None,
@@ -208,7 +207,6 @@ class Stage:
     files: tuple[Artifact, ...]
     # For a machine of a cluster; the launcher fills in rank and address from the environment.
     command: tuple[str, ...]
-    # The environment of every process.
     env: Mapping[str, str]
     machines: Machines
     # Shared memory that the data loader and NCCL may use, GiB.
@@ -221,9 +219,7 @@ class Stage:
     parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     # A hash of everything that its results depend on, under "", and one for each part (see `keys`).
     keys: Mapping[str, str] = field(default_factory=dict)
-    # Its gates.
     gates: tuple[Gate, ...] = ()
-    # How it is measured; None if it is not.
     evaluation: Evaluation | None = None
     # What must be downloaded into `place.model_dir` first (`base`, `revision`); None if nothing must.
     model: Mapping[str, Any] | None = None
@@ -353,7 +349,7 @@ class Plan:
         return replace(self, name=name, place=place, stages=(stage,), site=site, most_nodes=most)
 
 
-# Settings of an engine that change output, storage or speed, but not what is learned.
+# Settings of an engine that change output, storage or speed, but not the trained model.
 _NEUTRAL = {
     *("logging_steps", "save_total_limit", "dataset_prepared_path", "dataloader_num_workers"),
     *("use_tensorboard", "use_wandb", "use_mlflow", "wandb_project", "mlflow_experiment_name"),
@@ -362,14 +358,14 @@ _NEUTRAL = {
     # Checkpoints in addition to those that are evaluated.
     "recipe_runner.save_steps",
     *("run_dir", "out", "proofs", "on_claim"),
-    # Questions after training, and the length of their answers, have no influence on training.
+    # Questions after training, and the length of their answers, do not affect training.
     *("recipe_runner.demo.questions", "recipe_runner.demo.of_rows", "recipe_runner.demo.max_new_tokens"),
     # Where checkpoints are; the steps and the stages before determine which ones a run continues from.
     *("output_dir", "recipe_runner.blocks.continue_from"),
-    # The message of preparation about the steps that its rows make.
+    # Only for a message about the number of steps.
     *("data.effective_batch_size", "data.epochs", "data.warmup_steps", "data.eval_steps"),
 }
-# The machine that cleans text changes no document, and a proof changes no row; `proven_for` names a proof's settings.
+# The machine that cleans text changes no document, and a proof changes no row; `proven_for` has a proof's settings.
 _NEUTRAL_PARTS = ("cleaning.", "recipe_runner.demo.categories.", "recipe_runner.proof.", "proofs.")
 
 
@@ -383,24 +379,20 @@ def learned_from(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     """Settings within settings as one level, by dotted names."""
-    if isinstance(value, str | int | float):
-        yield name, value
-    elif isinstance(value, Mapping):
+    if isinstance(value, Mapping):
         for key, item in value.items():
             yield from flat(item, f"{name}.{key}" if name else str(key))
     elif isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
-        if name.endswith(".sets") and len(value) == 1:
-            # A single data set is in its section itself, as in most recipes.
-            yield from flat(value[0], name.removesuffix(".sets"))
-            return
+        # The names of a single data set are those of its section, as in most recipes.
+        alone = name.endswith(".sets") and len(value) == 1
         for index, item in enumerate(value):
-            yield from flat(item, f"{name}.{index}")
+            yield from flat(item, name.removesuffix(".sets") if alone else f"{name}.{index}")
     else:
         yield name, value
 
 
 def without_place(value: Any, place: Place) -> Any:
-    """Folders of a run are named relative to it, so that a moved run folder is the same run."""
+    """Names the folders of a run relative to it, so that a moved run folder is the same run."""
     if not isinstance(value, str):
         return value
     for label, folder in (("DATA", place.data_dir), ("CONFIG", place.config_dir), ("RUN", place.run_dir)):
@@ -423,6 +415,6 @@ def keys(stages: Iterable[Stage], place: Place) -> dict[str, dict[str, str]]:
 
 
 def read_keys(keys_of_stage: Mapping[str, str], beginnings: Iterable[str]) -> dict[str, str | None]:
-    """Of a stage's keys those of the parts that another stage reads, named by the beginnings of files' names."""
+    """The keys of the parts that another stage reads, of a stage's keys. beginnings: of files' names."""
     parts = sorted({beginning.split("/")[0] for beginning in beginnings}) or [""]
     return {part: keys_of_stage.get(part) for part in parts}

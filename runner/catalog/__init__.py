@@ -6,7 +6,6 @@ from runner.catalog.models import (
     TWIN_OF,
     ChatTemplate,
     Model,
-    Unsuitable,
     cached_model,
     chat_template,
     config_of,

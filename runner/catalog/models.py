@@ -81,8 +81,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Unsuitable:
-    """A model that cannot be trained on the pinned stack: why (a sentence without its full stop), and an
-    alternative."""
+    """A model that the pinned stack cannot train. why: a sentence without its full stop; instead: other models."""
 
     why: str
     instead: tuple[str, ...]
@@ -124,8 +123,7 @@ def near_model(name: str) -> str | None:
 
 
 def unsuitable(name: str, folder: Path | None = None) -> Unsuitable | None:
-    """Why a model cannot be trained on the pinned stack, by its name or, outside the catalog, by its `config.json`;
-    None without a known reason."""
+    """Why the pinned stack cannot train a model, by its name or its `config.json`; None without a known reason."""
     if facts := table("unsuitable").get(name):
         return Unsuitable(facts["why"], tuple(facts["instead"]))
     return unsuitable_type({} if _known(name) else config_of(name, folder) or {})
@@ -147,8 +145,7 @@ def _known(name: str) -> Model | None:
 
 
 def model(name: str, folder: Path | None = None) -> Model | None:
-    """The model of that name: from the catalog, or from `config.json` if `name` is a folder (below `folder`); None if
-    it is neither."""
+    """The catalog's model of that name, else that of `config.json` in the folder `name` (below `folder`), or None."""
     if known := _known(name):
         return known
     if config := config_of(name, folder):

@@ -72,15 +72,13 @@ def axolotl_settings() -> Schema:
 
 @cache
 def deepspeed_settings() -> Schema:
-    """The same of the pinned DeepSpeed's file, with every value of `zero_optimization`, written by
-    `schemas/deepspeed_settings.py`."""
+    """The same for DeepSpeed's file, with every value of `zero_optimization`, by `schemas/deepspeed_settings.py`."""
     schema: Schema = json.loads(DEEPSPEED_SETTINGS_FILE.read_text(encoding="utf-8"))
     return schema
 
 
 def fused_kernels(model_type: str) -> dict[str, bool]:
-    """Which of `rope`, `rms_norm` and `glu` liger-kernel 0.8.1 computes as transformers does, by model type; empty for
-    an unknown one."""
+    """Which of `rope`, `rms_norm` and `glu` liger-kernel 0.8.1 computes as transformers does; empty if unknown."""
     return dict(table("fused-kernels").get(model_type, {}))
 
 
@@ -92,8 +90,7 @@ def fused_loss_models() -> frozenset[str]:
 
 
 def axolotl_refusal(setting: str, value: Any, config: Mapping[str, Any]) -> str | None:
-    """Why Axolotl would refuse a setting of its own beside a config that the runner makes, as the end of a sentence;
-    None without a known reason."""
+    """Why Axolotl would refuse a setting beside a config of the runner, as the end of a sentence, or None."""
     if value is None or setting in config:
         return None
     values = value if isinstance(value, list) else [value]

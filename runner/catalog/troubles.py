@@ -1,5 +1,4 @@
-"""Troubles: messages of logs, events and pods when something goes wrong, and their meaning, as a table
-(`troubles.toml`)."""
+"""Troubles: error messages in logs, events and pods, and their meaning, as a table (`troubles.toml`)."""
 
 from __future__ import annotations
 
@@ -57,8 +56,7 @@ class Trouble:
         return self.name.replace(" ", "-")
 
     def found_in(self, text: str, words: Mapping[str, str], anywhere: bool = False) -> FoundTrouble | None:
-        """The last match in a text, because earlier troubles have passed, or None. anywhere: the text is of unknown
-        origin, so the line itself must show its kind."""
+        """The last match in a text, or None. anywhere: for a text of unknown origin, whose line must show its kind."""
         if self.needs and not words.get(self.needs):
             return None
         for pattern in self.patterns:
@@ -150,8 +148,7 @@ def remedy(name: str) -> str:
 
 
 def last_error(log: str, whatever: bool = False) -> str:
-    """The last line of a log that names an error, cut to SHOWN. Without one it is empty or, with `whatever`, the last
-    line."""
+    """The last line of a log that names an error, cut to SHOWN; else empty or, with `whatever`, the last line."""
     for pattern in _ERRORS:
         # A launcher's words about the end of a child never contain the reason.
         if lines := [line.strip() for line in re.findall(pattern, log) if "ChildFailedError" not in line]:

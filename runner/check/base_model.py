@@ -90,8 +90,7 @@ def unknown(recipe: Recipe) -> Problem:
 
 
 def _no_folder(recipe: Recipe) -> Problem | None:
-    """The problem of a base model that can only be a folder, and is not one; None if it may be a hub name or on a
-    claim."""
+    """The problem of a base model that can only be a folder, and is not one; None for hub names and claims."""
     base, folder = recipe.model.base, recipe.folder / recipe.model.base
     if recipe.on_claim(base) or not (isdir(folder) or base.startswith((".", "/", "~")) or base.count("/") != 1):
         return None
@@ -113,21 +112,20 @@ def _no_folder(recipe: Recipe) -> Problem | None:
 
 def _no_geometry(recipe: Recipe, config: Mapping[str, Any]) -> Problem:
     """The problem that a folder's `config.json` lacks the size of its language model, or describes several."""
-    at, base = ("model", "base"), recipe.model.base
+    base = recipe.model.base
     if parts := [name for name, part in config.items() if isinstance(part, dict) and "model_type" in part]:
         message = f"The `config.json` of `{base}` describes several models ({listed(parts)}). recipe-runner trains only models for text."
         hint = "`recipe models` lists models for text. Models that also read images or sound cannot be trained here."
-        return recipe.problem(at, message, hint)
+        return recipe.problem("model.base", message, hint)
     wrong = "has an impossible type or size"
     try:
         catalog.from_config(base, config)
     except KeyError as error:
-        wrong = f"says no `{error.args[0]}`"
+        wrong = f"lacks `{error.args[0]}`"
     except catalog.NO_GEOMETRY:
         pass
     message = f"The `config.json` of `{base}` {wrong}, so the size of the model is unknown."
-    hint = "Copy the file again from the model's source."
-    return recipe.problem(at, message, hint)
+    return recipe.problem("model.base", message, "Copy the file again from the model's source.")
 
 
 def looked_at(recipe: Recipe) -> Iterator[Problem]:

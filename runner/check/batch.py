@@ -34,8 +34,7 @@ class RecipeFiles:
 
 
 def find(paths: Iterable[str], strict: bool = False) -> RecipeFiles:
-    """The recipe files that the arguments name. strict: judge all YAML below a folder. Raises Stop (exit 2) for
-    none."""
+    """The recipe files at these paths. strict: all YAML below a folder. Raises Stop (exit 2) for none."""
     recipes: list[str] = []
     others: list[str] = []
     for path in paths:
@@ -110,8 +109,7 @@ def _lines(file: Path) -> Iterator[tuple[int, str]]:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """The result of `recipe check`. checked: the number of recipes; problems: with notes, file by file; bugs: the number
-    of files on which the runner failed."""
+    """The result of `recipe check`. checked: the number of recipes; bugs: of files on which the runner failed."""
 
     checked: int
     problems: tuple[Problem, ...]
@@ -138,8 +136,7 @@ def judged(
     allowed: Collection[str] = (),
     jobs: int = 1,
 ) -> CheckReport:
-    """Judges every file, with the same changes on top, in `jobs` processes. A failure of the runner on one file does not
-    affect the others."""
+    """Judges every file, with the same changes, in `jobs` processes. A bug on one file does not affect the others."""
     one = partial(_examined, changes=changes, online=online, allowed=allowed)
     if jobs == 1 or len(files) == 1:
         found = list(map(one, files))

@@ -101,8 +101,7 @@ def long_rows(recipe: Recipe) -> Iterator[Problem]:
         where, length = recipe.longest_row(home)
         if length and words >= length:
             message = f"The system prompt alone has {words:,} words, and rows of more than {length:,} tokens are left out. No row would remain."
-            hint = "Raise `sequence_len`, or shorten `system_prompt`."
-            yield recipe.problem(where, message, hint)
+            yield recipe.problem(where, message, "Raise `sequence_len`, or shorten `system_prompt`.")
 
 
 _QUOTES = ("\u201c", "\u201d", "\u201e", "\u00ab", "\u2018", "\u201a")

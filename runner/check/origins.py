@@ -44,8 +44,7 @@ def origins(document: Document, value: Any) -> dict[str, str]:
 
 
 def as_yaml(recipe: Recipe, schema: Mapping[str, Any], computed: Mapping[Path_, Computed]) -> str:
-    """The recipe with every default, in the schema's order; it is the same recipe. Computed values without a line are
-    comments."""
+    """The same recipe with every default, in the schema's order. Computed values without a line are comments."""
     lines = _Writer(recipe.document, computed).section(recipe.settings.plain(), schema, (), "")
     # The source of a value may itself have several lines.
     return "".join(f"{text:<{COLUMN - 2}}  # {' '.join(why.split())}\n" if why else f"{text}\n" for text, why in lines)

@@ -96,8 +96,7 @@ def _one_form(recipe: Recipe, home: Path_, data: Settings) -> Iterator[Problem]:
     if there and form not in ("auto", "columns"):
         stated = f"`{name_of(home)}.form` is {form}"
         message = f"`{there[0]}` is for rows in columns, but {stated}, which has its own columns."
-        hint = f"Delete {listed(there)}, or write `form: columns`."
-        yield recipe.problem((*home, there[0]), message, hint, key=True)
+        yield recipe.problem((*home, there[0]), message, f"Delete {listed(there)}, or write `form: columns`.", key=True)
     elif missing and (there or form == "columns"):
         message = f"Rows in columns need `question` and `answer`. `{name_of(home)}` lacks {listed(missing)}."
         hint = f'Write `{missing[0]}: "[column]"`, with the name of a column in brackets.'
@@ -124,8 +123,7 @@ def _form(
         yield recipe.problem((*home, setting), message, hint)
     elif stated is None:
         message = f"The rows of `{source}` are read in the form {form}, because of their columns."
-        hint = "Nothing to do. If that is wrong, set `form`."
-        yield recipe.note((*home, setting), message, hint)
+        yield recipe.note((*home, setting), message, "Nothing to do. If that is wrong, set `form`.")
 
 
 def data_files(recipe: Recipe) -> Iterator[Problem]:
@@ -166,8 +164,7 @@ def _data_files(recipe: Recipe, home: Path_, data: Settings, files: tuple[str, .
             continue
         if not os.path.exists(file) and recipe.on_claim(name):
             message = f"`{name}` is on a claim, so its columns cannot be checked here."
-            hint = "Nothing to do, if the file is on the claim before the job starts."
-            yield recipe.note(place, message, hint)
+            yield recipe.note(place, message, "Nothing to do, if the file is on the claim before the job starts.")
         elif not os.path.exists(file):
             hint = "Check the path; it is relative to the recipe's folder."
             yield recipe.problem(place, f"The file `{file}` does not exist.", hint)
@@ -178,8 +175,7 @@ def _data_files(recipe: Recipe, home: Path_, data: Settings, files: tuple[str, .
             try:
                 columns = rows.columns(file, data.get("split"))
             except row_files.Unreadable as reason:
-                message = f"`{file}` cannot be read: {reason}"
-                yield recipe.problem(place, message, reason.hint, severity=reason.severity)
+                yield recipe.problem(place, f"`{file}` cannot be read: {reason}", reason.hint, severity=reason.severity)
                 continue
             # The sample of a copied starter does not describe the person's own file.
             copied = setting == "sample" and data.get("path")
@@ -265,8 +261,7 @@ def splits(recipe: Recipe) -> Iterator[Problem]:
             named = re.findall(r"(?:^|\+)\s*([\w.-]+)", section.get(setting) or "") if section.knows(setting) else []
             if there and (gone := [name for name in named if name not in there]):
                 hint = f"{did_you_mean(gone[0], there)}It has {listed(there)}; {ASK_HUB}."
-                message = f"`{hub}` has no split `{gone[0]}`."
-                yield recipe.problem((*home, setting), message, hint)
+                yield recipe.problem((*home, setting), f"`{hub}` has no split `{gone[0]}`.", hint)
 
 
 # Lines about a data set on the hub; a folder saved by `datasets` also has splits.
@@ -286,8 +281,7 @@ def left_over(recipe: Recipe) -> Iterator[Problem]:
         if names:
             is_, lines, have = ("is", "the line", "has") if len(names) == 1 else ("are", "the lines", "have")
             message = f"{listed(names)} {is_} about a data set on the hub, but the rows come from `{path}`."
-            hint = f"Delete {lines}, which {have} no effect."
-            yield recipe.note((*home, names[0]), message, hint)
+            yield recipe.note((*home, names[0]), message, f"Delete {lines}, which {have} no effect.")
 
 
 LATER = "The job that prepares the data asks again, before a GPU is held."
@@ -368,7 +362,7 @@ def _conversations(source: ChatSet, numbered: Iterable[row_files.Numbered]) -> I
 def _no_songs(
     recipe: Recipe, home: Path_, asked: Settings, file: Path, numbered: Iterable[row_files.Numbered]
 ) -> Iterator[Problem]:
-    """The problem that no row is a song with a readable instruction; nothing without the libraries that prepare rows."""
+    """The problem that no row is a song with a readable instruction; nothing without the libraries for it."""
     if not find_spec("pyarrow"):
         return
     from runner.data.chat import NO_INSTRUCTION, song_of

@@ -147,8 +147,8 @@ def _foreseen(recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Prob
 
 
 # Derived settings: lines that only repeat others change with them. `train.effective_batch_size` is the product of other
-# lines, and `machines` counts the entries of `nodes.machines`. A line that the user also changes stays, and one that was
-# wrong before, so that a rule reports it.
+# lines, and `machines` counts the entries of `nodes.machines`. A line that the user also changes stays. So does a line
+# that was wrong before, and a rule reports it.
 NODES, GPUS, PLAIN = "machines.nodes", "machines.gpus_per_node", "nodes.machines"
 BATCH, MICRO = "train.effective_batch_size", "train.micro_batch_size"
 ACCUMULATION = "train.gradient_accumulation_steps"

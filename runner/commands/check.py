@@ -63,18 +63,15 @@ def check(
     for problem in shown.problems:
         say(f"{problem}\n")
     if not quiet:
-        say(_summary(verdict.checked, errors, len(verdict.problems) - errors))
+        notes = len(verdict.problems) - errors
+        counts = _counted(errors, "error") + (f", {_counted(notes, 'note')}" if notes else "")
+        say(f"{_counted(verdict.checked, 'recipe')} checked, {counts if errors or notes else 'no problems'}.")
         if found.others:
-            left = _counted(len(found.others), "other YAML file")
-            say(
-                f"Skipped {left}, which {('does' if len(found.others) == 1 else 'do')} not look like a recipe. `--strict` checks all files."
-            )
+            left, do = _counted(len(found.others), "other YAML file"), "does" if len(found.others) == 1 else "do"
+            say(f"Skipped {left}, which {do} not look like a recipe. `--strict` checks all files.")
         if errors:
-            end(
-                f"{_counted(errors, 'error')} found. Fix {'it' if errors == 1 else 'the first one first'}, then check again.",
-                "check",
-                *paths,
-            )
+            fix = "it" if errors == 1 else "the first one first"
+            end(f"{_counted(errors, 'error')} found. Fix {fix}, then check again.", "check", *paths)
         elif verdict.checked == 1:
             named = ["RECIPE" if name == "-" else name for name in paths]
             end("The recipe is valid, as far as it can be checked before it runs.", "plan", *named)
@@ -99,7 +96,7 @@ def standing(path: str) -> int:
     from runner.run.run_folder import folder  # here, because `check` must start quickly
 
     verdict = judged([path], [], False, (), 1)
-    rows = [("checked", _counted(len(verdict.errors), "mistake") if verdict.errors else "no mistakes")]
+    rows = [("checked", _counted(len(verdict.errors), "mistake"))]
     following = ["check"] if verdict.errors else []
     if not verdict.errors:
         recipe, _, _ = load(path, [], {})
@@ -132,12 +129,6 @@ def _progress(run: RunFolder, recipe: Recipe, command: str) -> tuple[str, str]:
 
 def _code(verdict: CheckReport) -> int:
     return 3 if verdict.bugs else 1 if verdict.errors else 0
-
-
-def _summary(recipes: int, errors: int, notes: int) -> str:
-    """The last line: `2 recipes checked, no errors, 1 note.`"""
-    found = [_counted(errors, "error"), *([_counted(notes, "note")] if notes else [])]
-    return f"{_counted(recipes, 'recipe')} checked, {', '.join(found) if errors or notes else 'no problems'}."
 
 
 def _counted(number: int, what: str) -> str:

@@ -5,8 +5,9 @@ import shlex
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -151,19 +152,38 @@ def say(text: str = "", err: bool = False) -> None:
     click.echo(text if isinstance(text, Styled) else printable(text), err=err)
 
 
-def table(rows: Sequence[Sequence[str]]) -> None:
-    """Prints rows in columns, the last one below the others if the terminal is too narrow for it."""
-    widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
-    firsts = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)) for row in rows]
-    longest = max(len(f"{first}  {row[-1]}") for first, row in zip(firsts, rows, strict=True))
-    # A narrow terminal would break lines anywhere; piped output keeps one line for each recipe.
-    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else longest
-    for first, row in zip(firsts, rows, strict=True):
-        if longest <= columns:
-            say(f"{first}  {row[-1]}".rstrip())
-        else:
-            say(first.rstrip())
-            say(textwrap.fill(row[-1], columns, initial_indent="    ", subsequent_indent="    "))
+# A table wraps its last column beside the others if so many characters are left for it, and keeps other columns as wide.
+BESIDE, KEEPS = 30, 12
+
+
+def table(rows: Sequence[Sequence[str]], below: Collection[str] = ()) -> None:
+    """Prints rows in columns. Where a terminal is too narrow, the columns with the titles `below`, or else the last one,
+    are under the others, and wide cells are wrapped."""
+    titles, widths = rows[0], [max(map(len, column)) for column in zip(*rows, strict=True)]
+    # A narrow terminal would break lines anywhere; piped output keeps one line for each row.
+    columns = max(40, shutil.get_terminal_size().columns) if sys.stdout.isatty() else sys.maxsize
+    room, last = columns - sum(width + 2 for width in widths[:-1]), len(widths) - 1
+    under = [at for at, title in enumerate(titles) if title in below] if room < widths[last] else []
+    if not under and room < min(BESIDE, widths[last]):
+        under = [last]
+    widths[last] = min(widths[last], room)
+    firsts = [at for at in range(len(widths)) if at not in under]
+    while sum(widths[at] + 2 for at in firsts) - 2 > columns:
+        # Names in the first column are copied, so they are wrapped last.
+        widths[max(firsts, key=lambda at: (at > 0 and widths[at] > KEEPS, widths[at]))] -= 1
+    for row in rows:
+        several = zip_longest(*(textwrap.wrap(row[at], widths[at]) for at in firsts), fillvalue="")
+        padded = [[cell.ljust(widths[at]) for cell, at in zip(cells, firsts, strict=True)] for cells in several]
+        rest = "".join(row[at] for at in under)
+        if len(under) > 1:
+            rest = " · ".join(f"{titles[at]} {row[at]}" for at in under) if row is not titles else ""
+        elif len(padded) == 1 and len(rest) <= room:
+            padded[0].append(rest)
+            rest = ""
+        for cells in padded:
+            say("  ".join(cells).rstrip())
+        if rest:
+            say(textwrap.fill(rest, columns, initial_indent="    ", subsequent_indent="    "))
 
 
 def end(said: str, *then: object) -> None:

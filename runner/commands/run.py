@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial, reduce
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,12 +44,7 @@ def training_options(default_folder: str, *own: Decorator) -> Decorator:
         click.option("--fresh", is_flag=True, help="Delete the old results, and start again."),
     )
 
-    def add(command: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed(every):
-            command = option(command)
-        return command
-
-    return add
+    return lambda command: reduce(lambda made, option: option(made), reversed(every), command)
 
 
 def run_folder_from(out: str | None) -> str | None:
@@ -110,7 +106,7 @@ def watch() -> Iterator[Callable[[Event], None]]:
             elif event["event"] == "step":
                 bar.update(task, completed=event["step"], loss=f"loss {event['loss']:.3f}")
             elif event["event"] == "evaluation":
-                bar.console.print(f"  epoch {event['epoch']:g}: {_evaluation(event)}")
+                bar.console.print(_evaluation(event))
             elif event["event"] == "proof":
                 # Printed literally: tokens may look like rich's markup.
                 bar.console.file.writelines(f"{line}\n" for line in proof_lines(event["folder"]))
@@ -127,7 +123,7 @@ def _lines() -> Callable[[Event], None]:
             for line in proof_lines(event["folder"]):
                 say(line)
         elif event["event"] == "evaluation":
-            say(f"  epoch {event['epoch']:g}: {_evaluation(event)}")
+            say(_evaluation(event))
         elif event["event"] == "step" and (tenth := event["step"] * 10 // max(1, event["steps"])) > shown:
             shown = tenth
             say(f"  step {event['step']} of {event['steps']}, loss {event['loss']:.3f}")
@@ -150,21 +146,19 @@ def proof_lines(folder: str, whole: bool = False) -> Iterator[Styled]:
 
 
 def _evaluation(event: Event) -> str:
-    loss = event["validation_loss"]
+    loss, epoch = event["validation_loss"], f"  epoch {event['epoch']:g}: "
     accuracy = f", accuracy {event['accuracy']:.1%}" if "accuracy" in event else ""
-    return f"validation loss {loss:.3f}{accuracy}" if loss is not None else "no validation loss"
+    return f"{epoch}validation loss {loss:.3f}{accuracy}" if loss is not None else f"{epoch}no validation loss"
 
 
-def confirm(yes: bool) -> Callable[[str], bool]:
+def confirm(yes: bool, takes: str) -> bool:
     """Asks on a terminal whether something long may start; without one, `--yes` must answer beforehand."""
-
-    def ask(takes: str) -> bool:
-        if not yes and not sys.stdin.isatty():
-            remedy = "Add `--yes` to start it, or train fewer epochs or rows (`--set`). `recipe rehearse RECIPE` takes minutes."
-            raise Stop(f"{takes} Without a terminal, `recipe run` cannot ask before a run of over an hour.", remedy)
-        return yes or click.confirm(f"{takes} Start it?")
-
-    return ask
+    if not yes and not sys.stdin.isatty():
+        remedy = (
+            "Add `--yes` to start it, or train fewer epochs or rows (`--set`). `recipe rehearse RECIPE` takes minutes."
+        )
+        raise Stop(f"{takes} Without a terminal, `recipe run` cannot ask before a run of over an hour.", remedy)
+    return yes or click.confirm(f"{takes} Start it?")
 
 
 @click.command()
@@ -178,7 +172,7 @@ def run(path: str, sets: tuple[str, ...], yes: bool, out: str | None, fresh: boo
     from runner.run.pipeline import Selection
 
     with _at_work("run", path, sets, out, fresh) as (recipe, made, home):
-        running.run(recipe, home, Selection(**stages), say, watch, made, confirm(yes))
+        running.run(recipe, home, Selection(**stages), say, watch, made, partial(confirm, yes))
     end("Training finished. The model is in the run folder.", "compare", path)
 
 

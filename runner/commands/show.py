@@ -12,6 +12,7 @@ from runner.check import batch, by_schema, origins, validate
 from runner.check.validate import load
 from runner.commands.options import (
     allow_option,
+    complete_starter,
     end,
     listing_option,
     open_recipe,
@@ -29,15 +30,16 @@ from runner.tools.problem import Stop
 
 
 @click.command()
-@recipe_path
+@click.argument("path", metavar="RECIPE", shell_complete=complete_starter)
 @set_option
 @click.option("--format", "style", type=click.Choice(["yaml", "json"]), default="yaml", help="How to print it.")
 def show(path: str, sets: tuple[str, ...], style: str) -> None:
     """Print a recipe with all its defaults, and where each setting comes from, as `recipe run` would use it.
 
-    The output is a complete recipe that does the same.
+    The output is a complete recipe that does the same. RECIPE can also be the name of a starter.
     """
-    recipe, _, notes = load(path, changing.from_options(sets), os.environ)
+    file = packaged.recipe_file(path)
+    recipe, _, notes = load(file, changing.from_options(sets), os.environ)
     print_notes(notes)
     found = dict(origins.computed(recipe))
     if style == "json":
@@ -50,7 +52,8 @@ def show(path: str, sets: tuple[str, ...], style: str) -> None:
     say("# The comments show where each value comes from: a line of that file, a change, or the default.")
     say("# Lines that begin with # are computed from other settings.")
     say(origins.as_yaml(recipe, by_schema.schema(recipe.scenario), found).rstrip("\n"))
-    end("All settings are printed. The output is itself a recipe.", "check", path)
+    then = ("check", path) if file == Path(path) else ("new", "my-demo", "--from", path)
+    end(f"All settings of {path} are printed. The output is itself a recipe.", *then)
 
 
 @click.command()
@@ -124,9 +127,8 @@ def runs() -> list[dict[str, str]]:
         state = run.state
         status = INTERRUPTED if state.status == "running" and not run.at_work else state.status
         changed = time.strftime("%Y-%m-%d %H:%M", time.localtime((run.path / RUN).stat().st_mtime))
-        found.append(
-            {"folder": str(run.shown), "recipe": state.recipe, "kind": run.kind, "status": status, "changed": changed}
-        )
+        row = {"folder": str(run.shown), "recipe": state.recipe, "kind": run.kind, "status": status, "changed": changed}
+        found.append(row)
     return found
 
 

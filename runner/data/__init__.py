@@ -21,7 +21,7 @@ PREPARERS = {
     "chat": "runner.data.chat",
     "lyrics": "runner.data.chat",
     "plain-text": "runner.data.blocks",
-    "preferences": "runner.data.preferences",
+    "preferences": "runner.data.chat",
 }
 # The number of words of a document that a model gets to continue.
 BEGINNING = 8
@@ -54,21 +54,16 @@ def reading(function: Callable[..., Made]) -> Callable[..., Made]:
 
 
 def first(data: Mapping[str, Any], most: int) -> list[RenderedExample]:
-    """The first rows of a stage's `data` that give something to learn; none of a kind whose rows are no text.
-
-    Raises Stop if the rows cannot be read at all.
-    """
+    """The first rows of a stage's `data` that are learned; none if the rows are no text. Raises Stop if they cannot be
+    read."""
     if data.get("kind") not in PREPARERS:
         return []
     return list(islice(reading(importlib.import_module(PREPARERS[data["kind"]]).first)(data), most))
 
 
 def held_out(data: Mapping[str, Any]) -> list[str]:
-    """The questions of the rows that preparation would keep for validation, or the beginnings of such documents; for a
-    large file those of its first rows.
-
-    Raises Stop if the rows cannot be read at all.
-    """
+    """The questions of the rows that preparation would hold out, or the beginnings of such documents; those of the
+    first rows if the file is large. Raises Stop if the rows cannot be read."""
     if data.get("kind") not in PREPARERS:
         return []
     files = [Path(one["path"]) for one in data["sets"] if one["path"]]

@@ -1,10 +1,7 @@
-"""Plain text becomes blocks: documents from a file or the hub become rows of exactly N tokens, streamed to a Parquet
-file, with a validation side if the recipe has one.
+"""Plain text as blocks: rows of exactly N tokens, streamed to a Parquet file for each side.
 
-Every document is tokenised whole, followed by the end-of-text token, and the long line of tokens is cut every N tokens.
-Each token is in at most one block, in its order; only the tokens after the last whole block are dropped. Memory depends
-on the batch, not on the text: at any time a few batches of documents are in work, and one group of rows is being
-filled.
+Each document is tokenised whole and followed by the end-of-text token. The resulting line of tokens is cut every N
+tokens; only those after the last whole block are dropped. Memory depends on the batch, not on the text.
 """
 
 import os
@@ -12,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,7 +21,7 @@ from pyarrow import parquet
 from runner.data import RenderedExample, data_sets, doctor, rows, tokenizers
 from runner.data.data_sets import PlainText
 from runner.data.lengths import Lengths
-from runner.data.report import REPORT_FILE, SHOWN_BAD_LINES, Examined, numbers, parts_of, require_few
+from runner.data.report import Examined, numbers, parts_of, require_few
 from runner.data.row_files import Bad, DataRow
 from runner.data.tokenizers import TokenizerFor
 from runner.tools.files import replacing
@@ -31,9 +29,9 @@ from runner.tools.names import content_hash, listed
 from runner.tools.problem import Stop
 
 SIDES = ("train", "validation")
-# Documents are handed over in batches of about this many characters: enough to keep a thread busy, and little memory.
+# Characters in a batch of documents: enough to keep a thread busy, and little memory.
 BATCH_CHARACTERS = 64 * 1024
-# Rows are written in groups of about this many tokens, 2 MB of them.
+# Tokens in a group of written rows, 2 MB.
 GROUP_TOKENS = 512 * 1024
 
 Made = TypeVar("Made")
@@ -42,12 +40,9 @@ Encode = Callable[[list[str]], list[np.ndarray]]
 
 @dataclass
 class TextReport(Examined):
-    """How the documents were used. key: hash of everything that the result depends on.
-
-    train, validation: `documents`, `tokens`, `blocks`, `dropped` (tokens), validation empty if there is none. sets:
-    documents to train on by data set. rows_in: that were read, which are more than made a few blocks. skipped: why a
-    row gave no document, and how often.
-    """
+    """How the documents were used. key: hash of everything that the result depends on. train, validation: counts of
+    `documents`, `tokens`, `blocks`, `dropped` (tokens); validation is empty if there is none. skipped: rows that gave no
+    document, by reason. sets: training documents by data set."""
 
     key: str = ""
     source: str = ""
@@ -78,25 +73,19 @@ class TextReport(Examined):
 
     @property
     def parts(self) -> dict[str, float]:
-        """The part of the training documents that each of several data sets has, 0 to 1."""
         return parts_of(self.sets, self.train.get("documents", 0))
 
     def leave_out(self, reason: str) -> None:
         self.skipped[reason] = self.skipped.get(reason, 0) + 1
 
     def left_out(self) -> Iterator[str]:
-        """Rows that gave no document, and why."""
         for reason, count in self.skipped.items():
             yield f"  skipped            {count:>11,}   {reason}{numbers(self.lost_lines.get(reason, []), count)}"
-        for number, reason in self.bad_lines[:SHOWN_BAD_LINES]:
-            yield f"    line {number}: {reason}"
+        yield from self.listed_bad_lines()
 
     def lines(self) -> Iterator[str]:
-        """The report for people, one line for each fact."""
         yield f"from                 {self.source}"
         yield from self.left_out()
-        if len(self.bad_lines) > SHOWN_BAD_LINES:
-            yield f"    and {len(self.bad_lines) - SHOWN_BAD_LINES:,} more, all in {REPORT_FILE}"
         for name in SIDES:
             if side := getattr(self, name):
                 yield f"{name + ' documents':<20} {side['documents']:>11,}"
@@ -119,11 +108,8 @@ def prepare(
     tokenizer_for: TokenizerFor | None = None,
     sample_rows: int | None = None,
 ) -> TextReport:
-    """Writes `train.parquet`, `validation.parquet` if there is validation data, and `report.json`.
-
-    tokenizer_for: gives the tokenizer; without one there are no blocks. sample_rows: make at most this many blocks, the
-    first ones. Raises Stop if there is no tokenizer, or too little text for one block.
-    """
+    """Writes `train.parquet`, `validation.parquet` if there is validation data, and `report.json`. sample_rows: make at
+    most this many blocks, the first ones. Raises Stop if there is no tokenizer, or too little text for one block."""
     sides = [side for side in SIDES if side == "train" or plain_text.validation_sets or plain_text.validation_share]
     tokenizer = tokenizer_for(documents(plain_text, "train", TextReport())) if tokenizer_for else None
     if tokenizer is None or tokenizer.eos_token_id is None:
@@ -156,7 +142,13 @@ def prepare(
         report.cut_short |= counts.blocks == sample_rows
         require_few(report.lost, report.rows_in, plain_text.max_lost_share, report.left_out())
         if not counts.blocks:
-            raise _too_little(plain_text, side, counts.tokens, report)
+            name = "validation" if side == "validation" else "training"
+            length, share = plain_text.sequence_len, side == "validation" and plain_text.validation_share
+            too_few = f"The {name} text has {counts.tokens:,} tokens, too few for one block of {length:,}."
+            raise Stop(
+                "\n".join([too_few, *report.left_out()]),
+                f"Give more text, {'raise `data.validation_share`, ' if share else ''}or lower `model.sequence_len`.",
+            )
     if drawn.of:
         report.licence = doctor.licences(plain_text)
         doctor.examine(drawn.rows, drawn.of, report)
@@ -165,28 +157,15 @@ def prepare(
     return report
 
 
-def _too_little(plain_text: PlainText, side: str, tokens: int, report: TextReport) -> Stop:
-    name = "validation" if side == "validation" else "training"
-    lines = [
-        f"The {name} text has {tokens:,} tokens, too few for one block of {plain_text.sequence_len:,}.",
-        *report.left_out(),
-    ]
-    share = side == "validation" and plain_text.validation_share
-    return Stop(
-        "\n".join(lines),
-        f"Give more text, {'raise `data.validation_share`, ' if share else ''}or lower `model.sequence_len`.",
-    )
-
-
 def first(plain_text: PlainText, side: str = "train") -> Iterator[RenderedExample]:
     """The documents of a side, one after the other; the model sees them joined, in blocks."""
     return map(RenderedExample.of_document, documents(plain_text, side, TextReport()))
 
 
 def documents(plain_text: PlainText, side: str, report: TextReport, drawn: doctor.Drawn | None = None) -> Iterator[str]:
-    """The texts of one side, in order. A share for validation is drawn by a hash of seed and text, so that equal
-    documents stay on one side, and one more document in the file does not redraw all the others. Several data sets give
-    one document each in turn, so that the first blocks hold some of all. drawn: gets what the doctor is to look at."""
+    """The texts of one side, in order. A hash of seed and text draws the share for validation, so that equal documents
+    stay on one side, and another document redraws none. Several data sets give one document each in turn, so that the
+    first blocks hold some of all. drawn: gets the rows that the doctor examines."""
     source = plain_text.of(side)
     waiting = deque(_of_set(source, index, side, report, drawn) for index in range(len(source.sets)))
     while waiting:
@@ -234,7 +213,6 @@ def _wrong(row: DataRow, column: str) -> str:
 
 
 def _key(plain_text: PlainText, tokenizer: Any, sample_rows: int | None) -> str:
-    """Everything that the blocks depend on: the settings, the files' content, and the tokenizer."""
     contents = [one.content for one in (*plain_text.sets, *plain_text.validation_sets)]
     tokens = [tokenizers.content(tokenizer.name_or_path), len(tokenizer), tokenizer.eos_token_id]
     figures = ("effective_batch_size", "epochs", "warmup_steps", "eval_steps")
@@ -243,7 +221,6 @@ def _key(plain_text: PlainText, tokenizer: Any, sample_rows: int | None) -> str:
 
 
 def _notes(plain_text: PlainText, report: TextReport) -> Iterator[str]:
-    """Notes on the recipe's intervals, from the number of steps."""
     batch, epochs, every = plain_text.effective_batch_size, plain_text.epochs, plain_text.eval_steps
     steps = int(-(-report.train["blocks"] // batch) * epochs)
     yield f"steps                {steps:>11,}   of {batch} blocks each, in {epochs:g} epochs"
@@ -264,7 +241,6 @@ class BlockCounts:
 
     @property
     def facts(self) -> dict[str, int]:
-        """The counts in the form of a report."""
         dropped = self.tokens - self.blocks * self.block_len
         return {"documents": self.documents, "tokens": self.tokens, "blocks": self.blocks, "dropped": dropped}
 
@@ -278,12 +254,8 @@ def write(
     documents: Iterable[str], tokenizer: Any, block_len: int, file: Path, *, most_blocks: int | None = None
 ) -> BlockCounts:
     """Writes `file` (Parquet: `input_ids`, `labels`, `attention_mask`, each `block_len` numbers a row), which appears
-    when it is complete.
-
-    documents: texts, read once, in order. tokenizer: a Hugging Face tokenizer with an end-of-text token. block_len:
-    tokens of a block. most_blocks: stop after this many; None for all. Raises ValueError if the tokenizer has no
-    end-of-text token.
-    """
+    when it is complete. documents: are read once. most_blocks: stop after this many. Raises ValueError if the
+    tokenizer has no end-of-text token."""
     if tokenizer.eos_token_id is None:
         raise ValueError("the tokenizer has no end-of-text token")
     counts = BlockCounts(block_len)
@@ -301,12 +273,8 @@ def write(
 
 
 def cut(documents: Iterable[np.ndarray], counts: BlockCounts, most_blocks: int | None = None) -> Iterator[np.ndarray]:
-    """Whole blocks of the line of tokens, arrays (blocks, `counts.block_len`) of about GROUP_TOKENS, each good until
-    the next.
-
-    documents: the tokens of each, of any number. counts: is filled with how they were used. most_blocks: stop after
-    this many; None for all.
-    """
+    """Whole blocks of the line of tokens: arrays (blocks, `counts.block_len`) of about GROUP_TOKENS, each valid until
+    the next. documents: the tokens of each. counts: is filled. most_blocks: stop after this many."""
     length = counts.block_len
     room = None if most_blocks is None else most_blocks * length
     buffer = np.empty((max(1, GROUP_TOKENS // length), length), np.int32)
@@ -334,21 +302,14 @@ def cut(documents: Iterable[np.ndarray], counts: BlockCounts, most_blocks: int |
 
 def tokenise(documents: Iterable[str], encode: Encode, end_of_text: int) -> Iterator[np.ndarray]:
     """Each document's tokens (int32, `end_of_text` last), in order."""
-    yield from in_threads(
-        documents, lambda batch: [np.append(tokens, np.int32(end_of_text)) for tokens in encode(batch)]
-    )
+    end = np.int32(end_of_text)
+    return in_threads(documents, lambda batch: [np.append(tokens, end) for tokens in encode(batch)])
 
 
 def lengths(documents: Iterable[str], tokenizer: Any) -> np.ndarray:
     """Tokens of each document, counts, without the tokenizer's own special tokens around each text."""
-    rust: Any = getattr(tokenizer, "backend_tokenizer", None)
-
-    def count(texts: list[str]) -> list[int]:
-        if hasattr(rust, "encode_batch_fast"):
-            return [len(encoding) for encoding in rust.encode_batch_fast(texts, add_special_tokens=False)]
-        return [len(tokens) for tokens in tokenizer(texts, add_special_tokens=False)["input_ids"]]
-
-    return np.fromiter(in_threads(documents, count), np.int64)
+    encode = _encoder(tokenizer)
+    return np.fromiter(in_threads(documents, lambda texts: list(map(len, encode(texts)))), np.int64)
 
 
 def histogram(counts: np.ndarray) -> list[tuple[int, int, int]]:
@@ -360,7 +321,6 @@ def histogram(counts: np.ndarray) -> list[tuple[int, int, int]]:
 
 
 def figures(counts: np.ndarray) -> dict[str, int]:
-    """A report's figures of rows' lengths in tokens."""
     ordered = np.sort(counts)
     return {
         "min": int(ordered[0]),
@@ -371,11 +331,9 @@ def figures(counts: np.ndarray) -> dict[str, int]:
 
 
 def in_threads(documents: Iterable[str], work: Callable[[list[str]], list[Made]]) -> Iterator[Made]:
-    """What `work` makes of each document, in order, by one thread a core.
-
-    The threads work at once because the tokenizer's Rust code lets go of the interpreter; at most two batches a thread
-    are in work, so that a slow reader of this holds nothing up and a fast one fills no memory.
-    """
+    """What `work` makes of each document, in order, with a thread for each core. The tokenizer's Rust code releases
+    the interpreter's lock. At most two batches a thread are in work, so that memory stays small if this is read
+    slowly."""
     threads = len(os.sched_getaffinity(0))
     theirs = os.environ.get("TOKENIZERS_PARALLELISM")
     # The tokenizer would divide every batch over the cores again, and compete with these threads (a quarter slower).
@@ -413,12 +371,12 @@ def in_groups(things: Iterable[Made], size: Callable[[Made], int], enough: int) 
 
 def encoder(tokenizer: Any) -> Encode:
     """Texts to tokens (int32), without the tokenizer's own special tokens around each text."""
-    rust: Any = getattr(tokenizer, "backend_tokenizer", None)
-    if hasattr(rust, "encode_batch_fast"):
-        # Without offsets and masks, which are not needed here.
-        return lambda texts: [
-            np.array(encoding.ids, np.int32) for encoding in rust.encode_batch_fast(texts, add_special_tokens=False)
-        ]
-    return lambda texts: [
-        np.array(tokens, np.int32) for tokens in tokenizer(texts, add_special_tokens=False)["input_ids"]
-    ]
+    encode = _encoder(tokenizer)
+    return lambda texts: [np.array(getattr(each, "ids", each), np.int32) for each in encode(texts)]
+
+
+def _encoder(tokenizer: Any) -> Callable[[list[str]], Any]:
+    """Texts to tokens, as lists or as Encodings of tokenizers."""
+    if rust := getattr(getattr(tokenizer, "backend_tokenizer", None), "encode_batch_fast", None):
+        return partial(rust, add_special_tokens=False)  # without offsets and masks, which are not needed here
+    return lambda texts: tokenizer(texts, add_special_tokens=False)["input_ids"]

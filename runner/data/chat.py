@@ -1,12 +1,12 @@
-"""Conversations of any form to Parquet: without duplicates, none too long, with a split that leaks no question. And
-conversations about songs: a seeded draw from a stream of any length, and for each song one task that it answers."""
+"""Conversations of any form to Parquet: without duplicates, none too long, with a split that leaks no question.
+Conversations about songs: a seeded draw from a stream of any length, and for each song one task that it answers. And
+preferences: a question, a better and a worse answer to it."""
 
 import hashlib
 import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from itertools import accumulate
@@ -25,74 +25,62 @@ from runner.data.conversation_formats import (
     STYLE,
     TRAINING,
     ChatData,
-    ChatSet,
     Conversation,
     Conversations,
     Lyrics,
-    NoConversation,
+    Preference,
+    Preferences,
     Songs,
     Turn,
     pair,
     rendered,
     unwritten,
 )
-from runner.data.items import ItemPreparer
+from runner.data.items import ItemOf, ItemPreparer
 from runner.data.lengths import Lengths
 from runner.data.report import Report
 from runner.data.tokenizers import TokenizerFor
-from runner.recipe import templates
+from runner.trainer.generation import messages
 
 
 def prepare(
-    asked: ChatData | Lyrics,
+    asked: ChatData | Lyrics | Preferences,
     out: Path,
     *,
     tokenizer_for: TokenizerFor | None = None,
     sample_rows: int | None = None,
 ) -> Report:
-    """Writes `train.parquet` and `validation.parquet` (columns `full-question`, `answer`, `messages`) and
-    `report.json`.
-
-    tokenizer_for: if it gives a tokenizer, conversations longer than `sequence_len` tokens are left out. sample_rows:
-    keep at most this many pairs, or songs, drawn by the seed. Raises Stop if too few rows are left to train and
-    validate on.
-    """
-    kind: Any = SongRows if isinstance(asked, Lyrics) else ChatRows
-    report: Report = kind(asked, asked.tokenizer).prepare(out, tokenizer_for, sample_rows)
-    return report
+    """Writes `train.parquet`, `validation.parquet` (columns `full-question`, `messages`, and `answer`, or `chosen` and
+    `rejected`) and `report.json`. sample_rows: keep at most this many rows or songs, drawn by the seed. Raises Stop if
+    too few rows remain."""
+    return _preparer(asked).prepare(out, tokenizer_for, sample_rows)
 
 
-def first(asked: ChatData | Lyrics) -> Iterator[RenderedExample]:
-    """The conversations of rows, one after the other; for songs the tasks, before the draw."""
-    if isinstance(asked, Lyrics):
-        for one in asked.sets:
-            for row in rows.good(one, stream=asked.stream):
-                song = song_of(row, asked.songs)
-                if isinstance(song, Song):
-                    yield asked.rendered(_task(song, asked))
-        return
-    for one in map(ChatSet.told, asked.sets):
-        for row in rows.good(one):
-            with suppress(NoConversation, templates.NoText):
-                conversation = one.conversation(asked.special_tokens.axolotl, row)
-                if isinstance(conversation, Conversation):
-                    yield asked.rendered(conversation)
+def first(asked: ChatData | Lyrics | Preferences) -> Iterator[RenderedExample]:
+    """The rows as the model will see them, one after the other; for songs the tasks, before the draw."""
+    return _preparer(asked).first()
+
+
+def _preparer(asked: ChatData | Lyrics | Preferences) -> ItemPreparer[Any]:
+    if isinstance(asked, Preferences):
+        return PreferenceRows(asked)
+    return SongRows(asked) if isinstance(asked, Lyrics) else ChatRows(asked)
 
 
 TURN = pa.struct({"role": pa.string(), "content": pa.string(), "besides": pa.string()})
 SPOOLED = pa.schema({"question": pa.int32(), "turns": pa.list_(TURN), "tools": pa.string()})
 
 
-def batch(conversations: Sequence[Conversation]) -> pa.RecordBatch:
+def batch(items: Sequence[Conversation]) -> pa.RecordBatch:
     """Conversations as they are spooled. question: the number of the turn that asks first."""
-    turns = [turn for conversation in conversations for turn in conversation.turns]
-    offsets = np.cumsum([0, *(len(conversation.turns) for conversation in conversations)])
+    turns = [turn for conversation in items for turn in conversation.turns]
+    offsets = np.cumsum([0, *(len(conversation.turns) for conversation in items)])
     fields = [_texts(part) for part in zip(*turns, strict=True)]
     return pa.RecordBatch.from_arrays(
         [
-            _numbers([conversation.asking for conversation in conversations]),
+            _numbers([conversation.asking for conversation in items]),
             pa.ListArray.from_arrays(_numbers(offsets), pa.StructArray.from_arrays(fields, fields=list(TURN))),
-            _texts([conversation.tools for conversation in conversations]),
+            _texts([conversation.tools for conversation in items]),
         ],
         schema=SPOOLED,
     )
@@ -112,7 +100,6 @@ def _numbers(numbers: Sequence[int]) -> pa.Int32Array:
 
 
 def conversations(batch: pa.RecordBatch) -> Iterator[Conversation]:
-    """The conversations of a batch, as they were spooled."""
     flat = batch["turns"].flatten()
     turns = list(map(Turn, *(flat.field(name).to_pylist() for name in Turn._fields)))
     ends = np.cumsum(pc.list_value_length(batch["turns"]).to_numpy()).tolist()
@@ -126,9 +113,10 @@ Talk = TypeVar("Talk", bound=Conversations)
 class ConversationRows(ItemPreparer[Talk]):
     """Spooled conversations as columns: `full-question`, `answer`, `messages` for Axolotl, and `tools` if there are any."""
 
+    batch = staticmethod(batch)
+
     @cached_property
     def tools(self) -> bool:
-        """Whether a row has tools."""
         return any(pc.any(pc.not_equal(batch["tools"], "")).as_py() for batch in self.spool.batches())
 
     @cached_property
@@ -147,21 +135,17 @@ class ConversationRows(ItemPreparer[Talk]):
             yield conversation.said, conversation.turns[-1].content
 
     def texts(self, kept: np.ndarray) -> Iterator[str]:
-        """Conversations as the model will see them."""
         for batch in self.spool.batches(kept):
             for conversation in conversations(batch):
                 yield rendered(self.asked.special_tokens, self.asked.told(conversation))
 
-    def measured(self, kept: np.ndarray, tokenizer_for: TokenizerFor | None) -> np.ndarray:
-        """Leaves out conversations that the model would not see completely."""
+    def rendered(self, item: Conversation) -> RenderedExample:
+        return RenderedExample(item.question, rendered(self.asked.special_tokens, self.asked.told(item)))
+
+    def counted(self, kept: np.ndarray, tokenizer: Any) -> np.ndarray:
         asked, report = self.asked, self.report
-        tokenizer = tokenizer_for(self.texts(kept)) if tokenizer_for and len(kept) else None
-        if tokenizer is None:
-            report.tokenizer = "the base model's tokenizer is not on this machine"
-            return kept
         # A twin's tokenizer gives other lengths than the model's.
         of_twin = hasattr(tokenizer, "said_as")
-        report.tokenizer = tokenizer.said_as if of_twin else str(tokenizer.name_or_path)
         template = getattr(tokenizer, "chat_template", None)
         if asked.special_tokens.axolotl == OWN and isinstance(template, str) and not of_twin:
             written = []
@@ -213,19 +197,58 @@ class ConversationRows(ItemPreparer[Talk]):
 
 
 class ChatRows(ConversationRows[ChatData]):
-    """Rows that are conversations, without duplicates."""
+    def items_of(self) -> Iterator[ItemOf]:
+        forms = []
+        for stated in self.asked.sets:
+            one = stated.told()
+            forms.append(f"{one.form}{'' if stated.form else ', told from the columns'}")
+            yield partial(one.conversation, self.asked.special_tokens.axolotl)
+        self.report.form = "; ".join(dict.fromkeys(forms))
 
-    def read(self, place: Path, sample_rows: int | None) -> np.ndarray:
-        stated, sets = self.asked.sets, [one.told() for one in self.asked.sets]
-        self.report.form = "; ".join(
-            dict.fromkeys(
-                f"{one.form}{'' if before.form else ', told from the columns'}"
-                for one, before in zip(sets, stated, strict=True)
-            )
-        )
-        template = self.asked.special_tokens.axolotl
-        codecs = [items.RowCodec(partial(one.conversation, template), batch) for one in sets]
-        return self.read_distinct(codecs, place, sample_rows)
+
+class PreferenceRows(ItemPreparer[Preferences]):
+    """Rows that are preferences, without duplicates. Longer ones are cut in training."""
+
+    uncounted = "the tokenizer is not here; longer rows are cut in training"
+
+    @staticmethod
+    def batch(items: Sequence[Preference]) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pylist([vars(preference) for preference in items])
+
+    def items_of(self) -> Iterator[ItemOf]:
+        return (one.preference for one in self.asked.sets)
+
+    def told(self, prompt: str, answer: str) -> str:
+        conversation = messages(self.asked.system_prompt, prompt, answer)
+        return rendered(self.asked.special_tokens, conversation)
+
+    def rendered(self, item: Preference) -> RenderedExample:
+        return RenderedExample(item.prompt, f"{self.told(item.prompt, item.chosen)}\n\nrejected: {item.rejected}")
+
+    def said(self, batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
+        for row in batch.to_pylist():
+            yield "\n".join((row["prompt"], row["chosen"], row["rejected"])), row["chosen"]
+
+    def texts(self, kept: np.ndarray, answer: str = "chosen") -> Iterator[str]:
+        for batch in self.spool.batches(kept):
+            for row in batch.to_pylist():
+                yield self.told(row["prompt"], row[answer])
+
+    def counted(self, kept: np.ndarray, tokenizer: Any) -> np.ndarray:
+        """Counts the tokens of each row's longer answer after its prompt, and those of both that training cuts."""
+        report, limit = self.report, self.asked.sequence_len
+        lengths = np.stack([blocks.lengths(self.texts(kept, name), tokenizer) for name in ("chosen", "rejected")])
+        longer = lengths.max(axis=0)
+        report.token_lengths = blocks.figures(longer)
+        lost = int((lengths - limit).clip(min=0).sum())
+        lines = self.where(kept[longer > limit])
+        report.findings += doctor.too_long(longer, limit, lines, lost, " are cut in training")
+        return kept
+
+    def table(self, batch: pa.RecordBatch) -> pa.Table:
+        asked = [messages(self.asked.system_prompt, prompt) for prompt in batch["prompt"].to_pylist()]
+        columns = {name: batch[name] for name in ("chosen", "rejected")}
+        return pa.table({"full-question": batch["prompt"], "messages": asked, **columns})
 
 
 def _offsets(batch: pa.RecordBatch) -> np.ndarray:
@@ -275,7 +298,14 @@ class SongTask(Conversation):
 
 
 class SongRows(ConversationRows[Lyrics]):
-    """Rows of which each may be a song; some are drawn."""
+    """Rows that may be songs, of which some are drawn."""
+
+    def items_of(self) -> Iterator[ItemOf]:
+        return (self._task_of for _ in self.asked.sets)
+
+    def _task_of(self, row: Mapping[str, Any]) -> SongTask | str:
+        song = song_of(row, self.asked.songs)
+        return song if isinstance(song, str) else _task(song, self.asked)
 
     def read(self, place: Path, sample_rows: int | None) -> np.ndarray:
         report, count = self.report, self.asked.songs.count
@@ -285,12 +315,12 @@ class SongRows(ConversationRows[Lyrics]):
             report.sampled_from = len(drawn) + report.not_drawn
         tasks = [(_task(song, self.asked), line, index) for song, line, index in drawn]
         report.tasks = dict(Counter(task.kind for task, *_ in tasks))
-        self.spool = items.spool(tasks, batch, self.asked.seed, place / "0.arrow")
+        self.spool = items.spool(tasks, self.batch, self.asked.seed, place / "0.arrow")
         return np.arange(len(self.spool))
 
     def _draw(self, count: int) -> list[tuple[Song, int, int]]:
-        """About `count` songs, of all that may be asked about, each with its line and the number of its data set; every
-        row that is left out is counted, with the reason."""
+        """About `count` songs, each with its line and the number of its data set; rows that are left out are
+        counted."""
         lyrics, report = self.asked, self.report
         draw = BottomK(count, lyrics.songs.per_artist, lyrics.seed)
         for index, one in enumerate(lyrics.sets):
@@ -366,8 +396,7 @@ def _answerable(song: Song) -> dict[str, tuple[str, str]]:
 
 
 def _task(song: Song, lyrics: Lyrics) -> SongTask:
-    """One of the tasks that the song answers, drawn by the recipe's shares; the song itself decides, with the seed, so
-    that other rows in the file do not change it."""
+    """A task that the song answers, drawn by the recipe's shares and a hash of the song and the seed."""
     asked = _answerable(song)
     shares = {kind: share for kind, share in lyrics.songs.tasks.items() if share and kind in asked}
     digest = hashlib.sha256(f"task\n{lyrics.seed}\n{song.key}".encode()).digest()
@@ -379,12 +408,9 @@ def _task(song: Song, lyrics: Lyrics) -> SongTask:
 
 
 class BottomK:
-    """Draws the `count` items whose keys have the smallest hashes, and of one owner at most `per_owner`.
-
-    A hash of key and seed decides, so neither the order of the stream nor other items change what is drawn, and items
-    of the same key are found without remembering all earlier ones (bottom-k sampling, Cohen and Kaplan 2007).
-    duplicates, over_cap, not_drawn: items left out, as counts; with those drawn they add up to those offered.
-    """
+    """Draws the `count` items whose keys have the smallest hashes, at most `per_owner` of each owner (bottom-k
+    sampling, Cohen and Kaplan 2007). Neither the order of the stream nor other items change the draw, and duplicates
+    are found without remembering all items. duplicates, over_cap, not_drawn: counts of items left out."""
 
     def __init__(self, count: int, per_owner: int, seed: int) -> None:
         self.count, self.per_owner, self.seed = count, per_owner, seed

@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any, Literal, NamedTuple, Self, cast
 
 from runner.catalog import ChatTemplate
-from runner.data import RenderedExample, rows
+from runner.data import rows
 from runner.data.data_sets import DataSet, SplitDataSets
 from runner.data.tokenizers import Pretrained
 from runner.recipe import templates
@@ -54,7 +54,7 @@ Message = dict[str, Any]
 
 
 class NoConversation(NoText):
-    """A row that is not a conversation, with the reason in plain words."""
+    """Why a row is not a conversation."""
 
 
 class Turn(NamedTuple):
@@ -90,17 +90,15 @@ class Conversation:
 
     @property
     def said(self) -> str:
-        """All text in it except the system prompt."""
         return "\n".join(turn.content for turn in self.turns if turn.role != "system")
 
     @property
     def key(self) -> str:
-        """Equal for conversations that are the same in every turn."""
         return SEPARATOR.join(chain((self.tools,), *self.turns))
 
     @property
     def group(self) -> str:
-        """Equal for conversations that stay on one side of the split: the first question, without spacing and case."""
+        """Conversations of one group stay on one side of the split: those with the same first question."""
         return same(self.question)
 
 
@@ -110,11 +108,8 @@ def pair(question: str, answer: str) -> tuple[Turn, Turn]:
 
 @dataclass(frozen=True, kw_only=True)
 class Conversations(SplitDataSets):
-    """How conversations are prepared, whatever their content.
-
-    system_prompt: for those without a system turn of their own. train_on: the turns that are learned. special_tokens:
-    those around each message. sequence_len: tokens that a conversation may have; tokenizer: whose tokens those are.
-    """
+    """How conversations are prepared. system_prompt: for those without a system turn. train_on: the turns that are
+    learned. special_tokens: of each message. sequence_len: the most tokens of a conversation, by `tokenizer`."""
 
     system_prompt: str | None
     train_on: TrainOn = "assistant"
@@ -127,10 +122,6 @@ class Conversations(SplitDataSets):
         prompt = self.system_prompt
         own = [Turn("system", prompt.strip())] if prompt and conversation.turns[0].role != "system" else []
         return [turn.message() for turn in (*own, *conversation.turns)]
-
-    def rendered(self, conversation: Conversation) -> RenderedExample:
-        """A conversation as the model will see it."""
-        return RenderedExample(conversation.question, rendered(self.special_tokens, self.told(conversation)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,12 +181,9 @@ class ChatData(Conversations):
 
 @dataclass(frozen=True, kw_only=True)
 class Songs:
-    """Which songs are drawn, and what is asked about them.
-
-    instruction, lyrics: columns. instruction_form: what an instruction says, with `[artist]` and `[genre]` in it.
-    count: of songs; per_artist: of one artist at most. min_words, max_words: of the lyrics. tasks: the share of each
-    kind.
-    """
+    """The songs that are drawn, and the tasks. instruction, lyrics: columns. instruction_form: with `[artist]` and
+    `[genre]`. count: of songs, at most `per_artist` of one artist. min_words, max_words: of the lyrics. tasks: the
+    share of each kind."""
 
     instruction: str
     lyrics: str
@@ -224,15 +212,12 @@ def stated(form: str, question: str | None, answer: str | None) -> Form | None:
 
 
 def told(columns: Collection[str]) -> Form | None:
-    """The form of rows with these columns, or None."""
     return next((form for form, needed in COLUMNS.items() if set(needed) <= set(columns)), None)
 
 
 def turns(form: Form, row: Mapping[str, Any]) -> tuple[Turn, ...]:
-    """The turns of a row in a form other than columns; the last one answers.
-
-    Raises KeyError with the name of a column that the row lacks, NoText if it is no conversation.
-    """
+    """The turns of a row in a form other than columns; the last one answers. Raises KeyError with the name of a column
+    that the row lacks, NoText if it is no conversation."""
     said = tuple(_turns(form, row))
     if "user" not in [turn.role for turn in said]:
         raise NoConversation("it has no user turn")
@@ -370,8 +355,8 @@ def unwritten(conversation: Conversation, template: str) -> str | None:
 
 
 def rendered(template: ChatTemplate, conversation: list[Message]) -> str:
-    """A conversation with the special tokens around each message, as the model will see it. A turn's additional fields
-    come before its words, about as long as the model's own template makes it."""
+    """A conversation as the model will see it. A turn's additional fields come before its words, about as long as the
+    model's own template writes them."""
     return template.conversation((turn["role"], _besides(turn) + turn["content"]) for turn in conversation)
 
 
@@ -387,12 +372,10 @@ class Preference:
 
     @property
     def group(self) -> str:
-        """Rows with the same group stay in one part of the split: the prompt, however it is spaced or cased."""
         return same(self.prompt)
 
     @property
     def key(self) -> str:
-        """Equal for rows that are the same in every part."""
         return repr((self.prompt, self.chosen, self.rejected))
 
 
@@ -405,8 +388,8 @@ class PreferenceSet(DataSet):
     rejected: str
 
     def preference(self, row: Mapping[str, Any]) -> Preference | str:
-        """That of a row, or why it has none. A column may hold turns: the question is what the user says in them, and an
-        answer what the assistant says."""
+        """The preference of a row, or why it has none. If a column has turns, the prompt is the user's turn, and an
+        answer the assistant's."""
         texts = []
         for part, role in ((self.prompt, "user"), (self.chosen, "assistant"), (self.rejected, "assistant")):
             column = part[1:-1] if templates.columns(part) == [part[1:-1]] else ""

@@ -26,7 +26,6 @@ class DataSource:
 
     @property
     def name(self) -> str:
-        """The file's or the dataset's name for people."""
         return self.path or f"{self.hub} on the hub"
 
     @property
@@ -55,7 +54,6 @@ class DataSets:
 
     @property
     def name(self) -> str:
-        """The data sets' names for people."""
         return ", ".join(one.name for one in self.sets)
 
     @property
@@ -91,13 +89,9 @@ class TextSet(DataSet):
 
 @dataclass(frozen=True, kw_only=True)
 class PlainText(DataSets):
-    """Documents for blocks of `sequence_len` tokens.
-
-    validation_sets, validation_share: what is kept for validation, one of them at most; the share is of the documents,
-    0 to 1, drawn by `seed`. max_lost_share: of the rows, that may give no document. tokenizer: cuts them.
-    effective_batch_size (blocks), epochs, warmup_steps, eval_steps: of training, for saying how many steps the blocks
-    make.
-    """
+    """Documents for blocks of `sequence_len` tokens. validation_sets, validation_share (of the documents, 0 to 1): at
+    most one of them. max_lost_share: of the rows that may give no document. effective_batch_size (blocks), epochs,
+    warmup_steps, eval_steps: of training, for the report."""
 
     kind: Literal["plain-text"] = "plain-text"
     sets: tuple[TextSet, ...]
@@ -130,8 +124,7 @@ def set_name(index: int) -> str:
 
 
 def drawn(row: Mapping[str, Any], share: float, seed: int) -> bool:
-    """Whether a row is in the share of its data set that is taken: its own hash with the seed decides, so that neither
-    order nor other rows change the selection, and equal rows stay together."""
+    """Whether a row is in the share of its data set that is taken, by a hash of row and seed."""
     if share >= 1:
         return True
     return hash_64(f"set\n{seed}\n{json.dumps(row, default=str)}") < share * 2**64
@@ -147,8 +140,8 @@ class Unreachable(Stop):
 
 
 def hub_rows(source: DataSource, stream: bool) -> Iterator[Numbered]:
-    """Rows as (number from 1, row), as they come where `stream` is set, else kept on disk first. Raises Stop if the
-    dataset cannot be read, or Unreachable if the hub is the reason."""
+    """Rows as (number from 1, row). stream: as they come, else after a download. Raises Stop if the dataset cannot be
+    read, Unreachable if the hub cannot be."""
     try:
         # A stream asks the hub only when its first row is read.
         yield from enumerate(_loaded(source, stream), 1)
@@ -157,8 +150,7 @@ def hub_rows(source: DataSource, stream: bool) -> Iterator[Numbered]:
 
 
 def hub_columns(source: DataSource) -> list[str]:
-    """The names of a dataset's columns, from the hub's facts or from its first row, as it will be read later. Raises as
-    `hub_rows` does."""
+    """The names of a dataset's columns. Raises as `hub_rows` does."""
     from datasets.utils.logging import set_verbosity_error
 
     set_verbosity_error()
@@ -192,7 +184,6 @@ def licence(source: DataSource) -> str:
 
 
 def no_dataset(source: DataSource, error: Exception) -> Stop:
-    """What to say if the hub does not give a dataset."""
     reason = reason_of(error)
     kind = Unreachable if reason == UNREACHABLE else Stop
     return kind(

@@ -60,7 +60,7 @@ def too_long(lengths: np.ndarray, limit: int, lines: list[Where], lost: int, wha
 
 
 def sampled(keys: np.ndarray, characters: np.ndarray) -> np.ndarray:
-    """Whether each row is looked at: all, or as many as have MOST_CHARACTERS, drawn by hash. keys: of spooled items."""
+    """Which rows are examined: all, or as many as have MOST_CHARACTERS, drawn by hash. keys: of spooled items."""
     import numpy as np
 
     share = MOST_CHARACTERS / max(1, int(characters.sum()))
@@ -69,8 +69,8 @@ def sampled(keys: np.ndarray, characters: np.ndarray) -> np.ndarray:
 
 @dataclass
 class Drawn:
-    """The rows of a stream that are looked at, whose length is unknown beforehand: by their hashes as above, and no
-    more of them in memory than MOST_CHARACTERS have. Equal texts are drawn together. of: rows that have come by."""
+    """The rows of a stream that are examined, drawn by their hashes, with at most MOST_CHARACTERS in memory. of: all
+    rows of the stream."""
 
     of: int = 0
     limit: int = 2**64
@@ -100,7 +100,7 @@ def licences(source: DataSets) -> str:
 
 
 def examine(drawn: Iterable[ExaminedRow], of: int, report: Examined) -> None:
-    """Adds findings to the report. drawn: rows of about MOST_CHARACTERS; of: the rows that they are drawn from."""
+    """Adds findings about the rows, drawn from `of` rows, to the report."""
     rows = list(drawn)
     report.looked_at, report.looked_of = len(rows), of
     quickly = list(quick(rows))
@@ -117,7 +117,6 @@ def _named(kind: str, lines: Sequence[Where], said: str, remedy: str) -> Iterato
 
 
 def quick(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
-    """What needs no library and microseconds a row."""
     few = f"of fewer than {SHORT} characters"
     write_out = "Write longer answers, or delete them, unless you want a label or a number."
     answers = [row.line for row in rows if row.answer is not None and len(row.answer) < SHORT]
@@ -131,7 +130,7 @@ def quick(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
 
 
 def _repeated(rows: list[ExaminedRow]) -> list[Where]:
-    """Documents that came before, word for word; of rows with an answer such are taken out before."""
+    """Documents that are exact copies of an earlier one; rows with an answer have none left."""
     seen, lines = set(), []
     for row in rows:
         if row.answer is None:
@@ -142,7 +141,6 @@ def _repeated(rows: list[ExaminedRow]) -> list[Where]:
 
 
 def one_sided(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
-    """Answers of which many begin with the same words."""
     beginnings: dict[str, list[Where]] = {}
     answers = 0
     for row in rows:
@@ -237,8 +235,8 @@ _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|\w+")
 
 
 def near_duplicates(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
-    """Rows that share most of their phrases with one before them, by datatrove's MinHash as for pretraining; exact
-    duplicates are named elsewhere. Raises ImportError if it is not installed."""
+    """Rows that share most of their phrases with an earlier one, by datatrove's MinHash. Raises ImportError without
+    it."""
     import numpy as np
     from datatrove.pipeline.dedup import MinhashDedupSignature
 
@@ -264,8 +262,8 @@ def near_duplicates(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
 
 
 def minhash() -> Any:
-    """How datatrove finds near duplicates, here and in text that is cleaned: 14 buckets of 8 hashes over 5-grams find
-    pairs that share about 72 % of them and more (datatrove's own defaults)."""
+    """datatrove's settings for near duplicates: 14 buckets of 8 hashes over 5-grams find pairs that share about 72 %
+    of them and more (its defaults)."""
     from datatrove.pipeline.dedup.minhash import MinhashConfig
     from datatrove.utils.hashing import HashConfig
 

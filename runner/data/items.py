@@ -1,5 +1,5 @@
-"""Items: rows of any kind, spooled to disk, without duplicates, looked through, counted in tokens, and written as a
-training and a validation side. Memory holds only what tells items apart and orders them."""
+"""Items: rows of any kind, spooled to disk, without duplicates, examined, counted in tokens, and written as a training
+and a validation side. Memory holds only keys, groups and lines."""
 
 from __future__ import annotations
 
@@ -11,28 +11,30 @@ import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from runner.data import data_sets, doctor, rows, tokenizers
+from runner.data import RenderedExample, data_sets, doctor, rows, tokenizers
 from runner.data.blocks import in_groups
-from runner.data.data_sets import SplitDataSets
 from runner.data.report import MOST_NAMED, Report
 from runner.data.row_files import FilePart
-from runner.data.tokenizers import Pretrained, TokenizerFor
+from runner.data.tokenizers import TokenizerFor
 from runner.recipe.templates import NoText
 from runner.tools import child_process
 from runner.tools.files import replacing
 from runner.tools.names import content_hash, listed
 from runner.tools.problem import Stop
+
+if TYPE_CHECKING:
+    from runner.data.conversation_formats import Conversations, Preferences
 
 SIDES = ("train", "validation")
 # Rows are put on disk in batches of about this many characters.
@@ -43,42 +45,64 @@ PART_BYTES = 16 * 2**20
 GROUP_BYTES = 16 * 2**20
 
 
-Asked = TypeVar("Asked", bound=SplitDataSets)
+Asked = TypeVar("Asked", bound="Conversations | Preferences")
 
 
 class ItemPreparer(ABC, Generic[Asked]):
-    """How rows of one kind become a training and a validation side. Each kind overrides what differs.
+    """How rows of one kind become a training and a validation side.
 
-    asked: the data sets. tokenizer: whose tokens are counted. spool: the items, once they are read. report: how they
-    were used.
+    asked: the data sets. spool: the items, once they are read. report: how they were used. uncounted: why tokens are not
+    counted without a tokenizer.
     """
 
     spool: Spool
+    uncounted = "the base model's tokenizer is not on this machine"
 
-    def __init__(self, asked: Asked, tokenizer: Pretrained | None) -> None:
-        self.asked, self.tokenizer, self.report = asked, tokenizer, Report.of(asked)
+    def __init__(self, asked: Asked) -> None:
+        self.asked, self.report = asked, Report.of(asked)
 
     @abstractmethod
-    def read(self, place: Path, sample_rows: int | None) -> np.ndarray:
-        """Spools items below `place`; gives the numbers of those that are kept. sample_rows: as of `prepare`."""
+    def items_of(self) -> Iterator[ItemOf]:
+        """For each data set, how its rows become items."""
+
+    @staticmethod
+    @abstractmethod
+    def batch(items: Sequence[Any]) -> pa.RecordBatch:
+        """Items as columns, in the same types for all of them."""
+
+    @abstractmethod
+    def rendered(self, item: Any) -> RenderedExample:
+        """An item as the model will see it."""
 
     @abstractmethod
     def said(self, batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
         """The complete text of each item, and the part that is learned."""
 
     @abstractmethod
-    def measured(self, kept: np.ndarray, tokenizer_for: TokenizerFor | None) -> np.ndarray:
+    def texts(self, kept: np.ndarray) -> Iterator[str]:
+        """The items as the model will see them."""
+
+    @abstractmethod
+    def counted(self, kept: np.ndarray, tokenizer: Any) -> np.ndarray:
         """Counts tokens; gives the numbers of those `kept` that are not too long."""
 
     @abstractmethod
     def table(self, batch: pa.RecordBatch) -> pa.Table:
         """What is written of a batch, in the same types for every batch."""
 
-    def read_distinct(self, codecs: Sequence[RowCodec], place: Path, sample_rows: int | None) -> np.ndarray:
-        """Spools the items of all rows; gives the numbers of those that are equal to none before them, or of a sample
-        of these. codecs: one for each data set."""
+    def first(self) -> Iterator[RenderedExample]:
+        """The items of all rows, one after the other, duplicates included."""
+        for one, item_of in zip(self.asked.sets, self.items_of(), strict=True):
+            for row in rows.good(one, stream=getattr(self.asked, "stream", False)):
+                with suppress(KeyError, NoText):
+                    if not isinstance(item := item_of(row), str):
+                        yield self.rendered(item)
+
+    def read(self, place: Path, sample_rows: int | None) -> np.ndarray:
+        """Spools the items of all rows below `place`; gives the numbers of those that are equal to none before them,
+        or of a sample of these."""
         report = self.report
-        self.spool = of_sets(self.asked, codecs, place, report)
+        self.spool = of_sets(self.asked, list(self.items_of()), self.batch, place, report)
         order, starts = runs(self.spool.facts["key"])
         kept = np.sort(order[starts])
         report.duplicates = len(self.spool) - len(kept)
@@ -89,21 +113,27 @@ class ItemPreparer(ABC, Generic[Asked]):
             kept = kept[sorted(random.Random(self.asked.seed).sample(range(len(kept)), sample_rows))]
         return kept
 
+    def measured(self, kept: np.ndarray, tokenizer_for: TokenizerFor | None) -> np.ndarray:
+        """Counts tokens if there is a tokenizer; gives the numbers of those `kept` that are not too long."""
+        tokenizer = tokenizer_for(self.texts(kept)) if tokenizer_for and len(kept) else None
+        if tokenizer is None:
+            self.report.tokenizer = self.uncounted
+            return kept
+        self.report.tokenizer = getattr(tokenizer, "said_as", str(tokenizer.name_or_path))
+        return self.counted(kept, tokenizer)
+
     def where(self, kept: np.ndarray) -> list[data_sets.Where]:
-        """Where the items with these numbers stand, as messages name them."""
+        """The places of items in the data sets, as messages name them."""
         places = self.spool.facts[["origin", "line"]][kept].tolist()
         return [data_sets.where(self.asked, *place) for place in places]
 
     def prepare(self, out: Path, tokenizer_for: TokenizerFor | None = None, sample_rows: int | None = None) -> Report:
-        """Writes `train.parquet`, `validation.parquet` and `report.json`, unless they are in `out` already.
-
-        tokenizer_for: gives the tokenizer. sample_rows: how many rows a rehearsal draws; then the data doctor does not
-        run. Raises Stop if too few rows are left to train and validate on, or `out` contains Parquet files of another
-        origin.
-        """
+        """Writes `train.parquet`, `validation.parquet` and `report.json`, unless they exist already. sample_rows: of a
+        rehearsal, whose rows are not examined. Raises Stop if too few rows are left, or `out` contains Parquet files
+        of another origin."""
         asked, report = self.asked, self.report
         # Everything that the result depends on.
-        tokens = tokenizers.content(self.tokenizer.base) if self.tokenizer else ""
+        tokens = tokenizers.content(asked.tokenizer.base) if asked.tokenizer else ""
         report.key = content_hash([asdict(asked), asked.content, tokens, sample_rows], 32)
         known = Report.read(out)
         if known is None and any(out.glob("*.parquet")):
@@ -128,7 +158,6 @@ class ItemPreparer(ABC, Generic[Asked]):
         return report
 
     def look_through(self, kept: np.ndarray) -> None:
-        """Adds the doctor's findings about the items whose numbers are `kept`."""
         facts, self.report.licence = self.spool.facts, doctor.licences(self.asked)
         numbers = kept[doctor.sampled(facts["key"][kept], facts["characters"][kept])]
         texts = chain.from_iterable(map(self.said, self.spool.batches(numbers)))
@@ -136,7 +165,7 @@ class ItemPreparer(ABC, Generic[Asked]):
         doctor.examine(looked, len(kept), self.report)
 
     def _write_sides(self, kept: np.ndarray, out: Path) -> None:
-        """Splits the items whose numbers are `kept`, and writes both sides. Raises Stop if too few rows are left."""
+        """Splits the items, and writes both sides. Raises Stop if too few are left."""
         facts, report = self.spool.facts, self.report
         is_validation = drawn(facts["group"][kept], self.asked.validation_share)
         sides = [kept[~is_validation], kept[is_validation]]
@@ -163,20 +192,12 @@ class Item(Protocol):
     def group(self) -> str: ...
 
 
-# The columns of items, in the same types for all of them. A function that another process can be handed.
 ItemBatch = Callable[[Sequence[Any]], pa.RecordBatch]
 
 
-@dataclass(frozen=True)
-class RowCodec:
-    """How rows are prepared.
-
-    item: of a row, or the reason why it has none; it raises KeyError with a column that the row lacks, NoText if the
-    row must be named with a reason of its own. Another process can be handed it.
-    """
-
-    item: Callable[[Mapping[str, Any]], Item | str]
-    batch: ItemBatch
+# An item of a row, or the reason why it has none. Raises KeyError for a column that the row lacks, NoText with the reason
+# that is listed for this line. A function that another process can receive.
+ItemOf = Callable[[Mapping[str, Any]], "Item | str"]
 
 
 # Of each item its key and its group, as the first 128 bits of a hash in two numbers; the line and the number of the
@@ -240,8 +261,8 @@ def folder(out: Path) -> Iterator[Path]:
 
 
 def spool(items: Iterable[tuple[Item, int, int]], batch: ItemBatch, seed: int, file: Path) -> Spool:
-    """Puts items into an Arrow stream, `file`. items: each with its line and the number of its data set; seed: of the
-    order of groups."""
+    """Writes items, each with its line and the number of its data set, into an Arrow stream. seed: of the order of
+    groups."""
     keyed = ((item, item.key, line, origin) for item, line, origin in items)
     files: list[Path] = []
     facts = [np.empty(0, FACTS)]
@@ -261,17 +282,19 @@ def spool(items: Iterable[tuple[Item, int, int]], batch: ItemBatch, seed: int, f
     return Spool(tuple(files), np.concatenate(facts))
 
 
-def of_sets(sources: data_sets.DataSets, codecs: Sequence[RowCodec], place: Path, report: Report) -> Spool:
-    """The items of all rows of the data sets that are taken, counted in `report`; a large file of lines or of row
-    groups is read by as many processes as there are cores. codecs: one for each data set."""
+def of_sets(
+    sources: data_sets.DataSets, items_of: Sequence[ItemOf], batch: ItemBatch, place: Path, report: Report
+) -> Spool:
+    """The items of all rows that are taken, counted in `report`. Large files of lines or of row groups are read by a
+    process for each core. items_of: for each data set."""
     spools = []
-    for index, codec in enumerate(codecs):
+    for index, item_of in enumerate(items_of):
         file, parts = sources.sets[index].file, None
         if file and file.is_file():
             count = min(len(os.sched_getaffinity(0)), file.stat().st_size // PART_BYTES)
             parts = rows.parts_of_file(file, None, count) if count > 1 else None
         jobs = [
-            (sources, index, part, codec, place / f"{index}-{number}.arrow")
+            (sources, index, part, item_of, batch, place / f"{index}-{number}.arrow")
             for number, part in enumerate(parts or [None])
         ]
         if not parts:
@@ -287,22 +310,28 @@ def of_sets(sources: data_sets.DataSets, codecs: Sequence[RowCodec], place: Path
     return Spool(files, np.concatenate([spool.facts for spool in spools]))
 
 
-def _apart(job: tuple[data_sets.DataSets, int, FilePart, RowCodec, Path]) -> tuple[Spool, Report]:
-    # Rows make no cycles, and looking for some takes a fifth of the time.
+def _apart(job: tuple[data_sets.DataSets, int, FilePart, ItemOf, ItemBatch, Path]) -> tuple[Spool, Report]:
+    # Rows form no cycles, and the search for them would take a fifth of the time.
     gc.disable()
     report = Report.of(job[0])
     return _of_rows(*job, report), report
 
 
 def _of_rows(
-    sources: data_sets.DataSets, index: int, part: FilePart | None, codec: RowCodec, file: Path, report: Report
+    sources: data_sets.DataSets,
+    index: int,
+    part: FilePart | None,
+    item_of: ItemOf,
+    batch: ItemBatch,
+    file: Path,
+    report: Report,
 ) -> Spool:
     """The items of a data set, or of a part of its file; the report gets the lines that give none."""
 
     def items() -> Iterator[tuple[Item, int, int]]:
         for number, row in report.whole(sources, index, rows.read(sources.sets[index], part)):
             try:
-                item = codec.item(row)
+                item = item_of(row)
             except KeyError as column:
                 reason, why = "a column is missing", f"no column `{column.args[0]}`; there are {listed(list(row)[:10])}"
             except NoText as error:
@@ -314,11 +343,10 @@ def _of_rows(
                 reason, why = item, ""
             report.lose(data_sets.where(sources, index, number), reason, why)
 
-    return spool(items(), codec.batch, sources.seed, file)
+    return spool(items(), batch, sources.seed, file)
 
 
 def _write(tables: Iterator[pa.Table], file: Path) -> None:
-    """Tables of the same columns as one file."""
     first = next(tables)
     groups = in_groups(chain([first], tables), lambda table: table.nbytes, GROUP_BYTES)
     with parquet.ParquetWriter(file, first.schema, compression="zstd") as writer, ThreadPoolExecutor(1) as pool:
@@ -333,8 +361,8 @@ def _write(tables: Iterator[pa.Table], file: Path) -> None:
 
 
 def drawn(groups: np.ndarray, share: float) -> np.ndarray:
-    """Whether each item is for validation. Groups are drawn in their order until `share` of all items is reached; all
-    of a group go to the same side, and one is left for training."""
+    """Which items are for validation. Groups are drawn in order until `share` of all items is reached; a group stays
+    together, and one remains for training."""
     order, starts = runs(groups)
     sizes = np.diff(np.append(starts, len(groups)))
     target, taken = max(1, round(share * len(groups))), 0

@@ -25,10 +25,8 @@ _SKEWED = (-1.01, 1.0)
 @dataclass(frozen=True)
 class Lengths(Record):
     """Lengths of rows, in tokens by default: their mean, standard deviation (spread) and 99th percentile (high).
-
     Values between them come from the lognormal distribution that is shifted until it has all three (Johnson 1949,
-    system S_L). Lengths of texts are about so, and the two tails of a row with a fixed prompt before it are kept apart.
-    """
+    system S_L)."""
 
     mean: float = 0.0
     spread: float = 0.0
@@ -36,12 +34,11 @@ class Lengths(Record):
 
     @classmethod
     def counted(cls, lengths: Iterable[float]) -> Lengths:
-        """The lengths of rows that were read."""
         return cls._weighed([(length, 1.0) for length in lengths])
 
     @classmethod
     def mixed(cls, parts: Sequence[tuple[float, Lengths]]) -> Lengths:
-        """The lengths of several kinds of rows together, each with its number."""
+        """The lengths of several kinds of rows together, each with its count."""
         told = [(count, part) for count, part in parts if count]
         if len(told) == 1:
             return told[0][1]
@@ -82,14 +79,14 @@ class Lengths(Record):
         return min(limit, self.mean + self.spread**2 / self.mean)
 
     def packed(self, limit: float) -> float:
-        """Rows that go into one of `limit`."""
+        """Rows that fit into one of `limit`."""
         return _packed(self, limit)
 
 
 @lru_cache(maxsize=256)
 def _shape(lengths: Lengths) -> tuple[float, float, float]:
-    """(start, size, sigma) of the distribution: a length is start + size · e^(sigma · z) for a normal z. Size and sigma
-    are below 0 where the longer tail is that of short rows."""
+    """(start, size, sigma): a length is start + size · e^(sigma · z) for a normal z. Size and sigma are negative if
+    the longer tail is that of short rows."""
     far = (lengths.high - lengths.mean) / lengths.spread
     low, up = _SKEWED
     for _ in range(30):

@@ -51,8 +51,7 @@ def require_few(lost: int, of: int, share: float, lines: Iterable[str]) -> None:
 
 @dataclass
 class SetCounts:
-    """One of the data sets: as a person names it, the share of its rows that is taken, 0 to 1, its rows, and those of
-    them that are trained on."""
+    """A data set: its name, the share of its rows that is taken, its rows, and those of them that are trained on."""
 
     name: str
     share: float = 1.0
@@ -62,8 +61,8 @@ class SetCounts:
 
 @dataclass(frozen=True)
 class DataFinding:
-    """An effect of rows on training. count: the number of cases of `kind`; lines: some of them; said: the effect;
-    remedy: what to do."""
+    """An effect of rows on training. count: of cases of `kind`; lines: some of them; said: the effect; remedy: what to
+    do."""
 
     kind: str
     count: int
@@ -73,11 +72,10 @@ class DataFinding:
 
     @classmethod
     def of(cls, kind: str, count: int, said: str, remedy: str = "", lines: Sequence[Where] = ()) -> Self:
-        """With the first of lines that come in any order."""
+        """With the first of unsorted lines."""
         return cls(kind, count, said, remedy, tuple(sorted(lines, key=_in_order)[:MOST_NAMED]))
 
     def told_of(self) -> str:
-        """The effect, with the listed lines."""
         return f"{self.said}{numbers(self.lines, max(self.count, len(self.lines)))}"
 
     def told(self) -> Iterator[str]:
@@ -89,10 +87,9 @@ class DataFinding:
 
 @dataclass
 class Examined:
-    """The problems of rows. findings: the doctor's, about `looked_at` of `looked_of` of them, none in a rehearsal.
-    licence: of a dataset on the hub. lost: bad rows, which are left out although that was not requested. bad_lines:
-    where it stands (see `data_sets.where`; 0 where that is nowhere) and why; lost_lines: where, by reason, if there is
-    no other word on each."""
+    """The problems of rows. findings: the doctor's, about `looked_at` of `looked_of` rows, none in a rehearsal.
+    licence: of a dataset on the hub. lost: bad rows. bad_lines: their places (see `data_sets.where`) and reasons;
+    lost_lines: places by reason, if a place needs no message of its own."""
 
     lost: int = 0
     bad_lines: list[tuple[Where, str]] = field(default_factory=list)
@@ -120,6 +117,13 @@ class Examined:
                 self.bad_lines.append((line, why))
         elif len(named := self.lost_lines.setdefault(reason, [])) < MOST_NAMED:
             named.append(line)
+
+    def listed_bad_lines(self, what: str = "line") -> Iterator[str]:
+        """The first bad lines with the reasons. what: one is."""
+        for number, reason in self.bad_lines[:SHOWN_BAD_LINES]:
+            yield f"    {what} {number}: {reason}"
+        if len(self.bad_lines) > SHOWN_BAD_LINES:
+            yield f"    and {len(self.bad_lines) - SHOWN_BAD_LINES:,} more, all in {REPORT_FILE}"
 
     def examined(self) -> Iterator[str]:
         """The doctor's findings, for people."""
@@ -154,17 +158,12 @@ def _form(kind: type) -> Any:
 
 @dataclass
 class Report(Examined):
-    """Counts of rows; token lengths of whole conversations; sizes in bytes.
-
-    sets: the same by data set. not_taken: rows beyond the share of their data set.
-
-    form: that of the rows, and how it is known; empty if there is but one. not_drawn: rows that the seeded draw of a
-    part passed by. unit: what must not be on both sides of the split. tasks: rows of each kind of task, empty if there
-    is one kind. key: hash of everything that the result depends on. token_lengths: `min`, `median`, `p95`, `max` in
-    tokens, empty if no tokenizer is at hand; lengths: of the rows that are kept. length_bins: the same as a histogram:
-    from how many tokens to how many, both counted in, and of how many rows. longest_kept: of the rows that are kept, 0
-    if that is `max`.
-    """
+    """Counts of rows; token lengths of whole conversations; sizes in bytes. form: of the rows, and how it is known.
+    not_taken: rows beyond the share of their data set. not_drawn: rows that the seeded draw left out. unit: what must
+    not be on both sides of the split. tasks: rows by task, if there are several. key: hash of everything that the
+    result depends on. token_lengths: `min`, `median`, `p95`, `max` of all rows, empty without a tokenizer;
+    length_bins: their histogram (from, to, rows); lengths: of the rows that are kept; longest_kept: of these, 0 if
+    that is `max`."""
 
     key: str = ""
     source: str = ""
@@ -192,12 +191,11 @@ class Report(Examined):
 
     @classmethod
     def of(cls, sources: DataSets) -> Self:
-        """An empty report."""
         sets = [SetCounts(one.name, one.share) for one in sources.sets]
         return cls(source=sources.name, sets=sets, bytes_before=sources.size)
 
     def whole(self, sources: DataSets, index: int, numbered: Iterable[Numbered]) -> Iterator[tuple[int, DataRow]]:
-        """Every row of a data set that is taken, with its line number; all are counted, and broken lines are lost."""
+        """Every row that is taken, with its line number; all are counted, and broken lines are lost."""
         share, counts = sources.sets[index].share, self.sets[index]
         for number, row in numbered:
             self.rows_in += 1
@@ -222,7 +220,7 @@ class Report(Examined):
             raise
 
     def add(self, part: Report) -> None:
-        """How more rows were used, which follow those that are already counted."""
+        """Adds the counts of rows that follow."""
         self.rows_in += part.rows_in
         self.lost += part.lost
         self.not_taken += part.not_taken
@@ -234,16 +232,11 @@ class Report(Examined):
             self.lost_lines[reason] = [*self.lost_lines.get(reason, []), *lines][:MOST_NAMED]
 
     def left_out(self) -> Iterator[str]:
-        """Rows that are left out, and why."""
         for reason, count in self.dropped.most_common():
             yield f"  dropped            {count:>9,}   {reason}{numbers(self.lost_lines.get(reason, []), count)}"
-        for number, reason in self.bad_lines[:SHOWN_BAD_LINES]:
-            yield f"    line {number}: {reason}"
-        if len(self.bad_lines) > SHOWN_BAD_LINES:
-            yield f"    and {len(self.bad_lines) - SHOWN_BAD_LINES:,} more bad lines, all in {REPORT_FILE}"
+        yield from self.listed_bad_lines()
 
     def lines(self) -> Iterator[str]:
-        """The report for people, one line for each fact."""
         several = self.sets if len(self.sets) > 1 else []
         yield f"rows in              {self.rows_in:>9,}   from {f'{len(several)} data sets' if several else self.source}"
         for index, one in enumerate(several):
@@ -292,18 +285,16 @@ def parts_of(rows: Mapping[str, int], of: int) -> dict[str, float]:
 
 
 def rows_of(report: Report, data: Mapping[str, Any]) -> PreparedRows:
-    """The facts about rows with this report that others need; data: the request."""
+    """What others need to know about rows with this report; data: the request."""
     counts = report.train_rows, report.validation_rows, report.sampled_from
     return PreparedRows(*counts, asked(data), report.lengths, contents(data), report.parts, report.longest)
 
 
 @dataclass(frozen=True)
 class PreparedRows(Record):
-    """How many rows of whatever kind were prepared, for what follows from that. sampled_from: of how many they are a
-    draw, None if all are there. asked: what they were made for, as `asked` has it. lengths: of those to train on, empty
-    if they were not counted; longest: tokens of the longest of all that are kept, 0 if they were not counted. contents:
-    what they were made from, as `contents` has it. sets: if there are several data sets, the part of the training rows
-    that each has, 0 to 1, by its name."""
+    """How many rows were prepared. sampled_from: of how many they are a draw, None if all. asked, contents: hashes of
+    the request and of its files. lengths: of the training rows, empty if not counted; longest: tokens of the longest
+    of all rows, 0 if not counted. sets: the share of the training rows by data set, if there are several."""
 
     FILE = "rows.json"
     train_rows: int = 0

@@ -1,6 +1,5 @@
-"""Files of rows, one class for each ending: the columns, a sample from everywhere in the file with a count of all, and
-every row with its line number. A line that is not a row is reported, never lost silently. This module has the endings
-of text files."""
+"""Files of rows, one class for each ending; here those of text files. A line that is not a row is reported, never lost
+silently."""
 
 import codecs
 import csv
@@ -50,8 +49,8 @@ Numbered = tuple[int, DataRow | Bad]
 
 @dataclass(frozen=True)
 class FilePart:
-    """A part of a file, from start to before end: bytes of a file of lines, rows of a Parquet file. first: the number
-    of its first line or row, from 1."""
+    """A part of a file: bytes of a file of lines, or rows of a Parquet file, from start to before end. first: the
+    number of its first row, from 1."""
 
     start: int
     end: int
@@ -60,8 +59,8 @@ class FilePart:
 
 @dataclass(frozen=True)
 class SampledRows:
-    """count: of rows, of which `rows` are some: a row by its columns, a document's text, or only how many bytes one
-    has. unit: their name for people. about: whether the count is estimated from a part of the file."""
+    """count: of rows; rows: some of them: a row by its columns, a document's text, or only its bytes. unit: their name
+    for people. about: whether the count is an estimate."""
 
     count: int
     rows: list[Any]
@@ -70,13 +69,12 @@ class SampledRows:
 
     @classmethod
     def of_part(cls, count: int, rows: list[Any], unit: str, read: int, size: int) -> Self:
-        """Estimated from a part. count: of rows in the `read` of `size` bytes."""
+        """Estimated from `count` rows in the `read` of `size` bytes."""
         return cls(round(count * size / read) if read else count, rows, unit, read < size)
 
 
 class Unreadable(Exception):
-    """Why columns cannot be read, or rows cannot be counted, in plain words; hint: what to do about it. severity:
-    `note` where only a library for it is not installed."""
+    """Why columns cannot be read, or rows cannot be counted. severity: `note` if only a library is missing."""
 
     def __init__(
         self,
@@ -90,16 +88,14 @@ class Unreadable(Exception):
 
 
 class RowFile:
-    """How files of one ending, or folders of one kind, are read. Callers of these methods turn a library's errors into
-    plain words."""
+    """How files of one ending, or folders of one kind, are read. Callers put a library's errors into words."""
 
     def columns(self, file: Path) -> list[str]:
-        """Their names, of the first row alone. Raises Unreadable."""
+        """Their names, from the first row. Raises Unreadable."""
         raise NotImplementedError
 
     def sample(self, file: Path, columns: Iterable[str]) -> SampledRows:
-        """The count and some rows, in about a second however large the file is. columns: the ones to read, if they can
-        be read alone; all if there are none."""
+        """The count and some rows, in about a second. columns: the ones to read, if possible; all if there are none."""
         raise NotImplementedError
 
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
@@ -107,8 +103,8 @@ class RowFile:
         raise NotImplementedError
 
     def marks(self, file: Path, most: int | None, count: int) -> tuple[list[tuple[int, int]], int] | None:
-        """Where the file can be cut, (place, number of the line or row there), close enough for `count` parts, and
-        where its first `most` rows end; None if it cannot be cut, or read."""
+        """Where the file can be cut, as (place, number of the row there), close enough for `count` parts, and where
+        its first `most` rows end; None if it cannot be cut."""
         return None
 
 
@@ -127,7 +123,7 @@ def evenly(rows: Iterable[Any]) -> tuple[int, list[Any]]:
 
 
 def _first_columns(file: Path, in_list: bool) -> list[str]:
-    """The columns of the first row of JSON in a file. in_list: whether the rows are in a list, else in lines."""
+    """The columns of the first row of JSON. in_list: whether the rows are in a list, else in lines."""
     with file.open(encoding="utf-8-sig", newline="") as lines:
         text = lines.read(FIRST_BYTES).lstrip()
     if not text:
@@ -147,8 +143,8 @@ def _first_columns(file: Path, in_list: bool) -> list[str]:
 
 
 def _named(row: Any, escaped: bool) -> DataRow | Bad:
-    """A row of JSON, or why it is none. escaped: whether it may hold half a character (`\\ud83d` alone), which JSON
-    allows and no tokenizer takes."""
+    """A row of JSON, or why it is none. escaped: whether it may contain half a character (`\\ud83d` alone), which no
+    tokenizer accepts."""
     if not isinstance(row, dict):
         return Bad("not an object with named columns")
     if escaped and not _whole(json.dumps(row, ensure_ascii=False)):
@@ -212,7 +208,7 @@ class JsonLines(RowFile):
                     yield number, _of_line(line.removeprefix(codecs.BOM_UTF8) if number == 1 else line, quick)
 
     def marks(self, file: Path, most: int | None, count: int) -> tuple[list[tuple[int, int]], int] | None:
-        """Lines are counted here, once, so that a part knows its numbers; nothing is parsed."""
+        """Counts lines once, so that a part knows its numbers; nothing is parsed."""
         size = file.stat().st_size
         if count == 1 and most is None:
             return [(0, 1)], size
@@ -229,8 +225,7 @@ class JsonLines(RowFile):
 
 
 def _quick() -> Callable[[bytes], Any]:
-    """orjson's reader, which comes with the extra `train`; without it, one that leaves every line to the standard
-    library."""
+    """orjson's reader; without it, one that leaves every line to the standard library."""
     try:
         from orjson import loads
     except ImportError:
@@ -275,7 +270,6 @@ class JsonList(RowFile):
         return _first_columns(file, in_list=True)
 
     def sample(self, file: Path, columns: Iterable[str]) -> SampledRows:
-        """Rows in sequence, so that the beginning of a large file is enough."""
         size = file.stat().st_size
         with file.open("rb") as content:
             text = content.read(READ_OF_TABLE).removeprefix(codecs.BOM_UTF8).decode(errors="replace")
@@ -323,8 +317,8 @@ class JsonList(RowFile):
 
 
 class Documents(RowFile):
-    """Documents of a text file, with empty lines between them; each is identified by the number of its first line.
-    column: what their text is called."""
+    """Documents of a text file, separated by empty lines, each with the number of its first line. column: the name of
+    their text."""
 
     def __init__(self, column: str | None) -> None:
         self.column = str(column)
@@ -359,10 +353,8 @@ class Documents(RowFile):
 
 
 class _Lines:
-    """Lines of a table, and the lines of the current record can be returned.
-
-    number: of the last line that was given, from 1. taken: the record's lines.
-    """
+    """Lines of a table; those of the current record can be returned. number: of the last line, from 1. taken: the
+    record's lines."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._lines, self._again = iter(lines), deque[str]()
@@ -417,8 +409,8 @@ class Table(RowFile):
         return SampledRows.of_part(count, rows, "rows", read, size)
 
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
-        """A quote that is opened and not closed absorbs the following lines, up to the next quote or the end. Only its
-        own line is lost; the others are read again."""
+        """A quote that is not closed absorbs the following lines. Only its own line is lost; the others are read
+        again."""
         with table(file, errors=KEPT) as (text, separator):
             lines = _Lines(text)
             reader = csv.reader(lines, delimiter=separator, strict=True)
@@ -454,7 +446,6 @@ class Table(RowFile):
 
 
 def _are_rows(lines: list[str], separator: str, header: list[str]) -> bool:
-    """Whether lines are rows by themselves, all of them."""
     try:
         return all(len(fields) == len(header) for fields in csv.reader(lines, delimiter=separator, strict=True))
     except csv.Error:

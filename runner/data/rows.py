@@ -1,5 +1,5 @@
-"""Rows of a data file, a folder or a hub dataset: one reader for checking columns, counting rows, and reading all of
-them. Of the ways to read a file this module has those that need a library, Parquet and XLSX, and those of folders."""
+"""Rows of a data file, a folder or a hub dataset: columns, counts, samples and all rows. Of the readers this module
+has those that need a library, Parquet and XLSX, and those of folders."""
 
 import csv
 import re
@@ -27,7 +27,6 @@ Span = tuple[int, int | None]
 
 
 def _library(name: str, what: str) -> Any:
-    """A library that only some files need, and that is slow to load."""
     try:
         return import_module(name)
     except ImportError:
@@ -107,7 +106,7 @@ class Parquet(RowFile):
             return SampledRows(facts.num_rows, rows, "rows")
 
     def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
-        """Of a part the rows of the row groups that begin in it, read by themselves; a batch at a time."""
+        """Of a part the rows of the row groups that begin in it."""
         from pyarrow import ArrowInvalid, parquet
 
         try:
@@ -151,7 +150,7 @@ def _of_batches(batches: Iterable[Any], count: int) -> list[Any]:
 
 
 class SavedFolder(RowFile):
-    """A folder that `datasets` has saved, and of several splits the one that is named."""
+    """A folder that `datasets` has saved, or one of its splits."""
 
     def __init__(self, split: str | None) -> None:
         self.split = split
@@ -166,7 +165,6 @@ class SavedFolder(RowFile):
         return list(facts["features"])
 
     def sample(self, folder: Path, columns: Iterable[str]) -> SampledRows:
-        """Of Arrow streams, which `state.json` names."""
         _library("pyarrow", "a folder of `datasets`")
         import pyarrow as pa
 
@@ -198,7 +196,7 @@ class SavedFolder(RowFile):
 
 
 class TextFolder(RowFile):
-    """Text files below a folder, each one document, sorted by name. column: what their text is called."""
+    """Text files below a folder, each one document, sorted by name. column: the name of their text."""
 
     def __init__(self, column: str | None) -> None:
         self.column = column
@@ -263,12 +261,9 @@ def _reader(path: Path, split: str | None = None, column: str | None = None) -> 
 def read(
     source: DataSource, part: FilePart | None = None, *, column: str | None = None, stream: bool = False
 ) -> Iterator[Numbered]:
-    """Rows as (line, row). All but .json files come a row at a time, however large they are; from the hub they do where
-    `stream` is set, and are else kept on disk. A folder is one that `datasets` has saved. part: only that of the file.
-    column: what the documents of a .txt file, or a folder of such files, are called, which else cannot be read.
-
-    Raises Stop if the file or the dataset cannot be read at all.
-    """
+    """Rows as (line, row), one at a time except for .json files. stream: whether rows from the hub are not saved on
+    disk. column: the name for texts of a .txt file or a folder, which cannot be read without it. Raises Stop if the
+    file or the dataset cannot be read."""
     file = source.file
     if not file:
         yield from data_sets.hub_rows(source, stream)
@@ -291,14 +286,13 @@ def read(
 
 
 def good(source: DataSource, *, stream: bool = False) -> Iterator[DataRow]:
-    """The rows of those lines that are some, as `read` gives them."""
+    """The readable rows."""
     return (row for _, row in read(source, stream=stream) if not isinstance(row, Bad))
 
 
 def parts_of_file(file: Path, most: int | None, count: int) -> list[FilePart] | None:
-    """The first `most` rows of a local file, or all of them for None, in `count` parts of about equal size that can be
-    read by themselves, one after the other the same rows as the whole; None if the kind of file has none: a row of a
-    CSV may continue on the next line, and JSON is one value."""
+    """The first `most` rows of a local file, all for None, in `count` parts of about equal size; None if it cannot be
+    cut: a row of a CSV may continue on the next line, and JSON is one value."""
     reader = READERS.get(file.suffix) if file.is_file() else None
     cut = reader.marks(file, most, count) if reader else None
     if cut is None:
@@ -317,8 +311,7 @@ def parts_of_file(file: Path, most: int | None, count: int) -> list[FilePart] | 
 
 
 def spans(source: DataSource, most: int | None, count: int) -> list[Span]:
-    """A file or folder that cannot be cut into parts, in `count` parts: the rows of each, from and to. It is parsed
-    once to count them."""
+    """The rows from and to of each of `count` parts of a file that cannot be cut. It is parsed once to count them."""
     if count == 1:
         return [(0, most)]
     whole = sum(1 for _ in islice(read(source), most))
@@ -326,10 +319,7 @@ def spans(source: DataSource, most: int | None, count: int) -> list[Span]:
 
 
 def columns(file: Path, split: str | None = None) -> list[str]:
-    """Column names of a data file, of its first row alone, or of a split of a folder that `datasets` has saved.
-
-    Raises Unreadable with the reason in plain words.
-    """
+    """Column names of a data file, or of a split of a folder that `datasets` has saved. Raises Unreadable."""
     try:
         reader = _reader(file, split) if file.is_dir() else None
         return (reader or READERS.get(file.suffix, READERS[".jsonl"])).columns(file)
@@ -347,12 +337,8 @@ def columns(file: Path, split: str | None = None) -> list[str]:
 
 
 def sample(path: Path, split: str | None = None, columns: Iterable[str] = (), images: bool = False) -> SampledRows:
-    """How many rows there are in what the preparers read, and some of them from everywhere in it, in about a second.
-    split: of a folder that `datasets` has saved. columns: the ones to read, of a file whose columns can be read alone;
-    all if there are none. images: whether rows are images, which are only counted.
-
-    Raises Unreadable if it cannot be read, or where a library for it is not installed.
-    """
+    """How many rows a file or folder has, and some of them, in about a second. columns: the ones to read, if possible;
+    all if there are none. images: rows are images, which are only counted. Raises Unreadable."""
     try:
         if images and path.is_dir():
             return image_count(path)

@@ -1,4 +1,4 @@
-"""Tokenizers: loaded or trained, with the chat template that they carry; and the rows that Axolotl has tokenised."""
+"""Tokenizers: loaded or trained, with their chat template; and the rows that Axolotl has tokenised."""
 
 import re
 import shutil
@@ -18,8 +18,7 @@ LONGEST_WORD = 200
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A model's tokenizer. base: a folder, or a name on the hub; revision: of that name, None for a folder;
-    trust_remote_code: whether code that it brings may run."""
+    """A model's tokenizer. base: a folder, or a name on the hub at `revision`."""
 
     base: str
     revision: str | None = None
@@ -33,18 +32,14 @@ FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "
 
 
 def content(base: str) -> str:
-    """A hash of a tokenizer's files in a folder; for a name on the hub that name; the revision is beside it."""
+    """A hash of a tokenizer's files in a folder; the name for a name on the hub."""
     files = [Path(base) / name for name in FILES]
     return content_hash([sha256(file) for file in files if file.is_file()], 32) if Path(base).is_dir() else base
 
 
 def load(base: str, revision: str | None, trust_remote_code: bool, local_only: bool = False) -> Any:
-    """A model's tokenizer, from this machine first and else, unless `local_only`, from the hub; None if it is not
-    available.
-
-    base: a folder, or a name on the hub; revision: of that name, None for a folder. Raises Stop if the tokenizer brings
-    code of its own that may not run, or does not run here.
-    """
+    """A model's tokenizer, from this machine, else, unless `local_only`, from the hub; None if it is not available.
+    Raises Stop if it has code of its own that may not run, or fails."""
     from transformers import AutoTokenizer
 
     options = {"revision": revision} if revision else {}
@@ -73,8 +68,8 @@ def load(base: str, revision: str | None, trust_remote_code: bool, local_only: b
 
 
 def train(texts: Iterable[str], folder: Path, model: Model | None, template: ChatTemplate, vocabulary: int) -> Any:
-    """A byte-level BPE tokenizer with the special tokens of `model` (None if there is none yet) and those of
-    `template`, trained on `texts` and kept in `folder`. vocabulary: the maximum number of tokens."""
+    """A byte-level BPE tokenizer with the special tokens of `model` and `template`, trained on `texts` and saved in
+    `folder`. vocabulary: the maximum number of tokens."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -139,8 +134,8 @@ ROWS_A_PROCESS = 5_000
 
 
 def processes(config: Mapping[str, Any], most: int) -> int:
-    """The best number of processes for tokenising the rows of an Axolotl config, up to a maximum; 0 is none beside
-    Axolotl's own."""
+    """The best number of processes for tokenising the rows of an Axolotl config, at most `most`; 0: only Axolotl's
+    own."""
     import pyarrow.parquet as parquet
 
     rows: int = sum(parquet.read_metadata(file).num_rows for file in _files(config) if file.suffix == ".parquet")
@@ -153,8 +148,8 @@ def _files(config: Mapping[str, Any]) -> list[Path]:
 
 
 def forget_older(config: Mapping[str, Any]) -> None:
-    """Deletes rows that were tokenised from earlier files at the paths of an Axolotl config. Axolotl 0.19.0 finds
-    tokenised rows by the paths of the data, and would train on rows of data that has changed since."""
+    """Deletes rows that were tokenised from earlier files at the same paths: Axolotl 0.19.0 finds them by path
+    alone."""
     folder = Path(config["dataset_prepared_path"])
     now = [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in _files(config)]
     made_from = folder.with_name(f"{folder.name}-from.json")

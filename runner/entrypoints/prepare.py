@@ -38,9 +38,7 @@ Tell = Callable[[str], None]
 
 def carry_out(work: Mapping[str, Any], tell: Tell) -> None:
     """Does the work in the config of such a stage: `rows`, `model` (only the base model), or a work of its scenario.
-
-    Raises Stop if there is too little space, model or data are not available, or the wrong tokens would be trained.
-    """
+    Raises Stop if there is too little space, model or data are not available, or the wrong tokens would be trained."""
     if work["work"] == FETCHING:
         return fetch_model(work["model"], tell)
     for part in work.values():
@@ -68,8 +66,7 @@ def rows(work: Mapping[str, Any], tell: Tell) -> None:
     if work["on_claim"]:
         require_space(out, RESERVE, "the prepared data")
     report = _rows(work, out)
-    lines = list(report.lines())
-    for line in lines:
+    for line in (lines := list(report.lines())):
         tell(line)
     write_text(out / REPORT, "\n".join(lines) + "\n")
     rows_of(report, work["data"]).write(out)
@@ -113,26 +110,22 @@ def _rows(work: Mapping[str, Any], out: Path) -> Report:
         tokenizer_for = twins.tokenizer_for(twin, documents)
     else:
         named = data.get("tokenizer")
-        tokenizer_for = _tokenizer(Pretrained(**named) if named else None, work["model"])
+        tokenizer_for = partial(_tokenizer, Pretrained(**named) if named else None, work["model"])
     report = scenarios.prepare(data, out, tokenizer_for=tokenizer_for, sample_rows=work.get("sample_rows"))
     if twin:
         twins.build(twin, partial(twins.warm_up, documents=documents, rows=out, seed=twin["seed"]))
     return report
 
 
-def _tokenizer(named: Pretrained | None, fetched: Mapping[str, Any] | None) -> Callable[[list[str]], Any]:
+def _tokenizer(named: Pretrained | None, fetched: Mapping[str, Any] | None, _texts: list[str]) -> Any:
     """The base model's tokenizer, from the downloaded model, else from this machine or the hub; None if it is not
     available."""
-
-    def load(_texts: list[str]) -> Any:
-        if named is None:
-            return None
-        trust = named.trust_remote_code
-        if fetched:
-            return tokenizers.load(fetched["folder"], None, trust, local_only=True)
-        return tokenizers.load(named.base, None if Path(named.base).is_dir() else named.revision, trust)
-
-    return load
+    if named is None:
+        return None
+    trust = named.trust_remote_code
+    if fetched:
+        return tokenizers.load(fetched["folder"], None, trust, local_only=True)
+    return tokenizers.load(named.base, None if Path(named.base).is_dir() else named.revision, trust)
 
 
 def fetch_model(

@@ -55,8 +55,8 @@ def run(folder: StageFolder, command: list[str], tell: Tell) -> int:
         return 0
     if folder.stage.trains:
         require_room(Path(folder.plan.place.data_dir))
-    if not first and folder.stage.trains:
-        os.execvp(command[0], command)
+        if not first:
+            os.execvp(command[0], command)
     if not first:
         return _child(command)
     # The results of another recipe would be deleted.
@@ -83,12 +83,9 @@ def require(folder: StageFolder, hashes: bool) -> None:
         planned, made = (read_keys(keys, beginnings) for keys in (before.stage.keys, before.state.keys))
         if not all(planned.values()) or made != planned:
             raise Stop(f"`{name}` was made from other settings than this recipe's. It must run again first.", submit)
-        wrong = before.changed_outputs(beginnings) if hashes else []
-        if wrong:
-            raise Stop(
-                f"`{wrong[0]}` of the stage `{name}` has changed since it was made. The stage must run again first.",
-                submit,
-            )
+        if hashes and (wrong := before.changed_outputs(beginnings)):
+            what = f"`{wrong[0]}` of the stage `{name}` has changed since it was made."
+            raise Stop(f"{what} The stage must run again first.", submit)
 
 
 def gate(folder: StageFolder, tell: Tell) -> int:
@@ -134,8 +131,7 @@ def leave(text: str) -> None:
 def leave_progress(folder: StageFolder) -> None:
     """Writes the final progress of training, once the stage has succeeded, for OpenShift AI's Trainer. A hook before
     the pod's stop would not run, because the container's process ends by itself."""
-    file = folder.path / PROGRESS
-    if file.is_file():
+    if (file := folder.path / PROGRESS).is_file():
         leave(file.read_text(encoding="utf-8"))
 
 

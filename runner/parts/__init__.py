@@ -1,5 +1,5 @@
-"""Parts: everything beside the core. A part is a package whose `__init__.py` is a table of what it brings; the core reads the
-tables and imports no part by name.
+"""Parts: everything beside the core. A part is a package whose `__init__.py` is a table of what it adds. The core reads
+the tables and imports no part by name.
 
 Our parts are the folders here. Other people's are packages that the entry-point group `recipe_runner.parts` names.
 """
@@ -23,11 +23,11 @@ INSTALL = "Install all of recipe-runner again: `pip install --force-reinstall` b
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """What a part brings; whatever it leaves out, it does not. Modules are named below its package and imported when they are
-    needed; `runner/scenarios/contract.py` has what each must hold."""
+    """What a part adds; every entry is optional. Modules are named below its package and imported when they are needed;
+    `runner/scenarios/contract.py` lists what each must contain."""
 
     package: str
-    # Parts that this one imports; without one of them it is not there either.
+    # Parts that this one imports; it is not available without all of them.
     needs: tuple[str, ...] = ()
     # Sections of a recipe that belong to this part; their schema is in `sections.yaml`.
     sections: tuple[str, ...] = ()
@@ -35,7 +35,7 @@ class Part:
     rules: str = ""
     # Packages by the scenario's name; "" is the part itself.
     scenarios: Mapping[str, str] = field(default_factory=dict)
-    # Modules by name: trainers, what the planner reckons of each, kinds of data, what measures a model, what asks one.
+    # Modules by name: trainers, the planner's formulas for each, kinds of data, measures of a model, programs that ask one.
     engines: Mapping[str, str] = field(default_factory=dict)
     formulas: Mapping[str, str] = field(default_factory=dict)
     preparers: Mapping[str, str] = field(default_factory=dict)
@@ -43,11 +43,11 @@ class Part:
     asked: Mapping[str, str] = field(default_factory=dict)
     # Modules by the target's name.
     targets: Mapping[str, str] = field(default_factory=dict)
-    # The module that tells what a recipe will need.
+    # The module that forecasts what a recipe needs.
     forecast: str = ""
     # Functions, MODULE.FUNCTION, that are called around runs and stages, by the name of their moment.
     hooks: Mapping[str, str] = field(default_factory=dict)
-    # What `recipe --help` says, by the command's name; its module is `commands/NAME.py`, or `command_module`, which has all.
+    # Lines of `recipe --help` by command; its module is `commands/NAME.py`, or `command_module`, which has all of them.
     commands: Mapping[str, str] = field(default_factory=dict)
     command_module: str = ""
 
@@ -62,7 +62,7 @@ class Part:
 
 @cache
 def found() -> dict[str, Part]:
-    """Every part that is here with all that it needs, by its name: ours, then other people's."""
+    """Every installed part whose needs are installed too, by its name: ours, then other people's."""
     here = installed()
     while lacking := [name for name, part in here.items() if not here.keys() >= set(part.needs)]:
         here = {name: part for name, part in here.items() if name not in lacking}
@@ -78,8 +78,8 @@ def installed() -> dict[str, Part]:
 
 
 def _others() -> dict[str, str]:
-    """Other people's parts: package by name. Read from the metadata of what is installed, of which most has nothing of ours:
-    `importlib.metadata.entry_points` parses all of it, and takes a third of the time of a whole `recipe check`."""
+    """Other people's parts: package by name. This reads only our section of installed packages' metadata, because
+    `importlib.metadata.entry_points` parses all of it, in a third of the time of a whole `recipe check`."""
     texts = (
         file.read_text("utf-8", "replace")
         for folder in map(Path, dict.fromkeys(sys.path))
@@ -130,7 +130,7 @@ def commands() -> dict[str, tuple[str, str]]:
 
 @cache
 def known() -> dict[str, dict[str, Any]]:
-    """What each of our parts owns, here or not; `make schemas` writes it."""
+    """What each of our parts owns, installed or not; `make schemas` writes it."""
     table: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("known.json").read_text("utf-8"))
     return table
 
@@ -144,7 +144,7 @@ def missing(kind: str, name: str) -> str:
 
 
 def not_here(name: str, part: str) -> str:
-    """The message where a part is not here, or one that it needs."""
+    """The message for a part that is not installed, or that needs one that is not."""
     lacking = [each for each in installed()[part].needs if each not in found()] if part in installed() else []
     needs = f"which needs the part `{lacking[0]}`, and that" if lacking else "which"
     return f"`{name}` belongs to the part `{part}`, {needs} is not installed here."

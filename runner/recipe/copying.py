@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -154,8 +153,7 @@ def _replace(document: Document, values: dict[Path_, Any]) -> str:
             comment = re.match(r"[|>][-+0-9]*(\s+#.*)\n", old)
             tail = (comment[1] if comment else "") + ("\n" if block and old.endswith("\n") else "")
             rest, new = text[place.end :], _flow(value) if isinstance(value, dict) else written(value)
-            after = rest if block else _aligned(rest, place.end - place.start, len(new))
-            text = text[: place.start] + new + tail + after
+            text = text[: place.start] + new + tail + (rest if block else _aligned(rest, len(old), len(new)))
     return text
 
 
@@ -217,8 +215,7 @@ def _shortened(document: Document, path: Path_, count: int) -> str:
 
 
 def _behind(change: Override, parents: list[str | int]) -> str:
-    """The part after the key of a new line: the value, and the reason, if the runner chose it. A long list has one item
-    on each line."""
+    """The value after the key of a new line, and the reason, if the runner chose it. A long list has several lines."""
     value, indent = change.after, "  " * (len(parents) + 1)
     note = f"# {change.why}" if change.why and change.by == NEW else ""
     width = COMMENTS - len(f"{indent[2:]}{change.path[-1]}: ")
@@ -274,17 +271,6 @@ _COMMENT = re.compile(r"[ \t]+#(?:[ \t].*)?$")
 Says = Callable[[Path_], str]
 
 
-@dataclass(frozen=True)
-class _Line:
-    """A line with a comment. paths: its settings, the outermost first; at: the column of the spaces before the
-    comment."""
-
-    number: int
-    paths: tuple[Path_, ...]
-    at: int
-    comment: str
-
-
 def edited(text: str, changes: Iterable[Override], says: Says) -> str:
     """The text with each change, and comments that are still true."""
     changes = list(changes)
@@ -293,29 +279,26 @@ def edited(text: str, changes: Iterable[Override], says: Says) -> str:
     made = {change.path for change in changes if before.lookup(change.path) != after.lookup(change.path)}
     reasons = {change.path: change.why for change in changes if change.why and change.by == NEW}
     lines = text.splitlines(keepends=True)
-    for line in _commented(after):
-        own = next((reasons[path] for path in line.paths if path in made and path in reasons), None)
-        words = own or _words(line, after, made, says)
-        if words != line.comment:
-            before_it, comment = lines[line.number][: line.at], lines[line.number][line.at :]
-            gap = comment[: len(comment) - len(comment.lstrip())]
-            end = "\n" if comment.endswith("\n") else ""
-            lines[line.number] = before_it + (f"{gap}# {words}" if words else "") + end
+    for number, paths, column, comment in _commented(after):
+        own = next((reasons[path] for path in paths if path in made and path in reasons), None)
+        words = own or _words(paths, comment, after, made, says)
+        if words != comment:
+            setting, rest = lines[number][:column], lines[number][column:]
+            gap = rest[: len(rest) - len(rest.lstrip())]
+            lines[number] = setting + (f"{gap}# {words}" if words else "") + ("\n" if rest.endswith("\n") else "")
     return "".join(lines)
 
 
-def _words(line: _Line, document: Document, made: set[Path_], says: Says) -> str:
-    """The comment of a line now that the settings `made` are changed."""
-    changed = next((one for one in line.paths if one in made), None)
-    path = changed or line.paths[0]
+def _words(paths: list[Path_], comment: str, document: Document, made: set[Path_], says: Says) -> str:
+    """The comment of a line with the settings at `paths`, now that the settings `made` are changed."""
+    changed = next((one for one in paths if one in made), None)
+    path = changed or paths[0]
     value = document.lookup(path)
     if changed and (isinstance(value, bool) or not isinstance(value, int | float)):
         return _sentence(path, says)
     if not changed and (isinstance(path[-1], int) or not any(_reckoned_from(change, path) for change in made)):
-        return line.comment
-    return "; ".join(clause for clause in line.comment.split("; ") if not _FIGURE.search(clause)) or _sentence(
-        path, says
-    )
+        return comment
+    return "; ".join(clause for clause in comment.split("; ") if not _FIGURE.search(clause)) or _sentence(path, says)
 
 
 def _sentence(path: Path_, says: Says) -> str:
@@ -331,7 +314,9 @@ def _reckoned_from(change: Path_, path: Path_) -> bool:
     return change[0] not in OUTSIDE_RESULT and ("data" not in change or path[0] in OUTSIDE_RESULT)
 
 
-def _commented(document: Document) -> Iterator[_Line]:
+def _commented(document: Document) -> Iterator[tuple[int, list[Path_], int, str]]:
+    """Each line with a comment: its number from 0, its settings, the outermost first, the column of the spaces before
+    the comment, and the comment."""
     by_line: dict[int, list[tuple[Path_, Span]]] = {}
     for path, place in (*document.keys.items(), *document.values.items()):
         # A section begins on the line of its first setting, and is named on the line before.
@@ -342,4 +327,4 @@ def _commented(document: Document) -> Iterator[_Line]:
         end = max(place.column - 1 + place.width for _, place in places)
         if found := _COMMENT.search(lines[number], end):
             paths = sorted({path for path, _ in places}, key=len)
-            yield _Line(number, tuple(paths), found.start(), found[0].lstrip().removeprefix("#").strip())
+            yield number, paths, found.start(), found[0].lstrip().removeprefix("#").strip()

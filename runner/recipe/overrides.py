@@ -189,8 +189,7 @@ def without_time_limit(by: str) -> Override:
 def on_one_machine(
     recipe: Recipe, gpus: int, by: str, why: str, numbers: Sequence[int] | None = None
 ) -> list[Override]:
-    """Puts a recipe on this one machine with this many GPUs, or processes instead of them. numbers: of the GPUs, by
-    default the first ones."""
+    """Puts a recipe on this machine with this number of GPUs or processes. numbers: of the GPUs, else the first."""
     here = [{"address": "localhost", "gpus": list(numbers or range(gpus))}]
     plain = [Override("nodes.machines", None, here, by, "this machine")] if "nodes" in recipe.settings else []
     one = Override("machines.nodes", None, 1, by, "this machine")

@@ -19,6 +19,7 @@ from yaml.events import AliasEvent, CollectionEndEvent, DocumentStartEvent, Scal
 
 from runner.catalog.tables import table
 from runner.recipe.document import Document, Path_, Span
+from runner.tools import packaged
 from runner.tools.names import nearest
 from runner.tools.problem import SHOWN, Problem, Stop
 
@@ -46,7 +47,9 @@ def text(file: Path | str, kind: str = "recipe") -> str:
     except FileNotFoundError:
         there = [entry.name for entry in path.parent.glob("*.y*ml") if entry.is_file()] if path.parent.is_dir() else []
         hint = "Check the path. `recipe list` shows your recipes and the starters."
-        if match := nearest(path.name, there):
+        if name in packaged.named():
+            hint = f"It is the name of a starter. Copy it first: `recipe new my-{path.name} --from {name}`."
+        elif match := nearest(path.name, there):
             hint = f"Did you mean `{path.parent / match}`?"
         raise Stop(Problem(name, 0, 0, "This file does not exist.", hint)) from None
     except OSError as error:
@@ -159,6 +162,9 @@ class Builder:
     def _node(self, event: Event, path: Path_) -> tuple[Any, Mark]:
         """A key or value, and where it ends."""
         self._add(1, event)
+        is_scalar = isinstance(event, ScalarEvent)
+        if is_scalar and event.tag is None and event.anchor is None:
+            return (scalar(event.value) if event.implicit[0] else event.value), event.end_mark
         if isinstance(event, AliasEvent):
             return self._repeated(event), event.end_mark
         if event.tag and event.tag not in TAGS:
@@ -169,7 +175,7 @@ class Builder:
         before = self.count
         if event.anchor:
             self.anchors[event.anchor] = None
-        if isinstance(event, ScalarEvent):
+        if is_scalar:
             value, end = (scalar(event.value) if event.implicit[0] else event.value), event.end_mark
         else:
             value, end = self._collection(event, path)

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 else:
     Sections = object
 
-# Settings that cannot change a result: names, words, the site, and questions and judgements afterwards.
+# Settings that cannot change a result: names, words, the site, and questions and evaluations afterwards.
 OUTSIDE_RESULT = (
     *("name", "description", "openshift", "nodes", "serve", "resume_from"),
     *("demo", "limits", "report_to", "gates", "evaluation"),
 )
-# The same within sections. A run that ran out of memory continues from its checkpoints when it has more.
+# The same within sections. A run that ran out of memory continues from its checkpoints when it gets more.
 _OUTSIDE_IN = {
     "machines": ("memory", "cpus"),
     "train": ("logging_steps", "report_to", "keep_checkpoints"),
@@ -65,7 +65,7 @@ class Settings(Mapping[str, Any]):
     def _hold(self, values: dict[str, Any], known: Mapping[str, Any]) -> None:
         object.__setattr__(self, "_known", known)
         object.__setattr__(self, "_values", values)
-        # Settings are attributes like any other, because a check reads thousands of them; __getattr__ handles the rest.
+        # Settings are plain attributes, because a check reads thousands of them; __getattr__ handles the rest.
         every = dict.fromkeys(known) | values
         broken = [key for key, value in values.items() if value is BROKEN]
         for key in (*_NOT_SETTINGS.intersection(every), *broken):
@@ -107,8 +107,7 @@ class Settings(Mapping[str, Any]):
         return key in self._known
 
     def with_own(self, own: Settings, together: tuple[str, ...]) -> Settings:
-        """This section with the settings of one of its `sets` on top. together: names; any own one hides all of
-        them."""
+        """This section with the settings of one of its `sets` on top. together: names; any own one hides all."""
         hidden = {"sets", *(together if any(name in own for name in together) else ())}
         defaults = {"form": "auto"} if self.knows("question") else {}
         kept = {name: value for name, value in self._values.items() if name not in hidden}
@@ -123,8 +122,8 @@ class Settings(Mapping[str, Any]):
         return {key: self[name] for name, key in known if key and self.get(name) is not None}
 
     def making(self, key: str) -> list[str]:
-        """The settings that one of Axolotl's follows from, also where they are left out: unchanged, computed
-        (`x-axolotl-makes`), or of the same name."""
+        """The settings, set or not, that determine one of Axolotl's: by the same name, unchanged (`x-axolotl`), or
+        computed (`x-axolotl-makes`)."""
         return [
             name
             for name, part in self._known.items()
@@ -163,8 +162,8 @@ def _thaw(value: Any) -> Any:
 
 
 def with_defaults(value: Any, schema: Mapping[str, Any]) -> Any:
-    """A copy of `value` with the schema's defaults, optional sections included, except sections whose presence is a
-    request (`x-only-written`)."""
+    """A copy of `value` with the schema's defaults and optional sections, except sections that are a request
+    (`x-only-written`)."""
     if isinstance(value, list) and schema.get("type") == "array":
         return [with_defaults(item, schema.get("items", {})) for item in value]
     if isinstance(value, float) and value.is_integer() and schema.get("type") == "integer":
@@ -184,9 +183,9 @@ def with_defaults(value: Any, schema: Mapping[str, Any]) -> Any:
     return filled
 
 
-# What the rows of a recipe of one stage can be. A setting of `data` that says which they are, and those that it means.
+# The kinds of rows of a recipe of one stage, and the settings of `data` that show the kind.
 CONVERSATIONS, SONGS, TEXT, PREFERENCES = "conversations", "songs", "text", "preferences"
-_SAYS_ROWS = {
+_SHOWS_ROWS = {
     **dict.fromkeys(("prompt", "chosen", "rejected"), PREFERENCES),
     "text": TEXT,
     "form": CONVERSATIONS,
@@ -196,8 +195,7 @@ _SAYS_ROWS = {
 
 
 def rows_of(data: object, schema: Mapping[str, Any]) -> str:
-    """The kind of rows of a section `data`, from its settings; empty if a scenario has rows of one kind. schema: the
-    scenario's."""
+    """The kind of rows of a section `data`, from its settings; empty if the scenario of this schema has one kind."""
     known = schema["properties"].get("data", {}).get("properties", {})
     if "x-by-rows" not in known.get("form", {}):
         return ""
@@ -208,13 +206,13 @@ def rows_of(data: object, schema: Mapping[str, Any]) -> str:
         return SONGS
     if form := written.get("form"):
         return form if form in (TEXT, PREFERENCES) else CONVERSATIONS
-    if said := [rows for one in every for name, rows in _SAYS_ROWS.items() if one.get(name) is not None]:
-        return said[0]
+    if shown := [rows for one in every for name, rows in _SHOWS_ROWS.items() if one.get(name) is not None]:
+        return shown[0]
     plain = any(str(one.get("path")).endswith(".txt") for one in every)
     return TEXT if plain or known["form"]["default"] == TEXT else CONVERSATIONS
 
 
-# Settings that belong together: a data set that has one of these lines takes none of them from its section.
+# A data set that has one of these settings takes none of them from its section.
 _FORM = ("form", "question", "answer")
 
 
@@ -234,7 +232,7 @@ class Recipe(Sections):
     document: Document
     # With defaults.
     settings: Settings
-    # Facts about its base model; None if there are none.
+    # Facts about its base model, if there are any.
     model_facts: Model | None
 
     if not TYPE_CHECKING:
@@ -246,8 +244,7 @@ class Recipe(Sections):
             return value
 
     def problem(self, setting: Path_ | str, message: str, hint: str = "", **how: Any) -> Problem:
-        """A Problem at a setting, by its path or its dotted name (sections alone); how: arguments of
-        `Document.problem`."""
+        """A Problem at a setting, by its path or dotted name. how: arguments of `Document.problem`."""
         path = tuple(setting.split(".")) if isinstance(setting, str) else setting
         return self.document.problem(path, message, hint, **how)
 
@@ -303,31 +300,26 @@ class Recipe(Sections):
 
     @cached_property
     def data_sections(self) -> tuple[tuple[Path_, Settings], ...]:
-        """Every section that names data and that the schema has not refused, with its path: `data`, and `data` inside
-        other sections."""
+        """The section `data`, and `data` inside other sections, with its path, unless the schema has refused it."""
         homes: dict[Path_, Any] = {("data",): self.sections.get("data")}
         homes |= {(name, "data"): section._values.get("data") for name, section in self.sections.items()}
         return tuple((home, data) for home, data in homes.items() if isinstance(data, Settings))
 
     def longest_row(self, home: Path_) -> tuple[Path_, int | None]:
-        """The setting that limits rows of the data section or set at `home`, and its tokens; None if it is not set."""
+        """The setting that limits rows of the data section or set at `home`, and its number of tokens, or None."""
         owner = str(home[0]) if "data" in home[1:2] else "model"
         section = self.settings.get(owner)
         return (owner, "sequence_len"), section.get("sequence_len") if isinstance(section, Settings) else None
 
     def data_sets(self) -> Iterator[tuple[Path_, Settings]]:
-        """Every data set that the recipe names, with the path of what names it and the settings that hold for it."""
+        """Every data set of the recipe, with its path and its settings."""
         return (one for home, data in self.data_sections for one in sets_of(home, data))
 
     def local_files(self) -> Iterator[tuple[Path_, str]]:
-        """The files that training needs from this machine: the path of each setting that names a file or folder, and
-        that name. Files on a claim are not included."""
+        """The files that training needs, each with the path of its setting; without files on a claim."""
         named: list[tuple[Path_, str | None]] = [((*home, "path"), data.get("path")) for home, data in self.data_sets()]
-        named += [
-            ((*home, setting), data.get(setting))
-            for home, data in self.data_sections
-            for setting in ("validation_path", "packed")
-        ]
+        for home, data in self.data_sections:
+            named += [((*home, setting), data.get(setting)) for setting in ("validation_path", "packed")]
         if "base" in self.settings.get("model", ()) and self.base_folder:
             named.append((("model", "base"), self.model.base))
         tokenizer: Settings | None = self.settings.get("tokenizer")
@@ -350,12 +342,12 @@ class Recipe(Sections):
 
     @property
     def demo_questions(self) -> tuple[tuple[str | None, str], ...]:
-        """The questions before and after training: (category, question), the category None if there is none. Empty if
-        recipes of this scenario name no questions."""
+        """The questions before and after training, each with its category or None."""
         demo = self.settings.get("demo") or {}
-        plain = tuple((None, question) for question in demo.get("questions") or ())
-        return plain + tuple(
-            (part.name, question) for part in demo.get("categories") or () for question in part.questions
+        plain = ((None, question) for question in demo.get("questions") or ())
+        return (
+            *plain,
+            *((part.name, question) for part in demo.get("categories") or () for question in part.questions),
         )
 
     @cached_property

@@ -66,10 +66,11 @@ class Train(Settings):
     effective_batch_size: int | None
     learning_rate: float
     learning_rate_scaling: Literal["linear", "none"]
-    lr_scheduler: Literal["cosine", "linear", "constant"]
+    lr_scheduler: Literal["cosine", "linear", "constant", "constant_with_warmup", "inverse_sqrt", "polynomial", "cosine_with_restarts"]
     warmup_ratio: float | None
     warmup_steps: int | None
     weight_decay: float
+    neftune_noise: float | None
     max_grad_norm: float
     optimizer: Literal["adamw_torch_fused", "adamw_torch", "adamw_bnb_8bit", "sgd"]
     cross_entropy: Literal["auto", "fused", "chunked", "plain"] | None
@@ -382,7 +383,7 @@ class Sft(Settings):
     sequence_len: int
     epochs: float
     learning_rate: float
-    lr_scheduler: Literal["cosine", "linear", "constant"]
+    lr_scheduler: Literal["cosine", "linear", "constant", "constant_with_warmup", "inverse_sqrt", "polynomial", "cosine_with_restarts"]
     warmup_ratio: float
     micro_batch_size: int
     gradient_accumulation_steps: int
@@ -438,7 +439,7 @@ class Dpo(Settings):
     sequence_len: int
     epochs: float
     learning_rate: float
-    lr_scheduler: Literal["cosine", "linear", "constant"]
+    lr_scheduler: Literal["cosine", "linear", "constant", "constant_with_warmup", "inverse_sqrt", "polynomial", "cosine_with_restarts"]
     warmup_ratio: float
     micro_batch_size: int
     gradient_accumulation_steps: int
@@ -490,7 +491,7 @@ class Lora(Settings):
     sequence_len: int
     epochs: float
     learning_rate: float
-    lr_scheduler: Literal["cosine", "linear", "constant"]
+    lr_scheduler: Literal["cosine", "linear", "constant", "constant_with_warmup", "inverse_sqrt", "polynomial", "cosine_with_restarts"]
     warmup_ratio: float
     micro_batch_size: int
     gradient_accumulation_steps: int

@@ -32,8 +32,7 @@ def fill(template: str, row: Mapping[str, Any]) -> str:
 
 
 def text_of(value: Any, column: str) -> str:
-    """A value as text; empty for None and NaN. Raises NoText for a list or an object, which would be learned as
-    code."""
+    """A value as text; empty for None and NaN. Raises NoText for a list or an object."""
     if isinstance(value, str):
         return value
     if isinstance(value, list | tuple | Mapping):

@@ -25,10 +25,7 @@ def plan_of(recipe: Recipe, run: RunFolder) -> Plan:
 
 
 def newest(plan: Plan) -> StageFolder:
-    """The last stage of the plan that has a model.
-
-    Raises Stop if there is none yet.
-    """
+    """The last stage of the plan that has a model. Raises Stop if there is none yet."""
     folders = [StageFolder(plan, stage) for stage in reversed(plan.stages) if stage.trains]
     for folder in folders:
         if folder.weights_files:
@@ -65,10 +62,8 @@ def shares(classes: Mapping[str, float]) -> str:
 
 
 def models(recipe: Recipe, folder: StageFolder) -> tuple[Chat, Chat]:
-    """A stage's original and its trained model, with the prompts of its training.
-
-    Raises Stop if the stage has no model that could answer.
-    """
+    """A stage's original and its trained model, with the prompts of its training. Raises Stop if the stage has no model
+    that could answer."""
     stage, demo = folder.stage, read_json(folder.path / DEMO)
     if stage.trains and "demo" not in stage.config["recipe_runner"]:
         raise Stop(

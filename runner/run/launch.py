@@ -14,7 +14,7 @@ from runner.catalog import troubles
 from runner.plan import Place, Stage
 from runner.recipe.recipe import Recipe
 from runner.tools import child_process
-from runner.tools.files import read_json, write_text
+from runner.tools.files import read_record, write_text
 from runner.tools.problem import Stop
 from runner.tools.run_files import LOG, LOG_KEPT, STOPPED
 from runner.trainer import fork_server
@@ -45,10 +45,8 @@ Progress = Callable[[child_process.Event], None]
 
 
 def launch(stage: Stage, place: Place, progress: Progress) -> None:
-    """Trains a stage on this machine, with one process a GPU (or, without GPUs, one a planned process).
-
-    Raises Stop with the reason if training fails; ModuleNotFoundError if the extra `train` is not installed.
-    """
+    """Trains a stage on this machine, with one process a GPU (or, without GPUs, one a planned process). Raises Stop
+    with the reason if training fails; ModuleNotFoundError if the extra `train` is not installed."""
     # Before a process fails without it.
     for package in ("torch", "transformers"):
         if find_spec(package) is None:
@@ -66,10 +64,7 @@ def ahead(stage: Stage, place: Place) -> None:
 
 def follow(command: list[str], env: dict[str, str], run_dir: Path, progress: Progress, doing: str) -> None:
     """Runs a command; its output goes to the log in `run_dir`, its events to `progress`. doing: its work, as the
-    beginning of a sentence.
-
-    Raises Stop with the reason if it fails.
-    """
+    beginning of a sentence. Raises Stop with the reason if it fails."""
     log = run_dir / LOG
     log.parent.mkdir(parents=True, exist_ok=True)
     (run_dir / STOPPED).unlink(missing_ok=True)
@@ -97,8 +92,13 @@ def follow(command: list[str], env: dict[str, str], run_dir: Path, progress: Pro
     except BaseException:
         end(process)
         raise
-    if code != 0:
-        raise Stop(_reason(run_dir, end_of(log, start), code, doing) + f"\nThe whole log: {log}")
+    if code == 0:
+        return
+    if stopped := read_record(run_dir / STOPPED):
+        reason = f"{doing} was stopped. {stopped['message']}" if doing == TRAINING else stopped["message"]
+    else:
+        reason = fault(end_of(log, start), code, doing)
+    raise Stop(f"{reason}\nThe whole log: {log}")
 
 
 def engine_environment() -> dict[str, str]:
@@ -166,13 +166,6 @@ def end_of(log: Path, start: int) -> str:
         return content.read().decode("utf-8", errors="replace")[-MOST_OF_LOG:]
 
 
-def _reason(run_dir: Path, tail: str, code: int, doing: str) -> str:
-    stopped = read_json(run_dir / STOPPED)
-    if isinstance(stopped, dict):
-        return f"{doing} was stopped. {stopped['message']}" if doing == TRAINING else stopped["message"]
-    return fault(tail, code, doing)
-
-
 def fault(log: str, code: int, doing: str) -> str:
     """Why a process failed, by the end of its log and its exit status. doing: its work, as the beginning of a
     sentence."""
@@ -181,9 +174,6 @@ def fault(log: str, code: int, doing: str) -> str:
     said = f"\nIt said: {line}" if line else ""
     ended = f"It was ended by signal {-code}." if code < 0 else ""
     return f"{doing} failed. {found or ended}".strip() + said
-
-
-Engine = Callable[[Stage, Place], list[str]]
 
 
 # Axolotl's own command in this interpreter; a config and a launcher follow.
@@ -200,10 +190,9 @@ def axolotl(stage: Stage, place: Place) -> list[str]:
 
 def of_scenario(stage: Stage, place: Place) -> list[str]:
     """A scenario's own trainer in this interpreter, through torchrun if there are several processes."""
+    processes = stage.machines.world_size
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"] if processes > 1 else []
     train = ["-m", parts.table("engines")[stage.engine], f"{place.config_dir}/{stage.config_file}"]
-    if stage.machines.world_size == 1:
-        return [sys.executable, *train]
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={stage.machines.world_size}"]
     return [sys.executable, *launcher, *train]
 
 
@@ -213,8 +202,7 @@ def runner(stage: Stage, place: Place) -> list[str]:
 
 
 # Those of one scenario are in its folder.
-ENGINES: dict[str, Engine] = {
-    "axolotl": axolotl,
-    "runner": runner,
+ENGINES: dict[str, Callable[[Stage, Place], list[str]]] = {
+    **{"axolotl": axolotl, "runner": runner},
     **dict.fromkeys(parts.table("engines"), of_scenario),
 }

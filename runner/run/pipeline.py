@@ -210,10 +210,7 @@ def _not_as_it_was(stage: Stage, name: str, what: str) -> Stop:
 
 def begin(folder: StageFolder, decision: Decision, tell: Tell) -> None:
     """Prepares the stage's folder: clears results of other inputs and records its inputs. In folders where people keep
-    runs, the caller has called `keep_what_took_training`.
-
-    Raises Stop if the recipe's time for training is used up.
-    """
+    runs, the caller has called `keep_what_took_training`. Raises Stop if the recipe's time for training is used up."""
     stage = folder.stage
     over = decision.action in ("again", "begin") and (bool(folder.state) or folder.has_trained)
     _time_left(folder, over)
@@ -288,10 +285,8 @@ def _interrupted(folder: StageFolder, step: int, steps: int) -> str:
 
 
 def finish(folder: StageFolder) -> Iterable[str]:
-    """Records a stage's results once they are complete; returns lines about them.
-
-    Raises Stop if results are missing, or weights do not load.
-    """
+    """Records a stage's results once they are complete; returns lines about them. Raises Stop if results are missing,
+    or weights do not load."""
     stage = folder.stage
     if stage.trains and not _is_of_this_recipe(folder):
         log = next(iter(sorted(folder.path.glob("train*.log"))), folder.path / LOG)

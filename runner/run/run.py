@@ -274,11 +274,9 @@ def report(plan: Plan) -> Iterator[str]:
 
 def _details(summary: Summary) -> Iterator[str]:
     first, best = summary.first_validation_loss, summary.best_validation_loss
-    share = summary.trainable_parameters / max(1, summary.total_parameters)
-    yield (
-        f"trained {summary.trainable_parameters:,} of {summary.total_parameters:,} parameters ({share:.2%}), "
-        f"{summary.steps} steps in {summary.training_seconds:.0f} s"
-    )
+    trained, total = summary.trainable_parameters, summary.total_parameters
+    share, seconds = trained / max(1, total), summary.training_seconds
+    yield f"trained {trained:,} of {total:,} parameters ({share:.2%}), {summary.steps} steps in {seconds:.0f} s"
     packed = f" packed rows, {tokens:,} tokens" if (tokens := summary.effective_batch_tokens) else ""
     if summary.early_stop:
         yield summary.early_stop.told
@@ -287,9 +285,8 @@ def _details(summary: Summary) -> Iterator[str]:
         yield f"validation loss {first:.3f} → {best:.3f}, {1 - best / first:.1%} better"
     if summary.best_accuracy is not None:
         tested = f", {summary.test_accuracy:.1%} of the test images" if summary.test_accuracy is not None else ""
-        yield (
-            f"accuracy {summary.best_accuracy:.1%} of the validation images, in epoch {summary.best_epoch or 0:g}{tested}"
-        )
+        epoch = f"in epoch {summary.best_epoch or 0:g}"
+        yield f"accuracy {summary.best_accuracy:.1%} of the validation images, {epoch}{tested}"
 
 
 def _line(summary: Summary) -> str:

@@ -142,10 +142,8 @@ def folder(name: str, kind: str, out: str | None = None) -> RunFolder:
 
 @contextmanager
 def session(run: RunFolder, recipe_name: str, fresh: bool, data_dir: str | None = None) -> Iterator[None]:
-    """Locks the folder for a run of that recipe. Deletes a new folder that stays unused.
-
-    Raises Stop if the folder holds a run of another recipe, or other files.
-    """
+    """Locks the folder for a run of that recipe. Deletes a new folder that stays unused. Raises Stop if the folder
+    holds a run of another recipe, or other files."""
     made_here = not run.path.exists()
     with run.lock():
         try:
@@ -160,10 +158,7 @@ def session(run: RunFolder, recipe_name: str, fresh: bool, data_dir: str | None 
 
 def open_for(run: RunFolder, recipe_name: str, fresh: bool, remedy: str = "") -> None:
     """Checks that a folder can be a recipe's, and empties it if `fresh`. remedy: how to name another folder without
-    `--out` and `--fresh`.
-
-    Raises Stop if the folder holds a run of another recipe, or other files.
-    """
+    `--out` and `--fresh`. Raises Stop if the folder holds a run of another recipe, or other files."""
     run.path.mkdir(parents=True, exist_ok=True)
     entries = [entry for entry in run.path.iterdir() if entry.name != LOCK]
     # `recipe prepare` leaves the first, and with `--show` the second.
@@ -198,9 +193,7 @@ def all_here() -> list[RunFolder]:
 
 def find(name: str, given: str | None) -> RunFolder:
     """The run that a reading command means: `--run DIR`, or the recipe's latest, preferably one that has trained.
-
-    Raises Stop if there is none.
-    """
+    Raises Stop if there is none."""
     if given:
         if (Path(given) / RUN).is_file():
             return RunFolder.at(Path(os.path.abspath(given)))

@@ -23,10 +23,10 @@ from runner.tools.run_files import CONFIG, PLANNED
 
 @dataclass(frozen=True)
 class Differs(Record):
-    """A setting that differs from the starter's."""
+    """A setting that differs from the starter's. starter, here: its value in the starter and in this recipe, as a recipe
+    writes it; empty if there is none."""
 
     setting: str = ""
-    # Its value in the starter and in this recipe, as a recipe writes it; empty if there is none.
     starter: str = ""
     here: str = ""
     origin: str = ""
@@ -34,34 +34,31 @@ class Differs(Record):
 
 @dataclass(frozen=True)
 class RunManifest(Record):
-    """What a run was to be, before a rehearsal or a machine replaced any of the recipe's own settings."""
+    """What a run was to be, before a rehearsal or a machine replaced any of the recipe's own settings.
+
+    file: the name of the recipe's file. at: when the run first began (ISO 8601, UTC). fingerprint: of the recipe.
+    settings: with every default. text: the settings as YAML, with the origin of each. starter: the one that the recipe
+    differs least from. model: the base model's name, or its architecture. licence: of the model, as the hub abbreviates
+    it; empty if it is unknown. commit: of the recipe's repository, with a `+` if the recipe has changed since; empty
+    without one. foreseen: for the run on this machine. full_size: for a rehearsal's recipe on the machines that it
+    names.
+    """
 
     FILE = PLANNED
-    # The name of the recipe's file.
     file: str = ""
-    # When the run first began (ISO 8601, UTC).
     at: str = ""
-    # Of the recipe.
     fingerprint: str = ""
     scenario: str = ""
     description: str = ""
-    # With every default.
     settings: Mapping[str, Any] = field(default_factory=dict)
-    # The settings as YAML, with the origin of each.
     text: str = ""
-    # The starter that the recipe differs least from.
     starter: str = ""
     differs: tuple[Differs, ...] = ()
-    # The base model's name, or its architecture.
     model: str = ""
     revision: str = ""
-    # Of the model, as the hub abbreviates it; empty if it is unknown.
     licence: str = ""
-    # Of the recipe's repository, with a `+` if the recipe has changed since; empty without one.
     commit: str = ""
-    # For the run on this machine.
     foreseen: tuple[Prediction, ...] = ()
-    # For a rehearsal's recipe on the machines that it names.
     full_size: tuple[Prediction, ...] = ()
 
 
@@ -97,10 +94,7 @@ def predictions(recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
 
 
 def plan_of(run: RunFolder) -> Plan:
-    """The recorded plan of a run folder, with the folder's current paths.
-
-    Raises Stop if there is none.
-    """
+    """The recorded plan of a run folder, with the folder's current paths. Raises Stop if there is none."""
     facts = read_record(run.path / CONFIG / PLAN_FILE)
     try:
         return Plan.read(json.dumps(moved(facts, facts["place"]["run_dir"], str(run.path))))

@@ -94,7 +94,7 @@ class StageFolder:
 
     @property
     def summary(self) -> Summary | None:
-        """What training has said of itself in the end; None if there is nothing yet."""
+        """The summary that training wrote; None if there is none yet."""
         return Summary.read(self.path) or None
 
     def other(self, name: str) -> StageFolder:
@@ -120,10 +120,8 @@ class StageFolder:
         return {str(file.relative_to(self.results)): sha256(file) for file in files}
 
     def changed_outputs(self, beginnings: tuple[str, ...] = ()) -> list[str]:
-        """The names of recorded outputs that are missing or changed; an empty record counts as changed.
-
-        beginnings: of the names to check; none for all.
-        """
+        """The names of recorded outputs that are missing or changed; an empty record counts as changed. beginnings: of
+        the names to check; none for all."""
         if not (chosen := self.state.beginning_with(beginnings)):
             return ["(no record)"]
         files = {name: self.results / name for name in chosen}
@@ -148,8 +146,7 @@ class StageFolder:
         if not self.has_trained:
             return None
         names = (f"{self.path.name}.before{f'-{number}' if number > 1 else ''}" for number in itertools.count(1))
-        kept = next(path for name in names if not (path := self.path.with_name(name)).exists())
-        return self.path.rename(kept)
+        return self.path.rename(next(path for path in map(self.path.with_name, names) if not path.exists()))
 
     def clear(self) -> None:
         """Deletes results of other inputs. Prepared data stays, because its parts have their own records."""
@@ -206,12 +203,10 @@ def _is_given(value: Any, place: Place) -> bool:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """What differs between two sets of inputs, a line each, in the words of the settings."""
+    """The differences between two sets of inputs, a line each, by the names of the settings."""
     lines = []
-    for name in sorted(old.keys() | new.keys()):
+    for name in sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name)):
         before, after = old.get(name), new.get(name)
-        if before == after:
-            continue
         if name.startswith("results of "):
             lines.append(f"{name.removeprefix('results of ')} has left other results")
         elif name.endswith("(its content)"):
@@ -227,10 +222,8 @@ def _shown(value: Any) -> str:
 
 
 def check_weights(folder: Path) -> int:
-    """Opens every weight file and reads every tensor's shape; gives the number of parameters.
-
-    Raises Stop if a file is missing, cut short or has no weights.
-    """
+    """Opens every weight file and reads every tensor's shape; gives the number of parameters. Raises Stop if a file is
+    missing, cut short or has no weights."""
     from safetensors import SafetensorError, safe_open
 
     files = weight_files(folder)

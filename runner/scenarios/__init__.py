@@ -30,7 +30,7 @@ TOGETHER = {"language": ("causal-lm", "full", "last-layers", "lora")}
 
 @cache
 def packages() -> dict[str, str]:
-    """Every scenario, those of parts too: its package, by its name in recipes, sorted."""
+    """Every scenario's package, by its name in recipes, sorted."""
     folders = [file.parent for file in Path(__file__).parent.glob("*/translation.py")]
     ours = {
         name: f"{__name__}.{folder.name}"
@@ -42,47 +42,41 @@ def packages() -> dict[str, str]:
 
 
 def names() -> tuple[str, ...]:
-    """Every scenario by its name in recipes, sorted."""
     return tuple(packages())
 
 
 @cache
 def part(scenario: str, name: str) -> ModuleType | None:
-    """The module `name` of a scenario's folder, imported now; None if the folder has none."""
+    """The module `name` of a scenario's folder; None if it has none."""
     module = f"{packages()[scenario]}.{name}"
     return importlib.import_module(module) if find_spec(module) else None
 
 
 def translate(recipe: Recipe, place: Place) -> Plan:
-    """The Plan of a recipe at a place; pure. Raises Stop if `advanced` contradicts the recipe."""
     return cast(Translation, part(recipe.scenario, "translation")).translate(recipe, place)
 
 
 def measurable(recipe: Recipe) -> Mapping[str, Measurable]:
-    """What can be measured of a recipe's stages, by the section with their gates; empty if the scenario does not
-    say."""
+    """What can be measured of a recipe's stages, by the section with their gates."""
     module = part(recipe.scenario, "translation")
     return cast(Translation, module).measurable(recipe) if hasattr(module, "measurable") else {}
 
 
 def rules(scenario: str, look: bool = True) -> tuple[Rule, ...]:
-    """The rules for a recipe of this scenario, in addition to those for every recipe. look: whether to read its
-    files."""
+    """The rules for recipes of this scenario alone. look: whether to read their files."""
     module = part(scenario, "rules") or part(scenario, "translation")
     files: tuple[Rule, ...] = getattr(module, "FILE_RULES", ()) if look else ()
     return (*getattr(module, "RULES", ()), *files)
 
 
 def model_facts(scenario: str, settings: Settings) -> Model | None:
-    """The model that a recipe itself describes; None if its scenario names a model. Raises BrokenSetting if the schema
-    refuses a setting that it needs."""
+    """The model that a recipe itself describes; None if it names one. Raises BrokenSetting."""
     module = part(scenario, "architecture")
     return cast(Architecture, module).model_facts(settings) if module else None
 
 
 def rehearsal(scenario: str) -> Substitutions:
-    """The substitutions of a rehearsal, and its condition for success: the scenario's own members, else those of
-    language models on rows."""
+    """The scenario's own members of Substitutions, else those of language models on rows."""
     own = part(scenario, "rehearsal") or part(scenario, "translation")
     usual = importlib.import_module(f"{__name__}.shared.rehearsal")
     names = ("before_data", "after_data", "stands_in", "shown", "judge")
@@ -99,8 +93,7 @@ def _preparer(data: Mapping[str, Any]) -> ModuleType:
 
 
 def first(stage: Stage) -> dict[str, Iterator[RenderedExample]]:
-    """The rows that a stage trains on or prepares, one by one, as the model will see them, by their purpose; empty if
-    they cannot be shown."""
+    """The rows of a stage as the model will see them, by purpose; empty if they cannot be shown."""
     if stage.data:
         shown = getattr(_preparer(stage.data), "first", None)
         return {stage.name: reading(shown)(stage.data)} if shown else {}
@@ -111,15 +104,13 @@ def first(stage: Stage) -> dict[str, Iterator[RenderedExample]]:
 
 
 def work(name: str) -> Callable[[Mapping[str, Any], Callable[[str], None]], None]:
-    """The work of a stage that trains nothing, by `SCENARIO.NAME`: a function of the scenario's module `work`, which
-    takes the stage's config and a function that tells its progress."""
+    """The work of a stage that trains nothing, by `SCENARIO.NAME`: a function of the scenario's module `work`."""
     scenario, _, function = name.partition(".")
     carry_out: Callable[..., None] = getattr(part(scenario, "work"), function)
     return reading(carry_out)
 
 
 def forecasting() -> Forecasting | None:
-    """The part that estimates a recipe's needs, or None."""
     return next((cast("Forecasting", module) for module in parts.modules("forecast")), None)
 
 
@@ -132,7 +123,6 @@ Schema = dict[str, Any]
 
 
 def composed(scenario: str) -> Schema:
-    """The complete schema of a scenario, from its package."""
     source = _whole(scenario)
     source["properties"]["scenario"] |= {"const": scenario, "examples": [scenario]}
     # The identity of a copy of a schema: its scenario and version, without an address that would have to be maintained.
@@ -152,8 +142,8 @@ def foreign_sections() -> Schema:
 
 
 def narrowed(node: Any, key: str, kind: str) -> Any:
-    """A schema for one kind of scenario or of rows: without the settings whose `x-KEY` lists others, and with what
-    `x-by-KEY` says of this one. A section names the owner of what it loses (`x-renamed`)."""
+    """A schema for one kind of scenario or of rows: without the settings whose `x-KEY` lists others, with the values
+    of `x-by-KEY`, and with `x-renamed` for what it loses."""
     if isinstance(node, list):
         return [narrowed(item, key, kind) for item in node]
     if not isinstance(node, dict):
@@ -172,7 +162,6 @@ def narrowed(node: Any, key: str, kind: str) -> Any:
 
 
 def _elsewhere(key: str, kind: str, part: Schema) -> str:
-    """What to do with a line that another kind has."""
     if says := part.get("x-elsewhere"):
         return str(says)
     if key == "scenario":
@@ -182,8 +171,7 @@ def _elsewhere(key: str, kind: str, part: Schema) -> str:
 
 
 def inlined(node: Any) -> Any:
-    """Replaces `$ref: FILE#/NAME` by that piece, and `$ref: SCENARIO/schema.yaml` by that scenario's schema; keys
-    beside `$ref` win, those of a section one by one."""
+    """Replaces `$ref: FILE#/NAME` and `$ref: SCENARIO/schema.yaml` by their targets; keys beside `$ref` win."""
     if isinstance(node, list):
         return [inlined(item) for item in node]
     if not isinstance(node, dict):
@@ -197,8 +185,7 @@ def inlined(node: Any) -> Any:
 
 @cache
 def _pieces() -> Schema:
-    """The targets of references in schemas, by name: the pieces that scenarios share, and the sections of every
-    part."""
+    """The targets of references in schemas, by name."""
     owners = [part.package for part in parts.found().values() if part.sections]
     files = [Path(__file__).parent / "shared" / "schema.yaml", *(_file(owner, "sections.yaml") for owner in owners)]
     return {name: piece for file in files for name, piece in yaml_file.read(file).data.items()}

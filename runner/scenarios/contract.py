@@ -97,12 +97,11 @@ class Translation(Protocol):
 
     def translate(self, recipe: Recipe, place: Place) -> Plan:
         """The Plan of a recipe at a place; pure. Raises Stop if `advanced` contradicts the recipe."""
-        ...
 
 
 class Rules(Protocol):
-    """RULES judge recipes of this scenario alone, after those of `runner/check/` that judge all. Rules that look at
-    files of this machine are in FILE_RULES, if there are any: commands about jobs need not have these files."""
+    """RULES judge recipes of this scenario, after those of `runner/check/`. FILE_RULES look at files of this machine,
+    which commands about jobs do not need."""
 
     RULES: tuple[Rule, ...]
 
@@ -110,7 +109,6 @@ class Rules(Protocol):
 class Architecture(Protocol):
     def model_facts(self, settings: Settings) -> Model:
         """The model that a recipe describes. Raises BrokenSetting if the schema refuses a setting that it needs."""
-        ...
 
 
 class Substitutions(Protocol):
@@ -118,28 +116,23 @@ class Substitutions(Protocol):
     after_data: Callable[[Recipe, PreparedRows, Path], list[Override]] | None
 
     def before_data(self, recipe: Recipe, file: str | None) -> list[Override]:
-        """The substitutions of the recipe's data. file: rows to use instead of the recipe's sample. Raises Stop if
-        there is nothing on this machine to rehearse with."""
-        ...
+        """Substitutions of the data. file: rows to use instead of the recipe's sample. Raises Stop if this machine has
+        nothing to rehearse with."""
 
     def stands_in(self, recipe: Recipe, folder: Path) -> Mapping[str, object]:
         """Additional work of the data stage, as part of its config. folder: of the run."""
-        ...
 
     def shown(self, original: Recipe, made: list[Override], rows: PreparedRows) -> Iterable[str]:
         """The substitutions after the data, for people."""
-        ...
 
     def judge(self, plan: Plan, summaries: list[Summary]) -> None:
         """Raises Stop if too little was learned."""
-        ...
 
 
 class Preparer(Protocol):
     def prepare(self, settings: Any, out: Path, **options: Any) -> Report:
-        """Writes what `settings` ask for into `out`; does nothing if it is there already. They are a frozen dataclass
-        of its own, whose JSON form is a stage's `data`, with its name in PREPARERS as `kind`."""
-        ...
+        """Writes what `settings` ask for into `out`, unless it exists. They are a frozen dataclass, whose JSON form is
+        a stage's `data`; its `kind` is the name in PREPARERS."""
 
     # If rows can be shown: the training rows, one after the other, as the model will see each.
     first: Callable[[Any], Iterator[RenderedExample]]
@@ -150,15 +143,12 @@ class Target(Protocol):
 
     def named(self, recipe: Recipe) -> bool:
         """Whether the recipe has a section that asks for it."""
-        ...
 
     def emitted(self, recipe: Recipe) -> list[Artifact]:
         """The files. Pure: the same recipe gives the same bytes."""
-        ...
 
     def job(self, plan: Plan, stage: Stage) -> list[Artifact]:
         """The files of one stage's job, beside the engine's own. plan: of this stage alone. Pure, as above."""
-        ...
 
     # The folders of the recipe's machines on this target. Raises Stop if the recipe lacks the target's section.
     place: Callable[[Recipe], Place]
@@ -169,21 +159,16 @@ class Forecasting(Protocol):
 
     def problems(self, recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Problem]:
         """Errors if a stage cannot fit its GPU, and notes. allowed: problems that become notes."""
-        ...
 
     def sized(self, recipe: Recipe, plan: Plan) -> Plan:
-        """The plan with the sizes of its claims, its pods' memory and their time to end; from recipe and catalog
+        """The plan with the sizes of its claims, its pods' memory and their time to end, from recipe and catalog
         alone."""
-        ...
 
     def written(self, recipe: Recipe, plan: Plan) -> Mapping[str, int]:
         """The bytes that a plan writes to each claim, by its name; nothing if there are no formulas for the model."""
-        ...
 
     def on_processor(self, recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
         """The same as `predictions`, for this machine's processor, which is measured first."""
-        ...
 
     def predictions(self, recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
         """The forecast of each stage that trains; nothing if there are no formulas for the model."""
-        ...

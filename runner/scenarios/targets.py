@@ -1,5 +1,4 @@
-"""Targets: the places where a recipe can run, and its folders there. Targets belong to parts (`contract.py`,
-Target)."""
+"""Targets: the places where a recipe can run, and its folders there. Targets belong to parts."""
 
 from __future__ import annotations
 
@@ -24,22 +23,14 @@ def target(name: str) -> Target:
 
 
 def place(recipe: Recipe, name: str | None = None) -> Place:
-    """The folders of a recipe's machines: for a target, or for the first target that the recipe has a section for, or this
-    machine. Without a target the data files are read where they are now, beside the recipe.
-
-    Raises Stop if the recipe lacks the target's section.
-    """
+    """The folders of a recipe's machines on a target, by default the first that the recipe has a section for, or this
+    machine. Without a name, data files are beside the recipe. Raises Stop if the recipe lacks the target's section."""
     if name and hasattr(target(name), "place"):
         return target(name).place(recipe)
     for first in map(target, NAMES):  # imported one by one, because the first is usually enough
         if hasattr(first, "place") and first.named(recipe):
             there = first.place(recipe)
             return there if name else replace(there, files_dir=None)
-    return _here(recipe)
-
-
-def _here(recipe: Recipe) -> Place:
-    """The folders of a run on this machine."""
     folder = os.path.abspath(f"{RUNS}/{recipe.name}")
     return Place(f"{folder}/config", f"{folder}/data", folder, f"{folder}/scratch")
 

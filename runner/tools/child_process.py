@@ -1,4 +1,4 @@
-"""Child process: how an engine's process and the command that started it keep in touch. The process ends when the
+"""Child process: the connection of an engine's process with the command that started it. The process ends when the
 command is gone, so that two never work in one folder. Lines of its output report its progress."""
 
 import json
@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -68,14 +69,9 @@ def tell(event: str, **facts: Any) -> None:
 
 
 def events(text: str) -> Iterator[Event]:
-    """Every whole event in a piece of a log.
-
-    Processes share one output, so a line may be cut, or end with another one's words: anything else is skipped.
-    """
+    """Every complete event in a piece of a log. Processes share one output, so lines may be cut; these are skipped."""
     for part in text.split(MARK)[1:]:
-        try:
+        with suppress(ValueError):
             event, _ = _DECODER.raw_decode(part)
-        except ValueError:
-            continue
-        if isinstance(event, dict):
-            yield event
+            if isinstance(event, dict):
+                yield event

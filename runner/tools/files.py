@@ -18,8 +18,8 @@ from runner.tools.names import content_hash
 
 
 def settings_folder() -> Path:
-    """The folder of this person's own settings: `recipe-runner` below XDG_CONFIG_HOME, by default `~/.config` (XDG Base
-    Directory Specification 0.8, which lets relative paths be ignored)."""
+    """The folder of this person's settings: `recipe-runner` below XDG_CONFIG_HOME, by default `~/.config` (XDG Base
+    Directory Specification 0.8, which ignores relative paths)."""
     return _own_folder("XDG_CONFIG_HOME", "~/.config")
 
 
@@ -40,11 +40,9 @@ def _own_folder(variable: str, usual: str) -> Path:
 
 @dataclass(frozen=True)
 class Artifact:
-    """A file to write."""
+    """A file to write. path: relative to the output folder; text: the complete content."""
 
-    # Relative to the output folder.
     path: str
-    # The complete text.
     text: str
 
 
@@ -64,8 +62,8 @@ class LazyArtifact(Artifact):
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Opens a temporary file beside `path`. It replaces `path` atomically when the block succeeds; otherwise it is
-    deleted. Its name begins with a dot and contains the process id, so that several processes may write."""
+    """Gives the path of a temporary file, which replaces `path` atomically when the block succeeds, and is deleted
+    otherwise. Several processes may write at once."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
@@ -79,8 +77,8 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """Creates an empty folder beside `path`. It replaces `path` when the block succeeds. For one process at a time; the
-    next one clears what a killed one left."""
+    """Creates an empty folder, which replaces `path` when the block succeeds. For one process at a time; it deletes the
+    folder that a killed one left."""
     partial = path.with_name(f".{path.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -135,8 +133,7 @@ class Record:
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Self:
-        """A record from JSON. Other versions and other tools also write it, so a missing or wrong field gets its
-        default."""
+        """A record from JSON of any version or tool. A missing or wrong field gets its default."""
         kinds, known = get_type_hints(cls), {}
         for name in (field.name for field in fields(cls) if field.name in facts):
             with suppress(TypeError):
@@ -164,15 +161,13 @@ def _as(kind: Any, value: Any) -> Any:
 
 def write_all(folder: Path, artifacts: Iterable[Artifact]) -> list[Path]:
     """Writes all artifacts below `folder`, or none: each is written beside its place first, then all are renamed.
-
-    Raises OSError if the folder cannot be written to; then nothing has changed.
-    """
+    Raises OSError if the folder cannot be written to; then nothing has changed."""
     paths: list[Path] = []
     with ExitStack() as renamed:
         for artifact in artifacts:
             path = folder / artifact.path
             if path.is_dir():
-                raise IsADirectoryError(21, "a folder stands where this file belongs", str(path))
+                raise IsADirectoryError(21, "a folder already has the name of this file", str(path))
             partial = renamed.enter_context(replacing(path))
             partial.write_text(artifact.text, encoding="utf-8", newline="\n")
             paths.append(path)
@@ -192,8 +187,7 @@ def _sha256(file: str, *_: int) -> str:
 
 
 def content_of(path: Path) -> str:
-    """A hash of a file's content; for a folder, of its files' names and contents. Times do not count, because a copy is
-    the same data. So everything is read, once in a process."""
+    """A hash of a file's content, or of the names and contents of a folder's files; the same for a copy."""
     if path.is_file():
         return sha256(path)
     files = sorted(file for file in path.rglob("*") if file.is_file())
@@ -202,10 +196,10 @@ def content_of(path: Path) -> str:
 
 @contextmanager
 def table(file: Path, errors: str = "strict") -> Iterator[tuple[TextIO, str]]:
-    """A file of lines with columns, open in its encoding, and the separator: of the usual marks, the one that cuts the
-    first line into most columns. Spreadsheets use semicolons where the comma is for decimals, and also write UTF-16.
+    """A file of lines with columns, open in its encoding, and its separator: of the usual marks, the one that cuts the
+    first line into most columns. Spreadsheets use semicolons if the comma is for decimals, and also write UTF-16.
 
-    Raises UnicodeDecodeError if it is no such text and `errors` is strict.
+    Raises UnicodeDecodeError for other encodings if `errors` is strict.
     """
     csv.field_size_limit(2**31 - 1)
     with file.open("rb") as start:

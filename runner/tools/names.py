@@ -7,19 +7,19 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-# A misspelled name is at least this similar to the right one; two right names hardly ever are.
+# A misspelled name is at least this similar to the right one; two different names rarely are.
 ALIKE = 0.87
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The known name most like `word`, or None when nothing is near. cutoff: 1 for equal, 0 for unlike."""
+    """The known name most similar to `word`, or None. cutoff: the least similarity, from 0 to 1 (equal)."""
     by_lower = {name.lower(): name for name in known}
     matches = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=cutoff)
     return by_lower[matches[0]] if matches else None
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The beginning of a hint that names the nearest, with a space after it; empty if nothing is near."""
+    """The beginning of a hint that names the nearest, with a space after it; empty without one."""
     near = nearest(word, known)
     return f"Did you mean `{near}`? " if near else ""
 

@@ -30,6 +30,12 @@ def named() -> dict[str, Path]:
     return {file.relative_to(folder("recipes")).with_suffix("").as_posix(): file for file in (*starters(), *minimal())}
 
 
+def recipe_file(name: str) -> Path:
+    """The recipe of that path, or where there is none, the starter of that name."""
+    path = Path(name)
+    return path if path.exists() else named().get(name, path)
+
+
 def schema_file(scenario: str) -> Path:
     return folder("schemas") / f"{scenario}.schema.json"
 

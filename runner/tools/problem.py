@@ -21,8 +21,8 @@ class Problem:
 
     file: as the person named it, or `--set key=value` for a setting on the command line. line, column: from 1; 0 if
     there is no place in a file. message: what is wrong, in plain words. hint: what to do about it; may be empty.
-    source: the text of the line, for showing; width: how many characters the caret marks. severity: `error` stops the
-    command, `note` only informs. fixes: a dotted setting with a value that alone would solve the problem, or None.
+    source: the text of the line; width: the number of characters that the caret marks. severity: `error` stops the
+    command, `note` only informs. mends: a dotted setting with a value that alone solves the problem, or None.
     """
 
     file: str
@@ -41,15 +41,13 @@ class Problem:
         if self.source.strip():
             number = f"{self.line:>5}"
             shown, before, width = self._excerpt()
-            lines.append(f"{number} | {shown}")
-            lines.append(f"{' ' * len(number)} | {before}{'^' * width}")
+            lines += [f"{number} | {shown}", f"{' ' * len(number)} | {before}{'^' * width}"]
         if self.hint:
             lines.append(self.hint)
         return "\n".join(lines)
 
     def _excerpt(self) -> tuple[str, str, int]:
-        """The part of the line to show, the spaces before the caret, and its width. Of a very long line it is the part
-        around the caret. Control characters are removed."""
+        """The part of the line around the caret, the spaces before the caret, and its width."""
         first = max(0, min(self.column - 1 - SHOWN // 3, len(self.source) - SHOWN)) if len(self.source) > SHOWN else 0
         line = self.source[first : first + SHOWN]
         line = "".join(letter if letter.isprintable() or letter in "\t\u00a0" else "\ufffd" for letter in line)
@@ -61,14 +59,7 @@ class Problem:
 
     def as_json(self) -> dict[str, str | int]:
         """The fields that tools read; `line` and `column` are 1-based, 0 for the file as a whole."""
-        return {
-            "severity": self.severity,
-            "file": self.file,
-            "line": self.line,
-            "column": self.column,
-            "message": self.message,
-            "hint": self.hint,
-        }
+        return {name: getattr(self, name) for name in ("severity", "file", "line", "column", "message", "hint")}
 
 
 def errors_of(problems: Iterable[Problem]) -> list[Problem]:
@@ -99,9 +90,8 @@ def report_bug() -> str:
     import tempfile
     import traceback
 
-    with tempfile.NamedTemporaryFile(
-        "w", prefix="recipe-bug-", suffix=".txt", delete=False, encoding="utf-8"
-    ) as report:
+    file, name = tempfile.mkstemp(".txt", "recipe-bug-")
+    with open(file, "w", encoding="utf-8") as report:
         report.write(f"recipe-runner {__version__}\n")
         traceback.print_exc(file=report)
-    return f"This is a bug in recipe-runner, not in your recipe. {report.name} has the details; please report it."
+    return f"This is a bug in recipe-runner, not in your recipe. {name} has the details; please report it."

@@ -79,7 +79,7 @@ def ensure_home() -> None:
     home = os.path.expanduser("~")
     if home != "/" and os.access(home, os.W_OK):
         return
-    import tempfile  # rarely needed, so no command should wait for it
+    import tempfile  # late, because few commands need it
 
     folder = Path(tempfile.gettempdir()) / f"recipe-runner-home-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -101,9 +101,8 @@ def bound_port(port: int) -> socket.socket:
     except OSError as error:
         held.close()
         why = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
-        raise Stop(
-            f"Port {port} of this machine {why}.", "Name another with `--port`, or `--port 0` for any."
-        ) from None
+        message = f"Port {port} of this machine {why}."
+        raise Stop(message, "Name another with `--port`, or `--port 0` for any.") from None
     return held
 
 

@@ -14,8 +14,8 @@ _OTHERWISE_NO_TEXT = re.compile(
 )
 
 
-# What a terminal interprets instead of showing it: escape sequences, control characters except newlines and tabs, and
-# marks that change the direction of writing.
+# What a terminal interprets and does not show: escape sequences, control characters except newlines and tabs, and marks
+# that change the direction of writing.
 _CONTROL = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)"
     r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"

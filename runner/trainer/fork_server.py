@@ -102,34 +102,32 @@ def forking() -> Iterator[None]:
             server.process.wait()
 
 
-def _before(module: str) -> tuple[str, ...] | None:
-    return PROGRAMS.get(module, _MODELS if module.startswith("runner.") else None)
-
-
-def _program(command: list[str], env: Mapping[str, str]) -> str:
-    """The module of a command that a server can import: a known program, no GPU, because CUDA does not survive a fork.
-    Empty for any other command."""
+def _request(command: list[str], env: Mapping[str, str]) -> dict[str, Any] | None:
+    """The request for a command that a server can fork: a known program, no GPU, because CUDA does not survive a fork.
+    None for any other command."""
     module = command[2] if command[:2] == [sys.executable, "-m"] else ""
-    return module if _servers and _before(module) is not None and env.get("CUDA_VISIBLE_DEVICES") == "" else ""
+    before = PROGRAMS.get(module, _MODELS if module.startswith("runner.") else None)
+    if not _servers or before is None or env.get("CUDA_VISIBLE_DEVICES") != "":
+        return None
+    return {"module": module, "before": before, "arguments": command[3:], "env": dict(env)}
 
 
 def ahead(command: list[str], env: Mapping[str, str]) -> None:
     """Lets a server import what a command will need, while something else continues; also for a program in several
     processes: they are not forks, but find the files in the disk cache."""
-    if module := _program(command, env):
+    if request := _request(command, env):
         # Without a server, `fork` leaves the program to a process of its own.
         with suppress(OSError):
-            _servers[-1].send({"before": _before(module)}, env)
+            _servers[-1].send({"before": request["before"]}, env)
 
 
 def _fork(command: list[str], env: Mapping[str, str], output: int) -> Forked | None:
     """As `fork`. output: the file that the program writes into."""
-    if "torchrun" in command or not (module := _program(command, env)):
+    if "torchrun" in command or not (request := _request(command, env)):
         return None
     server = _servers[-1]
-    program = {"module": module, "before": _before(module), "arguments": command[3:], "env": dict(env)}
     with suppress(OSError):
-        server.send(program | {"group": server.group}, env, output)
+        server.send(request | {"group": server.group}, env, output)
         if pid := int(server.asked.recv(LONGEST) or b"0"):
             return Forked(server.asked, pid)
     return None

@@ -21,6 +21,7 @@ from runner.tools.files import read_json, write_json, write_text
 from runner.tools.problem import first_line
 from runner.tools.process import hush, without_scikit_learn
 from runner.tools.run_files import ADAPTER, ANSWERS, BEST_MODEL, DEMO, DEMO_OUTPUTS
+from runner.trainer.records import evenly
 
 if TYPE_CHECKING:
     # It brings pydantic, and a check of a recipe would wait for it.
@@ -32,20 +33,18 @@ Earlier = Sequence[tuple[str, str]]
 
 @dataclass(frozen=True)
 class Chat:
-    """A model and how it is asked."""
+    """A model and how it is asked. max_new_tokens: tokens of an answer. chat: whether a question is a turn of a
+    conversation; else it is the beginning of a text that the model continues. turn_end: the token that ends an answer,
+    beside end-of-text. adapter: the folder of the adapter that training made; `model` contains it already."""
 
     model: str
     revision: str | None
     tokenizer: str
     system_prompt: str | None
-    # Tokens of an answer.
     max_new_tokens: int
-    # Whether a question is a turn of a conversation; else it is the beginning of a text that the model continues.
     chat: bool = True
-    # The token that ends an answer, beside end-of-text.
     turn_end: str | None = None
     trust_remote_code: bool = False
-    # The folder of the adapter that training made; `model` contains it already.
     adapter: str | None = None
 
 
@@ -127,7 +126,7 @@ def answers(chat: Chat, questions: Iterable[str]) -> Iterator[str]:
 
 
 def prompt(chat: Chat, tokenizer: Any, question: str, earlier: Earlier = ()) -> str:
-    """What the model reads of a question; nothing is added when it is tokenised."""
+    """The text that the model reads for a question. Tokenising it adds nothing."""
     if not chat.chat:
         return question
     return written(tokenizer, messages(chat.system_prompt, question, earlier=earlier), asking=True)
@@ -163,7 +162,7 @@ def with_system(template: str, system_prompt: str) -> str:
 def messages(
     system_prompt: str | None, question: str, answer: str | None = None, earlier: Earlier = ()
 ) -> list[dict[str, str]]:
-    """A conversation as both training and asking see it."""
+    """A conversation in the form that training and answering share."""
     system = [{"role": "system", "content": system_prompt.strip()}] if system_prompt else []
     turns = chain.from_iterable(earlier)
     said = [*turns, question, *([answer] if answer is not None else [])]
@@ -203,12 +202,6 @@ def with_questions(demo: Demo, config: Mapping[str, Any], run_dir: Path) -> Demo
     short = [question for question in asked if len(question) <= GLANCE]
     taken: Demo = demo.model_copy(update={"questions": evenly(short or list(asked), demo.of_rows)})
     return taken
-
-
-def evenly(questions: Sequence[str], count: int) -> list[str]:
-    """This many of them, from all parts."""
-    count = min(count, len(questions))
-    return [questions[index * len(questions) // count] for index in range(count)]
 
 
 def _asked(file: Path, demo: Demo, run_dir: Path) -> Iterator[str]:

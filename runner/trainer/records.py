@@ -7,13 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from runner import __version__
 from runner.recipe.overrides import Override
 from runner.tools.files import Record, replacing
 from runner.tools.run_files import HELD_OUT, PROOF, SUMMARY, TIME_LIMIT
 
+Thing = TypeVar("Thing")
 # The measure of an evaluation that decides: the validation loss, or for images the accuracy, of which more is better.
 LOSS, ACCURACY = "loss", "accuracy"
 
@@ -163,42 +164,39 @@ Kind = Literal["conversations", "text", "preferences", "images"]
 
 @dataclass(frozen=True)
 class Proof(Record):
-    """What was judged of a stage's rows, and the result. Counts of tokens are of all training rows."""
+    """What was judged of a stage's rows, and the result. Counts of tokens are of all training rows.
+
+    kind: of the rows. rows: those that the engine trains on. judged: the rows that were compared with what the template
+    writes; of images, those that were measured. batches, padding: that the engine's collator made of the judged rows,
+    and the tokens of padding in them. trained, seen: tokens with and without a label. cut, rows_cut: tokens of the
+    judged rows that the engine leaves out, and the number of rows that they are in. joined: how rows share a batch:
+    `padded`, `flattened` or `packed`. attention: the one that was judged; empty if no model was run. logits_moved: the
+    largest change of a row's logits when the row before it changes. loss_at_once, loss_accumulated: the first loss of
+    eight rows in one batch, and in eight. asked: questions of the demo or of the evaluation that are in the training
+    rows. notes: what was not judged completely, and why. faults: each with `kind` and `message`; none if all is well.
+    shown: rows as `row`, `tokens` and `spans`; each span is the name `trained`, `seen` or `cut` and its tokens.
+    seconds: the time that the proof took.
+    """
 
     FILE = PROOF
-    # Of the rows.
     kind: str = ""
-    # The rows that the engine trains on.
     rows: int = 0
-    # The rows that were compared with what the template writes; of images, those that were measured.
     judged: int = 0
-    # The batches that the engine's collator made of the judged rows, and the tokens of padding in them.
     batches: int = 0
     padding: int = 0
-    # Tokens with and without a label.
     trained: int = 0
     seen: int = 0
-    # Tokens of the judged rows that the engine leaves out, and the number of rows that they are in.
     cut: int = 0
     rows_cut: int = 0
-    # How rows share a batch: `padded`, `flattened` or `packed`.
     joined: str = ""
-    # The attention that was judged; empty if no model was run.
     attention: str = ""
-    # The largest change of a row's logits when the row before it changes.
     logits_moved: float | None = None
-    # The first loss of eight rows in one batch, and in eight.
     loss_at_once: float | None = None
     loss_accumulated: float | None = None
-    # Questions of the demo or of the evaluation that are in the training rows.
     asked: tuple[str, ...] = ()
-    # What was not judged completely, and why.
     notes: tuple[str, ...] = ()
-    # Each with `kind` and `message`; none if all is well.
     faults: tuple[Mapping[str, str], ...] = ()
-    # Rows as `row`, `tokens` and `spans`; each span is the name `trained`, `seen` or `cut` and its tokens.
     shown: tuple[Mapping[str, Any], ...] = ()
-    # The time that the proof took.
     seconds: float = 0.0
 
     @property
@@ -243,19 +241,20 @@ def keep_held_out(dataset: Any, folder: Path) -> None:
     import pyarrow as pa
     from pyarrow import parquet
 
-    rows = _spaced(range(count), min(count, HELD_OUT_ROWS))
+    rows = evenly(range(count), HELD_OUT_ROWS)
     lengths = [len(dataset[row]["input_ids"]) for row in rows]
     # Ending at the limit would keep the first rows alone, which may be all of one data set.
-    fewer = next((n for n in range(len(rows), 1, -1) if sum(_spaced(lengths, n)) <= HELD_OUT_TOKENS), 1)
-    kept, kind = [dataset[row] for row in _spaced(rows, fewer)], pa.list_(pa.int32())
+    fewer = next((n for n in range(len(rows), 1, -1) if sum(evenly(lengths, n)) <= HELD_OUT_TOKENS), 1)
+    kept, kind = [dataset[row] for row in evenly(rows, fewer)], pa.list_(pa.int32())
     columns = {name: [list(map(int, row[name])) for row in kept] for name in ("input_ids", "labels")}
     table = pa.table({name: pa.array(column, kind) for name, column in columns.items()})
     with replacing(file) as partial:
         parquet.write_table(table.replace_schema_metadata({IN_ALL: str(count)}), partial, compression="zstd")
 
 
-def _spaced(things: Sequence[int], count: int) -> list[int]:
-    """This many of them, evenly spaced."""
+def evenly(things: Sequence[Thing], count: int) -> list[Thing]:
+    """`count` of them at even distances; all of them if they are fewer."""
+    count = min(count, len(things))
     return [things[number * len(things) // count] for number in range(count)]
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from runner.trainer.settings import Demo, RunSettings
     from runner.trainer.telemetry import History
 
-# A child that must not believe that it is one of the training processes.
+# Variables of a launcher. A child without them does not join the training processes.
 _LAUNCHER_NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 _LAUNCHER_PREFIXES = ("PET_", "TORCHELASTIC_", "ACCELERATE_")
 
@@ -58,7 +58,7 @@ ADAPTER_FACTS = {
 
 
 def summary(settings: RunSettings, history: History, config: Mapping[str, Any], engine: str = "axolotl") -> Summary:
-    """What a run says of itself in the end."""
+    """The summary of a finished training."""
     state = history.final
     losses = [entry["validation_loss"] for entry in history.epochs if entry["validation_loss"] is not None]
     preferred = [entry["preference_accuracy"] for entry in history.epochs if "preference_accuracy" in entry]

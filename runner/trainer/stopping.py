@@ -34,11 +34,8 @@ class TrainingStopped(RuntimeError):
 
 
 class Watchdog(TrainerCallback):
-    """Compares the run with the plan when training begins, and checks every logged loss.
-
-    of_words: whether the loss is that of words: it is never 0, and at first near the logarithm of the vocabulary. Losses of
-    preferences and of classes are not.
-    """
+    """Compares the run with the plan when training begins, and checks every logged loss. of_words: whether the loss is
+    that of words, which is never 0, and at first near the logarithm of the vocabulary."""
 
     def __init__(self, settings: RunSettings, of_words: bool = True) -> None:
         self.settings = settings
@@ -93,14 +90,10 @@ class Watchdog(TrainerCallback):
             self.stop(
                 f"The {what} at step {step} is exactly 0, which no real text gives. The model's weights or the data's labels are broken. Check the prepared data, and the model that training started from."
             )
-        if (
-            self.of_words
-            and not self.first_loss_seen
-            and self.vocabulary
-            and loss > (ceiling := CEILING * math.log(self.vocabulary))
-        ):
+        ignorance = math.log(self.vocabulary) if self.vocabulary else math.inf
+        if self.of_words and not self.first_loss_seen and loss > (ceiling := CEILING * ignorance):
             self.stop(
-                f"The first {what} is {loss:.2f}, above {ceiling:.2f}; a model that knows nothing has {math.log(self.vocabulary):.2f}. The weights that training started from are broken or were not loaded."
+                f"The first {what} is {loss:.2f}, above {ceiling:.2f}; a model that knows nothing has {ignorance:.2f}. The weights that training started from are broken or were not loaded."
             )
         self.first_loss_seen = True
 
@@ -225,10 +218,8 @@ class TimeLimit(TrainerCallback):
             control.should_evaluate |= args.eval_strategy == "steps"
             control.should_save |= args.save_strategy == "steps"
             if state.is_world_process_zero:
-                print(
-                    f"The time limit of {self.limit:g} s ended training after step {state.global_step} of {state.max_steps}.",
-                    flush=True,
-                )
+                steps = f"{state.global_step} of {state.max_steps}"
+                print(f"The time limit of {self.limit:g} s ended training after step {steps}.", flush=True)
         return control
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -173,7 +173,7 @@ def test_what_was_let_through_is_found_at_its_line(starter, before, after, sever
 
 @pytest.mark.parametrize(
     ("rows", "words", "severity"),
-    [("", "has no row", "error"), ("Why?,Because.\n", "has one row alone", "note")],
+    [("", "has no row", "error"), ("Why?,Because.\n", "has only one row", "note")],
     ids=["none", "one"],
 )
 @pytest.mark.parametrize("ending", ["csv", "json", "jsonl", "parquet", "xlsx"])

@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from runner.check.validate import load
+from runner.commands.cli import cli
 from runner.commands.show import list_recipes
 from runner.parts.start.drafting import minimal_starter
 from runner.recipe import copying, reading, units
@@ -26,6 +27,7 @@ from runner.run.pipeline import Selection
 from runner.run.run_folder import RunFolder
 from runner.scenarios import translate
 from runner.scenarios.targets import place
+from runner.tools import packaged
 from runner.tools.files import Artifact, write_all
 from runner.tools.problem import Stop
 from tests.conftest import MINIMAL, RECIPES, ROOT, STARTERS, setting_of
@@ -86,6 +88,26 @@ def test_list_puts_descriptions_below_on_a_narrow_terminal(monkeypatch, capsys, 
     below = shown(90)
     assert below[1] == "    DESCRIPTION" and below[2].startswith("gemma") and below[3].startswith("    Gemma 3 270M")
     assert max(map(len, below)) <= 90
+
+
+@pytest.mark.parametrize(
+    "command", ["list", "models", "models --gpu NVIDIA-L4", "gpus", "gpus minimal/lora", "diff gemma survival"]
+)
+def test_tables_fit_a_terminal_of_80_columns(monkeypatch, capsys, tmp_path, command):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("shutil.get_terminal_size", lambda *_, **__: os.terminal_size((80, 24)))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    words = [str(packaged.recipe_file(word)) if "/" in word else word for word in command.split()]
+    cli.main(words, standalone_mode=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80 and len(lines) > 20
+
+
+def test_the_name_of_a_starter_is_shown_and_copied_but_not_checked(recipe_command, tmp_path):
+    shown = recipe_command("show", "survival", cwd=tmp_path)
+    assert shown.returncode == 0 and "Next: recipe new my-demo --from survival" in shown.stderr
+    refused = recipe_command("plan", "minimal/lora", cwd=tmp_path)
+    assert refused.returncode == 1 and "`recipe new my-lora --from minimal/lora`" in refused.stderr
 
 
 @pytest.mark.parametrize("source", [path.stem for path in RECIPES])

@@ -50,7 +50,11 @@ def parsed(line: str) -> None:
         (["list"], "starter recipes are available.", ["new", "my-demo", "--from", "survival"]),
         (["models"], "models can be named in a recipe.", ["new", "my-demo"]),
         (["gpus"], "GPUs can be named in a recipe.", ["gpus", "RECIPE"]),
-        (["show", SURVIVAL], "All settings are printed. The output is itself a recipe.", ["check", SURVIVAL]),
+        (
+            ["show", SURVIVAL],
+            f"All settings of {SURVIVAL} are printed. The output is itself a recipe.",
+            ["check", SURVIVAL],
+        ),
     ],
 )
 def test_a_command_ends_with_a_verdict_and_the_next_command(recipe_command, given, verdict, then):

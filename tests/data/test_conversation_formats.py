@@ -14,6 +14,7 @@ from runner import catalog
 from runner.check.validate import examine
 from runner.data import conversation_formats
 from runner.recipe.overrides import from_options
+from runner.recipe.recipe import CONVERSATIONS
 from runner.recipe.templates import NoText
 from runner.scenarios import prepare
 from runner.scenarios.shared import axolotl
@@ -85,7 +86,7 @@ def tokenised(tmp_path_factory):
 
     def tokens(messages: list[dict], train_on: str = "assistant", **other) -> tuple[list[int], str]:
         config = DictDefault({"sequence_len": 1024, "chat_template": "chatml", "eot_tokens": [template.end]} | other)
-        strategy = load(tokenizer, config, axolotl.conversation_dataset("d", "train", train_on))
+        strategy = load(tokenizer, config, axolotl.datasets("d", CONVERSATIONS, train_on)["datasets"][0])
         row = strategy.tokenize_prompt({"messages": messages})
         return row["input_ids"], tokenizer.decode([token for token in row["labels"] if token != -100])
 

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from runner.catalog import chat_template
 from runner.check.validate import examine, load
-from runner.data import blocks, conversation_formats, data_sets, preferences
+from runner.data import blocks, chat, conversation_formats, data_sets
 from runner.data.tokenizers import Pretrained
 from runner.parts.jobs import kubernetes
 from runner.parts.pretrain import cleaning
@@ -125,9 +125,7 @@ def test_preferences_of_two_sets_each_with_its_own_columns(tmp_path):
     ]
     wished = {"sets": sets, "system_prompt": None, "validation_share": 0.3, "seed": 1, "sequence_len": 64}
     wished["special_tokens"] = asdict(chat_template("chatml"))
-    report = preferences.prepare(
-        TypeAdapter(conversation_formats.Preferences).validate_python(wished), tmp_path / "out"
-    )
+    report = chat.prepare(TypeAdapter(conversation_formats.Preferences).validate_python(wished), tmp_path / "out")
     assert report.rows_in == report.train_rows + report.validation_rows == 12
     assert {row["chosen"] for side in ("train", "validation") for row in table(tmp_path / "out", side)} == {
         "So.",

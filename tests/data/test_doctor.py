@@ -9,7 +9,7 @@ from itertools import chain
 import pytest
 
 from runner.catalog import chat_template
-from runner.data import blocks, doctor, preferences, tokenizers
+from runner.data import blocks, chat, doctor, tokenizers
 from runner.data.conversation_formats import Preferences, PreferenceSet
 from runner.data.data_sets import PlainText, TextSet
 from runner.data.doctor import ExaminedRow
@@ -185,8 +185,8 @@ def test_preferences_are_looked_through_as_conversations_are(tmp_path, golden_me
         validation_share=0.1, max_lost_share=0.1, seed=1, sequence_len=128, special_tokens=chat_template("chatml"),
         tokenizer=Pretrained(str(tmp_path / "tokenizer")),
     )  # fmt: skip
-    report = preferences.prepare(asked, tmp_path / "out", tokenizer_for=lambda _: tokenizer)
+    report = chat.prepare(asked, tmp_path / "out", tokenizer_for=lambda _: tokenizer)
     assert report.token_lengths["max"] > 200 and report.train_rows + report.validation_rows == 57
     golden_message("\n".join(line for line in report.lines() if not line.startswith(("tokens", "bytes", "rows in"))))
-    kept = list(preferences.prepare(asked, tmp_path / "out", tokenizer_for=lambda _: tokenizer).lines())
+    kept = list(chat.prepare(asked, tmp_path / "out", tokenizer_for=lambda _: tokenizer).lines())
     assert kept == list(report.lines())

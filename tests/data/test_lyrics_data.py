@@ -160,7 +160,7 @@ def test_a_stream_of_any_length_takes_the_memory_of_the_draw(tmp_path, monkeypat
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     settings: Lyrics = TypeAdapter(Lyrics).validate_python(asked_for(count=200))
-    songs = chat.SongRows(settings, None)
+    songs = chat.SongRows(settings)
     tracemalloc.start()
     try:
         drawn = songs._draw(200)

@@ -1,7 +1,8 @@
-"""Checks the recipes that a pull request of GitHub or a merge request of GitLab changes. Problems are beside their lines;
-one comment, which every push updates, has the changes in settings and plans.
+"""Checks the recipes that a pull request of GitHub or a merge request of GitLab changes. Problems are beside their
+lines; one comment, which every push updates, has the changes in settings and plans.
 
-`python -m runner.parts.ci.pull_request github [PATH…]` where GitHub Actions runs, `… gitlab [PATH…]` in a job of GitLab.
+`python -m runner.parts.ci.pull_request github [PATH…]` where GitHub Actions runs, `… gitlab [PATH…]` in a job of
+GitLab.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ REPORT = "gl-code-quality-report.json"
 
 @dataclass(frozen=True)
 class Request:
-    """A pull or merge request. base: the commit to compare with; comments: the address of its comments; each: the address
-    of one, before its number; updating: the method to change one; headers: with the token."""
+    """A pull or merge request. base: the commit to compare with; comments: the address of its comments; each: the
+    address of one, before its number; updating: the method to change one; headers: with the token."""
 
     base: str
     comments: str
@@ -100,9 +101,11 @@ class Changed:
 def changed(base: str, paths: Iterable[str]) -> list[Changed]:
     """The recipes below these paths that have changed since a commit, which is fetched if it is missing. Raises Stop if
     git fails."""
-    if _git("cat-file", "-e", f"{base}^{{commit}}", needed=False) is None:
+    try:
+        _git("cat-file", "-e", f"{base}^{{commit}}")
+    except Stop:
         _git("fetch", "--quiet", "--depth=1", "origin", base)
-    told = _git("diff", "--relative", "--name-status", "-z", "-M", "--diff-filter=AMR", base, "--", *paths) or ""
+    told = _git("diff", "--relative", "--name-status", "-z", "-M", "--diff-filter=AMR", base, "--", *paths)
     fields = iter(told.split("\0")[:-1])
     found = []
     for status in fields:
@@ -113,14 +116,12 @@ def changed(base: str, paths: Iterable[str]) -> list[Changed]:
     return found
 
 
-def _git(*arguments: str, needed: bool = True) -> str | None:
-    """The output of git; None after an error, unless it is needed. Raises Stop if it is."""
+def _git(*arguments: str) -> str:
+    """The output of git. Raises Stop with its error."""
     done = subprocess.run(["git", *arguments], capture_output=True, encoding="utf-8", errors="surrogateescape")
-    if done.returncode == 0:
-        return done.stdout
-    if needed:
+    if done.returncode != 0:
         raise Stop(f"`git {arguments[0]}` says: {done.stderr.strip()}", "Check the repository out with its history.")
-    return None
+    return done.stdout
 
 
 def told(recipes: Sequence[Changed], base: str) -> str:
@@ -149,7 +150,7 @@ def _before(one: Changed, base: str) -> Document | None:
     if one.before is None:
         return None
     try:
-        document = reading.parse(one.file, _git("show", f"{base}:./{one.before}") or "")
+        document = reading.parse(one.file, _git("show", f"{base}:./{one.before}"))
         valid(document, look=False)
     except Stop:
         return None

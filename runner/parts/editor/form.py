@@ -73,8 +73,8 @@ def sections(document: Document) -> list[Section]:
 
 
 def changed(document: Document, path: Path_, value: Any) -> str:
-    """The text with one setting changed; None removes it. Comments stay. Raises Stop if the text's layout does not allow
-    the change."""
+    """The text with one setting changed; None removes it. Comments stay. Raises Stop if the text's layout does not
+    allow the change."""
     if value is None and document.lookup(path) is None and path not in document.keys:
         return document.text
     # A missing section is written with the setting.
@@ -132,7 +132,7 @@ class Form:
         # The section on the page, and its fields with their elements.
         self.shown = ""
         self.fields: dict[Path_, tuple[Field, Any]] = {}
-        self.unread = ui.label("The form appears again when the text can be read.").classes("recipe-says")
+        self.unread = ui.label("The form shows the recipe as soon as its text is valid YAML.").classes("recipe-says")
         with ui.row().classes("recipe-form"):
             self.side = ui.column().classes("recipe-sections")
             self.panel = ui.column().classes("recipe-fields")
@@ -254,7 +254,6 @@ class Form:
 
 
 def _shown(field: Field) -> Any:
-    """A value as its field shows it."""
     if field.kind in ("choice", "yes"):
         return field.value
     if field.value is None:

@@ -134,7 +134,6 @@ class VerdictPane:
 
 
 def drawn(verdict: PlanSummary) -> str:
-    """A verdict as HTML."""
     look = "" if verdict.stages else ' class="recipe-waiting"'
     return "".join(map(_memory, verdict.stages)) + "".join(f"<p{look}>{escape(one)}</p>" for one in verdict.sentences)
 

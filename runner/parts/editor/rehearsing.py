@@ -98,7 +98,7 @@ class RehearsalProcess:
         self._watching += 1
 
     def leave(self) -> None:
-        """Counts a closed tab. The last one ends the rehearsal, which nobody could stop otherwise."""
+        """Counts a closed tab. The last one ends the rehearsal, which could not be stopped otherwise."""
         self._watching -= 1
         if not self._watching:
             self.stop()

@@ -15,6 +15,7 @@ from runner.run.answers import side_by_side
 from runner.run.run_folder import RunFolder, find
 from runner.run.stage_folder import StageFolder
 from runner.tools.files import read_json
+from runner.tools.names import listed
 from runner.tools.problem import Stop
 from runner.tools.process import hush
 from runner.tools.run_files import ANSWERS
@@ -54,7 +55,7 @@ def evaluate(
         for line in evaluation_report.shown(folder, measured, form, judge=False):
             say(line)
         if form == "text":
-            end("The server's model was measured. Nothing was recorded.", "compare", path, "--url", url)
+            end(f"The model at {url} was evaluated. Nothing was recorded.", "compare", path, "--url", url)
         return 0
     if checkpoint and not Path(checkpoint).exists():
         raise Stop(
@@ -66,11 +67,12 @@ def evaluate(
         say(line)
     holds = bool(checkpoint) or not folder.stage.gates or gates.opened(folder)[0]
     if form == "text":
+        done = f"`{folder.stage.name}` was evaluated:"
         if holds:
             gated = "a checkpoint opens no gate" if checkpoint else "all gates passed"
-            end(f"Evaluated: {gated if folder.stage.gates else 'the recipe has no gates'}.", "compare", path)
+            end(f"{done} {gated if folder.stage.gates else 'the recipe has no gates'}.", "compare", path)
         else:
-            end("Evaluated: a gate is closed.", "gate", path, folder.stage.name)
+            end(f"{done} a gate is closed.", "gate", path, folder.stage.name)
     return 0 if holds else 1
 
 
@@ -174,7 +176,7 @@ def compare(
     if not others:
         _answers(recipe, runs[0], questions)
     end(
-        f"{'These runs were' if others else 'The run was'} compared, with all answers.",
+        f"{listed(str(run.shown) for run in runs)} {'were' if others else 'was'} compared, before and after training.",
         "report",
         *(run.shown for run in runs),
     )

@@ -72,7 +72,7 @@ def export(run: str, form: str, quantize: str | None, stage: str | None, out: st
     with source.folder.run.lock():
         made = exporting.export(source, form, kind, Path(os.path.abspath(out)) if out else None, say)
     say(f"{os.path.relpath(made)}/")
-    end("The export is verified: it is the trained model.", "push", run, "OWNER/NAME")
+    end(f"The export in {os.path.relpath(made)} is verified: it is the trained model.", "push", run, "OWNER/NAME")
 
 
 @click.command()
@@ -94,7 +94,7 @@ def push(run: str, name: str, form: str, quantize: str | None, stage: str | None
     kind, source = kind_of(form, quantize), opened(run, stage)
     with source.folder.run.lock():
         say(sending.push(source, name, form, kind, public, say))
-    end("The model is on the hub.", "register", run, "--registry", "URL")
+    end(f"The model of {run} is on the hub as {name}.", "register", run, "--registry", "URL")
 
 
 @click.command()
@@ -129,7 +129,7 @@ def register(run: str, server: str, name: str | None, version: str | None, uri: 
     name, version = name or source.run.name, version or usual
     where = sending.register(source, server, name, version, uri)
     say(f"{name} {version} is in the registry; its address is {where}")
-    end("The model is in the registry.", "report", run)
+    end(f"The model of {run} is in the registry, as {name} {version}.", "report", run)
 
 
 @click.command()
@@ -157,7 +157,7 @@ def merge(path: str, sets: tuple[str, ...], run_dir: str | None, out: str | None
         written = merge_run(recipe, run_dir, Path(out) if out else None)
     say(f"the whole model is in {written}")
     end(
-        "The merged model is complete: it needs no adapter.",
+        f"The merged model is in {written}. It needs no adapter.",
         *(("ask", path, "QUESTION") if Path(path).is_file() else ("doctor",)),
     )
 

@@ -1,5 +1,5 @@
-"""Writes images from the hub, Parquet, CIFAR's binary files or a folder for each class as Parquet files of plain pixels,
-without duplicates, with every class in training and validation.
+"""Writes images from the hub, Parquet, CIFAR's binary files or a folder for each class as Parquet files of plain
+pixels, without duplicates, with every class in training and validation.
 
 No code from data is run: Python pickles are refused, and only common image formats are opened."""
 
@@ -36,8 +36,8 @@ MOST_NAMED = 1000
 @dataclass(frozen=True, kw_only=True)
 class ImageSet(DataSource):
     """Images with a class each, scaled to `image_size` pixels a side. test_split: of a dataset, measured once at the
-    end. image_column, label_column: of Parquet and of a dataset. validation_share: the share of each class, 0 to 1, that
-    a draw by `seed` keeps for validation."""
+    end. image_column, label_column: of Parquet and of a dataset. validation_share: the share of each class, 0 to 1,
+    that a draw by `seed` keeps for validation."""
 
     kind: Literal["images"] = "images"
     test_split: str | None
@@ -306,9 +306,9 @@ def class_files(path: Path, known: list[str]) -> Iterator[tuple[str, Path, int |
 
 @dataclass
 class ImageReport(Report):
-    """Counts of images, and facts for training. classes: names in the order of their labels. mean, std: of red, green and
-    blue over the training images, 0 to 1. shared: test images that are in training too, pixel by pixel, and are removed
-    there; shared_named: the first of them, as the training image and the test image."""
+    """Counts of images, and facts for training. classes: names in the order of their labels. mean, std: of red, green
+    and blue over the training images, 0 to 1. shared: test images that are in training too, pixel by pixel, and are
+    removed there; shared_named: the first of them, as the training image and the test image."""
 
     test_rows: int = 0
     resized: int = 0
@@ -322,10 +322,7 @@ class ImageReport(Report):
         yield f"images in            {self.rows_in:>9,}   from {self.source}"
         for reason, count in self.dropped.most_common():
             yield f"  dropped            {count:>9,}   {reason}"
-        for number, reason in self.bad_lines[:SHOWN_BAD_LINES]:
-            yield f"    image {number}: {reason}"
-        if len(self.bad_lines) > SHOWN_BAD_LINES:
-            yield f"    and {len(self.bad_lines) - SHOWN_BAD_LINES:,} more, all in {REPORT_FILE}"
+        yield from self.listed_bad_lines("image")
         if self.resized:
             yield f"scaled               {self.resized:>9,}   to the size that the network reads"
         yield f"exact duplicates     {self.duplicates:>9,}   taken out"

@@ -42,7 +42,7 @@ class Images(Run):
 
 
 class Convolution(NamedTuple):
-    """A square convolution with its norm: channels in and out, kernel and output in pixels. A 1×1 one bypasses a block."""
+    """A square convolution with its norm: channels in and out, kernel and output in pixels. 1×1 ones bypass a block."""
 
     fan_in: int
     fan_out: int
@@ -90,7 +90,7 @@ def of_stage(recipe: Recipe, stage: Stage, rows: Rows, look: bool) -> ImageFormu
         sharding="none" if stage.machines.world_size == 1 else "ddp",
         epochs=trainer["num_train_epochs"],
         learning_rate=trainer["learning_rate"],
-        warmup_ratio=trainer["warmup_ratio"],
+        warmup_ratio=trainer["warmup_ratio"] if trainer["lr_scheduler_type"] != "constant" else 0.0,
         rows=rows.training,
         evaluation_rows=rows.validation,
         test_rows=facts.get("test_rows", 0) if stage.data.get("test_split") else 0,
@@ -120,8 +120,8 @@ class ImageFormulas:
 
     @property
     def _kept(self) -> list[int]:
-        """Bytes that autograd saves for one image: the image, and for each convolution its output, which the norm needs,
-        and the output of the ReLU after it."""
+        """Bytes that autograd saves for one image: the image, and for each convolution its output, which the norm
+        needs, and the output of the ReLU after it."""
         wide, image = self._width, 3 * self.work.image_size**2
         copy = 0 if wide == FULL else HALF * image
         return [FULL * image + copy] + [
@@ -130,7 +130,7 @@ class ImageFormulas:
 
     @property
     def _width(self) -> int:
-        """Bytes a number inside the layers."""
+        """Bytes of a number in the layers."""
         return FULL if self.work.precision == "fp32" else HALF
 
     @property
@@ -169,7 +169,7 @@ class ImageFormulas:
         return math.ceil((self.steps or 0) * self.work.warmup_ratio)
 
     def flops(self, rows: int, training: bool = True) -> float:
-        """Two operations for each weight and output pixel, and for each of the two gradients; images have no gradient."""
+        """Two operations for each weight and output pixel, and for each of two gradients; images have no gradient."""
         once = [2 * layer.weights * layer.pixels**2 for layer in convolutions(self.work)]
         return rows * (3 * sum(once) - once[0] if training else sum(once))
 

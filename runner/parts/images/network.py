@@ -58,8 +58,8 @@ def read(file: Path) -> dict[str, Any]:
 
 
 def load(file: Path) -> tuple[SmallResNetForImageClassification, dict[str, Any]]:
-    """The trained network in `best_model.pth`, `final_model.pth` or `checkpoint_latest.pth`, in evaluation mode, and the
-    other content of the file: `classes` (names), `mean`, `std`, `image_size`, `accuracy`, `epoch`."""
+    """The trained network in `best_model.pth`, `final_model.pth` or `checkpoint_latest.pth`, in evaluation mode, and
+    the other content of the file: `classes` (names), `mean`, `std`, `image_size`, `accuracy`, `epoch`."""
     content = read(file)
     shape = content["shape"]
     model = build(shape["architecture"], shape["width"], shape["classes"])

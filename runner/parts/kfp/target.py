@@ -1,12 +1,10 @@
-"""A plan as a pipeline for Kubeflow Pipelines: a task a stage and a task a gate, in the form that its SDK compiles to
-(IR YAML, schema 2.1.0).
+"""A plan as a pipeline for Kubeflow Pipelines: a task for each stage and gate, as its SDK compiles it (IR YAML, schema
+2.1.0).
 
-Each task is a small pod that sends what comes next and waits for it, by the driver's code (`runner.parts.kfp.task`).
-The tasks after a gate are in a condition on its verdict; a closed gate ends the run in a task of its own that fails.
-The plan is in a config map beside the pipeline. Sources: kfp 2.17's own specification, and the output of its compiler.
+Each task is a small pod that sends the next job and waits for it, by the driver's code (`runner.parts.kfp.task`). The
+tasks after a gate are in a condition on its verdict; a closed gate ends the run in a task that fails. The plan is in a
+config map beside the pipeline. Sources: kfp 2.17's specification, and the output of its compiler.
 """
-
-from typing import Any
 
 from runner.parts.jobs import code, kubernetes, podspec
 from runner.parts.openshift import driver_job, jobs
@@ -17,21 +15,19 @@ from runner.tools.files import Artifact
 from runner.tools.text import yaml_text
 
 # A piece of a pipeline, as Kubeflow Pipelines defines it.
-Spec = dict[str, Any]
+Spec = kubernetes.Manifest
 NAME = driver_job.PIPELINE
 FOLDER = "kfp"
 FILE = "pipeline.yaml"
-# The name that images of 0.1 know it by, too.
+# This name also exists in images of 0.1.
 MODULE = "runner.cluster.kfp_task"
 OPEN = "open"
 TEXT = {"parameterType": "STRING"}
-# Where a task that has died is tried again; what has decided to end ends again at once.
+# A task that ends on purpose ends again at once.
 RETRIES = {"maxRetryCount": 5, "backoffDuration": "30s", "backoffFactor": 2.0, "backoffMaxDuration": "600s"}
 GIB = 2.0**30 / 1e9
-# The launcher's places for what a task leaves, by its own placeholders.
-RECORD = ["--executor-input", "{{$}}"]
 OF_STAGE = {"stage": TEXT, "key": TEXT, "before": {**TEXT, "isOptional": True}}
-# Each kind of task: what it takes, the texts that it gives, the artifacts that it leaves, whether it builds on a model.
+# Each kind of task: its inputs, its output texts, its output artifacts, whether it builds on a model.
 PARTS: dict[str, tuple[Spec, tuple[str, ...], tuple[str, ...], bool]] = {
     "prepare": (OF_STAGE, ("made",), (), False),
     "train": (OF_STAGE, ("made",), ("metrics", "model"), True),
@@ -56,7 +52,7 @@ def render(plan: Plan) -> list[Artifact]:
     """The config map with the plan, and the pipeline. plan: whole, as the cluster gets it."""
     own = driver_job.stage(plan, NAME)
     alone = plan.only(own)
-    # By what jobs record it with when they are sent.
+    # The annotations of `jobs.Owner`.
     marks = zip(jobs.OWNER, ('"$(oc whoami)"', '"$(hostname)"', '"$(realpath RECIPE)"'), strict=True)
     signed = " ".join(f"{name}={value}" for name, value in marks)
     comment = (
@@ -67,32 +63,27 @@ def render(plan: Plan) -> list[Artifact]:
         f"#    oc annotate --local -f {kubernetes.CONFIG_FILE} -o yaml {signed} | oc create -f -\n"
         f"# 3. Import this file in the dashboard, under Pipelines of `{plan.site['namespace']}`, or with kfp's own client, and start a run.\n"
     )
-    pipeline = _pipeline(plan, alone)
-    around = _platform(alone, kubernetes.config_map_name(alone, own))
-    asked = {"executors": dict.fromkeys(pipeline["deploymentSpec"]["executors"], around)}
-    platform = {"platforms": {"kubernetes": {"deploymentSpec": asked}}}
-    text = f"{comment}{yaml_text(pipeline)}---\n{yaml_text(platform)}"
-    config = kubernetes.config_map(alone, own)
-    return [Artifact(f"{FOLDER}/{config.path}", config.text), Artifact(f"{FOLDER}/{FILE}", text)]
-
-
-def _pipeline(plan: Plan, alone: Plan) -> Spec:
     tasks = _Tasks(plan)
     root = tasks.up_to_a_gate(list(plan.stages), None, None)
-    parts = {one["executorLabel"].removeprefix("exec-") for one in tasks.components.values() if "executorLabel" in one}
-    return {
+    labels = sorted({one["executorLabel"] for one in tasks.components.values() if "executorLabel" in one})
+    executors = {label: _executor(plan, alone, label.removeprefix("exec-")) for label in labels}
+    pipeline = {
         "components": dict(sorted(tasks.components.items())),
-        "deploymentSpec": {"executors": {f"exec-{part}": _executor(plan, alone, part) for part in sorted(parts)}},
+        "deploymentSpec": {"executors": executors},
         "pipelineInfo": {"name": plan.name, "description": f"recipe {plan.name}, {plan.fingerprint}"},
         "root": {"dag": {"tasks": root}},
         "schemaVersion": "2.1.0",
         "sdkVersion": "kfp-2.17.0",
     }
+    around = dict.fromkeys(executors, _platform(alone, kubernetes.config_map_name(alone, own)))
+    platform = {"platforms": {"kubernetes": {"deploymentSpec": {"executors": around}}}}
+    text = f"{comment}{yaml_text(pipeline)}---\n{yaml_text(platform)}"
+    config = kubernetes.config_map(alone, own)
+    return [Artifact(f"{FOLDER}/{config.path}", config.text), Artifact(f"{FOLDER}/{FILE}", text)]
 
 
 def _platform(alone: Plan, config: str) -> Spec:
-    """What a task's pod has beside its container: the plan, a folder for cloned code, and the current build of its
-    image."""
+    """A task's pod beside its container: the plan, a folder for cloned code, and the current build of its image."""
     place = {"configMapName": config, "mountPath": alone.place.config_dir, "optional": False}
     folders = [{"volumeName": volume["name"], "mountPath": code.MOUNT} for volume in code.volumes(alone)]
     return {
@@ -107,7 +98,7 @@ def _kind(name: str) -> Spec:
 
 
 def _component(part: str) -> Spec:
-    """What a task of this kind takes and leaves. It takes the model before it so that the dashboard shows its
+    """The inputs and outputs of a kind of task. The model before it is an input, so that the dashboard shows its
     origin."""
     takes, gives, leaves, built_on = PARTS[part]
     outputs = ({"parameters": dict.fromkeys(gives, TEXT)} if gives else {}) | (
@@ -119,25 +110,25 @@ def _component(part: str) -> Spec:
 
 
 def _inputs(parameters: Spec, **artifacts: Spec | None) -> Spec:
-    """What something takes, or is given: texts, and a model if there is one."""
+    """The inputs of a component or task: texts, and a model if there is one."""
     given = {name: artifact for name, artifact in artifacts.items() if artifact}
     return {"parameters": parameters} | ({"artifacts": given} if given else {})
 
 
 def _executor(plan: Plan, alone: Plan, part: str) -> Spec:
-    """The pod of a task. It takes no init container, so that code by git comes with its command."""
+    """The pod of a task. Its command clones the code, because it can have no init container."""
     command = code.wrapped(plan, driver_job.command(alone, module=MODULE))
-    told = ["--stage", "{{$.inputs.parameters['stage']}}", *RECORD]
+    options = ["--stage", "{{$.inputs.parameters['stage']}}", "--executor-input", "{{$}}"]
     if part == "closed":
-        told += ["--said", "{{$.inputs.parameters['said']}}"]
+        options += ["--said", "{{$.inputs.parameters['said']}}"]
     if part == "train":
-        told += ["--model", "{{$.outputs.artifacts['model'].path}}"]
+        options += ["--model", "{{$.outputs.artifacts['model'].path}}"]
     requests, limits = driver_job.SHARE["requests"], driver_job.SHARE["limits"]
     return {
         "container": {
             "image": kubernetes.image(plan),
             "command": command,
-            "args": [part, *told],
+            "args": [part, *options],
             "env": podspec.listed(podspec.CACHES | code.environment(plan)),
             "resources": {
                 "cpuRequest": int(requests["cpu"].removesuffix("m")) / 1000,
@@ -150,16 +141,16 @@ def _executor(plan: Plan, alone: Plan, part: str) -> Spec:
 
 
 class _Tasks:
-    """The tasks of a plan. components: what each task takes and leaves, or the tasks in a condition. Each task has its
-    own, as the SDK writes them: its local runner names results by that."""
+    """The tasks of a plan. components: the inputs and outputs of each task, or the tasks in a condition. Each task has
+    its own, as the SDK writes them: its local runner names results by that."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.components: Spec = {}
 
     def up_to_a_gate(self, stages: list[Stage], before: Spec | None, base: Spec | None) -> Spec:
-        """The tasks up to the first gate, and in a condition all after it. before, base: where the first task finds the
-        previous result, and the model; None if there is none."""
+        """The tasks up to the first gate, and in a condition all after it. before, base: where the first task reads the
+        previous result, and the model; None without one."""
         tasks: Spec = {}
         for number, stage in enumerate(stages):
             part = "train" if stage.trains else "prepare"
@@ -176,7 +167,7 @@ class _Tasks:
         return tasks
 
     def _after(self, stage: Stage, later: list[Stage], gate: str, made: Spec, model: Spec | None) -> Spec:
-        """What follows a gate: the stages after it if it is open, and the end of the run if it is closed."""
+        """After a gate: the later stages if it is open, and the end of the run if it is closed."""
         verdict, said = (
             {"taskOutputParameter": {"producerTask": gate, "outputParameterKey": name}} for name in ("verdict", "said")
         )
@@ -202,40 +193,32 @@ class _Tasks:
 
     def _task(self, name: str, part: str, parameters: Spec, base: Spec | None = None) -> Spec:
         self.components[f"comp-{name}"] = _component(part)
-        inputs = _inputs(parameters, base=base)
-        waits = _producers(inputs)
-        return {
-            # A stage that trains nothing finds by itself that it is done, and whether files beside the recipe have changed. A
-            # verdict may be overruled, and a closed gate looks again.
-            "cachingOptions": {"enableCache": True} if part == "train" else {},
-            "componentRef": {"name": f"comp-{name}"},
-            **({"dependentTasks": waits} if waits else {}),
-            "inputs": inputs,
-            **({"retryPolicy": RETRIES} if part != "closed" else {}),
-            "taskInfo": {"name": name},
-        }
+        # Other stages find by themselves whether they are done and whether files beside the recipe have changed, and
+        # verdicts may be overruled.
+        own: Spec = {"cachingOptions": {"enableCache": True} if part == "train" else {}}
+        if part != "closed":
+            own["retryPolicy"] = RETRIES
+        return _node(name, _inputs(parameters, base=base), own)
 
 
 def _channel(gate: str) -> str:
-    """The name of a condition's input that is a gate's verdict: by this one the SDK's local runner finds it (2.17)."""
+    """The name of a condition's input with a gate's verdict, as the SDK's local runner needs it (2.17)."""
     return f"pipelinechannel--{gate}--verdict"
 
 
 def _condition(name: str, comparison: str, gate: str, inputs: Spec) -> Spec:
-    return {
-        "componentRef": {"name": f"comp-{name}"},
-        "dependentTasks": _producers(inputs),
-        "inputs": inputs,
-        "taskInfo": {"name": name},
-        "triggerPolicy": {"condition": f"inputs.parameter_values['{_channel(gate)}'] {comparison} '{OPEN}'"},
-    }
+    condition = f"inputs.parameter_values['{_channel(gate)}'] {comparison} '{OPEN}'"
+    return _node(name, inputs, {"triggerPolicy": {"condition": condition}})
 
 
-def _producers(inputs: Spec) -> list[str]:
-    """The tasks whose outputs something takes, and which it waits for."""
+def _node(name: str, inputs: Spec, own: Spec) -> Spec:
+    """A task, or the tasks in a condition, after the tasks whose outputs it reads."""
     sources = [source for kind in inputs.values() for source in kind.values()]
-    producers = {how["producerTask"] for source in sources for how in source.values() if "producerTask" in how}
-    return sorted(producers)
+    before = {how["producerTask"] for source in sources for how in source.values() if "producerTask" in how}
+    own |= {"componentRef": {"name": f"comp-{name}"}, "inputs": inputs, "taskInfo": {"name": name}}
+    if before:
+        own["dependentTasks"] = sorted(before)
+    return dict(sorted(own.items()))
 
 
 def _constant(text: str) -> Spec:

@@ -1,11 +1,10 @@
 """`python -m runner.parts.kfp.task PLAN … VERB --stage NAME …`: one task of the pipeline of target `kfp`.
 
-    prepare, train    sends the stage's job and waits for it; leaves its uid, and after training model and metrics
-    gate              the same of the gate after the stage; leaves its verdict
-    closed            ends the run where a gate is closed, with what it says
+    prepare, train    sends the stage's job and waits for it; returns its uid, and after training model and metrics
+    gate              the same for the gate after the stage; returns its verdict
+    closed            ends the run at a closed gate, with the gate's message
 
-A task writes its outputs where the launcher of Kubeflow Pipelines looks for them (`executor_output.json`, kfp 2.17's
-specification).
+A task writes its outputs to the launcher's `executor_output.json` (kfp 2.17's specification).
 """
 
 import json
@@ -28,14 +27,14 @@ from runner.plan import Plan, Stage
 from runner.tools import child_process
 from runner.tools.problem import Stop
 
-# A row of a gate's table that has measured something (`runner.parts.evaluate.gates.table`).
+# A row with a measured value in a gate's table (`runner.parts.evaluate.gates.table`).
 ROW = re.compile(r"^(?P<metric>\S+) {2,}\S+ \S+ +(?P<got>[-+.\deE]+) {2,}")
 
 Output = dict[str, Any]
 
 
 def stage(cluster: Cluster, plan: Plan, wanted: Stage) -> tuple[dict[str, str], dict[str, Output]]:
-    """Parameters and artifacts' metadata of a stage that is done then. Raises Stop if it goes no further."""
+    """Parameters and artifacts' metadata of a stage, once it is done. Raises Stop if it fails."""
     done = _walked(cluster, plan, wanted)
     if done is None or done.job is None:
         raise Stop(f"The recipe has no stage `{wanted.name}`.", "Render the pipeline again.")
@@ -48,7 +47,7 @@ def stage(cluster: Cluster, plan: Plan, wanted: Stage) -> tuple[dict[str, str], 
 
 
 def verdict(cluster: Cluster, plan: Plan, wanted: Stage) -> tuple[dict[str, str], dict[str, Output]]:
-    """The same of the gate after a stage; a closed one is an answer, too."""
+    """The same for the gate after a stage, open or closed."""
     try:
         _walked(cluster, plan, wanted, of_gate=True)
         found, refusal = target.OPEN, ""
@@ -66,8 +65,8 @@ def verdict(cluster: Cluster, plan: Plan, wanted: Stage) -> tuple[dict[str, str]
 
 
 def _walked(cluster: Cluster, plan: Plan, wanted: Stage, of_gate: bool = False) -> Milestone | None:
-    """As `walk`; but where somebody deletes a job without ending the run (`recipe stop` ends it), the task waits: the
-    pipeline server would try a failed one again, and that would send the job again."""
+    """As `walk`; but if somebody deletes a job without ending the run (`recipe stop` ends it), the task waits: the
+    pipeline server would retry a failed task, and so send the job again."""
     while True:
         try:
             return walk(cluster, plan, None, "", say, wanted.name, of_gate)
@@ -79,14 +78,14 @@ def _walked(cluster: Cluster, plan: Plan, wanted: Stage, of_gate: bool = False) 
 
 
 def model_uri(plan: Plan, wanted: Stage) -> str:
-    """Where a stage's model is, as KServe names a folder of a claim."""
+    """The folder of a stage's model, in KServe's form for a claim."""
     folder = plan.place_of(wanted).best_model_dir
     place = plan.on_claim(folder)
     return place.uri if place else folder
 
 
 def measured(cluster: Cluster, job: Manifest) -> dict[str, float]:
-    """The last figures of a training job's own lines in the log of its first machine."""
+    """The last values that a training job logged on its first machine."""
     values: dict[str, float] = {}
     for event in child_process.events(first_log(cluster, job, pods_of(cluster, job))):
         values |= {key: float(value) for key, value in event.items() if type(value) in (int, float)}
@@ -94,8 +93,8 @@ def measured(cluster: Cluster, job: Manifest) -> dict[str, float]:
 
 
 def leave(given: str, parameters: dict[str, str], metadata: dict[str, Output], model: Path | None) -> None:
-    """Writes a task's outputs. given: the launcher's own description of the task; model: the file that the dashboard
-    offers for the model. It names the folder of the weights, which stay on the claim."""
+    """Writes a task's outputs. given: the launcher's description of the task; model: the file for the dashboard, which
+    names the folder of the weights on the claim."""
     outputs = json.loads(given).get("outputs", {})
     artifacts = {
         name: {"artifacts": [{**place["artifacts"][0], "metadata": metadata.get(name, {})}]}
@@ -111,12 +110,11 @@ def leave(given: str, parameters: dict[str, str], metadata: dict[str, Output], m
 
 def main(arguments: list[str]) -> int:
     program = controller.Program("runner.parts.kfp.task")
-    parser = program.parser
-    parser.add_argument("verb", choices=("prepare", "train", "gate", "closed"))
-    parser.add_argument("--stage", required=True)
-    parser.add_argument("--executor-input", required=True)
-    parser.add_argument("--model", type=Path)
-    parser.add_argument("--said", default="")
+    program.add_argument("verb", choices=tuple(target.PARTS))
+    program.add_argument("--stage", required=True)
+    program.add_argument("--executor-input", required=True)
+    program.add_argument("--model", type=Path)
+    program.add_argument("--said", default="")
     given = program.begin(arguments)
     try:
         if given.verb == "closed":

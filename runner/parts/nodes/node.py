@@ -1,7 +1,7 @@
-"""`python -m runner.parts.nodes.node`: what a plain machine's start script does around training (runner/parts/nodes/target.py).
+"""`python -m runner.parts.nodes.node`: the steps of a plain machine's start script around training.
 
-Before it the machines meet and compare, and the main one prepares the data and writes the config for the GPUs that have
-come; after it the main one sees that the results are there.
+Before training, the machines meet and compare, and the main one prepares the data and writes the config for the present
+GPUs. After it, the main one checks the results.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from runner.data.tokenizers import forget_older
 from runner.entrypoints import stage
 from runner.parts.nodes import rendezvous, target
 from runner.parts.nodes.rendezvous import Hello, Tell
-from runner.plan import PLAN_FILE, Place, Plan
+from runner.plan import PLAN_FILE, Plan
 from runner.recipe import reading
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
@@ -49,7 +50,7 @@ PATIENCE_WITH_STORAGE_S = 75.0
 
 @click.group()
 def node() -> None:
-    """What a start script asks for."""
+    """The steps of a start script."""
 
 
 @node.command()
@@ -61,17 +62,19 @@ def node() -> None:
 @click.option("--total", type=int, required=True)
 def meet(file: str, rank: int, address: str, port: int, gpus: str, total: int) -> None:
     """Meets the other machines; on the main one, prepares data and config for all."""
-    recipe = read(file)
-    mine = len(gpus.split(","))
+    recipe, mine = read(file), len(gpus.split(","))
     cpu = os.environ.get("ACCELERATE_USE_CPU") == "true"
     if not cpu:
         _gpus_are_here(gpus, mine)
-    hello = Hello(rank, mine, total, recipe.fingerprint, comparable_versions())
+    installed = versions()
+    # The patch number of Python may differ.
+    comparable = installed | {"python": ".".join(installed["python"].split(".")[:2])}
+    hello = Hello(rank, mine, total, recipe.fingerprint, comparable)
     site: Nodes = recipe.settings["nodes"]
     patience_s = site.wait_minutes * 60
     if rank != 0:
         files = rendezvous.join(hello, address, port, patience_s, _tell)
-        # Each machine keeps tokenised rows of its own, by the config that the main one wrote for all.
+        # Each machine has its own tokenised rows, by the config that the main one wrote for all.
         forget_older(_shared(recipe, rank, files).stages[-1].config)
         return
     with rendezvous.Main(hello, recipe.machines.nodes, port, patience_s, _tell) as main:
@@ -87,7 +90,7 @@ def meet(file: str, rank: int, address: str, port: int, gpus: str, total: int) -
 @node.command()
 @click.option("--results", required=True)
 def finish(results: str) -> None:
-    """Marks the run as finished, or as stopped where its time was over, and says what was learned."""
+    """Marks the run as finished, or as stopped at its time limit, and prints its report."""
     plan = stage.read(Path(results) / "config" / PLAN_FILE)
     training = StageFolder(plan, plan.stages[-1])
     for line in (*pipeline.finish(training), *report(plan)):
@@ -101,7 +104,7 @@ def finish(results: str) -> None:
 
 
 def read(file: str) -> Recipe:
-    """The recipe beside the script. Its sample is for rehearsals elsewhere and need not be here."""
+    """The recipe beside the script. Its sample is for rehearsals, and need not be on this machine."""
     document = reading.read(file)
     data = document.lookup(("data",))
     for one in (data, *(data.get("sets") or ())) if isinstance(data, dict) else ():
@@ -109,33 +112,23 @@ def read(file: str) -> Recipe:
     return valid(document)[0]
 
 
-def comparable_versions() -> dict[str, str]:
-    """Package versions; of Python itself only what packages are built for, such as 3.11."""
-    installed = versions()
-    return installed | {"python": ".".join(installed["python"].split(".")[:2])}
-
-
 def _gpus_are_here(gpus: str, count: int) -> None:
     import torch
 
     if (here := torch.cuda.device_count()) != count:
-        raise Stop(
-            f"This machine should use the GPUs {gpus}, but only {here} of them are visible.",
-            "`nvidia-smi` shows the GPUs and their numbers. Set GPUS to free ones.",
-        )
+        problem = f"This machine should use the GPUs {gpus}, but only {here} of them are visible."
+        raise Stop(problem, "`nvidia-smi` shows the GPUs and their numbers. Set GPUS to free ones.")
 
 
 def lead(recipe: Recipe, counts: list[int], total: int, accelerator: bool, tell: Tell) -> dict[str, str]:
-    """On the main machine: the recipe for the GPUs that came, its data, and its config, in the shared folder; gives the
+    """On the main machine: prepares the data and the config for the present GPUs, in the shared folder; returns the
     hash of each file of the config."""
     if sum(counts) != total:
-        raise Stop(
-            f"The machines use {' + '.join(map(str, counts))} = {sum(counts)} GPUs together, but TOTAL_GPUS is {total}.",
-            f"Set TOTAL_GPUS={sum(counts)} on every machine, or change GPUS.",
-        )
+        together = f"{' + '.join(map(str, counts))} = {sum(counts)}"
+        problem = f"The machines use {together} GPUs together, but TOTAL_GPUS is {total}."
+        raise Stop(problem, f"Set TOTAL_GPUS={sum(counts)} on every machine, or change GPUS.")
     asked, recipe = recipe, on_these(recipe, counts, tell)
-    at = target.place(recipe)
-    place = Place(at.config_dir, at.data_dir, at.run_dir, at.scratch_dir, accelerator)
+    place = replace(target.place(recipe), accelerator=accelerator)
     plan = translate(recipe, place)
     run = RunFolder(Path(place.run_dir))
     open_for(run, recipe.name, fresh=False, remedy=ELSEWHERE)
@@ -154,18 +147,16 @@ def lead(recipe: Recipe, counts: list[int], total: int, accelerator: bool, tell:
 
 
 def on_these(recipe: Recipe, counts: list[int], tell: Tell) -> Recipe:
-    """The recipe with the GPUs that came, and what follows from that, said aloud."""
+    """The recipe with the present GPUs; prints the changes."""
     if tuple(counts) == recipe.gpu_counts:
         return recipe
     changes = [
-        *(
-            Override(f"nodes.machines.{rank}.gpus", None, list(range(count)), BY)
-            for rank, count in enumerate(counts)
-            if count != recipe.gpu_counts[rank]
-        ),
-        Override("machines.gpus_per_node", None, max(counts), BY),
-        Override("train.effective_batch_size", None, None, BY, "follows the GPUs"),
+        Override(f"nodes.machines.{rank}.gpus", None, list(range(count)), BY)
+        for rank, count in enumerate(counts)
+        if count != recipe.gpu_counts[rank]
     ]
+    changes.append(Override("machines.gpus_per_node", None, max(counts), BY))
+    changes.append(Override("train.effective_batch_size", None, None, BY, "follows the GPUs"))
     recipe, made = changed(recipe, changes)
     for change in made:
         tell(f"  {change}")
@@ -173,8 +164,8 @@ def on_these(recipe: Recipe, counts: list[int], tell: Tell) -> Recipe:
 
 
 def _shared(recipe: Recipe, rank: int, files: Mapping[str, str]) -> Plan:
-    """The plan, once all that the main machine has just written is seen from here: a network file system may take a while,
-    and show the files of an earlier start meanwhile. files: the hash of each, by its name."""
+    """The plan, once this machine sees the files that the main one has just written: a network file system may show
+    those of an earlier start for a while. files: the hash of each, by its name."""
     place = target.place(recipe)
     config = Path(place.config_dir)
     deadline = time.monotonic() + PATIENCE_WITH_STORAGE_S
@@ -182,10 +173,8 @@ def _shared(recipe: Recipe, rank: int, files: Mapping[str, str]) -> Plan:
         if time.monotonic() < deadline:
             time.sleep(0.5)
             continue
-        raise Stop(
-            f"Machine {rank} does not see the files that machine 0 wrote to `{place.run_dir}`.",
-            "That folder must be on storage that all machines share, under the same path.",
-        )
+        problem = f"Machine {rank} does not see the files that machine 0 wrote to `{place.run_dir}`."
+        raise Stop(problem, "That folder must be on storage that all machines share, under the same path.")
     return stage.read(config / PLAN_FILE)
 
 
@@ -204,7 +193,7 @@ def main() -> None:
     from runner.tools.process import hush
 
     hush()
-    # A store of torch whose other side is gone shows a trace of its own, which no one here needs.
+    # A TCPStore whose other side is gone would print a traceback.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     try:
         node.main(standalone_mode=False)

@@ -1,9 +1,9 @@
-"""Rendezvous: before plain machines train together, each says who it is, and the main one compares.
+"""Rendezvous: before plain machines train together, the main one compares their recipes, packages and GPUs.
 
-They meet in a TCPStore of torch on the main machine, on the port where training will meet afterwards. Each machine takes a
-number (`arrivals`), says `hello/NUMBER`, counts up `beat/NUMBER` while it waits, and at last `left/NUMBER`. When all are
-there, the main one says `met`, {"refused": [...]} or {"accepted": [NUMBER, ...]}, prepares what all need, and says `ready`.
-A store that is gone before that, or does not answer for `wait_minutes`, means that the main machine has stopped.
+They meet in a TCPStore of torch on the main machine, on the port of training. Each machine takes a number (`arrivals`),
+writes `hello/NUMBER`, counts up `beat/NUMBER` while it waits, and finally writes `left/NUMBER`. When all have come, the
+main one writes `met`, {"refused": [...]} or {"accepted": [NUMBER, ...]}, prepares the data, and writes `ready`. A store
+that disappears before that, or does not answer for `wait_minutes`, means that the main machine has stopped.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from runner.tools.problem import Stop
 
 Tell = Callable[[str], None]
 TELL_EVERY_S = 15.0
-# The time between two reads of the store, and the shortest wait for a silent machine.
+# The time between two reads of the store, and the least patience with a silent machine.
 BEAT_S = 0.25
 SILENT_S = 5.0
 
 
 @dataclass(frozen=True)
 class Hello:
-    """Who a machine is. rank: its number; gpus: how many it uses; total: how many all are to use; fingerprint: of its
+    """A machine. rank: its number; gpus: how many it uses; total: TOTAL_GPUS of all machines; fingerprint: of its
     recipe; versions: of its packages."""
 
     rank: int
@@ -40,29 +40,27 @@ class Hello:
 
 
 def differences(main: Hello, other: Hello) -> list[str]:
-    """What keeps a machine from training with the main one, a sentence each."""
-    sentences = []
+    """Why a machine cannot train with the main one, a sentence for each difference."""
+    machine, sentences = f"machine {other.rank} has", list[str]()
     if main.fingerprint != other.fingerprint:
         sentences.append(
-            f"machine {other.rank} has another recipe ({other.fingerprint}) than machine 0 ({main.fingerprint}); copy the folder of scripts to both again"
+            f"{machine} another recipe ({other.fingerprint}) than machine 0 ({main.fingerprint}); copy the folder of scripts to both again"
         )
     if main.total != other.total:
         sentences.append(
-            f"machine {other.rank} has TOTAL_GPUS {other.total}, but machine 0 has {main.total}; set the same on every machine"
+            f"{machine} TOTAL_GPUS {other.total}, but machine 0 has {main.total}; set the same on every machine"
         )
     for package in sorted({*main.versions, *other.versions}):
         here, there = (hello.versions.get(package, "none") for hello in (main, other))
         if here != there:
-            sentences.append(
-                f"machine {other.rank} has {package} {there}, but machine 0 has {here}; install the same version"
-            )
+            sentences.append(f"{machine} {package} {there}, but machine 0 has {here}; install the same version")
     return sentences
 
 
 @dataclass
 class Arrival:
-    """A machine that has connected. came, heard: when it came, and when its last beat arrived, both in this machine's
-    seconds."""
+    """A machine that has connected. came, heard: when it came and when its last beat arrived, by this machine's
+    clock."""
 
     hello: Hello
     came: float
@@ -71,41 +69,40 @@ class Arrival:
 
 
 class Main:
-    """The main machine's side: `gather`, then `ready`. Closing it early tells the others that it stopped."""
+    """The main machine's side: `gather`, then `ready`. An early exit tells the others that it stopped."""
 
     def __init__(self, hello: Hello, nodes: int, port: int, patience_s: float, tell: Tell) -> None:
         self.hello, self.nodes, self.patience_s, self.tell = hello, nodes, patience_s, tell
         self.arrivals: dict[int, Arrival] = {}
         try:
             with socket.socket() as probe:
-                # Bound and not opened, so that no other machine takes it for the store.
+                # Bound without listening, so that no other machine connects to it.
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(("", port))
             self.store = _store("127.0.0.1", port, main=True)
         except (OSError, RuntimeError) as error:
             reason = getattr(error, "strerror", None) or str(error).split("\n")[0]
-            raise Stop(
-                f"Port {port} of this machine cannot be opened: {reason}.",
-                "Stop the program that uses it, or choose another `nodes.port`.",
-            ) from None
+            hint = "Stop the program that uses it, or choose another `nodes.port`."
+            raise Stop(f"Port {port} of this machine cannot be opened: {reason}.", hint) from None
 
     def __enter__(self) -> Main:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        """The store goes after the others have left it, so that they hear the last word and the port is free here."""
+        """Closes the store after the others have left it, so that they read the last word and the port is free."""
         for word in ("met", "ready"):
             self._say(word, {})
         until = time.monotonic() + SILENT_S
-        while not self._all_left() and time.monotonic() < until:
+        while time.monotonic() < until:
+            arrived = self.store.add("arrivals", 0)
+            if self.store.check([f"left/{number}" for number in range(1, arrived + 1)]):
+                break
             time.sleep(BEAT_S)
         del self.store
 
     def gather(self) -> list[int]:
-        """Waits for all machines; returns their GPU counts by rank.
-
-        Raises Stop if one does not come, or differs; then every machine that is there hears why.
-        """
+        """Waits for all machines; returns their GPU counts by rank. Raises Stop if one does not come, or differs; then
+        every present machine gets the reason."""
         begin = told = time.monotonic()
         while True:
             waiting = self._waiting()
@@ -119,16 +116,14 @@ class Main:
                 return [gpus[rank] for rank in range(self.nodes)]
             names, now = ", ".join(f"run_node{rank}.sh" for rank in missing), time.monotonic()
             if now - begin >= self.patience_s:
-                raise Stop(
-                    f"Some machines are missing: {names} did not start in time.", "Start them, and this one again."
-                )
+                problem = f"Some machines are missing: {names} did not start in time."
+                raise Stop(problem, "Start them, and this one again.")
             if now - told >= TELL_EVERY_S:
                 self.tell(f"Waiting for {names}")
                 told = now
             time.sleep(BEAT_S)
 
     def _problems(self, hellos: list[Hello]) -> list[str]:
-        """Why these machines cannot train together, a sentence each."""
         ranks = [0, *(hello.rank for hello in hellos)]
         twice = [rank for rank in dict.fromkeys(ranks) if ranks.count(rank) > 1 or rank >= self.nodes]
         return [
@@ -140,20 +135,17 @@ class Main:
         self._say("ready", {"refused": [reason]})
 
     def ready(self, files: Mapping[str, str] | None = None) -> None:
-        """files: what was written for all, the hash of each by its name."""
+        """files: written for all machines, the hash of each by its name."""
         self._say("ready", {"ready": True, "files": files or {}})
 
-    def _all_left(self) -> bool:
-        return bool(self.store.check([f"left/{number}" for number in range(1, self.store.add("arrivals", 0) + 1)]))
-
     def _say(self, word: str, value: Mapping[str, Any]) -> None:
-        """The first value of a key stays."""
+        """Writes a key unless it has a value."""
         if not self.store.check([word]):
             self.store.set(word, json.dumps(value))
 
     def _waiting(self) -> dict[int, Hello]:
-        """The machines that are here, by number: those that have been heard since the last one came. One whose script was
-        ended has not, and may come again."""
+        """The present machines, by number: those with a beat since the last one came. One whose script was stopped has
+        none, and may come again."""
         now = time.monotonic()
         for number in range(1, self.store.add("arrivals", 0) + 1):
             if number not in self.arrivals and self.store.check([f"hello/{number}"]):
@@ -167,14 +159,11 @@ class Main:
 
 
 def join(hello: Hello, address: str, port: int, patience_s: float, tell: Tell) -> dict[str, str]:
-    """Another machine's side: waits for the main machine's port, says hello, and waits until all is ready; gives the files
-    that the main machine has written, each with its hash.
-
-    Raises Stop if the main machine does not come, refuses, or stops.
-    """
+    """Another machine's side: waits for the main machine's port, says hello, and waits until all is ready; returns the
+    hash of each file that the main machine wrote. Raises Stop if the main machine does not come, refuses, or stops."""
     _wait_for_port(address, port, patience_s, tell)
     heard: queue.Queue[str | Stop | dict[str, str]] = queue.Queue()
-    # In a thread of its own, because a store that does not answer blocks its caller.
+    # In a thread, because a store that does not answer blocks its caller.
     threading.Thread(target=_talk, args=(hello, address, port, heard), daemon=True).start()
     while True:
         try:
@@ -191,7 +180,7 @@ def join(hello: Hello, address: str, port: int, patience_s: float, tell: Tell) -
 
 
 def _talk(hello: Hello, address: str, port: int, heard: queue.Queue[str | Stop | dict[str, str]]) -> None:
-    """Puts into `heard` what the main machine says, and "" as long as it only lives."""
+    """Puts the main machine's answers into `heard`, and "" while it only lives."""
     try:
         store = _store(address, port)
     except RuntimeError:
@@ -231,14 +220,14 @@ def _stopped(hello: Hello) -> Stop:
 
 
 def _store(address: str, port: int, main: bool = False) -> Any:
-    """The store at this port, made here by the main machine. Raises RuntimeError."""
+    """The store at this port, which the main machine creates. Raises RuntimeError."""
     from torch.distributed import TCPStore
 
     return TCPStore(address, port, is_master=main, wait_for_workers=False, timeout=timedelta(seconds=10))
 
 
 def _wait_for_port(address: str, port: int, patience_s: float, tell: Tell) -> None:
-    """Until the main machine's port is open; a store of torch would say what it waits for with a trace."""
+    """Until the main machine's port is open; a TCPStore would print a traceback meanwhile."""
     deadline, told = time.monotonic() + patience_s, 0.0
     while True:
         try:
@@ -247,10 +236,9 @@ def _wait_for_port(address: str, port: int, patience_s: float, tell: Tell) -> No
         except OSError as error:
             now = time.monotonic()
             if now >= deadline:
-                raise Stop(
-                    f"The main machine does not answer at {address}:{port}: {error.strerror or error}.",
-                    "Start run_node0.sh there. Check MAIN_NODE_IP, and that no firewall blocks the port.",
-                ) from None
+                problem = f"The main machine does not answer at {address}:{port}: {error.strerror or error}."
+                hint = "Start run_node0.sh there. Check MAIN_NODE_IP, and that no firewall blocks the port."
+                raise Stop(problem, hint) from None
             if now - told >= TELL_EVERY_S:
                 tell(f"Waiting for the main machine at {address}:{port}")
                 told = now

@@ -1,8 +1,8 @@
-"""Target nodes: a start script for each of a few plain machines, without Kubernetes; and the rules of the section `nodes`, that its
-counts agree with `machines`, and that each machine has its own address.
+"""Target nodes: a start script for each of a few plain machines without Kubernetes, and the rules of the section
+`nodes`: its counts agree with `machines`, and each machine has its own address.
 
-`run_node.sh` beside this file is the scripts' template. They need bash and the runner's own Python on every machine, and storage
-that all of them share.
+`run_node.sh` beside this file is the scripts' template. They need bash and the runner's own Python on every machine,
+and shared storage.
 """
 
 from __future__ import annotations
@@ -38,16 +38,12 @@ def emitted(recipe: Recipe) -> list[Artifact]:
 
 
 def place(recipe: Recipe) -> Place:
-    """The folders of a recipe's plain machines: all on the shared storage, but each machine's own scratch.
-
-    Raises Stop if the recipe names no plain machines.
-    """
+    """The folders of a recipe's plain machines: all on the shared storage, except each machine's scratch. Raises Stop
+    if the recipe names no plain machines."""
     section: Nodes | None = recipe.settings.get("nodes")
     if section is None:
-        raise Stop(
-            f"The recipe `{recipe.name}` has no section `nodes`, so there are no scripts for plain machines.",
-            "Add the section; `recipes/gemma.yaml` has an example.",
-        )
+        problem = f"The recipe `{recipe.name}` has no section `nodes`, so there are no scripts for plain machines."
+        raise Stop(problem, "Add the section; `recipes/gemma.yaml` has an example.")
     results = section.output_dir
     return Place(
         config_dir=f"{results}/config",
@@ -96,27 +92,27 @@ def script(plan: Plan, stage: Stage, rank: int) -> str:
 
 
 class _Script(Template):
-    """A script with blanks like `@rank` or `@{rank}`; its own `$` stay as they are."""
+    """A script with blanks like `@rank` or `@{rank}`. Its own `$` stay."""
 
     delimiter = "@"
 
 
 def _of_machine(rank: int) -> str:
-    """The template without the lines for other machines: `@main: ` and `@others: ` say whom a line is for."""
+    """The template without the lines for other machines. `@main: ` and `@others: ` at its beginning limit a line."""
     whom, others = ("@main: ", "@others: ") if rank == 0 else ("@others: ", "@main: ")
     lines = TEMPLATE.read_text(encoding="utf-8").splitlines(keepends=True)
     return "".join(line.removeprefix(whom) for line in lines if not line.startswith(others))
 
 
 def _data_files(stage: Stage) -> list[str]:
-    """Relative data files as the recipe names them; the stage's own paths start from where the recipe was rendered."""
+    """Relative data files as the recipe names them; the stage's own paths start from the folder of rendering."""
     text = next((file.text for file in stage.files if file.path == RECIPE_FILE), "{}")
     data = json.loads(text).get("data", {})
     named = [*(one.get("path") for one in data.get("sets", [data])), data.get("validation_path")]
     return [path for path in named if path and not path.startswith("/")]
 
 
-# What the environment of a training process is for; a stage's own names get a line here.
+# Comments for the environment of a training process.
 _MEANINGS = {
     "AXOLOTL_DATASET_NUM_PROC": "How many processes tokenise the rows.",
     "AXOLOTL_DO_NOT_TRACK": "Do not send usage figures to Axolotl's makers.",
@@ -128,7 +124,7 @@ _MEANINGS = {
 
 
 def counts_agree(recipe: Recipe) -> Iterator[Problem]:
-    """`nodes` names the machines that `machines` counts."""
+    """`nodes` names as many machines and GPUs as `machines`."""
     plain: Nodes | None = recipe.settings.get("nodes")
     if plain is None:
         return
@@ -153,7 +149,7 @@ def counts_agree(recipe: Recipe) -> Iterator[Problem]:
 
 
 def addresses(recipe: Recipe) -> Iterator[Problem]:
-    """Each plain machine has one that can be, and its own."""
+    """Each plain machine has a valid address of its own."""
     plain: Nodes | None = recipe.settings.get("nodes")
     seen: set[str] = set()
     for index, machine in enumerate(plain.machines if plain else ()):
@@ -165,11 +161,11 @@ def addresses(recipe: Recipe) -> Iterator[Problem]:
             if re.fullmatch(r"[\d.]+", address):
                 hint = "Write four numbers from 0 to 255, such as `10.0.0.11`, or the machine's name."
                 yield recipe.problem(place, f"`{address}` is not the address of a machine.", hint)
-        # Several of this machine's own are a try on it.
+        # Several with this machine's own address are a test on it.
         if address.lower() in seen and not this_machine:
             hint = "Give each machine its own address. List GPUs of one machine together, `gpus: [0, 1]`."
             yield recipe.problem(place, f"Two machines have the address `{address}`.", hint)
-        seen.add(address.lower())  # names of machines are the same in capitals
+        seen.add(address.lower())  # Names of machines ignore case.
 
 
 RULES = (counts_agree, addresses)

@@ -1,4 +1,4 @@
-"""The connection to a cluster: the user's kubeconfig, a few kinds of objects, and errors in plain words."""
+"""The connection to a cluster: the user's kubeconfig, the kinds of objects that the runner uses, and plain errors."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ from runner.tools.problem import Stop
 from runner.tools.process import bound_port
 
 ROOT = "kubernetes"
-# Packages that are replaced while our parts of the client are imported: each imports these at its top, and uses them only
-# where a kubeconfig names an `auth-provider` (gcp, oidc) or a proxy.
+# Packages that `client_parts` replaces while it imports: the client uses them only for an `auth-provider` or a proxy.
 LATER = {
     "requests": ("utils",),
     "requests_oauthlib": (),
@@ -58,8 +57,8 @@ class Later(ModuleType):
 
 @cache
 def client_parts() -> tuple[Any, Any, Any]:
-    """The client's kubeconfig reader, its configuration and its connection pool. Importing the client itself still
-    gives all of it. Raises Stop if it is not installed."""
+    """The client's kubeconfig reader, its configuration and its connection pool. A later import of the client itself
+    still imports all of it. Raises Stop if it is not installed."""
     found = importlib.util.find_spec(ROOT)
     if found is None or not found.submodule_search_locations:
         raise Stop("The cluster commands need a package that is not installed.", packaged.install("cluster"))
@@ -80,7 +79,7 @@ def client_parts() -> tuple[Any, Any, Any]:
             bare.__path__ = [os.path.join(home, *name.split(".")[1:])]
         client = importlib.import_module(f"{ROOT}.client.configuration")
         rest = importlib.import_module(f"{ROOT}.client.rest")
-        # The names that its kubeconfig reader imports; the second one only makes a client that we do not have.
+        # The names that its kubeconfig reader imports. We do not use the second one.
         vars(sys.modules[f"{ROOT}.client"]).update(Configuration=client.Configuration, ApiClient=None)
         return importlib.import_module(f"{ROOT}.config.kube_config"), client, rest
     finally:
@@ -112,14 +111,13 @@ KINDS = {
 # The older version of a kind that is only read here: Kueue before 0.15.
 OLDER = dict.fromkeys(("LocalQueue", "Workload"), "kueue.x-k8s.io/v1beta1")
 MANAGER = "recipe-runner"
-TIMEOUT_SECONDS = (10, 60)
 
 Manifests = list[Manifest]
 Query = Sequence[tuple[str, Any]]
 
 
 class Response(Protocol):
-    """An answer of HTTP. data: the whole body, if it was not asked for with `stream`."""
+    """An HTTP response. data: the whole body, unless it was requested with `stream`."""
 
     status: int
     data: bytes
@@ -136,10 +134,10 @@ def connect() -> Cluster:
     file = os.environ.get("KUBECONFIG") or None
     try:
         config.load_kube_config(config_file=file, client_configuration=settings)
-        _, context = config.list_kube_config_contexts(config_file=file)
-        namespace = (context or {}).get("context", {}).get("namespace", "default")
-        user = (context or {}).get("context", {}).get("user", "")
-        return Cluster(rest.RESTClientObject(settings).pool_manager, settings, namespace, user)
+        _, named = config.list_kube_config_contexts(config_file=file)
+        context = (named or {}).get("context", {})
+        pool = rest.RESTClientObject(settings).pool_manager
+        return Cluster(pool, settings, context.get("namespace", "default"), context.get("user", ""))
     except (config.ConfigException, OSError) as error:
         why = str(error).splitlines()[0]
         raise Stop(
@@ -150,35 +148,29 @@ def connect() -> Cluster:
     except Exception as error:
         # For a file that is not a kubeconfig, the client raises various errors.
         said = " ".join(str(error).split()) or type(error).__name__
-        raise Stop(
-            f"The kubeconfig `{file or '~/.kube/config'}` cannot be read: {said}",
-            "Log in again with `oc login`, or set the variable KUBECONFIG to another file.",
-        ) from None
+        hint = "Log in again with `oc login`, or set the variable KUBECONFIG to another file."
+        raise Stop(f"The kubeconfig `{file or '~/.kube/config'}` cannot be read: {said}", hint) from None
 
 
 @dataclass(frozen=True)
 class Account:
-    """A pod's account. host: the cluster's address; keys: the folder of the key."""
+    """A pod's service account, in the form of the official client's configuration. keys: the folder of the token."""
 
     host: str
     keys: Path
 
     def auth_settings(self) -> dict[str, dict[str, str]]:
-        """The token in the form of the official client's configuration. It is read each time, because a kubelet
-        replaces it within the hour."""
+        # Read each time, because a kubelet replaces the token within the hour.
         try:
             token = (self.keys / "token").read_text(encoding="utf-8").strip()
         except OSError as error:
-            raise Stop(
-                f"The pod has no credentials for the cluster: {error.filename}: {error.strerror}.",
-                "Mount its service account: `automountServiceAccountToken: true`.",
-            ) from None
+            problem = f"The pod has no credentials for the cluster: {error.filename}: {error.strerror}."
+            raise Stop(problem, "Mount its service account: `automountServiceAccountToken: true`.") from None
         return {"token": {"key": "authorization", "value": f"Bearer {token}"}}
 
 
 def connect_in_pod(server: str, keys: Path, namespace: str) -> Cluster:
-    """The cluster that this pod runs in, trusted by the authority beside the key. A training image need not have the
-    official client."""
+    """The cluster that this pod runs in, trusted by the authority beside the key, without the official client."""
     import urllib3
 
     authority = keys / "ca.crt"
@@ -187,12 +179,11 @@ def connect_in_pod(server: str, keys: Path, namespace: str) -> Cluster:
 
 
 class Cluster:
-    """A cluster, for the commands. Every method raises Stop in plain words if the cluster refuses, and TryAgain if it
-    does not answer; `request` alone raises Refused, with the status and the cluster's own words.
+    """A cluster. Every method raises Stop if the cluster refuses, and TryAgain if it does not answer; `request` alone
+    raises Refused, with the status and the cluster's own words. Requests are retried after 429, 5xx and broken
+    connections, as kubectl does it.
 
-    A request is tried again for a while, as kubectl does it: after 429 and 5xx, and after a connection that broke.
-
-    pool: connections of urllib3; configuration: as the official client has it, with the server and the credentials;
+    pool: connections of urllib3; configuration: the official client's, with the server and the credentials;
     namespace, user: those of the kubeconfig's current context.
     """
 
@@ -207,7 +198,7 @@ class Cluster:
         self.hasty = self.begun = self.ready = False
 
     def once(self) -> Cluster:
-        """The same for a caller that repeats requests itself, and shows problems meanwhile."""
+        """A copy for a caller that repeats requests itself, and shows problems meanwhile."""
         other = copy.copy(self)
         other.hasty = True
         return other
@@ -217,7 +208,7 @@ class Cluster:
         return str(self.configuration.host)
 
     def now(self) -> datetime:
-        """The time by the cluster's clock, by which its objects and logs are stamped."""
+        """The time by the cluster's clock, which stamps its objects and logs."""
         return datetime.now(UTC) + self.ahead
 
     def person(self) -> str:
@@ -225,9 +216,8 @@ class Cluster:
         api = "authentication.k8s.io/v1"
         review = {"apiVersion": api, "kind": "SelfSubjectReview"}
         try:
-            return str(
-                self._json("POST", f"/apis/{api}/selfsubjectreviews", (), review)["status"]["userInfo"]["username"]
-            )
+            answer = self._json("POST", f"/apis/{api}/selfsubjectreviews", (), review)
+            return str(answer["status"]["userInfo"]["username"])
         except Refused as refused:
             if refused.status == 401 or passes(refused.status):
                 raise refused.stop("SelfSubjectReview", "", "") from None
@@ -246,21 +236,18 @@ class Cluster:
     def list(
         self, kind: str, namespace: str, labels: Mapping[str, str] | None = None, forgiving: bool = False
     ) -> Manifests:
-        """All objects with these labels; none if the cluster does not know the kind.
-
-        forgiving: also none if this user may not see them.
-        """
+        """All objects with these labels; none if the cluster does not know the kind, or, with `forgiving`, if this user
+        may not see them."""
         query = [("labelSelector", ",".join(f"{key}={value}" for key, value in labels.items()))] if labels else []
         try:
-            objects: Manifests = self._read(kind, namespace, None, query).get("items") or []
-            return objects
+            return list(self._read(kind, namespace, None, query).get("items") or ())
         except Refused as refused:
             if _absent(refused, kind) or (forgiving and refused.status == 403):
                 return []
             raise refused.stop(kind, namespace, "") from None
 
     def require_namespace(self, namespace: str) -> None:
-        """Raises Stop if there is no such namespace; a cluster lists nothing in it, and not every user may ask."""
+        """Raises Stop if the namespace does not exist. A cluster lists nothing in a missing one."""
         try:
             self._json("GET", address("Namespace", "", namespace))
         except Refused as refused:
@@ -283,10 +270,9 @@ class Cluster:
             return self._json("GET", address(kind, namespace, name, OLDER[kind]), query)
 
     def apply(self, manifest: Mapping[str, Any], dry_run: bool = False) -> Manifest:
-        """Server-side apply; with `dry_run` the cluster only checks it. A NetworkPolicy that this person may not create
-        is left out, because sites of earlier releases lack that permission; the result is then empty."""
-        query = [("fieldManager", MANAGER), ("force", "true"), ("fieldValidation", "Strict")]
-        query += [("dryRun", "All")] if dry_run else []
+        """Server-side apply; with `dry_run` the cluster only checks the object. The result is empty for a NetworkPolicy
+        that this person may not create, because sites of earlier releases lack that permission."""
+        query = [*_changes(dry_run), ("force", "true")]
         kind, meta = manifest["kind"], manifest["metadata"]
         path = address(kind, meta["namespace"], meta["name"])
         try:
@@ -298,10 +284,9 @@ class Cluster:
 
     def create(self, manifest: Mapping[str, Any], dry_run: bool = False) -> bool:
         """Creates an object; False if one of its name exists. One from an unanswered attempt is ours."""
-        query = [("fieldManager", MANAGER), ("fieldValidation", "Strict"), *([("dryRun", "All")] if dry_run else [])]
         kind, meta = manifest["kind"], manifest["metadata"]
         try:
-            self._json("POST", address(kind, meta["namespace"]), query, manifest)
+            self._json("POST", address(kind, meta["namespace"]), _changes(dry_run), manifest)
         except Refused as refused:
             if refused.status == 409 and not refused.busy:
                 return refused.repeated
@@ -318,7 +303,7 @@ class Cluster:
     def delete(self, kind: str, namespace: str, name: str, uid: str = "", grace_seconds: int | None = None) -> bool:
         """Deletes an object and what belongs to it; False if it was not there. uid: of the only object to delete."""
         # It remains until all its dependents have ended.
-        options: dict[str, Any] = {"propagationPolicy": "Foreground"}
+        options: Manifest = {"propagationPolicy": "Foreground"}
         options |= {"preconditions": {"uid": uid}} if uid else {}
         options |= {"gracePeriodSeconds": grace_seconds} if grace_seconds is not None else {}
         try:
@@ -340,8 +325,8 @@ class Cluster:
         stamped: bool = False,
         since: str = "",
     ) -> str | None:
-        """A container's log; None if it has not started, or there is no previous container (`previous`). stamped:
-        whether each line begins with its time; since: the time from which lines are read."""
+        """A container's log; None if it has not started, or there is no previous container (`previous`). stamped: each
+        line begins with its time; since: the time of the first line."""
         query: list[tuple[str, Any]] = [("container", container)]
         query += [("previous", "true")] if previous else []
         query += [("tailLines", tail)] if tail else []
@@ -377,8 +362,8 @@ class Cluster:
         headers: Mapping[str, str] | None = None,
         stream: bool = False,
     ) -> Response:
-        """One request; the body of its answer is read unless `stream`. It is repeated while the server is busy. Raises
-        Refused or Lost when that has taken too long."""
+        """One request, repeated while the server is busy; the body of its answer is read unless `stream`. Raises
+        Refused or Lost after too long."""
         begun, unsure, doubted, told = time.monotonic(), False, False, False
         while True:
             try:
@@ -420,7 +405,7 @@ class Cluster:
                 redirect=False,
                 retries=False,
                 preload_content=False,
-                timeout=urllib3.Timeout(connect=TIMEOUT_SECONDS[0], read=TIMEOUT_SECONDS[1]),
+                timeout=urllib3.Timeout(connect=10, read=60),
             )
             with suppress(ValueError, TypeError):  # of a proxy's own answer
                 self.ahead = parsedate_to_datetime(response.headers.get("Date", "")) - datetime.now(UTC)
@@ -434,7 +419,7 @@ class Cluster:
             raise unreachable(self.server, error) from None
 
     def _refusal(self, method: str, path: str, response: Response) -> Exception:
-        """The meaning of a server's refusal; one from a starting server counts as 503."""
+        """The meaning of a refusal; one from a starting server counts as 503."""
         page = response.data.lstrip()[:20].lower().startswith((b"<!doctype html", b"<html"))
         if response.status < 400 or (page and not passes(response.status) and "/proxy/" not in path):
             return no_api(self.server, response.data)
@@ -443,7 +428,7 @@ class Cluster:
         refused = Refused(response.status, said, self.server, float(after) if after.isdecimal() else 0.0)
         allowed = recent(self.answered.get(_kind_of(method, path), -math.inf))
         if refused.of_start and (allowed or (refused.no_kind and not self.ready)):
-            # Without a login, which a starting server may not know.
+            # Without a login, because a starting server may not know its users.
             ready = self.pool.request("GET", f"{self.server}/readyz", retries=False, redirect=False, timeout=10.0)
             refused.doubtful = self.ready = not (ready.status == 403 or passes(ready.status))
             if not self.ready:
@@ -452,7 +437,7 @@ class Cluster:
 
 
 def pieces(cluster: Cluster, response: Response, size: int) -> Iterator[bytes]:
-    """The body of a response that was asked for with `stream`, as it comes. Raises Lost if the connection breaks."""
+    """The body of a response that was requested with `stream`. Raises Lost if the connection breaks."""
     import urllib3
 
     try:
@@ -461,23 +446,26 @@ def pieces(cluster: Cluster, response: Response, size: int) -> Iterator[bytes]:
         raise unreachable(cluster.server, error) from None
 
 
+def _changes(dry_run: bool) -> list[tuple[str, Any]]:
+    return [("fieldManager", MANAGER), ("fieldValidation", "Strict"), *([("dryRun", "All")] if dry_run else [])]
+
+
 def _absent(refused: Refused, kind: str) -> bool:
-    """Whether the cluster has no such object, or no such kind, which counts for what operators bring alone."""
+    """Whether the cluster has no such object, or no such kind (only for kinds that operators install)."""
     return refused.status == 404 and not (refused.no_kind and "." not in KINDS[kind][0])
 
 
 def address(kind: str, namespace: str, name: str | None = None, older: str = "") -> str:
-    """The API path of an object, or of all objects of its kind. namespace: empty for a kind without one; older: a group
-    and version instead of the kind's own."""
-    version, plural = KINDS[kind]
-    version = older or version
+    """The API path of an object, or of all objects of its kind. namespace: empty for a kind without one; older: an
+    older group and version."""
+    version, plural = older or KINDS[kind][0], KINDS[kind][1]
     root = f"/api/{version}" if "/" not in version else f"/apis/{version}"
     space = f"/namespaces/{namespace}" if namespace else ""
     return f"{root}{space}/{plural}" + (f"/{name}" if name else "")
 
 
 def _kind_of(method: str, path: str) -> tuple[str, ...]:
-    """The unit of a permission: the verb, the kind and the subresource, without names."""
+    """What one permission covers: the verb, the kind and the subresource, without names."""
     before, _, rest = path.partition("/namespaces/")
     space, plural, name, below = (*rest.split("/"), "", "", "", "")[:4]
     return (method, before, space, plural, "one" if name else "all", below)
@@ -492,19 +480,18 @@ def _message(body: bytes) -> str:
 
 
 TENSORBOARD = {"app.kubernetes.io/name": "tensorboard"}
-# The claim that it is over: a label in runner/parts/openshift/site/tensorboard.yaml.
+# The label with the claim whose curves it shows (site/tensorboard.yaml).
 INSTANCE = "app.kubernetes.io/instance"
 TENSORBOARD_PORT = 6006
 
 
 def tensorboard(cluster: Cluster, namespace: str, claim: str | None) -> str:
-    """The name of the pod of the TensorBoard over a claim, or of one that does not say over which. Raises Stop if none
-    runs."""
+    """The name of the TensorBoard pod for a claim, or of one without a claim's label. Raises Stop if none runs."""
     for pod in cluster.list("Pod", namespace, TENSORBOARD):
         meta = pod["metadata"]
         if pod.get("status", {}).get("phase") == "Running" and meta["labels"].get(INSTANCE, claim) == claim:
             return str(meta["name"])
-    over = f" over the claim `{claim}`" if claim else ""
+    over = f" for the claim `{claim}`" if claim else ""
     remedy = "`recipe site RECIPE` generates one for `oc apply -k`."
     there = cluster.get("PersistentVolumeClaim", namespace, claim) if claim else None
     if there and SHARED not in there["spec"].get("accessModes", ()):
@@ -514,17 +501,12 @@ def tensorboard(cluster: Cluster, namespace: str, claim: str | None) -> str:
 
 
 def forward(
-    cluster: Cluster,
-    namespace: str,
-    pod: str | Callable[[], str],
-    port: int,
-    local_port: int,
-    ready: Callable[[int], None],
+    cluster: Cluster, namespace: str, pod: Callable[[], str], port: int, local_port: int, ready: Callable[[int], None]
 ) -> None:
     """Passes connections to `local_port` (0: any free one) on to the pod's port, until it is interrupted.
 
-    pod: its name, or a function that gives the name for each connection. ready: called with the local port once it
-    listens. Raises Stop if the local port is in use.
+    pod: gives its name for each connection. ready: called with the local port once it listens. Raises Stop if the local
+    port is in use.
     """
     with bound_port(local_port) as listener:
         listener.listen()
@@ -534,7 +516,7 @@ def forward(
             threading.Thread(target=_join, args=(cluster, namespace, pod, port, here), daemon=True).start()
 
 
-def _join(cluster: Cluster, namespace: str, pod: str | Callable[[], str], port: int, here: socket.socket) -> None:
+def _join(cluster: Cluster, namespace: str, pod: Callable[[], str], port: int, here: socket.socket) -> None:
     """Passes bytes both ways until one side closes."""
     from kubernetes.client import ApiClient, CoreV1Api
     from kubernetes.stream import portforward
@@ -543,11 +525,9 @@ def _join(cluster: Cluster, namespace: str, pod: str | Callable[[], str], port: 
     core = CoreV1Api(ApiClient(cluster.configuration))
     with here:
         try:
-            name = pod if isinstance(pod, str) else pod()
-            channel = portforward(core.connect_get_namespaced_pod_portforward, name, namespace, ports=str(port))
+            channel = portforward(core.connect_get_namespaced_pod_portforward, pod(), namespace, ports=str(port))
         except Exception:
-            # The browser shows the failure, and can try again. Without an answer the client ends in an AttributeError
-            # (36.0.3).
+            # The browser shows the failure, and can retry. Without an answer the client raises AttributeError (36.0.3).
             return
         there = channel.socket(port)
         back = threading.Thread(target=_pump, args=(there, here), daemon=True)

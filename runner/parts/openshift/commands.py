@@ -16,26 +16,18 @@ import click
 
 from runner import parts
 from runner.check import sources, validate
-from runner.commands.options import (
-    allow_option,
-    complete_recipe,
-    end,
-    open_recipe,
-    port_option,
-    print_notes,
-    recipe_path,
-    say,
-    set_option,
-)
+from runner.commands import options
+from runner.commands.options import complete_recipe, end, open_recipe, print_notes, recipe_path, say, set_option
 from runner.parts.jobs import kubernetes
 from runner.parts.jobs.kubernetes import Manifest
 from runner.parts.openshift import client, jobs, pipeline, watch
 from runner.parts.openshift.client import Cluster, connect
 from runner.parts.openshift.diagnose import why
+from runner.parts.openshift.driver_job import PART as DRIVER
 from runner.parts.openshift.errors import TryAgain, accounted, pause
 from runner.parts.openshift.jobs import Confirm, Owner
 from runner.parts.openshift.pipeline import Milestone
-from runner.parts.openshift.status import ENDED, FAILED, FINISHED, JobState, early_stop, look
+from runner.parts.openshift.status import ENDED, FAILED, FINISHED, JobState, early_stop, ended, look
 from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.render import planned
@@ -60,18 +52,16 @@ take_over_option = click.option(
 
 
 def open_plan(path: str, sets: tuple[str, ...]) -> Plan:
-    """The plan of a recipe as on the cluster; its data files need not be on this machine."""
+    """The plan of a recipe on the cluster. Its data files need not be on this machine."""
     return open_both(path, sets, look=False)[1]
 
 
 def open_both(path: str, sets: tuple[str, ...], look: bool = True) -> tuple[Recipe, Plan]:
-    """A recipe, and its plan as the cluster gets it. look: whether to read the files that it names."""
+    """A recipe, and its plan on the cluster. look: whether to read the files that the recipe names."""
     recipe, _ = open_recipe(path, sets, look=look)
     if not recipe.settings.get("openshift"):
-        raise Stop(
-            f"`{path}` has no section `openshift`, so it names no cluster.",
-            "Add a section `openshift:` with a `namespace`.",
-        )
+        problem = f"`{path}` has no section `openshift`, so it names no cluster."
+        raise Stop(problem, "Add a section `openshift:` with a `namespace`.")
     return recipe, planned(recipe, "pytorchjob")
 
 
@@ -85,10 +75,7 @@ def find_job(cluster: Cluster, plan: Plan, stage: Stage) -> Manifest:
 
 
 def job_at_work(cluster: Cluster, plan: Plan, name: str | None) -> Manifest:
-    """The job to show: of the stage `name`, else of the stage or gate at work or not done yet.
-
-    Raises Stop if there is none.
-    """
+    """The job to show: of the stage `name`, else of the current stage or gate. Raises Stop if there is none."""
     if name is not None:
         return find_job(cluster, plan, plan.stage(name))
     milestone = pipeline.looked_at(pipeline.milestones(cluster, plan))
@@ -98,7 +85,7 @@ def job_at_work(cluster: Cluster, plan: Plan, name: str | None) -> Manifest:
 
 
 def elsewhere(job: Manifest | None, path: str) -> list[str]:
-    """Who has sent a job, if it came from another recipe file or machine."""
+    """Who sent a job, if it came from another recipe file or machine."""
     owner = Owner.of(job) if job else Owner()
     return [str(owner)] if owner.person and owner != Owner.here(path, owner.person) else []
 
@@ -142,7 +129,7 @@ def site(paths: tuple[str, ...], sets: tuple[str, ...], out: str | None) -> None
     type=click.Choice(["pytorchjob", "trainjob"]),
     help="The kind of job. Default: depends on openshift.version.",
 )
-@allow_option
+@options.allow_option
 def submit(
     path: str,
     sets: tuple[str, ...],
@@ -157,8 +144,9 @@ def submit(
 ) -> None:
     """Send a recipe to the cluster of your kubeconfig. Sending it twice changes nothing.
 
-    It sends the first part that is not done: a stage, or the gate after a stage. If that part needs no GPU, it waits for it
-    and sends the next one. With --all, a small job on the cluster, the driver, sends the later parts until a gate is closed.
+    It sends the first part that is not done: a stage, or the gate after a stage. If that part needs no GPU, it waits
+    for it and sends the next one. With --all, a small job on the cluster, the driver, sends the later parts until a
+    gate is closed.
     """
     from runner.data.report import contents
     from runner.parts.openshift import controller, rules, transfer
@@ -189,16 +177,16 @@ def submit(
     how = sending.Sending(say, confirm(yes, taken), target, dry_run, files, rows, written, owner=owner)
     what = controller.submit_all(cluster, plan, how) if every else sending.submit(cluster, plan, stage, how)
     if dry_run:
-        end("The cluster accepts everything. Nothing was sent.", "submit", path)
+        end(f"The cluster accepts `{plan.name}`. Nothing was sent.", "submit", path)
     elif what is None:
-        end("All stages are done. There is nothing to send.", "fetch", path)
+        end(f"All stages of `{plan.name}` are done. There is nothing to send.", "fetch", path)
     else:
         if follow:
-            with live() as show:
-                watch.follow(cluster, what, show)
+            with screen() as show:
+                watch.follow(cluster, what, lambda state, reasons: show(_progress(state, reasons)))
         else:
             say(f"Watch it: recipe status {path}, recipe logs {path} -f")
-        end("The job is on the cluster.", "status", path)
+        end(f"The job of `{plan.name}` was sent to the cluster.", "status", path)
 
 
 def confirm(yes: bool, taken: tuple[str, ...]) -> Confirm:
@@ -215,28 +203,21 @@ def confirm(yes: bool, taken: tuple[str, ...]) -> Confirm:
     return ask
 
 
-@contextmanager
-def live() -> Iterator[watch.Show]:
-    """Shows states: one line that changes on a terminal, one line for each change if output is piped."""
-
-    def text(state: JobState | None, reasons: list[str]) -> str:
-        said = [f"{state.name}: {watch.line(state)}"] if state else []
-        return "\n".join([*said, *(f"  {reason}" for reason in reasons)])
-
-    with screen() as show:
-        yield lambda state, reasons: show(text(state, reasons))
+def _progress(state: JobState | None, reasons: list[str]) -> str:
+    head = [f"{state.name}: {watch.line(state)}"] if state else []
+    return "\n".join([*head, *(f"  {reason}" for reason in reasons)])
 
 
 @contextmanager
 def screen() -> Iterator[Callable[[str], None]]:
-    """Shows a text instead of the one before it; if output is piped, below it, and only when it has changed."""
+    """Shows a text instead of the previous one; if output is piped, below it, and only when it has changed."""
     if not sys.stdout.isatty():
-        said = ""
+        shown = ""
 
         def show(now: str) -> None:
-            nonlocal said
-            if now != said:
-                said = now
+            nonlocal shown
+            if now != shown:
+                shown = now
                 say(now)
 
         yield show
@@ -253,63 +234,54 @@ def screen() -> Iterator[Callable[[str], None]]:
 @set_option
 @stage_option
 @click.option("--namespace", "-n", metavar="NAME", help="Without RECIPE: the namespace. Default: your current one.")
-@click.option(
-    "--watch", "-w", "keep_watching", is_flag=True, help="Without RECIPE: update the table until every job has ended."
-)
-def status(
-    path: str | None, sets: tuple[str, ...], stage: str | None, namespace: str | None, keep_watching: bool
-) -> None:
-    """Show the progress of a recipe's job, and why it does not start. Without RECIPE, show a table of all jobs
-    of recipe-runner.
+@click.option("--watch", "-w", "live", is_flag=True, help="Without RECIPE: update the table until every job has ended.")
+def status(path: str | None, sets: tuple[str, ...], stage: str | None, namespace: str | None, live: bool) -> None:
+    """Show the progress of a recipe's job, and why it does not start. Without RECIPE, show a table of all jobs of
+    recipe-runner.
 
-    The table compares speed and GPU memory with the plan, and shows the cost so far: in GPU hours, or in the currency of
-    `limits.price_per_gpu_hour`, if the recipe has it.
+    The table compares speed and GPU memory with the plan, and shows the cost so far: in GPU hours, or in the currency
+    of `limits.price_per_gpu_hour`, if the recipe has it.
     """
     # A recipe names its own namespace, and only a recipe has settings and stages.
     if path and namespace:
-        raise Stop(
-            "`-n` is for calls without a recipe; a recipe names its namespace itself.",
-            f"Leave out -n, or write `--set openshift.namespace={namespace}`.",
-            code=2,
-        )
-    if path and keep_watching:
-        raise Stop(
-            "`--watch` updates the table of all jobs.",
-            "Leave out the recipe. Or use `recipe submit RECIPE --follow` for one recipe.",
-            code=2,
-        )
+        hint = f"Leave out -n, or write `--set openshift.namespace={namespace}`."
+        raise Stop("`-n` is for calls without a recipe; a recipe names its namespace itself.", hint, code=2)
+    if path and live:
+        hint = "Leave out the recipe. Or use `recipe submit RECIPE --follow` for one recipe."
+        raise Stop("`--watch` updates the table of all jobs.", hint, code=2)
     if not path and (sets or stage):
         raise Stop(f"`{('--stage' if stage else '--set')}` needs a recipe.", "Name one.", code=2)
     if path is None:
         cluster = connect()
-        _table(cluster, namespace or cluster.namespace, keep_watching)
-        end(f"These are the jobs in the namespace {namespace or cluster.namespace}.", "status", "RECIPE")
+        namespace = namespace or cluster.namespace
+        _table(cluster, namespace, live)
+        end(f"These are the jobs in the namespace {namespace}.", "status", "RECIPE")
         return
     plan = open_plan(path, sets)
     way = _stages(connect(), plan, stage, path)
     looked_at = pipeline.looked_at(way)
-    # In order: jobs to watch, failed ones, those not sent yet, and finished ones.
     follows = ["-f"] if looked_at and looked_at.at_work else []
     verb = "fetch" if not looked_at else "logs" if follows else "why" if looked_at.state == FAILED else "submit"
-    end(f"This is how far the stages of `{plan.name}` are.", verb, path, *follows)
+    at = {"logs": "is running or waiting", "why": "has failed", "submit": "is next"}
+    said = f"{looked_at.title} of `{plan.name}` {at[verb]}." if looked_at else f"All stages of `{plan.name}` are done."
+    end(said, verb, path, *follows)
 
 
-def _table(cluster: Cluster, namespace: str, keep_watching: bool) -> None:
+def _table(cluster: Cluster, namespace: str, live: bool) -> None:
     def text() -> tuple[str, bool]:
         rows = watch.rows(cluster, namespace)
         lines = watch.table(rows) if rows else [f"No job of recipe-runner in `{namespace}`."]
         return "\n".join(lines), all(row.state.ended for row in rows)
 
-    if not keep_watching:
+    if not live:
         return say(text()[0])
-    cluster = cluster.once()
-    shown = ""
+    cluster, shown = cluster.once(), ""
     with screen() as show:
         while True:
             try:
-                shown, ended = text()
+                shown, over = text()
                 show(shown)
-                if ended:
+                if over:
                     return
             except TryAgain as silence:
                 show("\n".join(filter(None, [shown, f"{silence.text.splitlines()[0]} Trying again."])))
@@ -324,12 +296,12 @@ def _show(cluster: Cluster, name: str, job: Manifest, path: str) -> None:
 
 
 def _early(cluster: Cluster, milestone: Milestone) -> str:
-    """The note that a finished stage ended early, if that was allowed."""
+    """The note that a finished stage ended early, if the recipe allows that."""
     allowed = (milestone.stage.config.get("recipe_runner") or {}).get("early_stopping")
     if not allowed or milestone.of_gate or milestone.job is None or milestone.state != FINISHED:
         return ""
-    ended = early_stop(cluster, milestone.job)
-    return f"; {ended.told}" if ended else ""
+    early = early_stop(cluster, milestone.job)
+    return f"; {early.told}" if early else ""
 
 
 def _stages(cluster: Cluster, plan: Plan, only: str | None, path: str) -> list[Milestone]:
@@ -355,8 +327,11 @@ def _stages(cluster: Cluster, plan: Plan, only: str | None, path: str) -> list[M
         else:
             say(f"{name}: {state}{_early(cluster, milestone)}{jobs.by(milestone.job)}")
     if not only and (job := pipeline.driver_of(cluster, plan)):
-        say(f"driver: {pipeline.driver_state(job)}{jobs.by(job)}")
-        for text in pipeline.driver_why(cluster, job):
+        # A failed one ended before the last stage, for any reason.
+        state = {FAILED: "has ended", FINISHED: "done"}.get(ended(job) or "", "continues by itself")
+        say(f"driver: {state}{jobs.by(job)}")
+        failed = ended(job) == FAILED
+        for text in pipeline.last_words(cluster, job, DRIVER) if failed else why(cluster, look(cluster, job)):
             say(f"  {text}")
     for run in () if only else pipeline.runs_of(cluster, plan).values():
         say(f"run `{run['metadata']['name']}` of Kubeflow Pipelines: continues by itself{jobs.by(run)}")
@@ -373,7 +348,7 @@ def _stages(cluster: Cluster, plan: Plan, only: str | None, path: str) -> list[M
 @set_option
 @stage_option
 @click.option(
-    "--node", type=click.IntRange(0), default=0, help="The machine's number; 0 is the master.", show_default=True
+    "--node", type=click.IntRange(0), default=0, show_default=True, help="The machine's number; 0 is the master."
 )
 @click.option("--follow", "-f", is_flag=True, help="Continue until the job ends.")
 def logs(path: str, sets: tuple[str, ...], stage: str | None, node: int, follow: bool) -> None:
@@ -381,7 +356,7 @@ def logs(path: str, sets: tuple[str, ...], stage: str | None, node: int, follow:
     plan = open_plan(path, sets)
     cluster = connect()
     job = job_at_work(cluster, plan, stage)
-    # Beside the log, so that it can be piped on as it is.
+    # On stderr, so that the log itself can be piped.
     for text in elsewhere(job, path):
         say(text, err=True)
     if follow:
@@ -392,7 +367,7 @@ def logs(path: str, sets: tuple[str, ...], stage: str | None, node: int, follow:
         say(line)
     for reason in why(cluster, look(cluster, job)):
         say(reason, err=True)
-    end("The log has no more lines so far.", "status", path)
+    end(f"This is the log of `{plan.name}` on machine {node} so far.", "status", path)
 
 
 @click.command()
@@ -425,7 +400,7 @@ def fetch(path: str, sets: tuple[str, ...], stage: str | None, to: str | None, e
         keep(folder, recipe, plan)
         for after_fetch in parts.hooks("after_fetch"):
             after_fetch(folder, say)
-    end(f"The results are in {where}.", "compare", path)
+    end(f"The results of `{plan.name}` are in {where}.", "compare", path)
 
 
 @click.command()
@@ -437,64 +412,59 @@ def fetch(path: str, sets: tuple[str, ...], stage: str | None, to: str | None, e
 def stop(path: str, sets: tuple[str, ...], stage: str | None, yes: bool, taken: tuple[str, ...]) -> None:
     """Stop a recipe's job and delete it. Results and checkpoints stay on the claim.
 
-    It stops the current stage or gate, or with --stage that stage and its gate. It also stops the driver of `submit --all`,
-    and a run of Kubeflow Pipelines. It asks before it stops a job from another person, machine or recipe file.
+    It stops the current stage or gate, or with --stage that stage and its gate. It also stops the driver of `submit
+    --all`, and a run of Kubeflow Pipelines. It asks before it stops a job from another person, machine or recipe file.
     """
     from runner.parts.openshift.submit import ask
 
     plan = open_plan(path, sets)
     cluster = connect()
     mine, asked = Owner.here(path, cluster.person()), cache(confirm(yes, taken))
-    ended: list[str] = []
-    with accounted(lambda _: f"Already stopped: {', '.join(ended)}." if ended else ""):
-        chosen = _end(cluster, plan, stage, lambda job: ask(job, mine, asked), ended)
-    if not ended:
-        say(f"No job of `{plan.name}` is running or waiting.")
-        end("No job was stopped.", "status")
+    stopped: list[str] = []
+    with accounted(lambda _: f"Already stopped: {', '.join(stopped)}." if stopped else ""):
+        chosen = _end(cluster, plan, stage, lambda job: ask(job, mine, asked), stopped)
+    if not stopped:
+        end(f"No job of `{plan.name}` is running or waiting, so none was stopped.", "status")
         return
     say(
-        f"Stopped {', '.join(ended)}. The results so far are in {plan.only(chosen).place.run_dir}; `recipe submit` continues from there."
+        f"Stopped {', '.join(stopped)}. The results so far are in {plan.only(chosen).place.run_dir}; `recipe submit` continues from there."
     )
-    end("The job is stopped, and its results are kept.", "submit", path)
+    end(f"The job of `{plan.name}` is stopped. Its results so far are kept.", "submit", path)
 
 
-def _end(cluster: Cluster, plan: Plan, stage: str | None, ask: Callable[[Manifest], None], ended: list[str]) -> Stage:
-    """Ends what `recipe stop` ends, and adds its names to `ended`; returns the stage that it is about. ask: Raises Stop
-    if a job may not be ended."""
+def _end(cluster: Cluster, plan: Plan, stage: str | None, ask: Callable[[Manifest], None], stopped: list[str]) -> Stage:
+    """Ends what `recipe stop` ends, adds the names to `stopped`, and returns the stage. ask: raises Stop if a job must
+    stay."""
 
     def end_job(job: Manifest) -> None:
         ask(job)
-        jobs.delete(cluster, job, ended)
+        jobs.delete(cluster, job, stopped)
 
     runs = pipeline.runs_of(cluster, plan)
-    # After a no everything is as it was.
+    # All questions come first, so that nothing has changed after a no.
     for one in pipeline.milestones(cluster, plan):
         if one.job and one.at_work and stage in (None, one.stage.name):
             ask(one.job)
     for job in runs.values():
         ask(job)
-    # It comes before the jobs that it would send again.
+    # First the driver, which would send the jobs again.
     if driver := pipeline.driver_of(cluster, plan):
         end_job(driver)
     for run in runs:
         try:
             pipeline.end_run(cluster, plan, run)
-            ended.append(f"the run `{run}` of Kubeflow Pipelines")
+            stopped.append(f"the run `{run}` of Kubeflow Pipelines")
         except Stop as refusal:
-            # It waits, and sends nothing by itself.
-            waits = (
-                f"The run `{run}` of Kubeflow Pipelines waits for a new submit. Stop it in the dashboard, under Runs."
-            )
-            say(f"{refusal.text}\n{waits}")
+            say(refusal.text)
+            say(f"The run `{run}` of Kubeflow Pipelines waits for a new submit. Stop it in the dashboard, under Runs.")
     # Finished jobs stay on the cluster, because they show the progress.
     milestone = None if stage else pipeline.looked_at(pipeline.milestones(cluster, plan))
     chosen = milestone.stage if milestone else plan.stage(stage) if stage else plan.stages[-1]
-    plan_of = plan.only(chosen)
     either = [milestone.of_gate] if milestone else [False, True] if chosen.gates else [False]
     for job in (job for of_gate in either for job in jobs.existing(cluster, plan, chosen, of_gate)):
-        if jobs.recipe_of(job) != plan_of.name:
-            told = f"{jobs.named(job)} does not belong to the recipe `{plan.name}`, so it stays."
-            raise Stop(told, "Look at it with `oc describe`.")
+        if jobs.recipe_of(job) != plan.only(chosen).name:
+            problem = f"{jobs.named(job)} does not belong to the recipe `{plan.name}`, so it stays."
+            raise Stop(problem, "Look at it with `oc describe`.")
         end_job(job)
     return chosen
 
@@ -502,7 +472,7 @@ def _end(cluster: Cluster, plan: Plan, stage: str | None, ask: Callable[[Manifes
 @click.command("open")
 @recipe_path
 @set_option
-@port_option(6006, "TensorBoard")
+@options.port_option(6006, "TensorBoard")
 @click.option("--no-browser", is_flag=True, help="Only print the address.")
 def open_tensorboard(path: str, sets: tuple[str, ...], port: int, no_browser: bool) -> None:
     """Open TensorBoard with the curves of all runs on a recipe's claim, until ^C."""
@@ -518,25 +488,23 @@ def open_tensorboard(path: str, sets: tuple[str, ...], port: int, no_browser: bo
         if not no_browser:
             webbrowser.open(address)
 
-    client.forward(cluster, space, pod, client.TENSORBOARD_PORT, port, ready)
+    client.forward(cluster, space, lambda: pod, client.TENSORBOARD_PORT, port, ready)
 
 
 def why_on_cluster(path: str, sets: tuple[str, ...], stage: str | None) -> list[str]:
-    """How far a recipe's job is, and what is in its way.
-
-    Raises Stop if the cluster has no job of the recipe, or cannot be asked."""
+    """The progress of a recipe's job, and its problems. Raises Stop if there is no job, or the cluster does not
+    answer."""
     plan = open_plan(path, sets)
     cluster = connect()
     state = look(cluster, job_at_work(cluster, plan, stage))
-    kind, meta = state.job["kind"], state.job["metadata"]
-    told = [*elsewhere(state.job, path), *(why(cluster, state) or ["No problem was found."])]
-    return [f"{kind} `{state.name}` in `{meta['namespace']}`: {watch.line(state)}", *told]
+    progress = f"{jobs.named(state.job)} in `{state.job['metadata']['namespace']}`: {watch.line(state)}"
+    return [progress, *elsewhere(state.job, path), *(why(cluster, state) or ["No problem was found."])]
 
 
 def promote_on_cluster(
     path: str, sets: tuple[str, ...], stage: str, by: str, reason: str, tell: Callable[[str], None]
 ) -> None:
-    """Overrules the gate of a stage on the cluster, and starts the waiting work."""
+    """Overrules the gate of a stage on the cluster, and starts the work that waits for it."""
     from runner.parts.openshift import controller
 
     plan = open_plan(path, sets)

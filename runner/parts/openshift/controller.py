@@ -1,7 +1,7 @@
 """`python -m runner.parts.openshift.controller PLAN …`: the driver's program, which sends every stage and gate.
 
-Each step is that of `recipe submit`, which finds the state of everything on the cluster. So a new driver pod continues
-where the last one stopped, and finds what somebody else has sent meanwhile.
+Each step is one of `recipe submit`, which finds all state on the cluster. So a new driver pod continues where the last
+one stopped.
 """
 
 import argparse
@@ -26,40 +26,38 @@ from runner.parts.openshift.watch import Failed
 from runner.plan import PLAN_FILE, Plan, Stage
 from runner.tools.problem import Stop
 
-# Seconds between two checks: a pod asks for weeks, and an answer is never urgent.
-PAUSE_SECONDS = 10.0
 
-
-class Program:
+class Program(argparse.ArgumentParser):
     """The arguments and first steps of every program in a pod that asks the cluster. name: of its module."""
 
     def __init__(self, name: str) -> None:
-        self.parser = argparse.ArgumentParser(prog=f"python -m {name}")
-        self.parser.add_argument("file", type=Path)
-        self.parser.add_argument("--server", required=True)
-        self.parser.add_argument("--keys", required=True, type=Path)
-        self.parser.add_argument("--pause", type=float, default=PAUSE_SECONDS)
+        super().__init__(prog=f"python -m {name}")
+        self.add_argument("file", type=Path)
+        self.add_argument("--server", required=True)
+        self.add_argument("--keys", required=True, type=Path)
+        # A pod asks for weeks, and no answer is urgent.
+        self.add_argument("--pause", type=float, default=10.0, help="seconds between two checks")
 
     def begin(self, arguments: list[str]) -> argparse.Namespace:
-        """Its arguments. From now on it ends when it is asked to."""
-        given = self.parser.parse_args(arguments)
-        # The first process of a pod gets no default reaction to signals.
+        """Its arguments. From now on SIGTERM ends it."""
+        given = self.parse_args(arguments)
+        # The first process of a pod has no default handlers for signals.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
         patient(given.pause)
         return given
 
 
 def opened(given: argparse.Namespace) -> tuple[Cluster, Plan]:
-    """The cluster, and the plan that is in the pod. Raises Stop if either cannot be had."""
+    """The cluster, and the plan in the pod. Raises Stop without either."""
     plan = entry.read(given.file, driver_job.read)
     return connect_in_pod(given.server, given.keys, plan.site["namespace"]), plan
 
 
 def submit_all(cluster: Cluster, plan: Plan, how: Sending) -> Sent | None:
     """Sends the first milestone that is not done, with everything that only this machine has, and then the driver.
-    Returns the driver, None if all is done. Sent twice it changes nothing. The rest is as in `submit`.
+    Returns the driver, None if all is done. The rest is as in `submit`.
 
-    Raises Stop if the cluster refuses anything, and then nothing has been sent, and where the next gate is closed.
+    Raises Stop if the cluster refuses anything, before anything is sent, and at a closed gate.
     """
     space = plan.site["namespace"]
     if cluster.get("ServiceAccount", space, ACCOUNT) is None:
@@ -85,8 +83,7 @@ def submit_all(cluster: Cluster, plan: Plan, how: Sending) -> Sent | None:
 
 
 def wake(cluster: Cluster, plan: Plan, tell: Tell) -> None:
-    """Starts the driver again after a promotion, with its former options and owner, if it was made from this very
-    recipe."""
+    """Starts the driver again after a promotion, with its former options and owner, if the recipe has not changed."""
     job = pipeline.driver_of(cluster, plan)
     if job is None or pipeline.walks(job):
         return
@@ -117,31 +114,30 @@ def _send(cluster: Cluster, plan: Plan, what: Sent, how: Sending) -> None:
 
 
 def promote(cluster: Cluster, plan: Plan, stage: Stage, by: str, reason: str, tell: Tell) -> None:
-    """Lets a stage pass in spite of its closed gate. Raises Stop if there is nothing to overrule."""
+    """Overrules a stage's gate. Raises Stop if there is nothing to overrule."""
     if not stage.gates:
         raise Stop(f"The stage `{stage.name}` has no gate to overrule.")
     verdict = pipeline.milestone_of(cluster, plan, stage, of_gate=True)
     if verdict.state == pipeline.UNDER_WAY:
         raise Stop(f"The gate after `{stage.name}` is being measured.", "`recipe status` shows when it is done.")
     what = sent(plan, stage, of_gate=True)
-    # Without it the pod would take no measurement for one.
+    # Without the key the pod would accept no measurement.
     submit.require_seal_key(cluster, what.namespace)
     for manifest in what.support:
         if manifest["kind"] == "ConfigMap":
             cluster.apply(manifest)
-    said = finished(cluster, promotion_pod(what.plan, stage, by, reason), PROMOTE, tell)
-    for line in said:
+    lines = finished(cluster, promotion_pod(what.plan, stage, by, reason), PROMOTE, tell)
+    for line in lines:
         tell(line)
     if verdict.job is not None and verdict.state == FAILED:
-        job = verdict.job
-        # The gate's Job shows the override, because `recipe status` and `recipe submit` do not look on the claim.
-        change = {"metadata": {"annotations": {pipeline.PROMOTION: "\n".join(said)}}}
+        # The gate's Job shows the override, because `recipe status` and `recipe submit` do not read the claim.
+        change = {"metadata": {"annotations": {pipeline.PROMOTION: "\n".join(lines)}}}
         with accounted(lambda _: "The override is saved on the claim; promote again to show it on the gate's Job."):
-            cluster.patch("Job", what.namespace, job["metadata"]["name"], change)
+            cluster.patch("Job", what.namespace, verdict.job["metadata"]["name"], change)
 
 
 def promotion_pod(plan: Plan, stage: Stage, by: str, reason: str) -> Manifest:
-    """The pod: no GPU, the claims, and half an hour, because a large model's weights are hashed first."""
+    """The pod: no GPU, the claims, and half an hour, because it hashes a large model's weights."""
     file = f"{plan.place.config_dir}/{PLAN_FILE}"
     command = ["python", "-m", "runner.entrypoints.stage", PROMOTE, file, "--by", by, "--reason", reason]
     config, config_volume = podspec.config(plan, stage)
@@ -159,16 +155,13 @@ def walk(
     stage: str | None = None,
     of_gate: bool = False,
 ) -> Milestone | None:
-    """Sends what comes next and waits for it, until all is done, or the stage of that name, or the gate after it.
-    Returns that milestone, None for all. files_key: of the data files on the claim.
-
-    Raises Stop with the reason if it cannot continue: a closed gate, a failed stage, or a refusal of the cluster.
-    """
+    """Sends the next part and waits for it, until all are done, or the stage of that name, or the gate after it.
+    Returns that milestone, None for all. files_key: of the data files on the claim. Raises Stop if it cannot
+    continue."""
     files = Files("", {}, {}, sent=files_key)
     while True:
         try:
-            # The driver sends in the name of the person who sent it; a run of Kubeflow Pipelines, which names its
-            # stage, in that of its plan.
+            # A driver sends as its owner; a run of Kubeflow Pipelines, which names its stage, as the owner of its plan.
             driver = None if stage else pipeline.driver_of(cluster, plan)
             owner = Owner.of(driver) if driver else pipeline.owner_of_runs(cluster, plan) if stage else Owner()
             alone = Sending(tell, _nobody, target, files=files, alone=True, owner=owner)
@@ -180,7 +173,7 @@ def walk(
                 return None
             submit.wait(cluster, what, tell)
         except Failed as failed:
-            # What a closed gate has to say comes with the next step, unless a person has overruled it since.
+            # The next step reports a closed gate, unless a person has overruled it since.
             if not failed.of_gate:
                 raise
         except TryAgain as silence:
@@ -188,15 +181,15 @@ def walk(
             pause()
 
 
-def _nobody(said: str, what: str, person: str) -> bool:
-    """The answer to what only a person may decide."""
-    raise Stop(f"{said} It stays as it is.", "`recipe submit RECIPE --all` asks you.")
+def _nobody(fact: str, action: str, person: str) -> bool:
+    """The answer to a question that only a person may decide."""
+    raise Stop(f"{fact} It stays as it is.", "`recipe submit RECIPE --all` asks you.")
 
 
 def main(arguments: list[str]) -> int:
     program = Program("runner.parts.openshift.controller")
-    program.parser.add_argument("--target")
-    program.parser.add_argument("--files", default="")
+    program.add_argument("--target")
+    program.add_argument("--files", default="")
     given = program.begin(arguments)
     try:
         cluster, plan = opened(given)

@@ -1,4 +1,4 @@
-"""Why a job or a server does not start, or ended: read from events, pod status and logs, said in words."""
+"""Why a job or a server does not start, or ended: sentences from events, pod status and logs."""
 
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -12,25 +12,23 @@ from runner.parts.openshift.errors import TryAgain
 from runner.parts.openshift.status import FAILED, FINISHED, QUEUED, SUSPENDED, TAKEN, JobState, seconds, when
 from runner.recipe import units
 
-# Given a pod, the end of its container's log: that of the container that has ended badly, where one has.
+# Given a pod, the end of its container's log; if a container failed, the end of that one's log.
 LogOf = Callable[[Manifest], str]
 
-# What a pod waits with whose image is not available.
 NO_IMAGE = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName")
-# How operators and ReplicaSets say that a pod was refused.
+# Reasons in events of operators and ReplicaSets whose pod was refused.
 NOT_MADE = ("FailedCreatePod", "FailedCreate")
 NOT_MOUNTED = ("FailedMount", "FailedAttachVolume")
-# Lines of a log's end in which a reason is looked for: each of eight processes may leave a trace of its own.
+# The last lines of a log that are searched for a reason: each of eight processes may leave a traceback.
 TAIL = 2000
 LESS = "`machines`"
 BUILD = f"Build it with `{kubernetes.build_command()}`, or correct `openshift.image`."
 MORE_MEMORY = troubles.remedy("main memory")
-# Where a failed job's last words are, once its pods are away.
 GONE = "Its pods are gone, with their logs. `recipe fetch RECIPE` downloads what it wrote to its claim."
 
 
 def log_reader(cluster: Cluster, space: str, container: str) -> LogOf:
-    """Reads the log of a container of that name. The one that runs now knows nothing of the one that ended before it."""
+    """Reads the log of a container of that name; after a restart, the log of the run that failed."""
 
     @cache
     def end(pod: str, previous: bool) -> str:
@@ -47,86 +45,84 @@ def log_reader(cluster: Cluster, space: str, container: str) -> LogOf:
 
 
 def _restarted(entry: Manifest) -> bool:
-    """Whether the bad end of a container was before its present run."""
+    """Whether a container failed, and was then started again."""
     return bool(ends(entry)) and not (entry.get("state", {}).get("terminated") or {}).get("exitCode")
 
 
-def _told(said: str, place: str, otherwise: str, **words: str) -> str:
-    """What a message of the cluster means by the table of troubles, else `otherwise`."""
+def _meaning(said: str, place: str, otherwise: str, **words: str) -> str:
+    """The meaning of a cluster's message by the table of troubles, else `otherwise`."""
     return str(troubles.find(said, place, said=said, **words) or otherwise)
 
 
 def unmade_pod(events: Manifests, less: str, otherwise: str) -> str:
-    """Why a pod was not made, by the latest event that says so; empty if none does. less: the settings that ask for
-    less; otherwise: the remedy if the reason is unknown."""
+    """Why a pod was not created, by the latest such event; empty without one. less: the settings to reduce; otherwise:
+    the remedy if the reason is unknown."""
     said = next((event["message"] for event in reversed(events) if event.get("reason") in NOT_MADE), "")
-    return said and _told(said, troubles.UNMADE, f"{said}. {otherwise}", less=less)
+    return said and _meaning(said, troubles.UNMADE, f"{said}. {otherwise}", less=less)
 
 
 def queued(queue: str, workload: Manifest | None) -> Iterator[str]:
-    """What Kueue says of an entry that waits."""
+    """Why an entry of Kueue waits."""
     for condition in jobs.conditions_of(workload or {}):
         if condition["type"] == "QuotaReserved" and condition["status"] == "False":
             said = condition.get("message", "")
-            yield _told(said, troubles.QUEUE, f"It waits in the queue `{queue}`: {said}", queue=queue)
+            yield _meaning(said, troubles.QUEUE, f"It waits in the queue `{queue}`: {said}", queue=queue)
 
 
 def placing(pod: Manifest, events: Manifests, where: str, less: str) -> Iterator[str]:
-    """Why no machine takes a pod, or one has put it out again. less: the settings that ask for less."""
+    """Why no machine accepts a pod, or one has removed it. less: the settings to reduce."""
     for condition in jobs.conditions_of(pod):
         said = condition.get("message", "")
         if condition["type"] == "PodScheduled" and condition["status"] == "False" and said:
             gpu = pod["spec"].get("nodeSelector", {}).get("nvidia.com/gpu.product", "")
             busy = " Those that have one are all in use." if "Insufficient nvidia.com/gpu" in said else ""
             words = {"gpu": gpu, "less": less, "busy": busy, "claims": _claims(events, said)}
-            yield f"{where}: {_told(said, troubles.PLACING, f'no machine can take it: {said}', **words)}"
+            yield f"{where}: {_meaning(said, troubles.PLACING, f'no machine can take it: {said}', **words)}"
     status = pod.get("status", {})
     if (reason := status.get("reason")) in ("Evicted", "Preempting", "NodeLost"):
         yield taken_off(where, reason, status.get("message", reason))
 
 
 def taken_off(where: str, reason: str, said: str, at: str = "") -> str:
-    """Why a pod was taken off its machine, and when, if that is known."""
+    """Why a pod was removed from its machine. at: the time, if that is known."""
     found = troubles.find(f"{reason}: {said}", troubles.TAKEN, said=said)
     return f"{where} was removed from its machine{at}: {found or said}"
 
 
 def _claims(events: Manifests, said: str) -> str:
-    """Why claims are not bound: their own last word, else the scheduler's."""
-    told = [
-        f"Claim `{event['involvedObject']['name']}`: {event['message']}"
-        for event in events
-        if event["involvedObject"].get("kind") == "PersistentVolumeClaim"
-    ]
-    return (told[-1] if told else f"They have no storage yet: {said}").rstrip(".")
+    """Why claims are not bound: the last event of a claim, else the scheduler's message."""
+    for event in reversed(events):
+        if event["involvedObject"].get("kind") == "PersistentVolumeClaim":
+            return f"Claim `{event['involvedObject']['name']}`: {event['message']}".rstrip(".")
+    return f"They have no storage yet: {said}".rstrip(".")
 
 
 def unfetched(pod: Manifest, entry: Manifest, where: str, remedy: str) -> Iterator[str]:
-    """Why the image of a container is not there."""
+    """Why the image of a container cannot be pulled."""
     waiting = entry.get("state", {}).get("waiting") or {}
     if waiting.get("reason") in NO_IMAGE:
         # Every container of ours has the same image.
         image = entry.get("image") or pod["spec"]["containers"][0]["image"]
         said = (waiting.get("message") or waiting["reason"]).rstrip(".")
         otherwise = f"the image `{image}` cannot be pulled: {said}. {remedy}"
-        yield f"{where}: {_told(said, troubles.IMAGE, otherwise, image=image, advice=remedy)}"
+        yield f"{where}: {_meaning(said, troubles.IMAGE, otherwise, image=image, advice=remedy)}"
 
 
 def unmade(pod: Manifest, entry: Manifest, events: Manifests, where: str, remedy: str) -> Iterator[str]:
-    """Why a container whose image is there is not made: a Secret, or a volume. remedy: for what else is missing."""
+    """Why a container is not created: a Secret, or a volume. remedy: for anything else that is missing."""
     waiting = entry.get("state", {}).get("waiting") or {}
     reason, said = waiting.get("reason", ""), waiting.get("message") or waiting.get("reason", "")
     if reason == "CreateContainerConfigError":
-        yield f"{where}: {_told(said, troubles.MISSING, f'something that it needs is missing: {said}. {remedy}')}"
+        yield f"{where}: {_meaning(said, troubles.MISSING, f'something that it needs is missing: {said}. {remedy}')}"
     elif reason == "ContainerCreating":
         own = [event for event in events if event["involvedObject"].get("uid") == pod["metadata"]["uid"]]
         for event in [event for event in own if event.get("reason") in NOT_MOUNTED][-1:]:
             said = event["message"]
-            yield f"{where}: {_told(said, troubles.MOUNT, f'a volume cannot be attached: {said}')}"
+            yield f"{where}: {_meaning(said, troubles.MOUNT, f'a volume cannot be attached: {said}')}"
 
 
 def ends(entry: Manifest) -> Manifests:
-    """A container's bad ends: the present one, else the last one."""
+    """The failure of a container, at most one: the current one, else the last one."""
     known = [entry.get(part, {}).get("terminated") for part in ("state", "lastState")]
     return [end for end in known if end and end.get("exitCode")][:1]
 
@@ -136,23 +132,23 @@ def times(count: int) -> str:
 
 
 def again(entry: Manifest) -> str:
-    """How often a container was started again, as the end of a sentence; empty if it was not."""
+    """How often a container was restarted, as the end of a sentence; empty if it was not."""
     return f", and was restarted ({times(entry['restartCount'])} so far)" if entry.get("restartCount") else ""
 
 
 def limit_of(pod: Manifest, containers: tuple[str, ...]) -> str:
-    """The limit of main memory of the first container of these names, as the pod says it."""
+    """The memory limit of the first container of these names, as the pod writes it."""
     worker = next(entry for entry in pod["spec"]["containers"] if entry["name"] in containers)
     return str(worker.get("resources", {}).get("limits", {}).get("memory", "?"))
 
 
 def why(cluster: Cluster, state: JobState) -> list[str]:
-    """What is in a job's way, by the logs of its pods too."""
+    """A job's problems, by the logs of its pods too."""
     return reasons(state, log_reader(cluster, state.job["metadata"]["namespace"], jobs.container(state.job)))
 
 
 def reasons(state: JobState, log_of: LogOf) -> list[str]:
-    """What is in the way, most telling first; empty while all is well."""
+    """A job's problems, the most important first."""
     if state.phase == FINISHED:
         return []
     said = [*queued(jobs.queue_of(state.job), state.workload), *_missing_pods(state), *_taken(state), *_ended(state)]
@@ -178,24 +174,21 @@ def reasons(state: JobState, log_of: LogOf) -> list[str]:
 
 
 def _follows(pod: Manifest, log_of: LogOf) -> bool:
-    """Whether what ended a pod was mostly brought about by another one, whose words are then read first."""
+    """Whether another pod usually causes such a failure; that pod's problem is then reported first."""
     entries = [entry for entry in jobs.containers_of(pod) if entry["name"] in jobs.WORKING]
     found = troubles.find(log_of(pod), troubles.LOG) if any(map(ends, entries)) else None
     return found is not None and found.trouble.follows
 
 
 def _missing_pods(state: JobState) -> Iterator[str]:
-    """Why the operator has not made all pods; the job itself then shows nothing at all."""
+    """Why the operator has not created all pods; the job itself does not show that."""
     there, wanted = len(state.pods), jobs.machines(state.job)
     if there >= wanted or state.ended or state.phase in (QUEUED, SUSPENDED):
         return
+    minutes = seconds(state.job["metadata"].get("creationTimestamp"), state.now) // 60
     if why := unmade_pod(state.events, LESS, "Render the recipe again with this version, and submit it again."):
         yield f"{(f'Only {there} of {wanted} pods exist' if there else 'No pods exist')}: {why}"
-    elif (
-        not there
-        and not state.job.get("status")
-        and (minutes := seconds(state.job["metadata"].get("creationTimestamp"), state.now) // 60)
-    ):
+    elif minutes and not there and not state.job.get("status"):
         plain = state.job["kind"] == "Job"
         who, it = ("controller", "the cluster's own for Jobs") if plain else ("operator", "the training operator")
         yield (
@@ -204,7 +197,7 @@ def _missing_pods(state: JobState) -> Iterator[str]:
 
 
 def _taken(state: JobState) -> Iterator[str]:
-    """Pods that are not there any more, because the cluster took them off their machines."""
+    """Pods that no longer exist, because the cluster removed them from their machines."""
     here = {pod["metadata"].get("uid") for pod in (*state.pods, *state.replaced)}
     for event in state.events:
         of = event["involvedObject"]
@@ -234,9 +227,9 @@ def _pod(state: JobState, pod: Manifest, log_of: LogOf) -> Iterator[str]:
     where = f"Machine {jobs.node_number(pod)} (`{pod['metadata']['name']}`{before})"
     yield from placing(pod, state.events, where, LESS)
     for entry in jobs.containers_of(pod, before=True):
-        if (entry.get("state", {}).get("terminated") or {}).get("exitCode") == 0:
-            continue  # done, if not at the first try
-        yield from _clone(pod, entry, where) if entry["name"] == code.CONTAINER else _wait_for_master(entry, where)
+        # One that ended well may have failed before.
+        if (entry.get("state", {}).get("terminated") or {}).get("exitCode") != 0:
+            yield from _clone(pod, entry, where) if entry["name"] == code.CONTAINER else _wait_for_master(entry, where)
     for entry in jobs.containers_of(pod):
         if entry["name"] in jobs.WORKING:
             yield from unfetched(pod, entry, where, BUILD)
@@ -245,7 +238,7 @@ def _pod(state: JobState, pod: Manifest, log_of: LogOf) -> Iterator[str]:
 
 
 def _clone(pod: Manifest, entry: Manifest, where: str) -> Iterator[str]:
-    """Our own container that fetches the code; it runs in the pod's image, and first."""
+    """The problems of our init container that clones the code."""
     yield from unfetched(pod, entry, where, BUILD)
     for ended in ends(entry):
         lines = [line.strip() for line in ended.get("message", "").splitlines() if line.strip()]
@@ -256,7 +249,7 @@ def _clone(pod: Manifest, entry: Manifest, where: str) -> Iterator[str]:
 
 
 def _wait_for_master(entry: Manifest, where: str) -> Iterator[str]:
-    """The operator's container that goes before each worker's."""
+    """The problems of the operator's init container in each worker."""
     waiting = entry.get("state", {}).get("waiting") or {}
     if waiting.get("reason") in NO_IMAGE:
         image = entry.get("image") or "the training operator's own"
@@ -274,14 +267,14 @@ def _end(state: JobState, pod: Manifest, entry: Manifest, ended: Manifest, log_o
     if ended.get("reason") == "OOMKilled":
         return f"used up its main memory{again(entry)}. {_memory(pod, state.job)} {MORE_MEMORY}"
     if said := "\n".join(troubles.spoken(ended.get("message", ""))):
-        # The pod's own last words: a gate's table, or why a stage does not start.
+        # The termination message: a gate's table, or why a stage does not start.
         return f"ended{again(entry)}. It said: {said}"
     gone = "Its log is gone." if _restarted(entry) and not log_of(pod) else ""
     return f"ended with exit code {ended['exitCode']}{again(entry)}. {gone or _of_log(state, pod, log_of)}".strip()
 
 
 def _of_log(state: JobState, pod: Manifest, log_of: LogOf) -> str:
-    """What a pod's last words mean. Who came late to what all do together, all logs say together."""
+    """The meaning of the end of a pod's log. Which rank was late takes the logs of all pods."""
     text = log_of(pod)
     plan = troubles.planned(jobs.foreseen(state.job, "gpu-memory"))
     found = troubles.find(text, troubles.LOG, plan=plan)
@@ -296,13 +289,10 @@ def _of_log(state: JobState, pod: Manifest, log_of: LogOf) -> str:
 
 
 def _memory(pod: Manifest, job: Manifest) -> str:
-    """The pod's limit, by its recipe, and what the plan had said."""
-    shared = [
-        volume["emptyDir"].get("sizeLimit")
-        for volume in pod["spec"].get("volumes") or []
-        if volume.get("emptyDir", {}).get("medium") == "Memory"
-    ]
-    of_it = f", {shared[0]} of it as shared memory" if shared and shared[0] else ""
+    """The pod's memory limit, and the estimate of the plan."""
+    folders = [volume.get("emptyDir", {}) for volume in pod["spec"].get("volumes") or ()]
+    shared = next((folder.get("sizeLimit") for folder in folders if folder.get("medium") == "Memory"), None)
+    of_it = f", {shared} of it as shared memory" if shared else ""
     need = jobs.foreseen(job, "memory")
     estimated = f" `recipe plan` had estimated {need}." if need else ""
     return f"Its limit was {limit_of(pod, jobs.WORKING)}{of_it}.{estimated}"

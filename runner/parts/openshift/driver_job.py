@@ -1,8 +1,4 @@
-"""The driver: a small Job that sends every stage and gate of a recipe in order, and holds nothing but its plan.
-
-It mounts no claim, because a claim for one machine would block the training pods: the cluster shows the state of
-everything, and each stage's own pod reads the claim.
-"""
+"""The driver: a small Job that sends every stage and gate of a recipe in order. It has only the plan, and no claim."""
 
 import json
 from collections.abc import Mapping
@@ -15,23 +11,21 @@ from runner.plan import PLAN_FILE, RUNNER, Machines, Plan, Stage
 from runner.tools.files import Artifact
 
 PART = "driver"
-# What can replace it: a run of Kubeflow Pipelines, by the target of that name.
+# Its alternative: a run of Kubeflow Pipelines, by the target of that name.
 PIPELINE = "kfp"
-# Who the driver is: an account with the rights of what it does, which `recipe site` writes.
+# The driver's service account, which `recipe site` writes with its rights.
 ACCOUNT = "recipe-driver"
-# Where every pod finds the cluster, and the account's key and the cluster's authority.
+# In every pod: the cluster's address, and the folder of the account's token and the cluster's authority.
 SERVER, KEYS = "https://kubernetes.default.svc", "/var/run/secrets/kubernetes.io/serviceaccount"
-# How the driver ends if it has decided to, at a closed gate for example; it is not started again then.
+# The exit code of a driver that ends on purpose, at a closed gate for example; its Job does not retry then.
 DECIDED = 3
-# New pods after which it is given up; those that a cluster takes off their machines do not count.
+# Retries of the Job; pods that the cluster removes from their machines do not count.
 DEATHS = 20
-# It asks and waits, for weeks.
 SHARE = {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"cpu": "1", "memory": "1Gi"}}
 
 
 def stage(plan: Plan, name: str = PART) -> Stage:
-    """The driver as one more stage of a plan, which reads no other stage and which none reads. Its file is the whole
-    plan."""
+    """The driver as one more stage of a plan, independent of the others. Its file is the whole plan."""
     return Stage(
         name=name,
         engine=RUNNER,
@@ -48,11 +42,11 @@ def stage(plan: Plan, name: str = PART) -> Stage:
 
 
 def written(plan: Plan) -> str:
-    """The plan as JSON with each text of its stages' files once: under `texts`, instead of a file's text its number there, and
+    """The plan as JSON with each text of its stages' files once, under `texts`. A file's text is its number there, or
     null for a stage's own plan, which follows from the rest."""
     form, texts = asdict(plan), dict[str, int]()
     for stage in form["stages"]:
-        # As `read` gives them, so that a pod finds the config map of its plan by its content.
+        # As `read` returns them, so that a pod finds the config map of its plan by its content.
         stage["needs"] = {name: float(value) for name, value in stage["needs"].items()}
         known = _of_stage(form, stage["name"])
         for file in stage["files"]:
@@ -61,8 +55,7 @@ def written(plan: Plan) -> str:
 
 
 def read(text: str) -> Plan:
-    """The plan that `written` wrote, or `Plan.as_json` for drivers of earlier releases. Raises ValueError if it is
-    none."""
+    """The plan that `written`, or in earlier releases `Plan.as_json`, wrote. Raises ValueError if it is none."""
     form = json.loads(text)
     texts = form.pop("texts", None)
     for stage in form["stages"] if texts else ():
@@ -72,12 +65,12 @@ def read(text: str) -> Plan:
 
 
 def _of_stage(form: Mapping[str, Any], name: str) -> str:
-    """The plan beside a stage's config as `runner.scenarios.shared.common.plan` writes it: the stage and those before it, without
-    the guards of their commands and what was estimated since. form: the whole plan's JSON form."""
+    """The plan beside a stage's config as `runner.scenarios.shared.common.plan` writes it: the stage and those before
+    it, without the guards of their commands and later estimates. form: the whole plan's JSON form."""
     stages = []
     for stage in form["stages"]:
-        said = list(stage["command"])
-        plain = said[said.index("--") + 1 :] if "--" in said else said
+        command = list(stage["command"])
+        plain = command[command.index("--") + 1 :] if "--" in command else command
         stages.append(stage | {"files": [], "command": plain, "needs": {}, "grace_seconds": None})
         if stage["name"] == name:
             break
@@ -85,7 +78,7 @@ def _of_stage(form: Mapping[str, Any], name: str) -> str:
 
 
 def command(plan: Plan, module: str = "runner.cluster.walk") -> list[str]:
-    """A program in a pod that asks the cluster; plan: of that stage alone."""
+    """The command of a pod that asks the cluster; plan: of that stage alone."""
     file = f"{plan.place.config_dir}/{PLAN_FILE}"
     return ["python", "-m", module, file, "--server", SERVER, "--keys", KEYS]
 
@@ -93,25 +86,15 @@ def command(plan: Plan, module: str = "runner.cluster.walk") -> list[str]:
 def job(plan: Plan, own: Stage, options: list[str]) -> Manifest:
     """The Job. plan: of the driver alone; own: its stage; options: of its command."""
     config, volume = podspec.config(plan, own)
-    container = batch.small(plan, PART, [*command(plan), *options], [config]) | {
-        "resources": SHARE,
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-    }
+    container = batch.small(plan, PART, [*command(plan), *options], [config])
+    container |= {"resources": SHARE, "terminationMessagePolicy": "FallbackToLogsOnError"}
     pod = batch.pod(plan, own, PART, container, [volume, *podspec.own_volumes(plan)])
     pod["spec"] |= {"serviceAccountName": ACCOUNT, "automountServiceAccountToken": True}
-    spec = {
-        "backoffLimit": DEATHS,
-        "podFailurePolicy": {
-            "rules": [
-                {
-                    "action": "FailJob",
-                    "onExitCodes": {"containerName": PART, "operator": "In", "values": [DECIDED]},
-                },
-                {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-            ]
-        },
-        "template": pod,
-    }
-    # Without the folder of a run: it writes none, and is no stage that a recipe has had.
+    rules = [
+        {"action": "FailJob", "onExitCodes": {"containerName": PART, "operator": "In", "values": [DECIDED]}},
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+    ]
+    spec = {"backoffLimit": DEATHS, "podFailurePolicy": {"rules": rules}, "template": pod}
+    # Without a run folder: it writes none, so it is not taken for a former stage of the recipe.
     origin = {name: text for name, text in kubernetes.origin(spec, plan, own).items() if name != kubernetes.RUN_DIR}
     return batch.job(plan, own, kubernetes.job_name(plan), PART, spec, origin)

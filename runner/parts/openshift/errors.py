@@ -15,30 +15,29 @@ from runner.tools.problem import Stop
 
 Answer = TypeVar("Answer")
 
-# How long a cluster that does not answer is asked again: an API server that restarts takes up to two minutes.
+# How long requests are repeated: an API server that restarts takes up to two minutes.
 PATIENCE_SECONDS = 150.0
 # The same for a command that has changed nothing on the cluster yet, and after how long such a wait is reported.
 PROMPT_SECONDS, SILENT_SECONDS = 30.0, 5.0
 # The seconds between two checks.
 PAUSE_SECONDS = 2.0
-# The time for a stopped object to disappear; its pods have their time to end.
+# How long a deleted object and its pods may take to disappear.
 ENDING_SECONDS = 300
 
 # Refusals of authorization (Kubernetes' RBAC); quotas, webhooks and pod security also answer 403, in other words.
 _NO_RIGHT = re.compile(r'User "[^"]*" cannot ')
-# A server's answer for an address that it does not serve, unlike that for a missing object.
+# The answer for an address that the server does not have; that for a missing object differs.
 _NO_KIND = re.compile(r"page not found|could not find the requested resource")
-# A server's refusal of a change because another one came first, for example to a quota that two new pods need.
+# The refusal of a change because of another change in between, for example to a quota that two new pods need.
 _OVERTAKEN = re.compile(r"please apply your changes to the latest version")
 
 
 class TryAgain(Stop):
-    """The cluster does not answer now, and may in a moment: `patiently` asks it again, and what watches continues."""
+    """The cluster does not answer now, but may in a moment: `patiently` repeats the request, and watchers continue."""
 
 
 class Lost(TryAgain):
-    """The cluster cannot be reached. own: whether the server was reached, and has then closed the connection; the rest as
-    in Refused."""
+    """The cluster cannot be reached. own: the server closed the connection; the rest as in Refused."""
 
     status, after, doubtful, repeated = 0, 0.0, False, False
 
@@ -53,16 +52,13 @@ class Lost(TryAgain):
 
 
 class Busy(TryAgain):
-    """The cluster answers that it cannot do it now: too many requests, or an error of its own."""
+    """The cluster has too many requests, or an error of its own."""
 
 
 class Refused(Exception):
-    """The cluster refused a request. status: of HTTP; message: the cluster's own words; after: seconds that it asks us
-    to wait.
-
-    doubtful: whether it allowed the same a moment ago, and may have become ready since; repeated: whether an earlier try
-    of the request may have succeeded without an answer.
-    """
+    """The cluster refused a request. status: of HTTP; message: the cluster's own words; after: seconds to wait, by the
+    server; doubtful: it allowed the same a moment ago, and may be ready again; repeated: an earlier attempt may have
+    succeeded without an answer."""
 
     def __init__(self, status: int, message: str, server: str, after: float = 0.0) -> None:
         self.status, self.message, self.server, self.after = status, message, server, after
@@ -78,15 +74,13 @@ class Refused(Exception):
     @property
     def own(self) -> bool:
         """Whether the server itself is busy, and not a machine behind it."""
-        table = (row for row in _meanings() if row.get("final") or row.get("behind"))
-        return self.busy and not any(self._found(row, None) for row in table)
+        special = (row for row in _meanings() if row.get("final") or row.get("behind"))
+        return self.busy and not any(self._found(row, None) for row in special)
 
     @property
     def of_start(self) -> bool:
-        """Whether a starting server may refuse so what it allows and has: at first it knows neither its users, nor
-        their rights, nor all kinds."""
-        said = {401: True, 403: _NO_RIGHT.search(self.message), 404: self.no_kind}
-        return bool(said.get(self.status))
+        """Whether a starting server may answer this: at first it knows neither users, nor rights, nor all kinds."""
+        return self.status == 401 or (self.status == 403 and bool(_NO_RIGHT.search(self.message))) or self.no_kind
 
     @property
     def no_kind(self) -> bool:
@@ -94,7 +88,7 @@ class Refused(Exception):
         return self.status == 404 and bool(_NO_KIND.search(self.message))
 
     def stop(self, kind: str, namespace: str, name: str) -> Stop:
-        """The refused action, the reason, and the remedy."""
+        """The refused action, the reason and the remedy, by the table of refusals."""
         meaning, found = next((row, found) for row in _meanings() if (found := self._found(row, kind)))
         words = {"said": self.message} | found.groupdict()
         words = {key: shortened(text, 400) for key, text in words.items()}
@@ -111,17 +105,16 @@ class Refused(Exception):
 
 @cache
 def _meanings() -> tuple[Facts, ...]:
-    """The table of refusals, in the order in which it counts."""
     return tuple(tomllib.loads(Path(__file__).with_name("refusals.toml").read_text(encoding="utf-8")).values())
 
 
 def passes(status: int) -> bool:
-    """Whether the same request may be answered in a moment: too many at a time, or the server's own trouble."""
+    """Whether the same request may succeed in a moment: after too many requests, or the server's own errors."""
     return status == 429 or status >= 500
 
 
 def unreachable(server: str, error: Exception) -> Stop:
-    """Why a request has no answer. An untrusted certificate stays untrusted; everything else may pass."""
+    """Why a request has no answer. Everything but an untrusted certificate may pass."""
     said = str(error)
     if found := re.search(r"CERTIFICATE_VERIFY_FAILED\] certificate verify failed: (.+?)(?: \(_ssl|$)", said):
         return Stop(
@@ -134,7 +127,7 @@ def unreachable(server: str, error: Exception) -> Stop:
 
 
 def no_api(server: str, body: bytes) -> Stop:
-    """The answer is not from the API: usually a login page of a proxy in front of the cluster."""
+    """The answer is not from the API, but usually from a proxy's login page."""
     title = re.search(rb"<title[^>]*>(.*?)</title>", body, re.DOTALL | re.IGNORECASE)
     named = f" (“{shortened(title[1].decode(errors='replace'), 80)}”)" if title else ""
     return Stop(
@@ -148,18 +141,18 @@ def pause() -> None:
 
 
 def patient(seconds: float) -> None:
-    """From now on this process lets this many seconds pass between two checks."""
+    """Sets the seconds between two checks of this process."""
     global PAUSE_SECONDS
     PAUSE_SECONDS = seconds
 
 
 def recent(at: float) -> bool:
-    """Whether what was so at that time of `time.monotonic` may be so again in a moment."""
+    """Whether that time of `time.monotonic` is within the cluster's patience."""
     return time.monotonic() - at < PATIENCE_SECONDS
 
 
 def in_time(done: Callable[[], bool]) -> bool:
-    """Whether something that is being ended is done within the time that its pods have for that."""
+    """Whether something that is being deleted is gone in time."""
     deadline = time.monotonic() + ENDING_SECONDS
     while time.monotonic() < deadline:
         if done():
@@ -169,8 +162,7 @@ def in_time(done: Callable[[], bool]) -> bool:
 
 
 def patiently(ask: Callable[[], Answer]) -> Answer:
-    """The cluster's answer, with repeated attempts for a while. Raises the last TryAgain, and every other error at
-    once."""
+    """The cluster's answer, with retries for a while. Raises the last TryAgain, and every other error at once."""
     begun = time.monotonic()
     while True:
         try:
@@ -183,7 +175,7 @@ def patiently(ask: Callable[[], Answer]) -> Answer:
 
 @contextmanager
 def accounted(left: Callable[[Stop], str]) -> Iterator[None]:
-    """A Stop in the block gets a last line about the remaining state: from `left`, or none."""
+    """Adds the text of `left`, if any, to a Stop in the block: what is done, and what is still on the cluster."""
     try:
         yield
     except Stop as stop:

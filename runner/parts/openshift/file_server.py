@@ -1,8 +1,7 @@
 """File server: the files of one folder over HTTP (`python -m runner.entrypoints.file_server DIR [--write]`).
 
-It runs in the short-lived pods of `recipe fetch` and `recipe submit`, which reach it through the cluster's own API.
-Other pods may reach its port too; only the secret word in the address keeps them out. Pods name its alias, so that
-older images have it too.
+It runs in the short-lived pods of `recipe fetch` and `recipe submit`, behind the cluster's own API. Other pods may
+reach its port too, so the address needs a secret word.
 """
 
 import fcntl
@@ -27,9 +26,9 @@ WORD = "RECIPE_SHARE_WORD"
 PORT = "RECIPE_SHARE_PORT"
 WRITES = "--write"
 CHUNK = 2**20
-# Between two questions somebody may hash a large file on a slow disk.
+# Between two requests a client may hash a large file on a slow disk.
 IDLE_SECONDS = 1800.0
-# What a piece is answered that does not continue what is there, and one that cannot be written: HTTP's words for them.
+# The HTTP status for a piece that does not continue its file, and for one that cannot be written.
 MISPLACED, FULL = 409, 507
 
 
@@ -44,7 +43,7 @@ def listing(root: Path) -> list[dict[str, object]]:
 
 
 def digest(file: Path, sign: Callable[[], None] = lambda: None) -> str:
-    """SHA-256 of a file, in hexadecimal; `sign` is called now and then on the way."""
+    """SHA-256 of a file, in hexadecimal; calls `sign` regularly, as a sign of life."""
     total = hashlib.sha256()
     with file.open("rb") as data:
         for number, chunk in enumerate(iter(lambda: data.read(CHUNK), b"")):
@@ -56,7 +55,7 @@ def digest(file: Path, sign: Callable[[], None] = lambda: None) -> str:
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a file: `length` bytes from `offset` on of one that has the SHA-256 `digest` in the end."""
+    """A part of a file: `length` bytes from `offset` on. digest: SHA-256 of the whole file."""
 
     path: str
     digest: str
@@ -65,7 +64,7 @@ class Piece:
 
 
 def inside(root: Path, name: str) -> Path:
-    """The file of that name below `root`. Raises PermissionError if it would be elsewhere."""
+    """The file `name` below `root`. Raises PermissionError if it would be elsewhere."""
     file = (root / name).resolve()
     if not file.is_relative_to(root.resolve()) or file == root.resolve():
         raise PermissionError(name)
@@ -73,20 +72,20 @@ def inside(root: Path, name: str) -> Path:
 
 
 def partial(file: Path, expected: str) -> Path:
-    """Where a file is until it is complete, by its expected hash; another content begins again."""
+    """The path of a file until it is complete, by its expected hash, so that other content begins again."""
     return file.with_name(f".{file.name[:200]}.{expected[:16]}.partial")
 
 
 def state(root: Path, files: Mapping[str, tuple[int, str]], sign: Callable[[], None]) -> dict[str, object]:
-    """How much of each expected file (size and SHA-256, by path) is there, in bytes, -1 for all of it; and how many
-    bytes are free. A complete file gets its name; one with another hash is deleted."""
+    """The bytes received of each expected file (size and SHA-256, by path), -1 for all of it; and the free bytes. A
+    complete file gets its name; one with another hash is deleted."""
     there = {name: _there(inside(root, name), size, expected, sign) for name, (size, expected) in files.items()}
     return {"there": there, "free": shutil.disk_usage(root).free}
 
 
 def _there(file: Path, size: int, expected: str, sign: Callable[[], None]) -> int:
     half = partial(file, expected)
-    with suppress(FileNotFoundError):  # of two commands that send the same file, the other one has just completed it
+    with suppress(FileNotFoundError):  # Another command that sends the same file has just completed it.
         if (came := half.stat().st_size) < size:
             return came
         if digest(half, sign) == expected:
@@ -98,8 +97,7 @@ def _there(file: Path, size: int, expected: str, sign: Callable[[], None]) -> in
 
 
 def take(root: Path, pieces: Iterable[Piece], body: IO[bytes]) -> None:
-    """Writes pieces as they come in a body, one behind the other. Raises ValueError if one does not continue what is
-    there."""
+    """Writes the pieces in a body, one after the other. Raises ValueError if one does not continue its file."""
     for piece in pieces:
         file = inside(root, piece.path)
         half = partial(file, piece.digest)
@@ -114,7 +112,7 @@ def take(root: Path, pieces: Iterable[Piece], body: IO[bytes]) -> None:
 
 
 def keep_only(root: Path, names: Iterable[str]) -> None:
-    """Deletes every file but these: files that were removed from a folder must not be trained on."""
+    """Deletes all other files: files that were removed from a folder must not be trained on."""
     kept = {inside(root, name) for name in names}
     for file in root.rglob("*"):
         if file.is_file() and file.resolve() not in kept:
@@ -122,7 +120,7 @@ def keep_only(root: Path, names: Iterable[str]) -> None:
 
 
 def handler(root: Path, word: str, writes: bool = False) -> type[BaseHTTPRequestHandler]:
-    """Answers /WORD/list, /WORD/hash/PATH and /WORD/file/PATH (with `Range: bytes=N-`); and where it `writes`, to POST:
+    """Answers GET /WORD/list, /WORD/hash/PATH and /WORD/file/PATH (with `Range: bytes=N-`); with `writes` also POST
     /WORD/state and /WORD/only with a JSON body, and /WORD/pieces, whose first line is JSON and the rest bytes."""
     root = root.resolve()
 
@@ -176,8 +174,8 @@ def handler(root: Path, word: str, writes: bool = False) -> type[BaseHTTPRequest
             self.wfile.write(body)
 
         def _signing(self, answer: Callable[[Callable[[], None]], Mapping[str, object]]) -> None:
-            """Sends blanks until the answer is ready, because hashing a large file takes longer than gateways wait. The status
-            is sent first, so an error is part of the answer (`error`)."""
+            """Sends blanks until the answer is ready, because hashing a large file takes longer than gateways wait. The
+            status is sent first, so an error is part of the answer (`error`)."""
             self.send_response(200)
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
@@ -205,15 +203,15 @@ def handler(root: Path, word: str, writes: bool = False) -> type[BaseHTTPRequest
                     self.wfile.write(chunk)
 
         def log_message(self, format: str, *args: object) -> None:
-            pass  # the word is in every address
+            pass  # The secret word is in every address.
 
     return FileHandler
 
 
 class FileServer(ThreadingHTTPServer):
-    """Ends by itself after a while without requests, because a killed command deletes no pod."""
+    """Ends after a while without requests, because a killed command deletes no pod. alive: time.monotonic() of the last
+    request or answer."""
 
-    # The time of the last request or answer, of `time.monotonic`.
     alive = 0.0
 
     def service_actions(self) -> None:

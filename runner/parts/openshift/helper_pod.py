@@ -1,5 +1,4 @@
-"""Helpers: short-lived pods that open a claim, for `fetch` and `submit`, or look into an image for `submit`; they
-always go away again."""
+"""Helpers: short-lived pods that open a claim for `fetch` and `submit`, or examine an image for `submit`."""
 
 from __future__ import annotations
 
@@ -39,15 +38,11 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Share:
-    """The files behind a helper. base: if the cluster has them; writes: whether files are sent, and not fetched."""
+    """The files behind a helper. base: their address; writes: whether files are sent, and not fetched."""
 
     cluster: Cluster
     base: str
     writes: bool = False
-
-    @property
-    def _failed(self) -> str:
-        return "The data files cannot be sent" if self.writes else "The files on the claim cannot be read"
 
     def ask(self, path: str, body: Any = None, **how: Any) -> Response:
         """One request, a POST if it has a body. Raises TryAgain if the next one may be answered, else Stop."""
@@ -55,22 +50,28 @@ class Share:
             method = "GET" if body is None else "POST"
             return self.cluster.request(method, f"{self.base}/{quote(path)}", body=body, **how)
         except Refused as refused:
-            said, again = f"{self._failed}: {refused.message}", "Submit again" if self.writes else "Fetch again"
+            problem, verb, again = self._problem(refused.message), "get", "Fetch again"
+            if self.writes:
+                verb, again = "create", "Submit again"
             if refused.status != FULL and (passes(refused.status) or refused.status == MISPLACED):
-                raise Busy(said, f"{again} in a moment.") from None
-            verb = "create" if self.writes else "get"
+                raise Busy(problem, f"{again} in a moment.") from None
             rights = f"You need the right to `{verb}` `pods/proxy`. The role `recipe-user` of `recipe site` has it."
-            raise Stop(said, rights if refused.status == 403 else f"{again}.") from None
+            raise Stop(problem, rights if refused.status == 403 else f"{again}.") from None
+
+    def _problem(self, reason: str) -> str:
+        return (
+            f"{'The data files cannot be sent' if self.writes else 'The files on the claim cannot be read'}: {reason}"
+        )
 
     def get(self, path: str, body: Any = None) -> bytes:
         # The server behind the pod's port may need a moment more than the pod.
         return patiently(lambda: self.ask(path, body)).data
 
     def signed(self, path: str, body: Any = None) -> dict[str, Any]:
-        """What is answered behind signs of life. Raises Stop if the helper's disk refused."""
+        """The answer after blanks that keep the connection open. Raises Stop if the helper's disk refused."""
         answer: dict[str, Any] = json.loads(self.get(path, body))
         if "error" in answer:
-            raise Stop(f"{self._failed}: {answer['error']}")
+            raise Stop(self._problem(answer["error"]))
         return answer
 
 
@@ -78,10 +79,8 @@ class Share:
 def helper(
     cluster: Cluster, plan: Plan, stage: Stage, tell: Tell, folder: str, writes: bool = False
 ) -> Iterator[Share]:
-    """A pod that shows a folder of a claim; gives its files, and deletes it whatever happens.
-
-    plan: of the stage alone; writes: whether files may be sent to it.
-    """
+    """The files in a folder of a claim, through a pod that is deleted in any case. plan: of the stage alone; writes:
+    whether files may be sent to it."""
     word = secrets.token_hex(16)
     with _made(cluster, pod(plan, stage, word, folder, writes), tell) as made:
         made.wait_until_ready(SEND if writes else FETCH)
@@ -89,35 +88,37 @@ def helper(
 
 
 def finished(cluster: Cluster, manifest: Manifest, container: str, tell: Tell) -> list[str]:
-    """Runs a pod to its end and deletes it whatever happens; gives what it has said.
-
-    Raises Stop with its words where it ends badly, or does not start.
-    """
+    """Runs a pod to its end, deletes it in any case, and returns its log. Raises Stop if it fails or does not start."""
     with _made(cluster, manifest, tell) as made:
         for here in made.looks():
             if here is None:
                 raise Stop(f"Pod `{made.name}` was deleted before it was done.", "Try again.")
             phase = jobs.phase_of(here)
             if phase in ("Failed", "Succeeded"):
-                said = made.log(container).strip()
+                log = made.log(container)
                 if phase == "Succeeded":
-                    return said.splitlines()
-                raise Stop(said or " ".join(made.why(here)) or f"Pod `{made.name}` failed without a message.")
+                    return log.splitlines()
+                raise Stop(log or " ".join(made.why(here)) or f"Pod `{made.name}` failed without a message.")
     raise AssertionError("a pod is looked at until it ends")
 
 
 @contextmanager
 def _made(cluster: Cluster, manifest: Manifest, tell: Tell) -> Iterator[_Helper]:
-    """A pod of this command alone, which is gone when the block ends, and when a signal ends the command in it."""
+    """A pod of this command alone, which is deleted at the end of the block, also after a signal."""
     meta = manifest["metadata"]
     meta = meta | {"name": f"{meta['name']}-{secrets.token_hex(4)}"}
     made = _Helper(cluster, meta["namespace"], meta["name"], tell)
-    claims = [volume.get("persistentVolumeClaim", {}).get("claimName") for volume in manifest["spec"]["volumes"]]
-    made.require(list(filter(None, claims)))
+    mounted = [volume.get("persistentVolumeClaim", {}).get("claimName") for volume in manifest["spec"]["volumes"]]
+    claims = [claim for claim in mounted if claim]
+    for claim in claims:
+        if cluster.get("PersistentVolumeClaim", made.space, claim) is None:
+            cluster.require_namespace(made.space)
+            hint = "Send the recipe with `recipe submit`. Or correct `openshift.namespace` or `openshift.claims`."
+            raise Stop(f"The namespace `{made.space}` has no claim `{claim}`.", hint)
     with _interrupted_by(signal.SIGTERM, signal.SIGHUP):
         try:
             cluster.create(manifest | {"metadata": meta})
-            tell(f"Pod `{made.name}` {('opens the claim' if any(claims) else 'examines the image')}")
+            tell(f"Pod `{made.name}` {('opens the claim' if claims else 'examines the image')}")
             made.clear(meta["labels"][jobs.PART])
             yield made
         finally:
@@ -140,41 +141,26 @@ def _interrupted_by(*numbers: signal.Signals) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Helper:
-    """A helper on the cluster, by namespace and name. tell: gets what it waits for."""
+    """A helper on the cluster, by namespace and name. tell: prints what it waits for."""
 
     cluster: Cluster
     space: str
     name: str
     tell: Tell
 
-    def look(self) -> Manifest | None:
-        return self.cluster.get("Pod", self.space, self.name)
-
     def log(self, container: str, tail: int | None = None) -> str:
-        return self.cluster.log(self.space, self.name, container, tail=tail) or ""
+        return (self.cluster.log(self.space, self.name, container, tail=tail) or "").strip()
 
     def delete(self) -> None:
         try:
             self.cluster.delete("Pod", self.space, self.name, grace_seconds=0)
         except Stop as refusal:
-            # The command has done its work, or has a better reason to end.
             self.tell(f"Pod `{self.name}` could not be deleted; it ends by itself. {refusal.text.splitlines()[0]}")
 
-    def require(self, claims: list[str]) -> None:
-        """Raises Stop if a claim is missing: the pod would wait without end."""
-        for claim in claims:
-            if self.cluster.get("PersistentVolumeClaim", self.space, claim) is None:
-                self.cluster.require_namespace(self.space)
-                raise Stop(
-                    f"The namespace `{self.space}` has no claim `{claim}`.",
-                    "Send the recipe with `recipe submit`. Or correct `openshift.namespace` or `openshift.claims`.",
-                )
-
     def clear(self, part: str) -> None:
-        """Deletes what commands that were killed have left behind: pods of this kind, by the cluster's own clock, that
-        ended or never started long before this one."""
-        there = self.cluster.list("Pod", self.space, {"app.kubernetes.io/managed-by": MANAGER, jobs.PART: part})
-        for pod in there:
+        """Deletes pods of this kind that killed commands have left behind: those that ended, or never started, long ago
+        by the cluster's own clock."""
+        for pod in self.cluster.list("Pod", self.space, {"app.kubernetes.io/managed-by": MANAGER, jobs.PART: part}):
             meta, entries = pod["metadata"], jobs.containers_of(pod)
             ends = [entry.get("state", {}).get("terminated", {}).get("finishedAt") or "" for entry in entries]
             since = max(meta["creationTimestamp"], *ends, "")
@@ -182,14 +168,11 @@ class _Helper:
                 self.cluster.delete("Pod", self.space, meta["name"], meta["uid"], grace_seconds=0)
 
     def looks(self) -> Iterator[Manifest | None]:
-        """The pod, looked at again and again, and what it waits for as soon as that is known.
-
-        Raises Stop if it does not start for long.
-        """
+        """The pod, again and again; reports meanwhile what it waits for. Raises Stop if it does not start in time."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         told: set[str] = set()
         while True:
-            here = self.look()
+            here = self.cluster.get("Pod", self.space, self.name)
             yield here
             if here and jobs.phase_of(here) == "Pending":
                 why = self.why(here)
@@ -198,10 +181,8 @@ class _Helper:
                         self.tell(f"  {reason}")
                 told.update(why)
                 if time.monotonic() > deadline:
-                    raise Stop(
-                        f"Pod `{self.name}` does not start. {' '.join(why)}",
-                        "Try again later. A claim for one machine is free when the job has ended.",
-                    )
+                    hint = "Try again later. A claim for one machine is free when the job has ended."
+                    raise Stop(f"Pod `{self.name}` does not start. {' '.join(why)}", hint)
             pause()
 
     def wait_until_ready(self, container: str) -> None:
@@ -211,12 +192,11 @@ class _Helper:
             if jobs.holds(here, "Ready"):
                 return
             if jobs.phase_of(here) in ("Failed", "Succeeded"):
-                said = self.log(container, tail=5).strip()
-                why = said or " ".join(self.why(here)) or "the helper pod ended at once"
+                why = self.log(container, tail=5) or " ".join(self.why(here)) or "the helper pod ended at once"
                 raise Stop(f"The claim cannot be read: {why}")
 
     def why(self, pod: Manifest) -> list[str]:
-        """Why it does not start, or ended, as far as its pod and its events tell."""
+        """Why it does not start, or ended, by its pod and its events."""
         job = {"kind": "Pod", "metadata": {"name": self.name, "namespace": self.space}, "spec": {}}
         events = events_about(self.cluster, [pod], lambda _: False)
         return reasons(JobState(WAITING, job, [pod], events), lambda _pod: "")
@@ -224,12 +204,11 @@ class _Helper:
 
 def pod(plan: Plan, stage: Stage, word: str, folder: str, writes: bool = False) -> Manifest:
     """The helper: the claims, read-only unless it writes, our file server on a folder, and an end after four hours.
-    plan: of the stage alone, after which the pod is named."""
+    plan: of the stage alone, which names the pod."""
     part = SEND if writes else FETCH
     command = ["python", "-m", "runner.entrypoints.file_server", folder, *([WRITES] if writes else [])]
-    container = batch.small(
-        plan, part, command, podspec.claim_mounts(plan, not writes), {WORD: word, PORT: str(SHARE_PORT)}
-    ) | {
+    mounts, env = podspec.claim_mounts(plan, not writes), {WORD: word, PORT: str(SHARE_PORT)}
+    container = batch.small(plan, part, command, mounts, env) | {
         "ports": [{"containerPort": SHARE_PORT}],
         "readinessProbe": {"tcpSocket": {"port": SHARE_PORT}, "periodSeconds": 2},
     }
@@ -237,30 +216,27 @@ def pod(plan: Plan, stage: Stage, word: str, folder: str, writes: bool = False) 
 
 
 def require_rows(cluster: Cluster, plan: Plan, stage: Stage, contents: str, tell: Tell) -> None:
-    """Raises Stop if the stage's image has no rows for it, or others than the recipe asks for now.
-
-    contents: of its files as they are on this machine; empty if they are not here, and then they are not compared.
-    """
+    """Raises Stop if the stage's image has no rows for it, or rows for another recipe or other files. contents: the
+    hash of the files on this machine; empty if they are not here, and then they are not compared."""
     for line in finished(cluster, look_pod(plan, stage, contents), LOOK, tell):
         tell(line)
 
 
 def look_pod(plan: Plan, stage: Stage, contents: str) -> Manifest:
-    """The pod: the image of training, no GPU, no claim, and an hour, because the image may have to be fetched."""
-    what = [plan.place.data_dir, asked(stage.data), contents, plan.name]
-    command = ["python", "-m", "runner.entrypoints.embedded", *what]
+    """The pod: the image of training, no GPU, no claim, and an hour, because the image may have to be pulled."""
+    module, what = "runner.entrypoints.embedded", [plan.place.data_dir, asked(stage.data), contents, plan.name]
     room = {ROOM: stage.env[ROOM]} if ROOM in stage.env else {}
-    container = batch.small(plan, LOOK, command, [], room)
-    said = {"terminationMessagePolicy": "FallbackToLogsOnError"}
-    return batch.alone(plan, stage, LOOK, container | said, [], seconds=3600)
+    container = batch.small(plan, LOOK, ["python", "-m", module, *what], [], room)
+    container["terminationMessagePolicy"] = "FallbackToLogsOnError"
+    return batch.alone(plan, stage, LOOK, container, [], seconds=3600)
 
 
 def look(folder: str, expected: str, contents: str, name: str) -> int:
-    """Checks whether the image of this process has a recipe's rows, and the GPUs room for them (`python -m
+    """Checks whether the image of this process has a recipe's rows, and the GPUs have room for them (`python -m
     runner.entrypoints.embedded`); 1 if not.
 
-    folder: where the rows should be; expected, contents: the settings and files that they should be made from
-    (`runner.data.report`; empty contents: unknown); name: the recipe's.
+    folder: of the rows; expected, contents: their settings and files (`runner.data.report`; empty contents: unknown);
+    name: the recipe's.
     """
     rows = PreparedRows.read(Path(folder))
     as_asked = rows is not None and rows.asked == expected

@@ -1,4 +1,4 @@
-"""A recipe's objects on the cluster: what to send, in which order, and how to find them again."""
+"""A recipe's objects on the cluster: what to send, in which order, and how to find it later."""
 
 import socket
 from collections.abc import Callable
@@ -17,8 +17,9 @@ from runner.plan import Plan, Stage
 from runner.scenarios.targets import target as target_of
 from runner.tools.problem import Stop
 
-# The training jobs that a target makes, and the labels that its operator gives a job's pods, first the first one's.
+# The kind of training job of each target.
 KIND = {"pytorchjob": "PyTorchJob", "trainjob": "TrainJob"}
+# The label with a job's name on its pods, by kind.
 POD_LABEL = {
     "PyTorchJob": "training.kubeflow.org/job-name",
     "TrainJob": "jobset.sigs.k8s.io/jobset-name",
@@ -27,9 +28,9 @@ POD_LABEL = {
 }
 CONTAINER = {"PyTorchJob": "pytorch", "TrainJob": "node"}
 PART = "recipe-runner/part"
-# The data files that were sent before a job: one hash for all.
+# One hash for the data files that were sent before a job.
 FILES = "recipe-runner/files"
-# Who sent a job, from which machine and recipe file: written when it is sent, because rendered files are alike everywhere.
+# Who sent a job, from which machine and recipe file. Added when it is sent: rendered files are the same everywhere.
 OWNER = ("recipe-runner/sent-by", "recipe-runner/sent-from-host", "recipe-runner/sent-from-file")
 # The pods of `runner.parts.openshift.helper_pod`, each with one container of that name.
 FETCH, SEND, PROMOTE, LOOK = "fetch", "send", "promote", "look"
@@ -37,15 +38,15 @@ FETCH, SEND, PROMOTE, LOOK = "fetch", "send", "promote", "look"
 WORKING = (*CONTAINER.values(), batch.PREPARE, batch.GATE, driver_job.PART, FETCH, SEND, PROMOTE, LOOK)
 
 
-# Given a fact, what to do about it (`end it`) and the other person whom it concerns (empty: none), asks the person who
-# gave the command; True for yes. Raises Stop if no one can be asked.
+# Asks the user, given a fact, the action (`stop it`) and the other person whose job it is, or empty; True for yes.
+# Raises Stop without a terminal and without an option that answers.
 Confirm = Callable[[str, str, str], bool]
 
 
 @dataclass(frozen=True)
 class Owner:
-    """Who sent a job. person: as the cluster calls them; host, file: the machine and the recipe file that it came from.
-    All are empty for a job that does not record them."""
+    """Who sent a job. person: the cluster's name of the user; host, file: the machine and the recipe file. All are
+    empty for a job that does not record them."""
 
     person: str = ""
     host: str = ""
@@ -57,11 +58,11 @@ class Owner:
 
     @classmethod
     def here(cls, path: str, person: str = "") -> "Owner":
-        """The person who gives the command now, with the recipe file in `path`."""
+        """The user of this command, with the recipe file `path`."""
         return cls(person, socket.gethostname(), str(Path(path).resolve()))
 
     def signed(self, job: Manifest) -> Manifest:
-        """A job, or a server, as its owner sends it."""
+        """A job, or a server, with its owner's annotations."""
         marks = dict(zip(OWNER, astuple(self), strict=True)) if self.person else {}
         return job | {"metadata": job["metadata"] | {"annotations": job["metadata"]["annotations"] | marks}}
 
@@ -73,10 +74,8 @@ class Owner:
 
 @dataclass(frozen=True)
 class Sent:
-    """What a stage, or the gate after it, puts on the cluster.
-
-    plan: of this stage alone; support: claims, config maps and who reaches its pods, in order; job: the stage's own, or the gate's.
-    """
+    """The objects of a stage, or of the gate after it. plan: of this stage alone; support: claims, config maps and
+    network policies, in order; job: the stage's own, or the gate's."""
 
     plan: Plan
     stage: Stage
@@ -101,8 +100,8 @@ class Sent:
 
 
 def sent(plan: Plan, stage: Stage, target: str | None = None, of_gate: bool = False, files_key: str = "") -> Sent:
-    """The objects of a stage, or of the gate after it, exactly as `recipe render` writes them. The job names the data
-    files that were sent."""
+    """The objects of a stage, or of the gate after it, exactly as `recipe render` writes them; the job also has the key
+    of the data files that were sent."""
     target = target or kubernetes.default(plan.site)
     stage_plan = plan.only(stage)
     texts = {file.path: file.text for file in target_of(target).job(stage_plan, stage)}
@@ -117,17 +116,15 @@ def sent(plan: Plan, stage: Stage, target: str | None = None, of_gate: bool = Fa
 
 
 def ours(cluster: Cluster, plan: Plan) -> Manifests:
-    """Every job of the plan's scenario that recipe-runner has rendered, under any target and perhaps of other recipes:
-    one request a kind."""
+    """Every rendered job of the plan's scenario, for any target, also of other recipes: one request a kind."""
     labels = kubernetes.labels(plan, plan.stages[0])
     return everyone(cluster, plan.site["namespace"], {"recipe-runner/scenario": labels["recipe-runner/scenario"]})
 
 
 def everyone(cluster: Cluster, namespace: str, labels: dict[str, str] | None = None) -> Manifests:
-    """Every job of a namespace that recipe-runner has rendered, with these labels besides. Raises Stop if there is no
-    such namespace."""
+    """Every rendered job of a namespace, with these labels. Raises Stop if there is no such namespace."""
     labels = {"app.kubernetes.io/managed-by": "recipe-runner"} | (labels or {})
-    # Items of a list do not say what they are.
+    # The items of a list have no kind.
     there = [{"kind": kind, **job} for kind in POD_LABEL for job in cluster.list(kind, namespace, labels)]
     if not there:
         cluster.require_namespace(namespace)
@@ -135,8 +132,7 @@ def everyone(cluster: Cluster, namespace: str, labels: dict[str, str] | None = N
 
 
 def existing(cluster: Cluster, plan: Plan, stage: Stage, of_gate: bool = False) -> Manifests:
-    """The jobs that have the name of a stage's job, or of its gate's, under any target and of any owner. They are read
-    by name, because `ours` has only those of recipe-runner."""
+    """The jobs with the name of a stage's job, or of its gate's, for any target, also those that others created."""
     kinds, name = _called(plan, stage, of_gate)
     return [job for kind in kinds if (job := cluster.get(kind, plan.site["namespace"], name))]
 
@@ -155,14 +151,14 @@ def _called(plan: Plan, stage: Stage, of_gate: bool) -> tuple[tuple[str, ...], s
 
 
 def runs_in(plan: Plan, job: Manifest) -> bool:
-    """Whether a job writes into the run folder of a plan, as a stage of it that has been or is."""
+    """Whether a job writes into the run folder of a plan, as a present or former stage of it."""
     folder = annotation(job, kubernetes.RUN_DIR)
     named = str(job["metadata"]["name"]).startswith(kubernetes.job_name(plan))
     return named and plan.place.run_dir in (folder, folder.rpartition("/")[0])
 
 
 def config_of(manifest: Any) -> str:
-    """The config map that a pod, or the pods of a job, read; empty if they read none."""
+    """The config map that a pod, or a job's pods, read; empty if they read none."""
     if isinstance(manifest, dict):
         if manifest.get("name") == "config" and "configMap" in manifest:
             return str(manifest["configMap"]["name"])
@@ -171,7 +167,7 @@ def config_of(manifest: Any) -> str:
 
 
 def config_maps(cluster: Cluster, plan: Plan, stage: Stage) -> dict[str, Manifest]:
-    """The config maps of a stage as it is and was, which are named by content, by name; none if this person may not
+    """The config maps of all versions of a stage, by name, which depends on the content; none if this person may not
     read them. plan: of that stage alone."""
     labels = kubernetes.labels(plan, stage)
     del labels["recipe-runner/fingerprint"]
@@ -186,28 +182,26 @@ def container(job: Manifest) -> str:
 
 
 def annotation(job: Manifest, name: str) -> str:
-    """An annotation of a job; empty if it has none of that name."""
     return str((job["metadata"].get("annotations") or {}).get(name, ""))
 
 
 def by(job: Manifest | None) -> str:
-    """Who has sent a job, as the end of a line about it; empty if unknown."""
+    """Who sent a job, as the end of a line about it; empty if unknown."""
     person = Owner.of(job).person if job else ""
     return f" (sent by {person})" if person else ""
 
 
 def conditions_of(manifest: Manifest) -> Manifests:
-    """What an object's controller says of it."""
     return list(manifest.get("status", {}).get("conditions") or [])
 
 
 def holds(manifest: Manifest, *types: str) -> bool:
-    """Whether one of these conditions of an object holds."""
+    """Whether one of these conditions of an object is true."""
     return any(each["type"] in types and each["status"] == "True" for each in conditions_of(manifest))
 
 
 def containers_of(pod: Manifest, before: bool = False) -> Manifests:
-    """How a pod's containers are. before: those that go before the others."""
+    """The status of a pod's containers. before: of its init containers."""
     return list(pod.get("status", {}).get("initContainerStatuses" if before else "containerStatuses") or [])
 
 
@@ -216,36 +210,33 @@ def phase_of(pod: Manifest) -> str:
 
 
 def queue_of(manifest: Manifest) -> str:
-    """The queue of Kueue that an object waits in; empty if it waits in none."""
+    """The queue of Kueue that an object names; empty if it names none."""
     return str((manifest["metadata"].get("labels") or {}).get("kueue.x-k8s.io/queue-name", ""))
 
 
 def foreseen(job: Manifest, what: str) -> str:
-    """A prediction of the plan for a job (`runner.parts.jobs.kubernetes.foreseen`), memory with its unit; empty if
-    there is none."""
+    """A prediction of the plan for a job (`runner.parts.jobs.kubernetes.foreseen`), memory with its unit, or empty."""
     return annotation(job, f"{kubernetes.PLANNED}{what}")
 
 
 def recipe_of(job: Manifest) -> str:
-    """The recipe, or the stage of one, that a job was made from; empty if recipe-runner has not made it."""
+    """The recipe, or the stage of one, that a job belongs to; empty if recipe-runner did not make it."""
     return annotation(job, "recipe-runner/recipe")
 
 
 def require_of(there: Manifest, recipe: str) -> Manifest:
-    """The object with a name that a recipe, or a stage of one, needs. Raises Stop if it is not of that recipe."""
+    """The same object. Raises Stop if it does not belong to that recipe, or stage of one."""
     if (owner := recipe_of(there)) != recipe:
         whose = f"the recipe `{owner}`" if owner else "someone who did not use recipe-runner"
         kind, meta = there["kind"], there["metadata"]
-        raise Stop(
-            f"The name `{meta['name']}` is in use: {whose} has a {kind} with that name in `{meta['namespace']}`.",
-            "Choose another name with `openshift.job_name`.",
-        )
+        problem = f"The name `{meta['name']}` is in use: {whose} has a {kind} with that name in `{meta['namespace']}`."
+        raise Stop(problem, "Choose another name with `openshift.job_name`.")
     return there
 
 
 def makers(cluster: Cluster, job: Manifest) -> Manifests:
-    """The objects that make a job's pods: the job itself, and for a TrainJob the plain Jobs of its JobSet, which has
-    its name. Jobs of an earlier TrainJob of that name are older than this one."""
+    """The owners of a job's pods: the job itself, and for a TrainJob the plain Jobs of its JobSet, which has its name.
+    Jobs of an earlier TrainJob of that name are older than this one."""
     if job["kind"] != "TrainJob":
         return [job]
     meta = job["metadata"]
@@ -255,7 +246,7 @@ def makers(cluster: Cluster, job: Manifest) -> Manifests:
 
 
 def attempts_of(cluster: Cluster, job: Manifest, made_by: Manifests) -> Manifests:
-    """All pods that `made_by` own, by machine, and for each machine the latest last: a plain Job keeps failed pods."""
+    """All pods that `made_by` own, by machine and then by age, the latest last: a plain Job keeps failed pods."""
     uids, meta = {maker["metadata"]["uid"] for maker in made_by}, job["metadata"]
     pods = cluster.list("Pod", meta["namespace"], {POD_LABEL[job["kind"]]: meta["name"]})
     own = [pod for pod in pods if uids & {owner["uid"] for owner in pod["metadata"].get("ownerReferences") or ()}]
@@ -272,29 +263,28 @@ def latest(attempts: Manifests) -> Manifests:
 
 
 def machines(job: Manifest) -> int:
-    """How many machines a job is for, whether they have pods yet or not."""
+    """How many machines a job needs."""
     return sum(count for count, _ in _pods(job))
 
 
 def gpus(job: Manifest) -> int:
-    """How many GPUs a job holds while it runs, on all its machines."""
+    """How many GPUs a job needs, on all its machines."""
     return sum(count * gpus_of(pod) for count, pod in _pods(job))
 
 
 def gpus_of(pod: Manifest) -> int:
-    """How many GPUs a pod holds, by its specification."""
+    """How many GPUs a pod needs, by its specification."""
     limits = [each.get("resources", {}).get("limits", {}) for each in pod.get("containers", ())]
     return sum(int(limit.get("nvidia.com/gpu", 0)) for limit in limits)
 
 
 def _pods(job: Manifest) -> list[tuple[int, Manifest]]:
-    """The pods that a job is for: how many of a kind, and their specification."""
+    """Each group of a job's pods: their number and specification."""
     spec = job["spec"]
     if job["kind"] == "TrainJob":
         trainer = spec.get("trainer", {})
-        return [
-            (int(trainer.get("numNodes") or 1), {"containers": [{"resources": trainer.get("resourcesPerNode", {})}]})
-        ]
+        pod = {"containers": [{"resources": trainer.get("resourcesPerNode", {})}]}
+        return [(int(trainer.get("numNodes") or 1), pod)]
     if job["kind"] == "PyTorchJob":
         kinds = spec["pytorchReplicaSpecs"].values()
         return [(each.get("replicas", 1), each["template"]["spec"]) for each in kinds]
@@ -302,7 +292,7 @@ def _pods(job: Manifest) -> list[tuple[int, Manifest]]:
 
 
 def node_number(pod: Manifest) -> int:
-    """A pod's place in its job: 0 for the master, as the operators number them."""
+    """The number of a pod's machine: 0 for the master, as the operators count."""
     labels = pod["metadata"].get("labels", {})
     if labels.get("training.kubeflow.org/replica-type") == "worker":
         return int(labels.get("training.kubeflow.org/replica-index", 0)) + 1
@@ -315,7 +305,7 @@ def named(job: Manifest) -> str:
 
 
 def delete(cluster: Cluster, there: Manifest, deleted: list[str]) -> None:
-    """Deletes this very object, adds its name to `deleted`, and waits until it is gone. Raises Stop if it stays."""
+    """Deletes an object, adds its name to `deleted`, and waits until it is gone. Raises Stop if it stays."""
     kind, meta = there["kind"], there["metadata"]
     cluster.delete(kind, meta["namespace"], meta["name"], meta["uid"])
     deleted.append(named(there))
@@ -323,15 +313,12 @@ def delete(cluster: Cluster, there: Manifest, deleted: list[str]) -> None:
 
 
 def gone(cluster: Cluster, kind: str, namespace: str, name: str, uid: str = "") -> None:
-    """Waits until an object that is being deleted is gone, or, where `uid` is given, until another has its name. Raises
-    Stop if that takes longer than its pods may take to end."""
+    """Waits until a deleted object is gone, or, with `uid`, until another has its name. Raises Stop after too long."""
 
     def is_gone() -> bool:
         there = cluster.get(kind, namespace, name)
         return there is None or bool(uid and there["metadata"]["uid"] != uid)
 
     if not in_time(is_gone):
-        raise Stop(
-            f"{kind} `{name}` is being deleted, but still exists.",
-            "Look at it with `oc describe`, then run the command again.",
-        )
+        hint = "Look at it with `oc describe`, then run the command again."
+        raise Stop(f"{kind} `{name}` is being deleted, but still exists.", hint)

@@ -1,6 +1,6 @@
-"""How far a recipe is on the cluster, stage by stage and gate by gate, what comes next, and what walks on by itself.
+"""The progress of a recipe on the cluster, stage by stage and gate by gate, and what continues it: driver or run.
 
-What the cluster shows is for people; each stage's own pod looks at the records on the claim before it starts.
+What the cluster shows is for people; each stage's own pod reads the records on the claim before it starts.
 """
 
 from dataclasses import dataclass, replace
@@ -20,13 +20,8 @@ from runner.parts.openshift.status import FAILED, FINISHED, ended, going, look
 from runner.plan import Plan, Stage
 from runner.tools.problem import Stop
 
-MISSING, CHANGED, UNDER_WAY, PROMOTED, GOING = (
-    "not sent yet",
-    "made from another version of the recipe or its data",
-    "under way",
-    "promoted",
-    "being deleted",
-)
+MISSING, UNDER_WAY, PROMOTED, GOING = "not sent yet", "under way", "promoted", "being deleted"
+CHANGED = "made from another version of the recipe or its data"
 LOST = "done once, but its claim has been replaced"
 # After every time that a cluster names.
 NEVER = "9999"
@@ -43,8 +38,8 @@ Claims = dict[str, Manifest | None]
 
 @dataclass(frozen=True)
 class Milestone:
-    """A stage of a recipe (of_gate False), or the gate after it. job: the cluster's job for it; None only where it is
-    MISSING; state: one of MISSING, CHANGED, LOST, UNDER_WAY, GOING, FINISHED, FAILED and PROMOTED."""
+    """A stage of a recipe (of_gate False), or the gate after it. job: None only where it is MISSING; state: one of
+    MISSING, CHANGED, LOST, UNDER_WAY, GOING, FINISHED, FAILED and PROMOTED."""
 
     stage: Stage
     of_gate: bool
@@ -74,11 +69,7 @@ def claims_of(cluster: Cluster, plan: Plan) -> Claims:
 
 
 def milestones(
-    cluster: Cluster,
-    plan: Plan,
-    files_key: str = "",
-    claims: Claims | None = None,
-    there: Manifests | None = None,
+    cluster: Cluster, plan: Plan, files_key: str = "", claims: Claims | None = None, there: Manifests | None = None
 ) -> list[Milestone]:
     """Every milestone of a recipe, in order. files_key: of the data files on this machine, if that counts; claims,
     there: results of `claims_of` and `ours`, if the caller has them."""
@@ -91,7 +82,7 @@ def milestones(
             verdict = jobs.found(there, plan, stage, of_gate=True)
             state = _state(cluster, verdict, batch.gate_key(stage), files_key)
             if verdict and job and _made(verdict) < _made(job):
-                # Since then the stage was sent again, so its result may be another.
+                # The stage was sent again since, so its result may differ.
                 state = CHANGED
             way.append(Milestone(stage, True, verdict, state))
     if not any(milestone.done for milestone in way):
@@ -106,13 +97,12 @@ def milestones(
 
 
 def milestone_of(cluster: Cluster, plan: Plan, stage: Stage, of_gate: bool) -> Milestone:
-    """The state of a stage, or of the gate after it."""
     way = milestones(cluster, plan)
     return next(each for each in way if (each.stage.name, each.of_gate) == (stage.name, of_gate))
 
 
 def beside(there: Manifests, plan: Plan, way: list[Milestone]) -> Manifests:
-    """The jobs at work on the run of a plan that are none of its milestones: former stages of the recipe."""
+    """The jobs at work on a plan's run that are none of its milestones: former stages of the recipe."""
     known = {milestone.job["metadata"]["uid"] for milestone in way if milestone.job}
     return [job for job in there if not ended(job) and jobs.runs_in(plan, job) and job["metadata"]["uid"] not in known]
 
@@ -126,18 +116,17 @@ def _state(cluster: Cluster, job: Manifest | None, key_now: str, files_key: str)
         return CHANGED
     end = ended(job)
     if end is None and any(jobs.config_of(pod) != jobs.config_of(job) for pod in jobs.pods_of(cluster, job)):
-        # It was changed manually while its pods were at work, and its operator has not changed them back.
+        # Somebody changed the job manually while its pods were at work.
         return CHANGED
     return PROMOTED if end == FAILED and promotion(job) else end or UNDER_WAY
 
 
 def _made(manifest: Manifest | None) -> str:
-    """When an object was created; a missing one, never."""
     return str(manifest["metadata"].get("creationTimestamp", "")) if manifest else NEVER
 
 
 def promotion(job: Manifest) -> str:
-    """Who has overruled the gate of this Job, when and why, or empty."""
+    """Who overruled the gate of this Job, when and why, or empty."""
     return jobs.annotation(job, PROMOTION)
 
 
@@ -153,10 +142,7 @@ def looked_at(way: list[Milestone]) -> Milestone | None:
 
 def choose(cluster: Cluster, plan: Plan, way: list[Milestone], name: str | None) -> Milestone | None:
     """The milestone that `recipe submit` sends: the first that is not done, or that of the stage `name`; None if all
-    are done.
-
-    Raises Stop if an earlier one is not done, or the next gate is closed.
-    """
+    are done. Raises Stop if an earlier one is not done, or the next gate is closed."""
     if name is None:
         milestone = current(way)
     else:
@@ -166,10 +152,9 @@ def choose(cluster: Cluster, plan: Plan, way: list[Milestone], name: str | None)
         if waiting and waiting.of_gate and waiting.state == FAILED:
             raise Stop(f"`{stage.name}` does not start. {closed(cluster, waiting)}")
         if waiting:
-            raise Stop(
-                f"`{stage.name}` does not start: {waiting} comes first, and is {waiting.state}.",
-                "`recipe submit RECIPE`, without --stage, sends what comes first. `recipe status RECIPE` shows all stages.",
-            )
+            problem = f"`{stage.name}` does not start: {waiting} comes first, and is {waiting.state}."
+            hint = "`recipe submit RECIPE`, without --stage, sends what comes first. `recipe status RECIPE` shows all stages."
+            raise Stop(problem, hint)
         milestone = current(own) or own[0]
     if milestone and milestone.of_gate and milestone.state == FAILED:
         raise Stop(closed(cluster, milestone))
@@ -177,20 +162,15 @@ def choose(cluster: Cluster, plan: Plan, way: list[Milestone], name: str | None)
 
 
 def require_well(cluster: Cluster, milestone: Milestone) -> None:
-    """Raises Stop if a stage has failed: a person must look first. Submitting again tries again."""
+    """Raises Stop if a stage has failed: a person must look first."""
     if milestone.job and milestone.state == FAILED and not milestone.of_gate:
         why = " ".join(diagnose.why(cluster, look(cluster, milestone.job)))
-        raise Stop(
-            f"{milestone.title} has failed, so later stages do not start. {why}".strip(),
-            "`recipe submit RECIPE --all` continues; use `recipe stop RECIPE` first if a message asks for it.",
-        )
+        hint = "`recipe submit RECIPE --all` continues; use `recipe stop RECIPE` first if a message asks for it."
+        raise Stop(f"{milestone.title} has failed, so later stages do not start. {why}".strip(), hint)
 
 
 def outdated(way: list[Milestone], milestone: Milestone) -> list[Milestone]:
-    """The other milestones that are at work on the recipe as it was before it changed.
-
-    Raises Stop if one is at work on the recipe as it is, perhaps with what this one would make again.
-    """
+    """The other milestones at work on an older version of the recipe. Raises Stop if one is at work on this version."""
     others = [other for other in way if other is not milestone and other.at_work]
     for other in others:
         if other.state not in (CHANGED, GOING):
@@ -204,14 +184,13 @@ def outdated(way: list[Milestone], milestone: Milestone) -> list[Milestone]:
 def closed(cluster: Cluster, milestone: Milestone) -> str:
     """The message of a closed gate: its table, or why it could not be measured, and the remedies."""
     name = milestone.stage.name
-    return "\n".join(
-        [
-            f"The gate after `{name}` is closed, so later stages do not start.",
-            *(f"  {line}" for line in table(cluster, milestone)),
-            f"To overrule it: recipe promote RECIPE {name}{ON_CLUSTER} --by NAME --reason TEXT",
-            "To measure again: `recipe stop RECIPE`, then `recipe submit RECIPE`.",
-        ]
-    )
+    lines = [
+        f"The gate after `{name}` is closed, so later stages do not start.",
+        *(f"  {line}" for line in table(cluster, milestone)),
+        f"To overrule it: recipe promote RECIPE {name}{ON_CLUSTER} --by NAME --reason TEXT",
+        "To measure again: `recipe stop RECIPE`, then `recipe submit RECIPE`.",
+    ]
+    return "\n".join(lines)
 
 
 def table(cluster: Cluster, milestone: Milestone) -> list[str]:
@@ -220,7 +199,7 @@ def table(cluster: Cluster, milestone: Milestone) -> list[str]:
 
 
 def last_words(cluster: Cluster, job: Manifest, part: str) -> list[str]:
-    """The last message of a job's pod, in its container `part`; empty if it is gone."""
+    """The last message of the container `part` of a job's pod; empty if it is gone."""
     meta = job["metadata"]
     for pod in jobs.pods_of(cluster, job):
         for entry in jobs.containers_of(pod):
@@ -244,7 +223,7 @@ def driver_sent(plan: Plan, target: str | None, files_key: str) -> Sent:
 
 
 def driver_of(cluster: Cluster, plan: Plan) -> Manifest | None:
-    """The driver that the cluster has. Raises Stop if its name is in use for something else."""
+    """The driver on the cluster. Raises Stop if its name is in use for something else."""
     alone = plan.only(driver_job.stage(plan))
     job = cluster.get("Job", plan.site["namespace"], kubernetes.job_name(alone))
     return jobs.require_of(job, alone.name) if job else None
@@ -256,31 +235,20 @@ def walks(job: Manifest | None) -> bool:
 
 
 def outdated_driver(cluster: Cluster, plan: Plan, target: str | None, files_key: str) -> Manifests:
-    """The driver that is at work on the recipe as it was before it changed, which would send that again."""
+    """The driver, if it is at work on an older version of the recipe, which it would send again."""
     job = driver_of(cluster, plan)
     return [job] if job and walks(job) and not same_driver(job, driver_sent(plan, target, files_key)) else []
 
 
 def same_driver(job: Manifest, wanted: Sent) -> bool:
-    """Whether a driver was made from what it would be made from now."""
+    """Whether a driver has the same content as the one that would be sent now."""
     return jobs.annotation(job, CONTENT) == jobs.annotation(wanted.job, CONTENT)
 
 
-def driver_why(cluster: Cluster, job: Manifest) -> list[str]:
-    """Why a driver has ended, in its own words, or its problem."""
-    if ended(job) == FAILED:
-        return last_words(cluster, job, driver_job.PART)
-    return diagnose.why(cluster, look(cluster, job))
-
-
-def driver_state(job: Manifest) -> str:
-    """A driver's state in a word or two. A failed one ended before the last stage, for any reason."""
-    return {FAILED: "has ended", FINISHED: "done"}.get(ended(job) or "", "continues by itself")
-
-
 def runs_of(cluster: Cluster, plan: Plan) -> dict[str, Manifest]:
-    """The active runs of Kubeflow Pipelines of a recipe as it is or was, by name. A run is a Workflow of Argo, whose name all
-    its pods carry. Its content here is the config map with the plan that its task mounts, and so are its owner's marks."""
+    """The active runs of Kubeflow Pipelines of a recipe, in any version, by name. A run is a Workflow of Argo; all its
+    pods carry its name. Its content and its owner's marks come from the config map with the plan that its tasks
+    mount."""
     alone, own = _of_runs(plan)
     runs: dict[str, str] = {}
     for pod in cluster.list("Pod", plan.site["namespace"], OF_RUN):
@@ -298,13 +266,13 @@ def runs_of(cluster: Cluster, plan: Plan) -> dict[str, Manifest]:
 
 
 def outdated_runs(cluster: Cluster, plan: Plan) -> Manifests:
-    """The runs that are at work on the recipe as it was before it changed, which would send that again."""
+    """The runs that are at work on an older version of the recipe, which they would send again."""
     now = kubernetes.config_map_name(*_of_runs(plan))
     return [run for run in runs_of(cluster, plan).values() if jobs.annotation(run, CONTENT) != now]
 
 
 def owner_of_runs(cluster: Cluster, plan: Plan) -> Owner:
-    """Who has sent the plan of the runs of a recipe as it is."""
+    """Who sent the plan of the runs of a recipe, in its current version."""
     config = jobs.config_maps(cluster, *_of_runs(plan)).get(kubernetes.config_map_name(*_of_runs(plan)))
     return Owner.of(config) if config else Owner()
 
@@ -316,9 +284,9 @@ def _of_runs(plan: Plan) -> tuple[Plan, Stage]:
 
 
 def end_run(cluster: Cluster, plan: Plan, name: str) -> None:
-    """Ends a run as the pipeline server does, by a deadline that is over (`TerminateWorkflow` in kfp's
-    `resource_manager.go`), and waits until none of its tasks can send anything. Raises Stop if the cluster refuses, or
-    the run does not end."""
+    """Ends a run by a deadline of 0 seconds, as the pipeline server does (`TerminateWorkflow` in kfp's
+    `resource_manager.go`), and waits until no task of it can send anything. Raises Stop if the cluster refuses, or the
+    run does not end."""
     cluster.patch("Workflow", plan.site["namespace"], name, {"spec": {"activeDeadlineSeconds": 0}})
     if not in_time(lambda: name not in runs_of(cluster, plan)):
         raise Stop(f"Workflow `{name}` should end, but is still there.", "Look at it with `oc describe`.")

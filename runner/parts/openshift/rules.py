@@ -6,7 +6,6 @@ import math
 import re
 import tomllib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,7 +25,7 @@ from runner.tools.problem import Problem
 if TYPE_CHECKING:
     from runner.recipe.sections import Openshift
 
-# Folders of a pod that are something else already.
+# Folders of a pod that are in use.
 _TAKEN = {
     "/dev/shm": "shared memory",
     "/tmp": "scratch",
@@ -35,12 +34,12 @@ _TAKEN = {
     code.MOUNT: "the code by git",
 }
 _SYSTEM = dict.fromkeys(("/usr/bin", "/usr/lib", "/usr/local", "/bin", "/lib", "/lib64", "/proc", "/sys"), "the system")
-# Those that have room for a claim in a folder of its own; code and configs lose what is there.
+# Those that may have a claim in a subfolder; the others would lose their files.
 _ROOMY = ("/dev/shm", "/tmp", *_SYSTEM)
 _SECRET = re.compile(r"(?i).*(token|secret|password|passwd|credentials?|_key|apikey)")
-# Where the machines of a job meet: PyTorchJob's and TrainJob's own.
+# The rendezvous ports of PyTorchJob and TrainJob.
 _MEETING = (23456, 29500)
-# How pods come by this machine's files, and what to do about it.
+# Which version of this machine's files pods read, and the hint, by `data_from`.
 _BY_HAND = "FILES.md in the folder that `recipe render` writes has the commands for doing it manually."
 _OTHERWISE = f"Write `openshift.data_from: claim`, and `recipe submit` uploads it. {_BY_HAND}"
 _COMES = {
@@ -51,7 +50,7 @@ _COMES = {
 
 
 def _of_site(rule: Callable[[Recipe, Openshift], Iterator[Problem]]) -> Callable[[Recipe], Iterator[Problem]]:
-    """A rule about the section `openshift`; a recipe without it has nothing to judge."""
+    """A rule about the section `openshift`, if a recipe has it."""
 
     @wraps(rule)
     def judge(recipe: Recipe) -> Iterator[Problem]:
@@ -63,8 +62,7 @@ def _of_site(rule: Callable[[Recipe, Openshift], Iterator[Problem]]) -> Callable
 
 @_of_site
 def links_are_used(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
-    """Over Ethernet, NCCL uses only the interfaces that are named. A name without a number at its end means all that
-    begin with it."""
+    """Over Ethernet, NCCL uses only the named interfaces. A name without a number at its end is a prefix."""
     if site.network.kind != "ethernet":
         return
     named = site.network.interface.removeprefix("=").split(",")
@@ -76,62 +74,49 @@ def links_are_used(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 
 @_of_site
 def pods_fit(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
-    """A pod that requests more than its machine can give waits without end."""
+    """A pod that requests more than its machine has waits without end."""
     if any(memory_sizes(recipe)):
         return
     size, count, asked, most = units.size(recipe.machines.memory), recipe.machines.cpus, site.requests, site.limits
-    memory = _Measure("memory", " GiB", size / GIB, hardware.memory(size) / GIB, hardware.pod_memory_gib(size))
-    yield from memory.judge(recipe, common.gib(asked.memory), common.gib(most.memory))
-    cpus = _Measure("cpus", " CPUs", count, hardware.cpus(count), hardware.pod_cpus(count))
-    yield from cpus.judge(recipe, asked.cpus, most.cpus)
+    memory = (size / GIB, hardware.memory(size) / GIB, hardware.pod_memory_gib(size))
+    yield from _pod_fits(recipe, "memory", "GiB", *memory, common.gib(asked.memory), common.gib(most.memory))
+    cpus = (count, hardware.cpus(count), hardware.pod_cpus(count))
+    yield from _pod_fits(recipe, "cpus", "CPUs", *cpus, asked.cpus, most.cpus)
 
 
-@dataclass(frozen=True)
-class _Measure:
-    """Memory (GiB) or CPUs of a machine. name: of the setting; has: all of it; gives: what pods can have; left: what
-    one pod can have beside the cluster's own."""
+def _pod_fits(
+    recipe: Recipe, name: str, unit: str, has: float, gives: float, left: int, asked: float | None, limit: float | None
+) -> Iterator[Problem]:
+    """has: the machine's memory or CPUs; gives: for all pods; left: for one pod beside the cluster's own."""
 
-    name: str
-    unit: str
-    has: float
-    gives: float
-    left: int
+    def shown(amount: float) -> str:
+        return f"{round(amount, 1):g} {unit}"
 
-    def judge(self, recipe: Recipe, requested: float | None, limit: float | None) -> Iterator[Problem]:
-        keep = "the kubelet, the system and the cluster's own pods use the rest"
-        larger = f"If the machine has more, correct `machines.{self.name}`."
-        if self.left < 1:
-            message = f"A machine with {self._shown(self.has)} has nothing left for a pod: {keep}."
-            yield recipe.problem(("machines", self.name), message, "Take larger machines.")
-        elif requested and requested > self.left:
-            never = requested > self.gives
-            yield recipe.problem(
-                ("openshift", "requests", self.name),
-                f"The pod {'can never' if never else 'may never'} start: it requests {self._shown(requested)}, and a machine "
-                f"with {self._shown(self.has)} has about {self._shown(self.left)} for it; {keep}.",
-                f"Write at most {self._shown(self.left)}, or delete the line. {larger}",
-                severity="error" if never else "note",
-            )
-        if limit and limit > self.has:
-            message = f"The limit is {self._shown(limit)}, but the machine has {self._shown(self.has)}."
-            yield recipe.problem(
-                ("openshift", "limits", self.name), message, f"Write less, or delete the line. {larger}"
-            )
-        if limit and requested and limit < requested:
-            yield recipe.problem(
-                ("openshift", "limits", self.name),
-                f"The limit is {self._shown(limit)}, less than the {self._shown(requested)} that the pod requests.",
-                f"Write at least {self._shown(requested)}, or delete the line.",
-            )
-
-    def _shown(self, amount: float) -> str:
-        return f"{round(amount, 1):g}{self.unit}"
+    keep = "the kubelet, the system and the cluster's own pods use the rest"
+    larger = f"If the machine has more, correct `machines.{name}`."
+    place = ("openshift", "limits", name)
+    if left < 1:
+        message = f"A machine with {shown(has)} has nothing left for a pod: {keep}."
+        yield recipe.problem(("machines", name), message, "Take larger machines.")
+    elif asked and asked > left:
+        message = f"start: it requests {shown(asked)}, and a machine with {shown(has)} has about {shown(left)} for it; {keep}."
+        hint = f"Write at most {shown(left)}, or delete the line. {larger}"
+        if asked > gives:
+            yield recipe.problem(("openshift", "requests", name), f"The pod can never {message}", hint)
+        else:
+            yield recipe.note(("openshift", "requests", name), f"The pod may never {message}", hint)
+    if limit and limit > has:
+        message = f"The limit is {shown(limit)}, but the machine has {shown(has)}."
+        yield recipe.problem(place, message, f"Write less, or delete the line. {larger}")
+    if limit and asked and limit < asked:
+        message = f"The limit is {shown(limit)}, less than the {shown(asked)} that the pod requests."
+        yield recipe.problem(place, message, f"Write at least {shown(asked)}, or delete the line.")
 
 
 @_of_site
 def deadline(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
-    """Training that stops at its own limit saves a model; the cluster's deadline saves none. A pipeline's limit is over
-    all its jobs."""
+    """Training saves a model at its own limit, but not at the cluster's deadline. A pipeline's limit is for all
+    jobs."""
     limit: str | None = (recipe.settings.get("limits") or {}).get("time")
     deadline_hours = site.deadline_hours
     if not limit or "pretrain" in recipe.settings or deadline_hours is None or any(limits_can_be_meant(recipe)):
@@ -145,14 +130,14 @@ def deadline(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 
 @_of_site
 def data_place(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
-    """Data that the cluster prepares needs a claim, and files that are not sent need another source."""
+    """Data that the cluster prepares needs a claim, and data from a clone needs a commit."""
     if site.data_from == "git" and recipe.code_from_git is None:
         message = "The data should come from a clone, but `image.code_from_git` names no commit."
         hint = "Add `image.code_from_git`. Or write `claim`, and `recipe submit` uploads the files."
         yield recipe.problem("openshift.data_from", message, hint)
     mounts = [claim.mount for claim in site.claims or ()]
     if site.data_from == "image" and "pretrain" not in recipe.settings:
-        return  # prepared when the image was built, or, where `data_dir` is on a claim, there
+        return  # The image has the rows, or `data_dir` is on a claim.
     named = "data_dir" if site.data_dir else "output_dir" if site.output_dir else "data_from"
     folder = site.data_dir or (None if site.data_from == "image" else site.output_dir or next(iter(mounts), None))
     if mounts and not (folder and recipe.on_claim(folder)):
@@ -163,7 +148,7 @@ def data_place(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 
 @_of_site
 def only_here(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
-    """Says where pods get the files beside a recipe. It is no rule: a recipe may run only here."""
+    """Which version of the files beside a recipe pods read. It is no rule, because a recipe may run only here."""
     place, comes = kubernetes.place(recipe), _COMES[site.data_from]
     for setting, name in recipe.local_files():
         message = f"Pods read `{common.data_file(recipe, place, name)}`, which is `{name}` {comes[0]}."
@@ -171,14 +156,11 @@ def only_here(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 
 
 def placeholder_commit(recipe: Recipe) -> Iterator[Problem]:
-    """A note, because the starter holds a placeholder and works everywhere else; `submit` refuses it."""
+    """A note, because the starter has a placeholder and works everywhere else; `submit` refuses it."""
     code = recipe.code_from_git
     if code and "openshift" in recipe.settings and not code.commit.strip("0"):
         message = "This commit is a placeholder. Pods would not find it, so `recipe submit` refuses it."
-        hint = (
-            "Push your copy of this project, and write its address and the commit that `git rev-parse HEAD` prints. Or delete "
-            "`image` and `openshift.image`: pods then start from an image that the namespace builds."
-        )
+        hint = "Push your copy of this project, and write its address and the commit that `git rev-parse HEAD` prints. Or delete `image` and `openshift.image`: pods then start from an image that the namespace builds."
         yield recipe.note("image.code_from_git.commit", message, hint)
 
 
@@ -186,49 +168,41 @@ def placeholder_commit(recipe: Recipe) -> Iterator[Problem]:
 def storage(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     claims = site.claims or ()
     for setting in ("name", "mount"):
-        seen: dict[str, int] = {}
-        for index, claim in enumerate(claims):
-            if claim[setting] in seen:
-                message = f"Two claims have the {setting} `{claim[setting]}`."
+        values = [claim[setting] for claim in claims]
+        for index, value in enumerate(values):
+            if value in values[:index]:
+                message = f"Two claims have the {setting} `{value}`."
                 yield recipe.problem(("openshift", "claims", index, setting), message, "Give each its own.")
-            seen[claim[setting]] = index
     if not claims and not site.output_dir:
         message = "`openshift` has no `claims`, so the results would be lost with the pods."
         hint = "Name a claim under `claims`, with its mount."
         yield recipe.problem("openshift", message, hint, key=True)
     if claims and site.output_dir and not recipe.on_claim(site.output_dir):
-        message = (
-            f"`output_dir` `{site.output_dir}` is on none of the claims, so the results would be lost with the pods."
-        )
+        message = f"`output_dir` `{site.output_dir}` is on no claim, so the results would be lost with the pods."
         hint = f"Begin it with {listed((claim.mount for claim in claims), 'or')}."
         yield recipe.problem("openshift.output_dir", message, hint)
     name, most = site.job_name or recipe.name, longest_job_name(recipe.machines.nodes)
     if not JOB_NAME.match(name) or len(name) > most:
-        message = (
-            f"`{name}` is not a valid name for a job of {recipe.machines.nodes} machines on the cluster."
-            if len(name) > most
-            else f"`{name}` is not a valid name for a job on the cluster."
-        )
+        of_machines = f" of {recipe.machines.nodes} machines" if len(name) > most else ""
+        message = f"`{name}` is not a valid name for a job{of_machines} on the cluster."
         hint = f"Use at most {most} lower-case letters, digits and `-`."
         yield recipe.problem(("openshift", "job_name") if site.job_name else ("name",), message, hint)
 
 
 @_of_site
 def anothers_image(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
-    """An image of the cluster's own registry belongs to a namespace, and pods of another one need a right from there."""
+    """An image in the cluster's own registry belongs to a namespace, and pods of another one need a right to pull
+    it."""
     owner = re.match(rf"{re.escape(kubernetes.IMAGE_REGISTRY)}/([^/]+)/", site.image or "")
     if owner and owner[1] != site.namespace:
         message = f"The namespace `{owner[1]}` builds this image. Pods of `{site.namespace}` need a right from there to pull it."
-        hint = (
-            f"Delete the line, and pods start from the build of `{site.namespace}` itself. To share that image, ask somebody with "
-            f"rights in `{owner[1]}` to apply `pull.yaml`, which `recipe site` writes."
-        )
+        hint = f"Delete the line, and pods start from the build of `{site.namespace}` itself. To share that image, ask somebody with rights in `{owner[1]}` to apply `pull.yaml`, which `recipe site` writes."
         yield recipe.note("openshift.image", message, hint)
 
 
 @_of_site
 def folders(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
-    """A claim hides what a pod has in a folder, and prepared rows are no results."""
+    """A claim must not hide folders of a pod, and prepared rows need a folder of their own."""
     for index, claim in enumerate(site.claims or ()):
         mount = claim.mount
         for taken, what in (_TAKEN | _SYSTEM).items():
@@ -262,7 +236,7 @@ def ports(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 
 @_of_site
 def stated_twice(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
-    """A variable or label that pods have already would have two values; a secret in a recipe is none."""
+    """A variable or label that pods already have would have two values, and a recipe is no place for a secret."""
     every = [(section, name) for section in ("environment", "node_selector") for name in site.get(section) or ()]
     table = tomllib.loads(Path(__file__).with_name("taken.toml").read_text(encoding="utf-8")) if every else {}
     for section, name in every:
@@ -281,7 +255,7 @@ def stated_twice(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 
 @_of_site
 def secrets_beside_code(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
-    """What pods clone can read their Secrets and send them elsewhere, and so can a server that replaces the hub."""
+    """Cloned code can read a pod's Secrets and send them elsewhere, and so can a server that replaces the hub."""
     secrets = [site[name] for name in ("hub_token_secret", "tracking_secret") if site.get(name)]
     whom: list[tuple[Path_, str]] = [
         (("openshift", "environment", name), f"`{name}` decides where pods send what they read, and that server")
@@ -297,7 +271,7 @@ def secrets_beside_code(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 
 
 def _tools(recipe: Recipe) -> Iterator[tuple[Path_, str]]:
-    """Every line that names a tool for curves which is a server of its own, with its value."""
+    """Every line that names a tool for curves with a server of its own, and its value."""
     homes: list[tuple[Path_, Any]] = [(("report_to",), recipe.settings.get("report_to"))]
     homes += [((name, "report_to"), one.get("report_to")) for name, one in recipe.sections.items()]
     return ((path, tool) for path, tool in homes if tool in ("wandb", "mlflow"))
@@ -305,7 +279,7 @@ def _tools(recipe: Recipe) -> Iterator[tuple[Path_, str]]:
 
 @_of_site
 def trackers(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
-    """Pods have no key of their own to a tracking server."""
+    """Pods need a key for a tracking server."""
     if site.get("tracking_secret"):
         return
     for path, tool in _tools(recipe):
@@ -315,7 +289,7 @@ def trackers(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
 
 
 def mlflow_is_there(recipe: Recipe) -> Iterator[Problem]:
-    """None of the project's extras brings MLflow, and so its own image has not got it; `wandb` comes with Axolotl."""
+    """No extra of the project installs MLflow, so its image does not have it; `wandb` comes with Axolotl."""
     site: Openshift | None = recipe.settings.get("openshift")
     for path, tool in _tools(recipe):
         if tool != "mlflow" or (site is None and find_spec(tool)):

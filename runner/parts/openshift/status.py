@@ -1,4 +1,4 @@
-"""Status: the state of a job on the cluster, from the job, its pods, its events and its queue entry."""
+"""The state of a job on the cluster, from the job, its pods, its events and its queue entry."""
 
 from __future__ import annotations
 
@@ -18,25 +18,18 @@ from runner.trainer import records
 from runner.trainer.records import EarlyStop
 
 # A job's phases, in order.
-QUEUED, SUSPENDED, WAITING, PULLING, AGAIN, PREPARING, STARTING, TRAINING, MEASURING, WALKING, FINISHED, FAILED = (
-    "queued",
-    "suspended",
-    "waiting for machines",
-    "pulling image and code",
-    "restarting after a failure",
-    "preparing model and data",
-    "starting",
-    "training",
-    "measuring",
-    "sending one stage after the other",
-    "finished",
-    "failed",
-)
+QUEUED, SUSPENDED = "queued", "suspended"
+WAITING = "waiting for machines"
+PULLING = "pulling image and code"
+AGAIN = "restarting after a failure"
+PREPARING = "preparing model and data"
+STARTING, TRAINING, MEASURING = "starting", "training", "measuring"
+WALKING = "sending one stage after the other"
+FINISHED, FAILED = "finished", "failed"
 ENDED = (FINISHED, FAILED)
-# Lines of a log in which the latest step is looked for.
+# The last lines of a log that are searched for the latest step.
 TAIL = 400
-# A step is overdue after this long and this multiple of its own time: an evaluation and a checkpoint may come between
-# two.
+# A step is overdue after both this time and this multiple of its own: evaluations and checkpoints come between steps.
 OVERDUE_SECONDS, OVERDUE_STEPS = 600.0, 30
 
 _CONDITION_ENDS = {"Succeeded": FINISHED, "Complete": FINISHED, "Failed": FAILED}
@@ -44,8 +37,8 @@ _CONDITION_ENDS = {"Succeeded": FINISHED, "Complete": FINISHED, "Failed": FAILED
 
 @dataclass(frozen=True)
 class JobState:
-    """phase: one of the above; job, pods, events, workload: as the cluster has them; made_by: what makes its pods; replaced:
-    pods that others have replaced; progress: how far training is; unread: why that is unknown, where the log could not be read; now: by the
+    """phase: one of the above; job, pods, events, workload: the cluster's objects; made_by: the owners of its pods;
+    replaced: pods that others have replaced; unread: why the log, and so the progress, could not be read; now: by the
     cluster's clock."""
 
     phase: str
@@ -69,32 +62,30 @@ class JobState:
 
     @property
     def running(self) -> int:
-        """How many of its machines run. One whose container has ended, and waits to be started again, does not."""
+        """How many of its machines run; one whose container waits for its restart does not."""
         up = [pod for pod in self.pods if jobs.phase_of(pod) == "Running"]
         idle = {"waiting", "terminated"}
         return len(up) - sum(any(idle & set(entry.get("state", {})) for entry in _working(pod)) for pod in up)
 
 
 def look(cluster: Cluster, job: Manifest) -> JobState:
-    """The state of a job that is on the cluster."""
     made_by = jobs.makers(cluster, job)
     attempts = jobs.attempts_of(cluster, job, made_by)
     pods = jobs.latest(attempts)
-    # Kueue's entry for the job, where the job waits in a queue.
     entries = cluster.list("Workload", job["metadata"]["namespace"], forgiving=True) if jobs.queue_of(job) else []
     workload = entry_of(entries, job)
     phase = _phase(job, pods, workload)
     known, unread = JobProgress(), ""
     if phase == TRAINING:
         try:
-            # A machine that has started since, instead of another or again, takes all back to the last checkpoint.
+            # A machine that was replaced or restarted takes all of them back to the last checkpoint.
             started = max(filter(None, map(_started, pods)), default=None)
             known = progress(first_log(cluster, job, pods, stamped=True), started, cluster.now())
             again = known.again or any(entry.get("restartCount") for pod in pods for entry in _working(pod))
-            # If the end of a long log has no step, all that is known is that the job is running.
+            # If the end of a long log has no step, the job counts as training.
             phase = TRAINING if not known.begins else AGAIN if again else STARTING
         except TryAgain as silence:
-            # The machine of one pod may not answer while all else does.
+            # The machine of one pod may not answer while the rest of the cluster does.
             unread = silence.text.splitlines()[0]
     events = [] if phase == FINISHED else events_about(cluster, [*made_by, *attempts], _former(made_by))
     replaced = [pod for pod in attempts if pod not in pods]
@@ -102,7 +93,7 @@ def look(cluster: Cluster, job: Manifest) -> JobState:
 
 
 def ended(job: Manifest) -> str | None:
-    """`finished` or `failed`, or None while a job is under way."""
+    """`finished` or `failed`; None while a job is under way."""
     for condition in reversed(jobs.conditions_of(job)):
         if condition["status"] == "True" and condition["type"] in _CONDITION_ENDS:
             return _CONDITION_ENDS[condition["type"]]
@@ -110,7 +101,7 @@ def ended(job: Manifest) -> str | None:
 
 
 def going(manifest: Manifest) -> bool:
-    """Whether an object is being deleted, and stays only until what belongs to it has ended."""
+    """Whether an object is being deleted, and only waits for its dependents."""
     return "deletionTimestamp" in manifest["metadata"]
 
 
@@ -137,15 +128,15 @@ def _phase(job: Manifest, pods: Manifests, workload: Manifest | None) -> str:
 
 def entry_of(workloads: Manifests, owner: Manifest) -> Manifest | None:
     """Kueue's entry for an object, among those of its namespace."""
-    uid = owner["metadata"]["uid"]
     for workload in workloads:
-        if any(each["uid"] == uid for each in workload["metadata"].get("ownerReferences") or []):
+        owners = workload["metadata"].get("ownerReferences") or ()
+        if owner["metadata"]["uid"] in [each["uid"] for each in owners]:
             return workload
     return None
 
 
 def _former(made_by: Manifests) -> Callable[[Manifest], bool]:
-    """Whether an event is about a removed pod of the job, which no longer exists."""
+    """Whether an event is about a pod of the job that no longer exists."""
     names = "|".join(re.escape(maker["metadata"]["name"]) for maker in made_by)
     called = re.compile(rf"({names})-((master|worker)-\d+|(\d+-)?[a-z0-9]{{5}})")
 
@@ -158,9 +149,9 @@ def _former(made_by: Manifests) -> Callable[[Manifest], bool]:
 
 @dataclass(frozen=True)
 class JobProgress:
-    """How far training is. latest: its last line, of a step or of its beginning, None before it begins; pace: seconds a
-    step; silent: seconds since the last step; None if unknown. whole: whether the log is read from its beginning;
-    again: whether there are steps of before the last start of a machine."""
+    """The progress of training. latest: the last event, a step or the beginning, None before that; pace: seconds a
+    step; silent: seconds since the last step; None if unknown. whole: the log was read from its beginning; again: it
+    has steps from before the last start of a machine."""
 
     latest: Mapping[str, Any] | None = None
     pace: float | None = None
@@ -175,7 +166,7 @@ class JobProgress:
 
     @property
     def seconds_left(self) -> float | None:
-        """Until the last step, if the rest continues at this pace; None if nothing continues."""
+        """Until the last step, at this pace; None if unknown, or if it hangs."""
         if self.latest is None or self.pace is None or self.hangs:
             return None
         return float(self.pace * (self.latest["steps"] - self.latest["step"]))
@@ -189,15 +180,14 @@ class JobProgress:
 
 
 def first_log(cluster: Cluster, job: Manifest, pods: Manifests, tail: int = TAIL, stamped: bool = False) -> str:
-    """The end of the log of a job's first machine; empty if that is not there."""
+    """The end of the log of a job's first machine; empty without that machine."""
     first = next((pod["metadata"]["name"] for pod in pods if jobs.node_number(pod) == 0), None)
     space, name = job["metadata"]["namespace"], jobs.container(job)
     return (cluster.log(space, first, name, tail=tail, stamped=stamped) or "") if first else ""
 
 
 def early_stop(cluster: Cluster, job: Manifest) -> EarlyStop | None:
-    """The early end of a finished job's training, from the log of its first machine; None without one, or without the
-    log."""
+    """The early end of a finished job's training, from the log of its first machine; None if the log shows none."""
     text = first_log(cluster, job, jobs.pods_of(cluster, job), tail=10 * TAIL)
     said = [event for event in child_process.events(text) if event.get("event") == records.EARLY_STOP_EVENT]
     return EarlyStop.of(said[-1]) if said else None
@@ -205,22 +195,18 @@ def early_stop(cluster: Cluster, job: Manifest) -> EarlyStop | None:
 
 def progress(text: str, started: datetime | None, now: datetime) -> JobProgress:
     """The progress of training, from the end of a log with timestamps. The pace is that between its first and last
-    step, else since all machines have started; older lines belong to the time before."""
-    seen: list[tuple[datetime | None, Mapping[str, Any]]] = []
-    for line in text.splitlines():
-        seen += [
-            (_time(line), event) for event in child_process.events(line) if event.get("event") in ("begin", "step")
-        ]
+    step, else since all machines have started; older lines do not count."""
+    every = [(_time(line), event) for line in text.splitlines() for event in child_process.events(line)]
+    before = [(at, event) for at, event in every if event.get("event") in ("begin", "step")]
+    seen = [(at, event) for at, event in before if not (at and started and at < started)]
     whole = text.count("\n") < TAIL
-    before, seen = seen, [(at, event) for at, event in seen if not (at and started and at < started)]
     if not seen:
         return JobProgress(whole=whole, again=bool(before))
-    # What a checkpoint was before counts from the last beginning on.
     begin = max((place for place, (_, event) in enumerate(seen) if event["event"] == "begin"), default=0)
     seen = seen[begin:]
     (since, first), (at, latest) = seen[0], seen[-1]
     if first["event"] == "begin" and len(seen) > 2:
-        since, first = seen[1]  # the first step brings kernels and caches with it
+        since, first = seen[1]  # The first step also compiles kernels and fills caches.
     steps = latest["step"] - first["step"]
     passed = (at - since).total_seconds() if at and since else 0.0
     if steps <= 0 or passed <= 0:
@@ -231,16 +217,15 @@ def progress(text: str, started: datetime | None, now: datetime) -> JobProgress:
 
 
 def _time(line: str) -> datetime | None:
-    """When a line was written, by the stamp that it begins with, in nanoseconds."""
-    stamp = line.partition(" ")[0]
+    """The time stamp at the beginning of a line."""
     try:
-        return datetime.fromisoformat(f"{stamp[:19]}+00:00")
+        return datetime.fromisoformat(f"{line.partition(' ')[0][:19]}+00:00")
     except ValueError:
         return None
 
 
 def seconds(start: str | None, now: datetime, end: str | None = None) -> float:
-    """Between two times that the cluster names, to now if there is no end; 0 if there is no start."""
+    """From a start to an end, else to now; 0 without a start."""
     last = datetime.fromisoformat(end) if end else now
     return max(0.0, (last - datetime.fromisoformat(start)).total_seconds()) if start else 0.0
 
@@ -257,18 +242,17 @@ def _started(pod: Manifest) -> datetime | None:
     return None
 
 
-# How a cluster takes a pod off its machine: the kubelet without memory or disk, the scheduler for a pod of higher
-# priority, and the node controller from a machine that is gone.
+# Why a pod is removed from its machine: by the kubelet (memory, disk), the scheduler (priority), or the node controller
+# (the machine is gone).
 TAKEN = ("Evicted", "Preempted", "TaintManagerEviction")
 
 
 def events_about(cluster: Cluster, about: Manifests, by_name: Callable[[Manifest], bool]) -> Manifests:
-    """What went wrong with these objects, and with the unbound claims of their pods, the latest last. A later success
-    ends an event, except for a pod that was taken off its machine. Every event of a claim counts, because the reason
-    why it is not bound may be no warning.
+    """The warnings about these objects, and all events of the unbound claims of their pods, the latest last. A later
+    success ends a warning, except for a pod that was removed from its machine.
 
-    by_name: whether an event counts that is about an object with an unknown uid; asked for events since the first of
-    these objects was made.
+    by_name: whether an event about an object with an unknown uid counts, if it is newer than the first of these
+    objects.
     """
     meta = about[0]["metadata"]
     volumes = [volume for manifest in about for volume in manifest.get("spec", {}).get("volumes") or ()]
@@ -276,14 +260,11 @@ def events_about(cluster: Cluster, about: Manifests, by_name: Callable[[Manifest
     found = [cluster.get("PersistentVolumeClaim", meta["namespace"], name) for name in sorted(names)]
     unbound = [claim for claim in found if claim and claim.get("status", {}).get("phase") != "Bound"]
     uids = {manifest["metadata"]["uid"] for manifest in (*about, *unbound)}
-    events = cluster.list("Event", meta["namespace"], forgiving=True)
-    well: dict[str, str] = {}
-    for event in events:
-        if event.get("type") == "Normal":
-            uid = event["involvedObject"].get("uid", "")
-            well[uid] = max(well.get(uid, ""), when(event))
+    events = sorted(cluster.list("Event", meta["namespace"], forgiving=True), key=when)
+    # The last success of each object.
+    well = {event["involvedObject"].get("uid", ""): when(event) for event in events if event.get("type") == "Normal"}
 
-    def told(event: Manifest) -> bool:
+    def counts(event: Manifest) -> bool:
         of = event["involvedObject"]
         uid = of.get("uid", "")
         if uid not in uids and not (when(event) >= meta["creationTimestamp"] and by_name(event)):
@@ -292,11 +273,11 @@ def events_about(cluster: Cluster, about: Manifests, by_name: Callable[[Manifest
             return True
         return event.get("type") == "Warning" and when(event) >= well.get(uid, "")
 
-    return sorted(filter(told, events), key=when)
+    return list(filter(counts, events))
 
 
 def when(event: Manifest) -> str:
-    """When an event was seen last; each of the cluster's parts says it in a place of its own."""
+    """When an event was last seen; components of a cluster write it to different fields."""
     series = event.get("series") or {}
     said = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
     return next((at for at in said if at), event["metadata"].get("creationTimestamp") or "")

@@ -1,4 +1,4 @@
-"""Submit: the cluster checks everything first, then gets the missing objects; existing ones do not change."""
+"""Submit: the cluster checks everything first, and then gets the missing objects. Existing ones do not change."""
 
 import copy
 import json
@@ -29,22 +29,16 @@ Tell = Callable[[str], None]
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 GIB = 2**30
 SETTING = "`openshift.claims[].storage_class`"
-NOT_CLOSED = (
-    ": left out, because you may not make one. Every pod of the cluster can reach the ports of this job. To close them, write the "
-    "site again (`recipe site RECIPE`) and send it."
-)
+NOT_CLOSED = ": not sent, because you may not create one. Every pod of the cluster can reach the ports of this job. To close them, write the site again (`recipe site RECIPE`) and send it."
 
 
 @dataclass(frozen=True)
 class Sending:
-    """How a plan is sent. target: the kind of training job, None for that of the recipe's cluster; dry_run: whether the
-    cluster only judges; files: what is sent to the claim before the first stage; contents: the hashes of each stage's
-    data files, by its name; none if they are not here (see `runner.data.report.contents`); written: the bytes that the
-    recipe writes to each claim, by its name; owner: who sends it.
-
-    alone: whether the driver sends it. The driver tries nothing again that has failed, and a person's machine has
-    already done what only it can do: the key, the files, the look into the image.
-    """
+    """How a plan is sent. target: the kind of training job, None for that of the recipe's cluster; dry_run: the cluster
+    only checks; files: sent to the claim before the first stage; contents: the hash of each stage's data files, by its
+    name, none if they are not here (`runner.data.report.contents`); written: the bytes that the recipe writes to each
+    claim, by its name; alone: the driver sends it. The driver retries nothing that has failed, and a person's machine
+    has already sent the key and the files, and examined the image."""
 
     tell: Tell
     confirm: Confirm
@@ -63,10 +57,10 @@ class Sending:
 
 
 def submit(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent | None:
-    """Sends the next part of a plan, or the stage of that name. Returns the part under way, or None. It waits for parts
-    that need no GPU, and then sends the next one.
+    """Sends the next part of a plan, or the stage of that name; waits for parts without a GPU, and sends the next one.
+    Returns the part under way, or None.
 
-    Raises Stop if the cluster refuses anything, and then nothing has been sent, and if it has failed before.
+    Raises Stop if the cluster refuses anything, before anything is sent, and if the same part has failed before.
     """
     what = step(cluster, plan, stage, how)
     while what and not (how.dry_run or stage is not None or what.of_gate or what.stage.trains):
@@ -77,8 +71,7 @@ def submit(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sen
 
 
 def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent | None:
-    """Sends the next part, or finds it already sent; after a lost connection nothing is sent twice. The rest is as in
-    `submit`."""
+    """Sends the next part, or finds it already sent, also after a lost connection. The rest is as in `submit`."""
     tell, alone = how.tell, how.alone
     sender = _Sender(cluster, plan, how, pipeline.claims_of(cluster, plan))
     way = pipeline.milestones(cluster, plan, how.files_key, sender.claims)
@@ -87,7 +80,7 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
         tell(f"Every stage of `{plan.name}` is finished. `--stage` selects one to run again.")
         return None
     if alone:
-        # Decided by this same reading: a part that fails a moment before would otherwise be sent again.
+        # By the same reading: a part that fails in between would otherwise be sent again.
         pipeline.require_well(cluster, milestone)
     what = jobs.sent(plan, milestone.stage, how.target, milestone.of_gate, how.files_key)
     outdated = pipeline.outdated(way, milestone) if stage is None else []
@@ -99,7 +92,7 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
         require_storage(cluster, [one for one in sender.made(what) if one["kind"] == CLAIM], tell)
     later = _followed_by(plan, milestone.stage) if stage is None else []
     following = [jobs.sent(plan, other, how.target) for other in later]
-    # Later parts report it when they are sent, except in a dry run.
+    # Later parts report this when they are sent, except in a dry run.
     trains = any(one.kind == "TrainJob" for one in (what, *(following if how.dry_run else ())))
     if trains and not holds and (stuck := trainjob.stuck(plan.site)):
         tell(stuck)
@@ -123,12 +116,12 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
         for each in (what, *following):
             tell(f"The cluster would accept {each.kind} `{each.name}` and {len(each.support)} objects that it needs.")
     else:
-        # Jobs that need a confirmation come first: after a no, nothing has changed.
         before = [jobs.sent(plan, other.stage, how.target, other.of_gate) for other in outdated]
         at_work = [job for other in before for job in sender.existing(other)]
-        # First the driver of the old recipe, which would send it again; a new driver follows soon.
+        # First the driver of the old recipe, which would send it again. A new driver follows.
         walking = [] if alone else pipeline.outdated_driver(cluster, plan, how.target, how.files_key)
         runs = [] if alone else pipeline.outdated_runs(cluster, plan)
+        # All questions come first, so that nothing has changed after a no.
         for job in (*walking, *runs, *at_work, *there):
             ask(job, how.owner, how.confirm, replaces=job not in (*walking, *runs))
         with replacing(what, [*walking, *at_work, *there]) as deleted:
@@ -145,7 +138,7 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
 
 
 def _followed_by(plan: Plan, stage: Stage) -> list[Stage]:
-    """The stages that are sent after this one without another question: up to the first that trains."""
+    """The stages that follow without another command: up to the first that trains."""
     later = plan.stages[plan.stages.index(stage) :]
     first = next((number for number, other in enumerate(later) if other.trains), 0)
     return list(later[1 : first + 1])
@@ -156,16 +149,15 @@ def _holds(milestone: pipeline.Milestone, sent: Sent) -> bool:
     if milestone.job is None or milestone.job["kind"] != sent.kind:
         return False
     if milestone.state != FAILED:
-        # Only what concerns its result counts.
         return milestone.done or milestone.state == pipeline.UNDER_WAY
-    # It may need another machine. Downloading and preparing may have failed without a network, so they are repeated.
+    # A failed job may need another machine. Downloading and preparing may have lacked a network, so they are repeated.
     contents = {jobs.annotation(job, pipeline.CONTENT) for job in (milestone.job, sent.job)}
     return milestone.stage.trains and len(contents) == 1
 
 
 @dataclass(frozen=True)
 class _Sender:
-    """Lets the cluster check a plan's objects, and then sends them. claims: the cluster's claims."""
+    """Lets the cluster check a plan's objects, and then sends them."""
 
     cluster: Cluster
     plan: Plan
@@ -173,25 +165,19 @@ class _Sender:
     claims: Claims
 
     def existing(self, sent: Sent) -> Manifests:
-        """Jobs of this name, under any target. Raises Stop if one is not of this recipe."""
+        """Jobs of this name, for any target. Raises Stop if one is not of this recipe."""
         there = jobs.existing(self.cluster, self.plan, sent.stage, sent.of_gate)
         return [jobs.require_of(job, sent.plan.name) for job in there]
 
     def made(self, sent: Sent) -> Manifests:
-        """The objects that are made for a job. A claim that exists keeps its size and mode: they cannot be changed, and
-        it contains results."""
-        return [
-            manifest
-            for manifest in sent.support
-            if manifest["kind"] != CLAIM or self.claims[manifest["metadata"]["name"]] is None
-        ]
+        """The objects that a job needs, without existing claims: their size and mode cannot be changed."""
+        existing = {name for name, claim in self.claims.items() if claim}
+        return [one for one in sent.support if one["kind"] != CLAIM or one["metadata"]["name"] not in existing]
 
     def judge(self, sent: Sent, there: Manifests, files: Files | None = None, keeps: bool = False) -> None:
-        """Raises Stop if the queue is missing, a claim will not do, or the server's own dry run refuses anything.
-
-        there: the jobs that this one replaces; files: what is sent before it; keeps: whether the existing job stays,
-        with its claims.
-        """
+        """Raises Stop if the queue is missing, a claim does not fit, or the server's own dry run refuses anything.
+        there: the jobs that this one replaces; files: sent before it; keeps: the existing job stays, with its
+        claims."""
         cluster, alone = self.cluster, self.how.alone
         self._queue_is_there(sent)
         if not keeps:
@@ -202,45 +188,40 @@ class _Sender:
             cluster.apply(manifest, dry_run=True)
         job = copy.deepcopy(sent.job)
         if there:
-            # Under another name, because the existing one cannot be changed, only replaced.
+            # Under another name, because the existing one can only be replaced.
             job["metadata"]["name"] = f"{sent.name[:44].rstrip('-')}-dry-run"
         cluster.apply(job, dry_run=True)
         if keeps or alone:
             return
-        # The pods before the job: the one that opens the claim for files, and the one that examines the image.
         helpers = [helper_pod.pod(sent.plan, sent.stage, "word", files.folder, writes=True)] if files else []
         helpers += [helper_pod.look_pod(sent.plan, sent.stage, "")] if _looks(sent) else []
         for manifest in helpers:
-            # Under another name, because an earlier command may have left one behind.
+            # Under another name, because an earlier command may have left a pod behind.
             meta = manifest["metadata"]
             cluster.create(manifest | {"metadata": meta | {"name": f"{meta['name']}-dry-run"}}, dry_run=True)
 
     def _queue_is_there(self, sent: Sent) -> None:
         queue = sent.plan.site.get("queue")
-        if queue and self.cluster.get("LocalQueue", sent.namespace, queue) is None:
-            known = [entry["metadata"]["name"] for entry in self.cluster.list("LocalQueue", sent.namespace)]
-            if not known and not self.cluster.knows("LocalQueue", sent.namespace):
-                raise Stop(
-                    f"This cluster has no Kueue, and so no queue `{queue}`.",
-                    "Delete `openshift.queue`; or ask the cluster's admin to install Kueue.",
-                )
-            raise Stop(
-                f"The namespace `{sent.namespace}` has no queue `{queue}`.",
-                f"Its queues: {', '.join(known)}. Change `openshift.queue`."
-                if known
-                else "`recipe site RECIPE` generates one for `oc apply -k`. Or delete `openshift.queue`.",
-            )
+        if not queue or self.cluster.get("LocalQueue", sent.namespace, queue):
+            return
+        known = [entry["metadata"]["name"] for entry in self.cluster.list("LocalQueue", sent.namespace)]
+        if not known and not self.cluster.knows("LocalQueue", sent.namespace):
+            hint = "Delete `openshift.queue`; or ask the cluster's admin to install Kueue."
+            raise Stop(f"This cluster has no Kueue, and so no queue `{queue}`.", hint)
+        hint = "`recipe site RECIPE` generates one for `oc apply -k`. Or delete `openshift.queue`."
+        if known:
+            hint = f"Its queues: {', '.join(known)}. Change `openshift.queue`."
+        raise Stop(f"The namespace `{sent.namespace}` has no queue `{queue}`.", hint)
 
     def _claims_will_do(self, sent: Sent) -> None:
-        """Raises Stop if a claim is being deleted or too small, or if several machines use a claim for one: a cluster
-        would attach it to the first machine, and the others' pods would wait without end."""
+        """Raises Stop if a claim is being deleted or too small, or if several machines use a claim for one: the pods of
+        all but the first machine would wait without end."""
         count = kubernetes.most_machines([self.plan])
         for name, claim in self.claims.items():
             if claim and going(claim):
-                raise Stop(
-                    f"The claim `{name}` in `{sent.namespace}` is being deleted, with everything on it.",
-                    "It disappears when no pod uses it any more. Then submit again, and it is created again.",
-                )
+                problem = f"The claim `{name}` in `{sent.namespace}` is being deleted, with everything on it."
+                hint = "It disappears when no pod uses it any more. Then submit again, and it is created again."
+                raise Stop(problem, hint)
             modes = claim["spec"].get("accessModes") or ["no mode"] if claim else [SHARED]
             if count > 1 and SHARED not in modes:
                 raise Stop(
@@ -252,7 +233,6 @@ class _Sender:
                 raise Stop(*self._too_small(name, need, have, bool(claim)))
 
     def _too_small(self, name: str, need: int, have: float, exists: bool) -> tuple[str, str]:
-        """The problem that a claim is too small for the recipe's files, with a hint."""
         enough = self.plan.claims_gib.get(name, math.ceil(need / GIB))
         space, fewer = self.plan.site["namespace"], "or keep fewer checkpoints"
         what = f"has {units.gib(have)}, and `{self.plan.name}` writes {units.gib(need)} to it."
@@ -266,7 +246,7 @@ class _Sender:
         )
 
     def provide(self, sent: Sent) -> None:
-        """Sends the objects that a job needs, without changing the job before it, which may still be at work."""
+        """Sends the objects that a job needs. The job that it replaces may still be at work, and does not change."""
         cluster, tell, alone = self.cluster, self.how.tell, self.how.alone
         if not alone:
             seal(cluster, sent, tell)
@@ -285,7 +265,7 @@ def _size(claim: Manifest) -> float:
 
 
 def _bytes(quantity: str) -> float:
-    """A Kubernetes quantity: `40Gi`, `40G`, or bytes. Other units are too large to matter."""
+    """A Kubernetes quantity: `40Gi`, `40G`, or bytes. Other units are larger than any file."""
     for read, text in ((units.size, f"{quantity}B"), (float, quantity)):
         with suppress(ValueError):
             return read(text)
@@ -293,12 +273,12 @@ def _bytes(quantity: str) -> float:
 
 
 def _looks(sent: Sent) -> bool:
-    """Whether a pod looks for the rows in the image before the job is sent."""
+    """Whether a pod examines the image for rows before the job is sent."""
     return bool(sent.stage.data) and not sent.plan.place.prepared
 
 
 def _heal(cluster: Cluster, sent: Sent, job: Manifest | None, tell: Tell) -> None:
-    """Creates the missing config map of a job at work again, because its pods could not restart without it."""
+    """Creates a deleted config map of a job at work again, because its pods could not restart without it."""
     lost = {jobs.config_of(job)} - set(jobs.config_maps(cluster, sent.plan, sent.stage))
     for manifest in sent.support:
         if job and manifest["kind"] == "ConfigMap" and manifest["metadata"]["name"] in lost:
@@ -309,39 +289,37 @@ def _heal(cluster: Cluster, sent: Sent, job: Manifest | None, tell: Tell) -> Non
 
 
 def post(cluster: Cluster, sent: Sent, owner: Owner, tell: Tell) -> None:
-    """Sends the job itself, after its support, with its owner's marks. Then deletes the config maps of earlier jobs of
-    this name, if this person may; nothing reads them any more."""
+    """Sends the job itself, with its owner's annotations. Then deletes the unused config maps of earlier jobs of this
+    name, if this person may."""
+    named = jobs.named(sent.job)
     if cluster.create(owner.signed(sent.job)):
-        tell(f"{jobs.named(sent.job)} in `{sent.namespace}`")
+        tell(f"{named} in `{sent.namespace}`")
     else:
         there = cluster.get(sent.kind, sent.namespace, sent.name)
-        made_from = [
-            job and (jobs.annotation(job, kubernetes.KEY) or jobs.annotation(job, pipeline.CONTENT))
-            for job in (there, sent.job)
-        ]
-        if made_from[0] != made_from[1]:
-            raise Stop(
-                f"Someone else sent another {jobs.named(sent.job)} a moment ago.",
-                "`recipe status RECIPE` shows it; submit again to replace it.",
-            )
-        tell(f"{jobs.named(sent.job)} already exists, made from this recipe as it is now. Nothing changes.")
+        if there is None or _made_from(there) != _made_from(sent.job):
+            hint = "`recipe status RECIPE` shows it; submit again to replace it."
+            raise Stop(f"Someone else sent another {named} a moment ago.", hint)
+        tell(f"{named} already exists, made from this recipe as it is now. Nothing changes.")
     with suppress(Stop):
         for name in jobs.config_maps(cluster, sent.plan, sent.stage):
             if name != jobs.config_of(sent.job):
                 cluster.delete("ConfigMap", sent.namespace, name)
 
 
+def _made_from(job: Manifest) -> str:
+    return jobs.annotation(job, kubernetes.KEY) or jobs.annotation(job, pipeline.CONTENT)
+
+
 def seal(cluster: Cluster, sent: Sent, tell: Tell) -> None:
-    """Gives the namespace a key if gates are measured and it has none."""
+    """Creates the namespace's key if the plan has gates and the namespace has no key."""
     if sent.plan.has_gates and require_seal_key(cluster, sent.namespace):
         tell(f"Secret `{KEY_SECRET}`, the key of `{sent.namespace}`, which seals measurements of its pods")
 
 
 def ask(job: Manifest, mine: Owner, confirm: Confirm, replaces: bool = False) -> None:
-    """Asks before an existing job is removed: one under way, unless it is the user's own and nothing `replaces` it, and
-    every one of another person. Raises Stop after a no."""
-    owner, end = Owner.of(job), ended(job)
-    name = jobs.named(job)
+    """Asks before a job is removed: one under way, unless it is the user's own and nothing `replaces` it, and every one
+    of another person. Raises Stop after a no."""
+    owner, end, name = Owner.of(job), ended(job), jobs.named(job)
     # Empty if either is unknown, or both are the same.
     person = owner.person if mine.person and owner.person != mine.person else ""
     if going(job) or (end and not person) or (owner == mine and not replaces):
@@ -357,8 +335,7 @@ def ask(job: Manifest, mine: Owner, confirm: Confirm, replaces: bool = False) ->
 
 @contextmanager
 def replacing(sent: Sent, old: Manifests) -> Iterator[list[str]]:
-    """Deletes old jobs and sends a new one: yields the list for the names of the deleted ones. A Stop between them
-    names what is still on the cluster."""
+    """Yields the list for the names of deleted jobs. A Stop in the block then names what is still on the cluster."""
     deleted: list[str] = []
 
     def left(stop: Stop) -> str:
@@ -374,16 +351,13 @@ def replacing(sent: Sent, old: Manifests) -> Iterator[list[str]]:
 
 
 def make_room(cluster: Cluster, job: Manifest, tell: Tell, deleted: list[str]) -> None:
-    """Removes an older job of this recipe."""
     jobs.delete(cluster, job, deleted)
     tell(f"the old {jobs.named(job)}: deleted")
 
 
 def wait(cluster: Cluster, sent: Sent, tell: Tell) -> None:
-    """Waits for a job, so that what comes after it can be sent; tells of its phases, not of its steps.
-
-    Raises Stop if it is taken away, and Failed if it fails.
-    """
+    """Waits for a job, and reports its phases, but not its steps. Raises Stop if it is deleted, and Failed if it
+    fails."""
     said: list[str] = []
 
     def show(state: JobState | None, why: list[str]) -> None:
@@ -398,11 +372,8 @@ def wait(cluster: Cluster, sent: Sent, tell: Tell) -> None:
 
 
 def require_storage(cluster: Cluster, made: Manifests, tell: Callable[[str], None]) -> None:
-    """Reports what is unknown about the storage of new claims. Raises Stop if it cannot meet their requests: such a
-    claim is never bound, and pods wait without end.
-
-    made: the manifests.
-    """
+    """Reports what is unknown about the storage of new claims. Raises Stop if it cannot meet their requests: pods would
+    wait without end."""
     made = [claim for claim in made if SHARED in claim["spec"]["accessModes"]]
     if not made:
         return
@@ -419,49 +390,41 @@ def require_storage(cluster: Cluster, made: Manifests, tell: Callable[[str], Non
         if tables.shared_storage(classes[name].get("provisioner", "")) is None:
             unknown.setdefault(name, []).append(claim["metadata"]["name"])
     for name, claims in unknown.items():
+        storage = f"`{name}` ({classes[name].get('provisioner')})"
         tell(
-            f"Several machines will write to {listed(claims)}. It is unknown whether `{name}` ({classes[name].get('provisioner')}) supports {SHARED}. If it does not, pods wait without end, and `recipe status` says so."
+            f"Several machines will write to {listed(claims)}. It is unknown whether {storage} supports {SHARED}. If it does not, pods wait without end, and `recipe status` says so."
         )
 
 
 def _class_of(claim: Manifest, classes: dict[str, Manifest]) -> str:
-    """The storage class of a claim, if it can or may meet the request."""
+    """The storage class of a claim. Raises Stop if it cannot meet the request."""
     claim_name, name = claim["metadata"]["name"], claim["spec"].get("storageClassName") or _default(classes)
+    provisioner = classes.get(name, {}).get("provisioner", "")
+    if not name:
+        problem = f"The claim `{claim_name}` names no storage class, and this cluster has no default, so the claim would wait without end."
+    elif name not in classes:
+        problem = f"This cluster has no storage class `{name}`, which the claim `{claim_name}` asks for."
+    elif tables.shared_storage(provisioner) is False:
+        problem = f"Several machines write to the claim `{claim_name}`, but `{name}` ({provisioner}) creates volumes for one at a time."
+    else:
+        return str(name)
     able = [other for other, one in sorted(classes.items()) if tables.shared_storage(one.get("provisioner", ""))]
     write = f"Write {listed(able, 'or')} there" if able else "Ask its admin for one"
-    remedy = f"{SETTING} names the storage class. {write}. Or use one machine, `machines.nodes: 1`."
-    if name is None:
-        raise Stop(
-            f"The claim `{claim_name}` names no storage class, and this cluster has no default, so the claim would wait without end.",
-            remedy,
-        )
-    if name not in classes:
-        raise Stop(f"This cluster has no storage class `{name}`, which the claim `{claim_name}` asks for.", remedy)
-    provisioner = classes[name].get("provisioner", "")
-    if tables.shared_storage(provisioner) is False:
-        raise Stop(
-            f"Several machines write to the claim `{claim_name}`, but `{name}` ({provisioner}) creates volumes for one at a time.",
-            remedy,
-        )
-    return name
+    raise Stop(problem, f"{SETTING} names the storage class. {write}. Or use one machine, `machines.nodes: 1`.")
 
 
-def _default(classes: dict[str, Manifest]) -> str | None:
-    """Among several defaults a cluster uses the newest (Kubernetes documentation, Storage Classes)."""
-    chosen = [
-        (one["metadata"].get("creationTimestamp", ""), name)
-        for name, one in classes.items()
-        if (one["metadata"].get("annotations") or {}).get(DEFAULT_CLASS) == "true"
-    ]
-    return max(chosen)[1] if chosen else None
+def _default(classes: dict[str, Manifest]) -> str:
+    """The default class; of several the newest (Kubernetes documentation, Storage Classes). Empty without one."""
+    metas = [one["metadata"] for one in classes.values()]
+    defaults = [meta for meta in metas if (meta.get("annotations") or {}).get(DEFAULT_CLASS) == "true"]
+    newest = max(defaults, key=lambda meta: (meta.get("creationTimestamp", ""), meta["name"]), default={"name": ""})
+    return str(newest["name"])
 
 
 def require_seal_key(cluster: Cluster, namespace: str, dry_run: bool = False) -> bool:
-    """Makes the Secret with the namespace's key if it has none; returns whether it did. An existing one stays, because
-    measured results are sealed with it: in one of an earlier release it is the first sender's own key.
-
-    Raises Stop if the cluster refuses it.
-    """
+    """Creates the Secret with the namespace's key if it has none; returns whether it did. An existing one stays,
+    because it seals measured results. In earlier releases it is the first sender's own key. Raises Stop if the cluster
+    refuses."""
     manifest = {
         "apiVersion": "v1",
         "kind": "Secret",

@@ -30,27 +30,24 @@ from runner.tools.run_files import ADAPTER, BEST_IMAGES, BEST_MODEL, DEMO, DEMO_
 
 # Bytes of one request: small files travel together, large ones in parts.
 MOST = 8 * 2**20
-# Seconds between two lines about how far it is.
+# Seconds between two lines about the progress.
 EVERY_SECONDS = 5.0
 # Large, and useless outside the cluster.
 LEFT_THERE = ("checkpoints/", "scratch/", "data/", f"{SENT_FILES}/")
-# How the rows were used; these come without them.
+# How the rows were used; fetched without the rows.
 REPORTS = (f"/{REPORT}", f"/{REPORT_FILE}")
-# The main results of a stage: if some of them were fetched, the others belong to another run.
+# The main results of a stage: if only some of them come, the others belong to another run.
 RESULTS = (BEST_MODEL, ADAPTER, BEST_IMAGES, DEMO_OUTPUTS)
-OLDER = "The results on the claim come from the recipe before it changed; there are none of the recipe as it is now. `recipe status` shows the progress of its job. Fetch again when that has finished."
+OLDER = "The results on the claim belong to an older version of the recipe; the current version has none yet. `recipe status` shows the progress of its job. Fetch again when that has finished."
 ELSEWHERE = "Name another folder with `--to`."
-# Files of a stage that name a model, and the setting that does.
+# Files of a stage that name a model, and the key of its name.
 NAMING = ((DEMO, "base_model"), (f"{ADAPTER}/adapter_config.json", "base_model_name_or_path"))
-# The stage that the pod is of which looks at a model.
-LOOKS = "model"
 
 
 @dataclass(frozen=True)
 class Files:
     """Files that a recipe's pods need from this machine. paths: each file here, by its path below `folder` there;
-    digests: their SHA-256, by the same path; sent: the key of files that were sent before, for a caller that has none
-    of them."""
+    digests: their SHA-256, by the same path; sent: the key of files that another machine sent."""
 
     folder: str
     paths: Mapping[str, Path]
@@ -64,10 +61,8 @@ class Files:
 
 
 def files(recipe: Recipe, place: Place) -> Files | None:
-    """The files of this machine that pods find on a claim, by their names there; None if pods get them in another way.
-
-    Raises Stop if one is missing or cannot be read.
-    """
+    """The files of this machine that pods read from a claim; None if pods get them in another way. Raises Stop if one
+    is missing or cannot be read."""
     site = recipe.openshift
     if site is None or site.data_from != "claim" or place.files_dir is None:
         return None
@@ -86,11 +81,9 @@ def files(recipe: Recipe, place: Place) -> Files | None:
 
 
 def upload(cluster: Cluster, plan: Plan, stage: Stage, sent: Files, tell: Tell) -> None:
-    """Sends the files that the claim lacks, and deletes those there that no longer exist here. Transferred parts remain
-    after any failure; sending again continues after them. plan: of the stage alone.
-
-    Raises Stop if the claim is too small, or the helper does not start.
-    """
+    """Sends the files that the claim lacks, and deletes those there that no longer exist here. After a failure, the
+    next upload continues. plan: of the stage alone. Raises Stop if the claim is too small, or the helper does not
+    start."""
     with helper(cluster, plan, stage, tell, sent.folder, writes=True) as share:
         left = _state(share, sent)
         total = sum(left.values())
@@ -111,9 +104,8 @@ def upload(cluster: Cluster, plan: Plan, stage: Stage, sent: Files, tell: Tell) 
             before, left = sum(left.values()), _state(share, sent)
             grown = time.monotonic() if sum(left.values()) < before else grown
             if left and not recent(grown):
-                raise Stop(
-                    "The data files were uploaded only in part.", "Submit again. The upload continues where it stopped."
-                )
+                hint = "Submit again. The upload continues where it stopped."
+                raise Stop("The data files were uploaded only in part.", hint)
         share.get("only", list(sent.paths))
     count = f"{len(sent.paths):,} data file{'s' if len(sent.paths) > 1 else ''}"
     tell(f"{count} in `{sent.folder}`: " + (f"{_mib(total)} MiB sent" if total else "all there already"))
@@ -126,15 +118,12 @@ def _mib(size: int) -> str:
 def _state(share: Share, sent: Files) -> dict[str, int]:
     """Bytes that are still to be sent, by file. Raises Stop if the claim has no room for them."""
     sizes = {name: path.stat().st_size for name, path in sent.paths.items()}
-    asked = {name: (size, sent.digests[name]) for name, size in sizes.items()}
-    answer = share.signed("state", asked)
+    answer = share.signed("state", {name: (size, sent.digests[name]) for name, size in sizes.items()})
     there = answer["there"]
     left = {name: size - there[name] for name, size in sizes.items() if there[name] >= 0}
     if (needed := sum(left.values())) > answer["free"]:
-        raise Stop(
-            f"The claim has {_mib(answer['free'])} MiB free, but the data files need {_mib(needed)} MiB.",
-            "Delete something there, or name a larger claim under `openshift.claims`.",
-        )
+        problem = f"The claim has {_mib(answer['free'])} MiB free, but the data files need {_mib(needed)} MiB."
+        raise Stop(problem, "Delete something there, or name a larger claim under `openshift.claims`.")
     return left
 
 
@@ -163,42 +152,36 @@ def _bodies(sent: Files, left: Mapping[str, int]) -> Iterator[tuple[list[Piece],
 def fetch(
     cluster: Cluster, plan: Plan, stage: Stage, target: Path, tell: Tell, everything: bool = False
 ) -> tuple[int, str]:
-    """Downloads a stage's results into its place below the run folder `target`; returns the number of files, and the
-    run's own number on the claim, empty if it has none. A complete file of the same hash does not come again; a partial
-    one continues.
+    """Downloads a stage's results below the run folder `target`; returns the number of files, and the run's id on the
+    claim, or empty. Skips files with the same hash; continues partial ones.
 
     Raises Stop if there are no results, or the helper does not start.
     """
     with helper(cluster, plan.only(stage), stage, tell, plan.place.run_dir) as share:
-        files = json.loads(share.get("list"))
+        there = json.loads(share.get("list"))
         number = ""
-        if any(file["path"] == RUN for file in files):
+        if any(file["path"] == RUN for file in there):
             number = RunRecord.of(json.loads(share.get(f"file/{RUN}"))).id
-        told = [file for file in files if file["path"].startswith("data/") and file["path"].endswith(REPORTS)]
-        files = [file for file in files if _comes(file["path"], stage, everything)]
+        files = [file for file in there if _comes(file["path"], stage, everything)]
         _forget_older(share, {file["path"] for file in files}, target, stage)
         if not files:
-            raise Stop(
-                f"`{plan.place_of(stage).run_dir}` has no results yet.",
-                "`recipe status` shows the progress of the job.",
-            )
-        files += [file for file in told if file not in files]
+            problem = f"`{plan.place_of(stage).run_dir}` has no results yet."
+            raise Stop(problem, "`recipe status` shows the progress of the job.")
+        reports = [file for file in there if file["path"].startswith("data/") and file["path"].endswith(REPORTS)]
+        files += [file for file in reports if file not in files]
         return sum(_one(share, file, target, tell) for file in files), number
 
 
 def _comes(path: str, stage: Stage, everything: bool) -> bool:
-    """Whether a file of the run is fetched with a stage. The run's own record differs on each machine."""
+    """Whether a file of the run is fetched with a stage. The run's own record is different on each machine."""
     home = f"{stage.folder}/" if stage.folder else ""
     left = () if everything else LEFT_THERE
     return path != RUN and path.startswith(home) and not path.removeprefix(home).startswith(left)
 
 
 def _forget_older(share: Share, names: set[str], target: Path, stage: Stage) -> None:
-    """Deletes results of another run of the stage here that this one does not have: a mix of both would load as a
-    model. What was made here from the same run stays, and so do older results until newer ones come.
-
-    names: of all that comes, below `target`.
-    """
+    """Deletes results of another run of the stage here that the new one does not have: a mix of both would load as a
+    model. Results of the same run stay, and older ones stay until newer ones come. names: of all files that come."""
     home = target / stage.folder
     record = (home / STAGE).relative_to(target).as_posix()
     results = [path for name in RESULTS for path in (home / name, *(home / name).rglob("[!.]*")) if path.is_file()]
@@ -213,7 +196,7 @@ def _forget_older(share: Share, names: set[str], target: Path, stage: Stage) -> 
 
 
 def _one(share: Share, file: dict[str, Any], target: Path, tell: Tell) -> int:
-    """Fetches one file; 1 if it was transferred, 0 if it was here. Raises Stop if its hash is wrong at the end."""
+    """Fetches one file; 1 if it was transferred, 0 if it was here. Raises Stop if its hash is wrong."""
     path = target / file["path"]
     if not path.resolve().is_relative_to(target.resolve()):
         raise Stop(f"The cluster named a file outside the folder: {file['path']}")
@@ -230,24 +213,20 @@ def _one(share: Share, file: dict[str, Any], target: Path, tell: Tell) -> int:
         elif recent(grown):
             pause()
         else:
-            raise Stop(
-                f"`{file['path']}` was downloaded only in part.",
-                "Fetch again. The download continues where it stopped.",
-            )
+            hint = "Fetch again. The download continues where it stopped."
+            raise Stop(f"`{file['path']}` was downloaded only in part.", hint)
         _continue(share, file["path"], half, file["size"])
     if sha256(half) != there:
         half.unlink()
-        raise Stop(
-            f"`{file['path']}` was not downloaded completely.",
-            "Fetch again. If training is still writing, wait for it.",
-        )
+        hint = "Fetch again. If training is still writing, wait for it."
+        raise Stop(f"`{file['path']}` was not downloaded completely.", hint)
     half.replace(path)
     tell(f"{file['path']}  {file['size'] / 2**20:.1f} MiB")
     return 1
 
 
 def _continue(share: Share, name: str, half: Path, size: int) -> None:
-    """Appends the missing part; after a broken connection or a busy cluster, the received part remains."""
+    """Appends the missing part. After a broken connection or a busy cluster, the received part stays."""
     have = half.stat().st_size if half.is_file() else 0
     if have >= size > 0:
         return
@@ -261,22 +240,18 @@ def _continue(share: Share, name: str, half: Path, size: int) -> None:
 
 
 def require_imported(folder: RunFolder, plan: Plan) -> None:
-    """Raises Stop if the folder holds a run that this machine made itself, or one of another recipe."""
+    """Raises Stop if the folder has a run of this machine, or one of another recipe."""
     require_of(folder, plan.name, ELSEWHERE)
     if folder.state and folder.state.origin != "cluster":
         raise Stop(f"`{folder.path}` contains a run of this machine.", ELSEWHERE)
 
 
 def record_results(folder: RunFolder, plan: Plan, stage: Stage, number: str, tell: Callable[[str], None]) -> bool:
-    """Marks the run folder, and replaces names that hold on the cluster only. Returns whether the results are of the
-    recipe as it is now.
-
-    number: the run's own on the claim, which its evaluations name; empty if it has none, and then no evaluation counts.
-    """
+    """Marks the run folder, and replaces folder names of the cluster. Returns whether the results are of the current
+    recipe. number: the run's id on the claim, which its evaluations name; empty if it has none."""
     home = folder.path / stage.folder
     state = StageRecord.read(home)
-    # A claim keeps the old recipe's results until those of the current recipe replace them. A change of another stage
-    # does not concern it.
+    # A claim keeps the old recipe's results until new ones replace them.
     older = bool(state) and state.keys.get("") != stage.keys[""]
     status = "running" if older or not state else state.status
     folder.mark(status, recipe=plan.name, origin="cluster", **({"id": number} if number else {}))
@@ -288,8 +263,8 @@ def record_results(folder: RunFolder, plan: Plan, stage: Stage, number: str, tel
 
 
 def _rename(file: Path, setting: str, folder: RunFolder, plan: Plan, stage: Stage) -> None:
-    """Replaces a cluster's folder that a file names: by the base model that was downloaded to it, or by that folder of
-    the run here. A file that is fetched again is changed again."""
+    """Replaces a folder of the cluster in a file: by the base model that was downloaded to it, or by the run's folder
+    here."""
     facts, place = read_record(file), plan.place
     there = facts.get(setting)
     if not isinstance(there, str):
@@ -303,17 +278,13 @@ def _rename(file: Path, setting: str, folder: RunFolder, plan: Plan, stage: Stag
 @contextmanager
 def copied(recipe: Recipe, folder: str, tell: Callable[[str], None]) -> Iterator[Path]:
     """The small files of the model in `folder` on one of the recipe's claims, in a temporary folder of this machine.
-    The recipe need not be valid yet: its model is not known before.
-
-    Raises Stop if the recipe has no such claim, or the claim no such folder.
-    """
+    The recipe need not be valid yet, because its model is unknown before. Raises Stop if the recipe has no such claim,
+    or the claim no such folder."""
     if not recipe.on_claim(folder):
-        raise Stop(
-            f"`{folder}` is neither a folder of this machine nor on a claim of `{recipe.name}`.",
-            "`openshift.claims` names claims, and where pods see them.",
-        )
+        problem = f"`{folder}` is neither a folder of this machine nor on a claim of `{recipe.name}`."
+        raise Stop(problem, "`openshift.claims` names claims, and where pods see them.")
     place = kubernetes.place(recipe)
-    plan = common.plan(recipe, place, lambda place: [common.work(place, LOOKS, {}, common.PREPARING)])
+    plan = common.plan(recipe, place, lambda place: [common.work(place, "model", {}, common.PREPARING)])
     with TemporaryDirectory() as here:
         with helper(connect(), plan.only(plan.stages[0]), plan.stages[0], tell, folder) as share:
             there = {file["path"] for file in json.loads(share.get("list"))}

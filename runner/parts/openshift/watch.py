@@ -1,4 +1,4 @@
-"""Watching: a job until it ends, all jobs of a namespace as a table, and the logs of a job's machines."""
+"""A job until it ends, all jobs of a namespace as a table, and the logs of a job's machines."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,13 +14,13 @@ from runner.parts.openshift.jobs import Sent
 from runner.parts.openshift.status import FAILED, QUEUED, TRAINING, JobState, ended, entry_of, look, seconds
 from runner.tools.problem import Stop
 
-# Gets the state (None while the cluster cannot be reached) and what to say about it.
+# Gets the state, None while the cluster cannot be reached, and the sentences about it.
 Show = Callable[[JobState | None, list[str]], None]
 TITLES = ("job", "state", "step", "loss", "speed", "GPU memory", "left", "spent", "sent by")
 
 
 class Failed(Stop):
-    """A job that was watched has failed. of_gate: whether it is a gate's, which then is closed."""
+    """A watched job has failed. of_gate: it is a gate's, which is then closed."""
 
     def __init__(self, sent: Sent, why: list[str], hint: str) -> None:
         super().__init__(f"{sent.kind} `{sent.name}` failed. {' '.join(why)}", hint)
@@ -32,10 +32,8 @@ class Gone(Stop):
 
 
 def follow(cluster: Cluster, sent: Sent, show: Show) -> JobState:
-    """Shows a job's state until it ends; returns the last one.
-
-    Raises Gone if the job is removed, and Failed if it fails.
-    """
+    """Shows a job's state until it ends; returns the last one. Raises Gone if the job is removed, Failed if it
+    fails."""
     cluster, missing = cluster.once(), 0
     while True:
         try:
@@ -67,26 +65,22 @@ def line(state: JobState) -> str:
         return state.phase if state.ended else f"{state.phase}, {said}"
     loss = f", loss {latest['loss']:.3f}" if "loss" in latest else ""
     known, left = state.progress, state.progress.seconds_left
-    goes = (
-        f", no step for {rest(known.silent or 0)}"
-        if known.hangs
-        else f", about {rest(left)} left"
-        if left is not None
-        else ""
-    )
-    return f"step {latest['step']} of {latest['steps']}{loss}{goes}"
+    time = f", about {rest(left)} left" if left is not None else ""
+    if known.hangs:
+        time = f", no step for {rest(known.silent or 0)}"
+    return f"step {latest['step']} of {latest['steps']}{loss}{time}"
 
 
 def rest(seconds: float) -> str:
-    """The remaining time, in hours and minutes."""
+    """A time in hours and minutes."""
     hours, minutes = divmod(round(seconds / 60), 60)
     return f"{hours} h {minutes} min" if hours else f"{max(1, minutes)} min"
 
 
 @dataclass(frozen=True)
 class JobRow:
-    """A job: its state, its problem, its place in its queue (`2nd of 5`, empty if it waits in none), and the GPU hours
-    that it has used so far; None if that is unknown."""
+    """A job: its state, its problems, its place in its queue (`2nd of 5`, or empty), and the GPU hours that it has used
+    so far; None if that is unknown."""
 
     state: JobState
     why: list[str] = field(default_factory=list)
@@ -97,21 +91,19 @@ class JobRow:
     def cells(self) -> tuple[str, ...]:
         """The values of TITLES; empty if unknown or over."""
         state, latest = self.state, self.state.progress.latest or {}
-        at_work = state.phase == TRAINING
-        left = state.progress.seconds_left if at_work else None
+        left = state.progress.seconds_left if state.phase == TRAINING else None
         return (
             state.name,
-            self._phase,
+            self._phase(),
             f"{latest['step']} of {latest['steps']}" if latest else "",
             f"{latest['loss']:.3f}" if latest.get("loss") is not None else "",
             self._speed(latest),
             self._memory(latest),
             rest(left) if left is not None else "",
-            self._spent,
+            self._spent(),
             jobs.Owner.of(state.job).person,
         )
 
-    @property
     def _phase(self) -> str:
         state = self.state
         if state.phase == QUEUED:
@@ -127,14 +119,13 @@ class JobRow:
         return ""
 
     def _memory(self, latest: Mapping[str, Any]) -> str:
-        """What the allocator has taken of the first GPU, because that, and not what is in it, must fit."""
+        """The reserved memory of the first GPU, because that must fit."""
         real = latest.get("gpu_reserved_gib") or latest.get("gpu_memory_gib")
         if real is None:
             return ""
         plan = jobs.foreseen(self.state.job, "gpu-memory")
         return f"{real:.1f} GiB" + (f" (plan {plan.removesuffix(' GiB')})" if plan else "")
 
-    @property
     def _spent(self) -> str:
         if not self.gpu_hours:
             return "unknown" if self.gpu_hours is None else ""
@@ -143,7 +134,7 @@ class JobRow:
 
 
 def rows(cluster: Cluster, namespace: str) -> list[JobRow]:
-    """Every job of a namespace that recipe-runner has rendered, the latest first."""
+    """Every rendered job of a namespace, the latest first."""
     there = jobs.everyone(cluster, namespace)
     there.sort(key=lambda job: str(job["metadata"]["creationTimestamp"]), reverse=True)
     waiting = cluster.list("Workload", namespace, forgiving=True) if any(map(jobs.queue_of, there)) else []
@@ -155,7 +146,7 @@ def rows(cluster: Cluster, namespace: str) -> list[JobRow]:
 
 
 def table(rows: list[JobRow]) -> list[str]:
-    """The rows under their titles, without empty columns, and below each row its problem."""
+    """The rows under their titles, without empty columns, and below each row its problems."""
     cells = [TITLES, *(row.cells for row in rows)]
     kept = [column for column in range(len(TITLES)) if any(line[column] for line in cells[1:])]
     width = {column: max(len(line[column]) for line in cells) for column in kept}
@@ -167,15 +158,13 @@ def table(rows: list[JobRow]) -> list[str]:
 
 
 def place(workloads: Manifests, job: Manifest) -> str:
-    """A job's place among those of this namespace that wait in the same queue of Kueue, which takes the most important
-    first, and of those the oldest. Jobs of other namespaces in a shared queue cannot be seen here."""
+    """A job's place among those of this namespace that wait in the same queue of Kueue, by priority and age. Jobs of
+    other namespaces in a shared queue are not visible here."""
     own = entry_of(workloads, job)
     if own is None or not _waits(own):
         return ""
-    line = sorted(
-        (entry for entry in workloads if _waits(entry) and _queue(entry) == _queue(own)),
-        key=lambda entry: (-int(entry.get("spec", {}).get("priority") or 0), entry["metadata"]["creationTimestamp"]),
-    )
+    line = [entry for entry in workloads if _waits(entry) and _queue(entry) == _queue(own)]
+    line.sort(key=lambda one: (-int(one.get("spec", {}).get("priority") or 0), one["metadata"]["creationTimestamp"]))
     return f"{ordinal(line.index(own) + 1)} of {len(line)} here in `{_queue(own) or jobs.queue_of(job)}`"
 
 
@@ -195,23 +184,21 @@ def ordinal(number: int) -> str:
 
 
 def gpu_hours(state: JobState, now: datetime | None = None) -> float | None:
-    """How long GPUs were held: by each pod from its start to its end; by pods before a preemption as long as Kueue had
-    admitted them; by a job that has ended and lost its pods, all its GPUs from its start to its end, None if neither it
-    nor its Jobs record the start. What waits or is suspended holds none. Replaced pods that are gone are not
-    counted."""
+    """How long a job held GPUs: each pod from its start to its end; pods before a preemption as long as Kueue had
+    admitted them; after the end, without pods, all GPUs from the job's start to its end, None if neither it nor its
+    Jobs record the start. A waiting or suspended job holds none. Replaced pods that no longer exist are not counted."""
     pods, seen = [*state.replaced, *state.pods], {each["type"]: each for each in jobs.conditions_of(state.job)}
     held = [(jobs.gpus_of(pod["spec"]), pod.get("status", {}).get("startTime"), _end_of(pod)) for pod in pods]
     # A TrainJob has no condition `Running`.
     unborn = state.job["kind"] == "PyTorchJob" and "Created" in seen and "Running" not in seen
     never_ran = unborn or jobs.holds(state.job, "Suspended")
     if state.ended and not pods and not never_ran:
-        # An operator begins again with the start after a suspension.
-        makers = [one for one in state.made_by or [state.job] if one.get("status", {}).get("startTime")]
-        held = [
-            (jobs.gpus(one), one["status"]["startTime"], one["status"].get("completionTime") or _last_change(one))
-            for one in makers
-        ]
-        # A TrainJob records only when its queue resumed it.
+        # An operator sets the start again after a suspension.
+        for maker in state.made_by or [state.job]:
+            status = maker.get("status", {})
+            if start := status.get("startTime"):
+                held.append((jobs.gpus(maker), start, status.get("completionTime") or _last_change(maker)))
+        # A TrainJob records only the time when its queue resumed it.
         resumed = seen.get("Suspended", {}).get("lastTransitionTime")
         held = held or [(jobs.gpus(state.job), resumed, _last_change(state.job))]
         if any(count and not start for count, start, _ in held):
@@ -228,7 +215,7 @@ def _last_change(manifest: Manifest) -> str | None:
 
 
 def _end_of(pod: Manifest) -> str | None:
-    """When the last container of a pod has ended, or the pod was taken off its machine; None while it runs."""
+    """When the last container of a pod ended, or the pod was removed from its machine; None while it runs."""
     status, going = pod.get("status", {}), pod["metadata"].get("deletionTimestamp")
     if status.get("phase") not in ("Succeeded", "Failed"):
         return going and str(going)
@@ -238,39 +225,35 @@ def _end_of(pod: Manifest) -> str | None:
 
 
 class NotYet(Stop):
-    """A machine of the job has no pod: not yet, or between two of them."""
+    """A machine of the job has no pod at the moment."""
 
 
 def pod_of(cluster: Cluster, job: Manifest, node: int) -> Manifest:
-    """The pod of machine `node`, 0 the master. Raises Stop if the job is for fewer, NotYet if it is not there."""
-    meta = job["metadata"]
-    if node >= (planned := jobs.machines(job)):
-        raise Stop(
-            f"{job['kind']} `{meta['name']}` has no machine {node}.",
-            f"It has 0 to {planned - 1}." if planned > 1 else "It has only machine 0.",
-        )
+    """The pod of machine `node`, 0 the master. Raises Stop if the job has fewer machines, NotYet if the pod is
+    missing."""
+    planned, name = jobs.machines(job), jobs.named(job)
+    if node >= planned:
+        hint = f"It has 0 to {planned - 1}." if planned > 1 else "It has only machine 0."
+        raise Stop(f"{name} has no machine {node}.", hint)
     pods = jobs.pods_of(cluster, job)
     for pod in pods:
         if jobs.node_number(pod) == node:
             return pod
     if ended(job) and not pods:
-        raise Stop(f"{job['kind']} `{meta['name']}` has {ended(job)}.", GONE)
+        raise Stop(f"{name} has {ended(job)}.", GONE)
     missing = f"no pod for machine {node}" if pods else "no pods"
-    raise NotYet(
-        f"{job['kind']} `{meta['name']}` has {missing}, so it has no log.",
-        "`recipe status` explains why, if the cause is known.",
-    )
+    raise NotYet(f"{name} has {missing}, so it has no log.", "`recipe status` explains why, if the cause is known.")
 
 
 def whole_log(cluster: Cluster, job: Manifest, node: int) -> list[str]:
-    """A machine's log, that of the previous container first if it was restarted."""
+    """A machine's log, after a restart with that of the previous container before it."""
     pod = pod_of(cluster, job, node)
     space, name = job["metadata"]["namespace"], pod["metadata"]["name"]
     lines: list[str] = []
     if _restarts(pod) and (before := cluster.log(space, name, jobs.container(job), previous=True)):
         lines += [*before.splitlines(), f"--- `{name}` was restarted ({times(_restarts(pod))} so far) ---"]
     now = cluster.log(space, name, jobs.container(job))
-    # Of a pod without a machine a cluster gives an empty log, of one whose container waits none.
+    # Without a machine a pod's log is empty; while its container waits, there is none.
     if not lines and (now is None or (not now and jobs.phase_of(pod) == "Pending")):
         raise Stop(f"`{name}` has not started, and has no log yet.", "`recipe status` shows what it waits for.")
     return lines + (now or "").splitlines()
@@ -281,10 +264,8 @@ def _restarts(pod: Manifest) -> int:
 
 
 def follow_log(cluster: Cluster, find: Callable[[], Manifest | None], node: int, say: Callable[[str], None]) -> None:
-    """Says every new line of a machine's log until its job ends; continues after restarts and lost connections.
-
-    Raises Stop if the cluster refuses, and if there is no such machine: waiting would change neither.
-    """
+    """Prints every new line of a machine's log until its job ends, also after restarts and lost connections. Raises
+    Stop if the cluster refuses, and if there is no such machine."""
     since, silent, restarts = "", False, 0
     while True:
         try:
@@ -295,16 +276,15 @@ def follow_log(cluster: Cluster, find: Callable[[], Manifest | None], node: int,
             over = ended(job) is not None
             pod, container = pod_of(cluster, job, node), jobs.container(job)
             space, name = job["metadata"]["namespace"], pod["metadata"]["name"]
-            parts = (True, False) if _restarts(pod) > restarts else (False,)
-            for previous in parts:
+            for previous in (True, False) if _restarts(pod) > restarts else (False,):
                 text = cluster.log(space, name, container, previous=previous, stamped=True, since=since) or ""
-                # A stamp has nanoseconds, so that no line comes twice.
-                stamped = [line.partition(" ") for line in text.splitlines()]
-                for stamp, _, said in [each for each in stamped if each[0] > since]:
-                    since = stamp
-                    say(said)
-            restarts = _restarts(pod)
-            silent = False
+                for line in text.splitlines():
+                    stamp, _, said = line.partition(" ")
+                    # A stamp has nanoseconds, so that no line comes twice.
+                    if stamp > since:
+                        since = stamp
+                        say(said)
+            restarts, silent = _restarts(pod), False
             if over:
                 return
         except TryAgain:

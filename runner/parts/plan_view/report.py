@@ -1,5 +1,5 @@
 """A plan as JSON for tools, and as a picture: GPU memory over one step of each stage, and time by stage. The picture is
-one SVG file that needs nothing else and follows the reader's light or dark colours."""
+one SVG file without other files and follows the reader's light or dark colours."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runner.parts.planner import forecast, limits, storage
 from runner.parts.planner.duration import Duration
 from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.formulas import Traced
-from runner.parts.planner.memory import Memory, Moment
+from runner.parts.planner.memory import Memory
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.recipe_offers import Offer
 from runner.recipe import units
@@ -38,20 +38,6 @@ class MomentParts:
     other: int
     reserve: int
 
-    @classmethod
-    def of(cls, memory: Memory, moment: Moment) -> MomentParts:
-        state, slack = memory.state, memory.slack / max(memory.tensors, 1)
-        return cls(
-            moment=moment.name,
-            weights=state.weights,
-            optimizer=state.optimizer,
-            gradients=moment.gradients,
-            activations=moment.activations,
-            loss=moment.logits,
-            other=moment.base - state.weights - state.optimizer + moment.temporary,
-            reserve=round(moment.size * slack) + memory.context,
-        )
-
     @property
     def total(self) -> int:
         return sum(getattr(self, name) for name in PARTS)
@@ -66,7 +52,20 @@ def step(memory: Memory) -> list[MomentParts]:
     whole = [moment for moment in memory.moments if moment.name != "backward" or moment in kept]
     # A step begins without activations.
     start = whole[0]._replace(name="forward", activations=0, logits=0, temporary=0)
-    return [MomentParts.of(memory, moment) for moment in (start, *whole)]
+    weights, optimizer, slack = memory.weights, memory.optimizer, memory.slack / max(memory.tensors, 1)
+    return [
+        MomentParts(
+            moment=each.name,
+            weights=weights,
+            optimizer=optimizer,
+            gradients=each.gradients,
+            activations=each.activations,
+            loss=each.logits,
+            other=each.base - weights - optimizer + each.temporary,
+            reserve=round(each.size * slack) + memory.context,
+        )
+        for each in (start, *whole)
+    ]
 
 
 def as_json(planned: Planned, offers: Iterable[Offer], nodes: list[int], traced: Mapping[str, Traced]) -> str:
@@ -102,7 +101,7 @@ def dumped(value: object) -> str:
 
 
 def _stage(planned: Planned, stage: Forecast, nodes: list[int], traced: Traced | None) -> dict[str, object]:
-    """What one stage needs; None for what is unknown."""
+    """The needs of one stage; None for what is unknown."""
     work, memory, rows = stage.workload, stage.memory, stage.rows
     return {
         "stage": stage.stage.name,
@@ -162,7 +161,7 @@ def _stage(planned: Planned, stage: Forecast, nodes: list[int], traced: Traced |
 
 
 def _offer(offer: Offer) -> dict[str, object]:
-    """An offer: its lines, what all stages take after it, and what they learn less or differently, in words."""
+    """An offer: its lines, the plan's figures after it, and what the stages learn less or differently."""
     return {
         "lines": offer.lines,
         # None if they are unknown.
@@ -223,7 +222,6 @@ text { font: 13px system-ui, "Segoe UI", "DejaVu Sans", sans-serif; fill: #1b1f2
 
 
 def svg(planned: Planned) -> str:
-    """The whole picture."""
     name, stages = planned.plan.name, planned.forecasts
     columns = 1 if len(stages) == 1 else 2
     wide = (WIDTH - 2 * MARGIN - (columns - 1) * GAP) / columns
@@ -253,8 +251,8 @@ def svg(planned: Planned) -> str:
 
 
 def _memory(stage: Forecast, limit: int | None, left: float, top: float, wide: float) -> Iterator[str]:
-    """The plot of one stage: areas of what the GPU holds at each moment of a step, the bar of evaluation beside them,
-    and lines for the card and for the recipe's own limit."""
+    """The plot of one stage: the GPU's memory at each moment of a step as areas, the bar of evaluation beside them, and
+    lines for the card and for the recipe's own limit."""
     memory, usable, moments = stage.memory, stage.usable, step(stage.memory)
     highest = 1.12 * max(memory.total, usable or 0, limit or 0)
     base, right = top + 26 + PLOT, left + wide
@@ -308,8 +306,7 @@ def _memory(stage: Forecast, limit: int | None, left: float, top: float, wide: f
 
 
 def _spots(moments: Sequence[MomentParts], left: float, right: float) -> list[float]:
-    """The place of each moment on the x axis: a phase has its share of the width, and its moments are evenly apart in
-    it."""
+    """The place of each moment on the x axis; the moments of a phase are evenly apart."""
     spots = []
     for name, (start, end) in PHASES.items():
         count = sum(moment.moment == name for moment in moments)
@@ -344,12 +341,8 @@ def _time(times: Mapping[str, Duration], top: float) -> Iterator[str]:
 
 def _ticks(highest: float) -> list[float]:
     """At most six round numbers from 0 to the highest value."""
-    step = next(
-        step
-        for power in range(-3, 9)
-        for step in (10.0**power, 2 * 10.0**power, 5 * 10.0**power)
-        if highest / step <= 5
-    )
+    steps = (times * 10.0**power for power in range(-3, 9) for times in (1, 2, 5))
+    step = next(step for step in steps if highest / step <= 5)
     return [step * n for n in range(int(highest / step) + 1)]
 
 

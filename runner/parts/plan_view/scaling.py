@@ -1,6 +1,6 @@
 """More machines on paper: where the time of a run goes, and what limits it. All times are seconds.
 
-Every count of machines learns the same rows. Accumulation falls first, so that a step keeps its rows; beyond that a
+The rows are the same on every count of machines. Accumulation falls first, so that a step keeps its rows; beyond that a
 step has more rows, and there are fewer steps."""
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from runner.parts.planner.duration import Duration
 from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.workload import Workload
 
-# Seconds that one GPU works between two failures that end a run: 419 of them in 54 days on 16,384 H100 (Llama 3, arXiv
-# 2407.21783, section 3.3.4), whatever the card.
+# Seconds of one GPU, of any kind, between two failures that end a run: 419 failures in 54 days on 16,384 H100 (Llama 3,
+# arXiv 2407.21783, section 3.3.4).
 BETWEEN_FAILURES = 54 * 86400 * 16_384 / 419
 # From a failure to the next step, without reading: noticing it, another machine, starting. Assumed; Llama 3's 466
-# interruptions cost at most a tenth of 54 days, 17 minutes each, with all that was done twice.
+# interruptions cost at most a tenth of 54 days, 17 minutes each, including repeated work.
 RESTART = 600.0
 # Bytes of a row's token as Arrow keeps it: number, label and mask (4 + 8 + 1).
 BYTES_A_TOKEN = 13
@@ -29,10 +29,9 @@ LIMITS = ("computing", "communication", "saving", "reading", "restarts")
 
 @dataclass(frozen=True)
 class StageOnMachines:
-    """A stage on a number of machines; seconds are None if they are unknown. parts: all seconds by LIMITS; restarts are
-    None if the run would never end. failures: how many are likely; save_seconds: between two checkpoints as the recipe
-    has them; best_save_seconds: the cheapest interval (Young 1974, CACM 17: the root of 2 × saving × time between
-    failures). fits: whether the card has enough memory."""
+    """A stage on a number of machines; unknown seconds are None. parts: all seconds by LIMITS; restarts are None if the
+    run would never end. failures: the likely count; save_seconds: between two checkpoints of the recipe;
+    best_save_seconds: the cheapest interval (Young 1974, CACM 17: the root of 2 × saving × time between failures)."""
 
     nodes: int
     gpus: int
@@ -79,7 +78,7 @@ class StageOnMachines:
 
 
 def _on(forecast: Forecast, count: int) -> Forecast:
-    """The stage on this number of machines, with the same rows a step as far as possible, and the same rows in all."""
+    """The stage on this number of machines, with the same rows a step if possible, and the same rows in all."""
     other = forecast.on(count)
     before, after = forecast.workload, other.workload
     accumulation = max(1, round(before.accumulation * before.machines.world_size / after.machines.world_size))
@@ -91,8 +90,7 @@ def _on(forecast: Forecast, count: int) -> Forecast:
 
 
 def _parts(forecast: Forecast, time: Duration, between: float) -> tuple[dict[str, float], float]:
-    """Where the time goes, by LIMITS, and the seconds that one checkpoint takes. between: seconds between two
-    failures."""
+    """Seconds by LIMITS, and of writing one checkpoint. between: seconds between two failures."""
     communication = time.steps * time.waiting_seconds
     computing = time.training_seconds - communication + time.evaluation_seconds
     alone = computing + communication
@@ -111,9 +109,9 @@ def _parts(forecast: Forecast, time: Duration, between: float) -> tuple[dict[str
 
 
 def _rows_seconds(forecast: Forecast, time: Duration) -> float:
-    """Seconds in which all machines together read their rows from one claim. Plain text is blocks of numbers, two or
-    four bytes a word; rows are as Arrow has them; of images every machine reads all into its memory. A machine's own
-    disk is no limit."""
+    """Seconds in which all machines together read their rows from one claim; 0 if each has a disk of its own. Plain
+    text is blocks of numbers, two or four bytes a word; rows are as Arrow has them; of images every machine reads all
+    into its memory."""
     work = forecast.workload
     if not work.shared_disk:
         return 0.0
@@ -124,7 +122,7 @@ def _rows_seconds(forecast: Forecast, time: Duration) -> float:
     return time.tokens * (blocks if work.packing and not work.several else BYTES_A_TOKEN) / speed
 
 
-# A stretch of this many times the time between two failures finishes once in 150 times.
+# A stretch this many times as long as the time between two failures succeeds once in 150 tries.
 HARDLY = 5.0
 
 
@@ -142,9 +140,9 @@ def daly(work: float, saving: float, every: float, again: float, between: float)
 
 @dataclass(frozen=True)
 class RunOnMachines:
-    """A whole recipe, all its stages, on a number of machines. speed_up: over the first count with a known time;
-    efficiency: the share of the ideal speed-up. limit: what takes most of the time, in words. save_seconds,
-    best_save_seconds: between two checkpoints of the longest stage, as the recipe has them, and the cheapest."""
+    """All stages of a recipe on a number of machines. speed_up: over the first count with a known time; efficiency: the
+    share of the ideal speed-up. limit: what takes most of the time, in words. save_seconds, best_save_seconds: those of
+    the longest stage."""
 
     nodes: int
     gpus: int
@@ -162,14 +160,11 @@ class RunOnMachines:
 def rows(forecasts: Sequence[Forecast], counts: Iterable[int]) -> list[RunOnMachines]:
     """One entry for each count of machines; empty if the time of a stage is unknown."""
     made: list[RunOnMachines] = []
-    first: RunOnMachines | None = None
     for count in counts:
         stages = [StageOnMachines.of(forecast, count) for forecast in forecasts]
         if not stages or any(stage.parts is None for stage in stages):
             return []
-        row = _all_stages(stages, first)
-        first = first or (row if row.total_seconds else None)
-        made.append(row)
+        made.append(_all_stages(stages, next((row for row in made if row.total_seconds), None)))
     return made
 
 

@@ -62,7 +62,7 @@ def answer(planned: Planned, offers: list[Offer]) -> None:
 
 
 def verdict(planned: Planned, price: str = "`--price` (per GPU hour)") -> tuple[str, ...]:
-    """Three sentences: whether it fits, how long it takes, what it costs. price: how a price is given."""
+    """Three sentences on fit, time and cost. price: how a price is given."""
     if not planned.forecasts:
         return (f"No estimate for {planned.plan.name}: there are no formulas for what it trains.",)
     return _fits(planned), _time(planned), _cost(planned, price)
@@ -85,8 +85,7 @@ def stages(planned: Planned) -> None:
         if forecast := forecasts.get(stage.name):
             table.add_row(stage.name, *_row(forecast, priced))
         else:
-            time = prepared.get(stage.name, "not estimated")
-            table.add_row(stage.name, "no GPU", "", time)
+            table.add_row(stage.name, "no GPU", "", prepared.get(stage.name, "not estimated"))
     _say_table(table)
     _say(f"{_how_sure(planned)} More: `--details`.")
 
@@ -127,7 +126,7 @@ def machines(planned: Planned, counts: list[int]) -> None:
 
 
 def offered(offers: list[Offer]) -> None:
-    """Prints each offer with its number, what it takes, and what it loses."""
+    """Prints each offer with its number, its figures, and its losses."""
     if offers:
         say()
     for number, offer in enumerate(offers, 1):
@@ -174,11 +173,12 @@ def _cost(planned: Planned, price: str) -> str:
 
 def _change(planned: Planned, offers: list[Offer]) -> str:
     must = "has to" if errors_of(planned.problems) else "should"
+    overridden = planned.recipe.document.origins
     if planned.problems and not offers:
         return f"Something {must} change, as shown below. No suggestion solves all of it."
+    if planned.problems and overridden:
+        return f"Something {must} change, and each suggestion below would be enough."
     if planned.problems:
-        if planned.recipe.document.origins:
-            return f"Something {must} change, and each suggestion below would be enough."
         return f"Something {must} change. `--apply N` applies suggestion N."
     if planned.seconds is None:
         return "Nothing has to change, as far as this machine can tell."
@@ -186,9 +186,9 @@ def _change(planned: Planned, offers: list[Offer]) -> str:
         return "Nothing has to change. The suggestions below make more steps; each shows its cost."
     if any(offer.loss or offer.saves_less for offer in offers):
         return "Nothing has to change. Each suggestion below names its cost."
+    if offers and overridden:
+        return "Nothing has to change. The suggestions below cost no quality."
     if offers:
-        if planned.recipe.document.origins:
-            return "Nothing has to change. The suggestions below cost no quality."
         return "Nothing has to change. `--apply N` applies a suggestion; none costs quality."
     return "Nothing has to change, and nothing is much faster at the same quality."
 
@@ -212,12 +212,11 @@ def _between(time: Duration | Preparation) -> str:
 
 
 def rounded(count: float) -> str:
-    """An amount of hours or money."""
     return f"{count:,.0f}" if count >= 1000 else f"{count:,.1f}" if count >= 100 else f"{count:,.2f}"
 
 
 def _how_sure(planned: Planned) -> str:
-    """Where the range of the longest stage's time comes from, or that of memory where the time is unknown."""
+    """The source of the range of the longest stage's time, or of memory where the time is unknown."""
     if timed := [each for each in planned.forecasts if each.time]:
         longest = max(timed, key=lambda each: each.gpu_hours or 0)
         own = constants.constants(longest.stage.machines.gpu)
@@ -262,7 +261,7 @@ def details(planned: Planned, nodes: list[int], traced: Mapping[str, Traced]) ->
 
 
 def _claims(plan: Plan, forecasts: list[Forecast]) -> str:
-    """How much will be written to each claim, and the size that is requested."""
+    """The bytes that will be written to each claim, and the size that is requested."""
     lines = ["Claims:"]
     for name, need in storage.needs(plan, forecasts).items():
         stated = next(claim for claim in plan.site["claims"] if claim["name"] == name).get("size_gib")
@@ -276,10 +275,8 @@ def _model(forecast: Forecast) -> Iterator[tuple[str, str]]:
     yield "model", forecast.formulas.name
     if adapter:
         yield "parameters", f"{total:,}, none of them trained"
-        yield (
-            "adapter",
-            f"{adapter:,} parameters, all trained, {4 * adapter / 1e9:.2f} GB in fp32 ({adapter / total:.2%})",
-        )
+        size = f"{4 * adapter / 1e9:.2f} GB in fp32 ({adapter / total:.2%})"
+        yield "adapter", f"{adapter:,} parameters, all trained, {size}"
     else:
         yield "parameters", f"{total:,}, {trained:,} of them trained ({trained / total:.2%})"
     machines = forecast.stage.machines
@@ -294,7 +291,10 @@ def _memory(forecast: Forecast) -> Iterator[tuple[str, str]]:
     yield "  likely", f"{units.gib(low)} to {units.gib(high)} ({forecast.memory_spread})"
     if isinstance(work, Workload) and (full := forecast.full.memory.total) > memory.total:
         longest = f"{work.most_tokens:,} tokens ({forecast.rows.longest_source})"
-        yield "  with longer rows", f"{units.both(full)}, if they fill `sequence_len`; expected are at most {longest}"
+        yield (
+            "  with longer rows",
+            f"{units.both(full)}, if they fill `sequence_len`; the longest expected has {longest}",
+        )
     yield "  nvidia-smi shows", f"{units.gib(memory.shown)}, with what the allocator keeps for later"
     if memory.moment == EVALUATION:
         yield "  in training", f"{_column(sum(memory.parts().values()))}, {_MOMENTS[memory.training_moment]}, of which:"
@@ -308,10 +308,8 @@ def _memory(forecast: Forecast) -> Iterator[tuple[str, str]]:
         yield "fits", f"unknown: the GPU `{forecast.stage.machines.gpu}` is not in the catalog"
         return
     left = usable - memory.total
-    yield (
-        "fits",
-        f"{('yes' if forecast.fits else 'no')}, {units.gib(abs(left))} {('left' if left >= 0 else 'too much')} of the {units.both(usable)} that the card can use",
-    )
+    verdict = f"yes, {units.gib(left)} left" if left >= 0 else f"no, {units.gib(-left)} too much"
+    yield "fits", f"{verdict} of the {units.both(usable)} that the card can use"
     alone = memory.in_evaluation > usable and not work.evaluation_follows
     none = "none, because evaluation needs so much" if alone else "not even 1 fits"
     more = "more than " if largest > MOST_TRIED else ""
@@ -335,10 +333,8 @@ _MOMENTS = {
 def _files(forecast: Forecast, plan: Plan) -> Iterator[tuple[str, str]]:
     machines, parts = forecast.stage.machines, storage.host(forecast)
     shown = ", ".join(f"{name} {size / 2**30:.1f}" for name, size in parts.items())
-    yield (
-        f"main memory, each {storage.machine(plan)}",
-        f"{units.gib(sum(parts.values()))} of {machines.memory_gib:.1f} GiB ({shown})",
-    )
+    need = f"{units.gib(sum(parts.values()))} of {machines.memory_gib:.1f} GiB ({shown})"
+    yield f"main memory, each {storage.machine(plan)}", need
     for entry in storage.disk(forecast, plan):
         claim = plan.claim_of(entry.folder)
         size = plan.claim_gib(claim["name"]) if claim else None
@@ -357,7 +353,7 @@ def _batch(work: Run) -> str:
 
 
 def _checkpoints(time: Duration, work: Run) -> str:
-    """How many checkpoints there are, and when; an interruption costs the time between two."""
+    """The number of checkpoints and their interval, which is the cost of an interruption."""
     seen, own = time.checkpoints, time.checkpoints.within
     if seen.count == 1:
         return "1, at the end"
@@ -375,12 +371,8 @@ def _pace(forecast: Forecast) -> Iterator[tuple[str, str]]:
     if time is None:
         yield "time", f"unknown: {(forecast.rows.source if forecast.gpu else 'the GPU is not in the catalog')}"
         return
-    yield (
-        "rows",
-        f"{work.rows:,} to train, {work.evaluation_rows or 0:,} to evaluate, from {forecast.rows.source}"
-        if work.rows
-        else "decided by steps",
-    )
+    rows = f"{work.rows or 0:,} to train, {work.evaluation_rows or 0:,} to evaluate, from {forecast.rows.source}"
+    yield "rows", rows if work.rows else "decided by steps"
     reading = forecast.formulas.notes().get("steps")
     yield "steps", f"{time.steps:,}, {time.tokens:,.0f} tokens ({reading})" if reading else f"{time.steps:,}"
     yield "checkpoints", _checkpoints(time, work)
@@ -392,12 +384,8 @@ def _pace(forecast: Forecast) -> Iterator[tuple[str, str]]:
         "  of that",
         f"training {units.duration(time.training_seconds)}, evaluation {units.duration(time.evaluation_seconds)}, start and saving {units.duration(time.overhead_seconds)}",
     )
-    yield (
-        "speed",
-        f"{units.speed(time.samples_a_second)} samples and {units.speed(time.tokens_a_second)} tokens a second"
-        if time.tokens
-        else f"{units.speed(time.samples_a_second)} images a second",
-    )
+    tokens = f"samples and {units.speed(time.tokens_a_second)} tokens" if time.tokens else "images"
+    yield "speed", f"{units.speed(time.samples_a_second)} {tokens} a second"
     price = f", {forecast.cost:,.2f} at {forecast.price:g} a GPU hour" if forecast.cost is not None else ""
     yield "GPU hours", f"{forecast.gpu_hours:.2f}{price}"
 

@@ -1,15 +1,12 @@
-"""Calibration: what a run took beside what was planned, shown at its end, and stored for later plans.
+"""Calibration: what a run took beside its plan, shown at its end, and stored for later plans.
 
-The store holds pace and allocator slack of this person's own runs, by card, in the user's configuration folder. `recipe
-plan` alone reads it (`constants.taking`). What is checked, rendered and submitted is the same on every machine.
-"""
+The store has pace and allocator slack of this person's own runs, by card, in the user's configuration folder. Only
+`recipe plan` reads it (`constants.taking`), so that checks, rendered files and jobs are the same on every machine."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 from runner import catalog
 from runner.catalog.hardware import PROCESSOR
@@ -31,7 +28,7 @@ from runner.trainer.records import Summary
 
 @dataclass(frozen=True)
 class Beside:
-    """A stage that has trained on a GPU, beside what was planned for it."""
+    """A stage that has trained on a GPU, beside its plan."""
 
     run: RunFolder
     foreseen: Prediction
@@ -43,30 +40,26 @@ class Beside:
         return self.foreseen.step_seconds or 0.0
 
     def __str__(self) -> str:
-        """In words, for people who read about the run."""
-        told, seen = [], self.foreseen
-        if (taken := self.summary.step_seconds) and self.planned:
-            told.append(
-                f"a step took {units.speed(taken)} s, and {units.speed(self.planned)} were planned ({_than(taken / self.planned)})"
-            )
-        if (taken := self.summary.gpu_memory_gib) and seen.tensors:
+        sentences, seen, summary = [], self.foreseen, self.summary
+        if (taken := summary.step_seconds) and self.planned:
+            pace, more = units.speed(self.planned), _than(taken / self.planned)
+            sentences.append(f"a step took {units.speed(taken)} s, and {pace} were planned ({more})")
+        if (taken := summary.gpu_memory_gib) and seen.tensors:
             planned = seen.tensors / constants.GIB
-            told.append(
-                f"tensors took {taken:.1f} GiB of a GPU, and {planned:.1f} were planned ({_than(taken / planned)})"
-            )
-        return f"{seen.stage}: {'; '.join(told)}"
+            more = _than(taken / planned)
+            sentences.append(f"tensors took {taken:.1f} GiB of a GPU, and {planned:.1f} were planned ({more})")
+        return f"{seen.stage}: {'; '.join(sentences)}"
 
     def observed(self) -> Observed:
-        """What is kept. Waiting is the network's, and no pace of the card."""
+        """The entry of the store, without waiting, which depends on the network and not on the card."""
         waiting = self.foreseen.waiting_seconds or 0.0
-        gib = constants.GIB
         return Observed(
             run=f"{self.run.state.id or self.run.path}/{self.foreseen.stage}",
             gpu=self.foreseen.label,
             seconds=max(0.0, (self.summary.step_seconds or 0.0) - waiting),
             planned=max(0.0, self.planned - waiting),
-            allocated=round((self.summary.gpu_memory_gib or 0) * gib),
-            reserved=round((self.summary.gpu_reserved_gib or 0) * gib),
+            allocated=round((self.summary.gpu_memory_gib or 0) * constants.GIB),
+            reserved=round((self.summary.gpu_reserved_gib or 0) * constants.GIB),
         )
 
 
@@ -76,13 +69,12 @@ def _than(ratio: float) -> str:
 
 
 def beside(run: RunFolder, plan: Plan, planned: Iterable[Prediction]) -> list[Beside]:
-    """The stages of a run that have trained on the card that they were planned for, each beside its plan. Empty for a
-    rehearsal."""
+    """The stages of a run that have trained on the card of their plan, each beside that plan. Empty for a rehearsal."""
     known = {each.stage: each for each in planned} if run.kind == "run" else {}
     found = []
     for stage in plan.stages:
         summary, foreseen = StageFolder(plan, stage).summary, known.get(stage.name)
-        # What was changed since, or by `--set`, was never planned so.
+        # The plan is of the recipe without later changes and `--set`.
         if not summary or foreseen is None or summary.fingerprint != plan.fingerprint:
             continue
         card = catalog.label_of(summary.gpu) if summary.gpu else PROCESSOR
@@ -92,7 +84,7 @@ def beside(run: RunFolder, plan: Plan, planned: Iterable[Prediction]) -> list[Be
 
 
 def _by_recipe(recipe: Recipe, run: RunFolder) -> list[Beside]:
-    """As it was planned before the run, where that is on record as it is compared here."""
+    """With the predictions from before the run, if they are on record and comparable; else with new ones."""
     plan, on_record = inference.plan_of(recipe, run), RunManifest.read(run.path)
     if on_record.fingerprint == recipe.fingerprint and all(each.label for each in on_record.foreseen):
         return beside(run, plan, on_record.foreseen)
@@ -100,13 +92,13 @@ def _by_recipe(recipe: Recipe, run: RunFolder) -> list[Beside]:
 
 
 def after(recipe: Recipe, run: RunFolder) -> Iterator[str]:
-    """What to say of a run on this machine, once it is done; it is kept where the configuration folder can be
-    written."""
+    """The comparison of a run on this machine in words; it is also stored where the configuration folder is
+    writable."""
     return _kept(_by_recipe(recipe, run))
 
 
 def after_plan(plan: Plan, run: RunFolder) -> Iterator[str]:
-    """The same without the recipe: the planned values are on record."""
+    """The same without the recipe: the predictions are on record."""
     return _kept(beside(run, plan, RunManifest.read(run.path).foreseen))
 
 
@@ -120,10 +112,8 @@ def _kept(found: Sequence[Beside]) -> Iterator[str]:
 
 
 def learn(recipe: Recipe, runs: Sequence[str]) -> None:
-    """Keeps what the runs in these folders took.
-
-    Raises Stop if one is not a run, or has trained nothing that can be learned from, or nothing can be kept.
-    """
+    """Stores the measurements of the runs in these folders. Raises Stop if one is not a run or has none, or if they
+    cannot be stored."""
     observed: list[Observed] = []
     for name in runs:
         run = find(recipe.name, name)
@@ -144,17 +134,17 @@ def learn(recipe: Recipe, runs: Sequence[str]) -> None:
         ) from None
 
 
-# Of a card, the newest.
+# The newest runs of each card are kept.
 MOST_RUNS = 50
-# With fewer, what other people's runs varied by is the better guess.
+# With fewer runs, the spread of published runs is the better guess.
 ENOUGH = 19
 
 
 @dataclass(frozen=True)
 class Observed(Record):
-    """One stage of a run beside its plan. run: what tells it from others. gpu: the card's label. seconds: of a step,
-    without what the plan thinks that GPUs wait for each other; planned: by the formulas alone. allocated, reserved: the
-    most that PyTorch's tensors, and its allocator, took of a GPU, bytes; 0 if not measured."""
+    """One stage of a run beside its plan. run: its identity. gpu: the card's label. seconds: of a step, without the
+    planned waiting for other GPUs; planned: by the formulas alone. allocated, reserved: the peak of PyTorch's tensors
+    and of its allocator on a GPU, bytes; 0 if not measured."""
 
     run: str = ""
     gpu: str = ""
@@ -170,43 +160,28 @@ class Learned(Record):
     runs: tuple[Observed, ...] = ()
 
 
-def keep(observed: Iterable[Observed]) -> Path:
-    """Adds runs to the file, instead of what it knew of the same ones; gives where it is. Raises OSError if it cannot
-    be written."""
-    new = [each for each in observed if each.run and each.gpu]
-    known = {each.run: each for each in (*Learned.read(settings_folder()).runs, *new)}
-    # What comes again is the newest.
-    ordered = [*(each for name, each in known.items() if name not in {one.run for one in new}), *new]
+def keep(observed: Iterable[Observed]) -> None:
+    """Adds runs to the file, in the place of older entries of the same ones. Raises OSError if it cannot be written."""
+    new = {each.run: each for each in observed if each.run and each.gpu}
+    old = {each.run: each for each in Learned.read(settings_folder()).runs if each.run not in new}
+    ordered = [*old.values(), *new.values()]
     kept: list[Observed] = []
     for gpu in dict.fromkeys(each.gpu for each in ordered):
         kept += [each for each in ordered if each.gpu == gpu][-MOST_RUNS:]
     settings_folder().mkdir(parents=True, exist_ok=True)
     Learned(tuple(kept)).write(settings_folder())
-    return settings_folder() / Learned.FILE
 
 
 def learned() -> dict[str, Constants]:
-    """What the file says of each card that it knows."""
+    """The constants of each card in the file."""
     runs = [each for each in Learned.read(settings_folder()).runs if each.seconds > 0 and each.planned > 0]
-    return {gpu: _of([each for each in runs if each.gpu == gpu], gpu) for gpu in {each.gpu for each in runs}}
-
-
-def _of(runs: list[Observed], gpu: str) -> Constants:
-    known = constants.from_catalog(gpu)
-    count = f"{len(runs)} of your own runs" if len(runs) > 1 else "one of your own runs"
-    found = constants.from_cells([_cell(each, known) for each in runs], f"{gpu}, {count}")
-    return replace(found, context=known.context, spread=found.spread if len(runs) >= ENOUGH else None)
-
-
-def _cell(run: Observed, known: Constants) -> dict[str, Any]:
-    """A run as benchmarks/memory_on_gpu.py would have it. If memory was not measured, slack is what the catalog
-    knows."""
-    allocated = run.allocated or constants.GIB
-    reserved = max(run.reserved, allocated) if run.allocated else round((1 + known.slack) * allocated)
-    return {
-        "allocated_bytes": allocated,
-        "reserved_bytes": reserved,
-        "driver_bytes": reserved + known.context,
-        "micro_batch_seconds": run.seconds,
-        "planned": {"micro_batch_seconds": run.planned},
-    }
+    found = {}
+    for gpu in {each.gpu for each in runs}:
+        own, known = [each for each in runs if each.gpu == gpu], constants.from_catalog(gpu)
+        count = f"{len(own)} of your own runs" if len(own) > 1 else "one of your own runs"
+        # If memory was not measured, slack is the catalog's.
+        slack = [max(each.reserved / each.allocated - 1, 0.0) if each.allocated else known.slack for each in own]
+        measured = constants.measured(slack, [known.context], [each.seconds / each.planned for each in own])
+        spread = measured.spread if len(own) >= ENOUGH else None
+        found[gpu] = replace(measured, spread=spread, source=f"{gpu}, {count}")
+    return found

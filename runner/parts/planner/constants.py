@@ -1,17 +1,13 @@
-"""Measured: what benchmarks/memory_on_gpu.py found on a card, instead of the assumptions for cards without a
-measurement.
-
-Its results files are in the catalog, one a card, and travel in the wheel.
-"""
+"""Constants of a card: measured by benchmarks/memory_on_gpu.py, or assumed. The results files, one for each card, are
+in the catalog and in the wheel."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from runner import catalog
 from runner.tools.files import read_json
@@ -22,13 +18,12 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Constants:
-    """What no formula gives, of one card.
+    """Constants of one card that no formula gives.
 
-    slack: what the allocator holds beyond live tensors, as a share of them. context: bytes of the driver, of kernels
-    and of cuBLAS. slowness: seconds of a step over those that the formulas say. spread: the fastest and the slowest
-    likely time, as shares of the time, None if too little was measured. source: card, date, versions and count of
-    cells; empty if all of it is assumed.
-    """
+    slack: share that the allocator holds beyond live tensors. context: bytes of the driver, of kernels and of cuBLAS.
+    slowness: seconds of a step over those of the formulas. spread: the fastest and the slowest likely time, as shares
+    of the time, None if too little was measured. source: card, date, versions and count of cells; empty if all of it is
+    assumed."""
 
     slack: float = 0.04
     context: int = int(0.6 * GIB)
@@ -40,7 +35,7 @@ class Constants:
 ASSUMED = Constants()
 
 
-# What takes the place of the catalog's, by card, while somebody plans with it (`calibration`).
+# These replace the catalog's, by card, within `taking`.
 _own: ContextVar[Mapping[str, Constants]] = ContextVar("own", default=MappingProxyType({}))
 
 
@@ -55,12 +50,12 @@ def taking(own: Mapping[str, Constants]) -> Iterator[None]:
 
 
 def constants(gpu: str) -> Constants:
-    """What is known of the card of that name."""
+    """Of the card of that name, within `taking` the given ones."""
     return _own.get().get(gpu) or from_catalog(gpu)
 
 
 def from_catalog(gpu: str) -> Constants:
-    """What the results file of the card of that name says, the same on every machine."""
+    """The constants of the results file of a card, the same on every machine."""
     return _read(FOLDER, gpu)
 
 
@@ -68,34 +63,27 @@ def from_catalog(gpu: str) -> Constants:
 def _read(folder: Path, gpu: str) -> Constants:
     file = folder / f"memory-{gpu}.json"
     results = read_json(file) if file.is_file() else None
-    if not results:
+    measurements = [(cell["measured"], cell["planned"]) for cell in (results or {}).get("cells", ())]
+    cells = [(taken, planned["micro_batch_seconds"]) for taken, planned in measurements if taken["allocated_bytes"]]
+    if not results or not cells:
         return ASSUMED
-    cells = [cell["measured"] | {"planned": cell["planned"]} for cell in results["cells"]]
-    return from_cells([cell for cell in cells if cell["allocated_bytes"]], _source(results))
+    found = measured(
+        [taken["reserved_bytes"] / taken["allocated_bytes"] - 1 for taken, _ in cells],
+        [taken["driver_bytes"] - taken["reserved_bytes"] for taken, _ in cells],
+        [taken["micro_batch_seconds"] / planned for taken, planned in cells if planned],
+    )
+    versions = f"torch {results['versions']['torch']}, transformers {results['versions']['transformers']}"
+    return replace(found, source=f"{results['gpu']}, {results['date']}, {len(cells)} cells, {versions}")
 
 
-def _source(results: dict[str, Any]) -> str:
-    versions, ran = results["versions"], sum(1 for cell in results["cells"] if cell["measured"]["allocated_bytes"])
-    return f"{results['gpu']}, {results['date']}, {ran} cells, torch {versions['torch']}, transformers {versions['transformers']}"
-
-
-def from_cells(cells: list[dict[str, Any]], source: str) -> Constants:
-    """Constants from measured cells. Slack is taken so high that nine of ten cells stay below it, because a plan that
-    says too little ends a run; pace is the median."""
-    if not cells:
-        return ASSUMED
+def measured(slack: list[float], context: list[int], pace: list[float]) -> Constants:
+    """Constants from measurements. Nine of ten stay below the slack, because a plan that is too low ends a run; pace is
+    the median."""
     import statistics  # slow to load, and seldom needed
 
-    slack = [cell["reserved_bytes"] / cell["allocated_bytes"] - 1 for cell in cells]
-    context = [cell["driver_bytes"] - cell["reserved_bytes"] for cell in cells]
-    pace = sorted(
-        cell["micro_batch_seconds"] / cell["planned"]["micro_batch_seconds"]
-        for cell in cells
-        if cell["planned"]["micro_batch_seconds"]
-    )
     slowness = statistics.median(pace) if pace else 1.0
     spread = (_quantile(pace, 0.1) / slowness, _quantile(pace, 0.9) / slowness) if pace else None
-    return Constants(_quantile(slack, 0.9), round(statistics.median(context)), slowness, spread, source)
+    return Constants(_quantile(slack, 0.9), round(statistics.median(context)), slowness, spread)
 
 
 def _quantile(values: Iterable[float], share: float) -> float:
@@ -104,10 +92,10 @@ def _quantile(values: Iterable[float], share: float) -> float:
 
 
 def basis(gpus: Iterable[str]) -> str:
-    """What a plan's figures rest on, for people."""
+    """The sources of a plan's figures, in words."""
     sources = {gpu: constants(gpu).source for gpu in gpus}
     known = [source for source in dict.fromkeys(sources.values()) if source]
     if not known:
-        return "By formulas that agree with fake-tensor runs and published GPU runs. CUDA context, allocator slack and the speed of the card come from those runs. This project has not measured on a GPU of this kind."
+        return "The numbers come from formulas that agree with fake-tensor runs and published GPU runs. CUDA context, allocator slack and the speed of the card come from those runs. This project has not measured on a GPU of this kind."
     rest = "" if all(sources.values()) else " For the other cards they come from published runs."
-    return f"By formulas that agree with fake-tensor runs. CUDA context, allocator slack and the speed of the card were measured: {'; '.join(known)}.{rest}"
+    return f"The numbers come from formulas that agree with fake-tensor runs. CUDA context, allocator slack and the speed of the card were measured: {'; '.join(known)}.{rest}"

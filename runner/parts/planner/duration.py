@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from runner.catalog import Gpu
 from runner.parts.planner import constants, host_memory, memory, parameters, published_runs
@@ -28,8 +28,8 @@ from runner.parts.planner.workload import (
 )
 from runner.plan import Machines
 
-# What no data sheet says. Each share is what published runs reach (benchmarks/results/outside.txt); what
-# benchmarks/memory_on_gpu.py has measured of a card corrects their sum (`constants`).
+# Not on any data sheet. Each share is that of published runs (benchmarks/results/outside.txt); the measurements of a
+# card by benchmarks/memory_on_gpu.py correct their sum (`constants`).
 BANDWIDTH_SHARE = 0.75
 LEAST_WAITING = 0.1  # of the messages, which nothing hides
 SECONDS_A_LAYER = 1.2e-3  # what Python needs to launch a layer's kernels, forward and backward
@@ -41,24 +41,22 @@ FP8_GAIN = 1.35  # of linear layers, over half precision, in published runs of s
 UNPACKING = 25  # bytes moved for a 4-bit weight in a micro batch
 
 
-@dataclass(frozen=True)
-class Link:
-    """rate: what messages reach of a link's rate. hidden: behind which share of the computing they travel unseen."""
+class Link(NamedTuple):
+    """rate: the share of a link's rate that messages reach. hidden: the share of computing that hides them."""
 
     rate: float
     hidden: float
 
 
-# How the cards of a machine talk, as the catalog says. NVLink: 4 A100 lose 2 to 3 % by it (foundation-model-stack);
+# By the connection of a machine's cards in the catalog. NVLink: 4 A100 lose 2 to 3 % by it (foundation-model-stack);
 # several machines over 1,600 Gbit/s hide as much (llm-foundry). Without peer access everything goes through main
 # memory: 2 RTX 3090 and 2 RTX 6000 Ada gathered weights at 2.7 GB/s, and hid little of it (fsdp_qlora). PCIe with it is
 # assumed.
 LINKS = {"nvlink": Link(0.70, 0.9), "pcie": Link(0.30, 0.5), "host": Link(0.085, 0.2)}
 
 
-@dataclass(frozen=True)
-class Shares:
-    """Of a data sheet's rate, what linear layers and what attention reach."""
+class Shares(NamedTuple):
+    """The shares of a data sheet's rate that linear layers and attention reach."""
 
     linear: float
     attention: float
@@ -78,8 +76,8 @@ def shares(gpu: Gpu) -> Shares:
     return next(shares for least, shares in _SHARES if gpu.capability >= least)
 
 
-# How often what a pass keeps goes through a card's memory, over what `traffic` counts: by whether kernels are fused (or
-# compiled), and what is trained. Plain operations write and read what lies between them.
+# Memory traffic of a pass over that in `traffic`: by whether kernels are fused (or compiled), and by what is trained.
+# Plain operations also write and read intermediate results.
 _TRAFFIC = {
     (True, "full"): 0.90,
     (True, "lora"): 1.85,
@@ -92,13 +90,12 @@ _TRAFFIC = {
 
 @dataclass(frozen=True)
 class Duration:
-    """steps: of the optimizer, a count. The rest in seconds: of one step, of it spent waiting for other GPUs, of all
-    steps, of evaluations, of starting and saving. tokens_a_step, rows_a_step: over all GPUs; tokens are 0 for images.
-    flops: of one micro batch. spread: the fastest and the slowest that is likely of steps and evaluations, as shares
-    of their time; overhead_range: the same of starting and saving, in seconds; network_seconds: how much less and more
-    all steps take over the fastest and the slowest network that is assumed. checkpoints: how many, when, and what of
-    starting and saving they take.
-    """
+    """steps: of the optimizer, a count. The rest in seconds: of one step, of its waiting for other GPUs, of all steps,
+    of evaluations, of starting and saving. tokens_a_step, rows_a_step: over all GPUs; tokens are 0 for images. flops:
+    of one micro batch. spread: the fastest and the slowest likely time of steps and evaluations, as shares;
+    overhead_range: the same of starting and saving, in seconds; network_seconds: how much less and more all steps take
+    over the fastest and the slowest assumed network. checkpoints: their count, and their part of starting and
+    saving."""
 
     steps: int
     step_seconds: float
@@ -140,8 +137,7 @@ class Duration:
         return self.tokens_a_step / self.step_seconds
 
 
-@dataclass(frozen=True)
-class Operations:
+class Operations(NamedTuple):
     """Floating-point operations of a pass, in linear layers and in attention."""
 
     linear: float
@@ -150,18 +146,15 @@ class Operations:
 
 def flops(workload: Workload, rows: float, training: bool = True) -> float:
     """All operations of one micro batch."""
-    counted = operations(workload, rows, training)
-    return counted.linear + counted.attention
+    return sum(operations(workload, rows, training))
 
 
 def operations(workload: Workload, rows: float, training: bool = True) -> Operations:
-    """Operations of one micro batch: 2 a weight and token forward, as many for each of the two gradients that are
-    needed (Kaplan et al. 2020, arXiv 2001.08361, section 2.1), attention by half of its square (arXiv 2307.08691, 4.1).
+    """Operations of one micro batch: 2 a weight and token forward, as many for each of the two needed gradients (Kaplan
+    et al. 2020, arXiv 2001.08361, section 2.1), attention by half of its square (arXiv 2307.08691, 4.1).
 
-    Each layer's last product counts with checkpointing too, though PyTorch ends before it makes that again: with it
-    left out, and shares fitted again, 215 published runs were no nearer (3.7 % off instead of 3.6, and more of them too
-    low).
-    """
+    Each layer's last product counts with checkpointing too, though PyTorch stops before it: without it, and with shares
+    fitted again, 215 published runs were no nearer (3.7 % off instead of 3.6, and more of them too low)."""
     model, length = workload.model, row_tokens(workload)
     tokens, layers = rows * length, model.num_hidden_layers
     weights = 2 * sum(prod(shape) for shape in parameters.linear(model).values())
@@ -183,32 +176,27 @@ def operations(workload: Workload, rows: float, training: bool = True) -> Operat
 
 
 def traffic(workload: Workload, rows: float, training: bool = True) -> float:
-    """Bytes that a micro batch moves through the card's memory for its tokens: what the forward pass keeps is written
-    and read, and the backward pass moves about twice that; the loss goes over its logits thrice. Plain operations write
-    and read what lies between them too."""
+    """Bytes that a micro batch moves through the card's memory for its tokens: kept activations are written and read in
+    the forward pass, the backward pass moves about twice that, and the loss goes over its logits three times."""
     tokens = rows * row_tokens(workload)
     alike = Counter(parameters.layers_trained(workload))
     kept = sum(count * parameters.layer_activations(workload, own) for own, count in alike.items()) * tokens
     logits = memory.loss(workload, round(tokens), training)
-    again = _TRAFFIC[workload.fused_kernels or workload.compile, _method(workload)]
+    method = "full" if not workload.adapter else "qlora" if workload.adapter.four_bit else "lora"
+    again = _TRAFFIC[workload.fused_kernels or workload.compile, method]
     passes = 2 if not training else 8 if workload.checkpointing else 6
     return again * passes * kept + (3 if training else 2) * logits
 
 
-def _method(workload: Workload) -> str:
-    return "full" if not workload.adapter else "qlora" if workload.adapter.four_bit else "lora"
-
-
 def rate(workload: Workload, gpu: Gpu) -> float:
-    """Operations a second that the card's data sheet promises for the run's precision."""
+    """Operations a second on the card's data sheet, in the run's precision."""
     table = {"bf16": gpu.bf16_tflops, "fp16": gpu.fp16_tflops, "fp32": gpu.fp32_tflops}
     return (table[workload.precision] or gpu.fp32_tflops) * 1e12
 
 
-@dataclass(frozen=True)
-class Passing:
-    """Seconds of one micro batch on one GPU: of linear layers, of attention, of moving bytes, and what Python takes to
-    launch all of it, which counts where it is more than the rest."""
+class Passing(NamedTuple):
+    """Seconds of one micro batch on one GPU: linear layers, attention, moving bytes, and Python's launching of all of
+    them, which counts where it is more than the rest."""
 
     linear: float
     attention: float
@@ -221,7 +209,7 @@ class Passing:
 
 
 def passing(workload: Workload, gpu: Gpu, rows: float, training: bool = True) -> Passing:
-    """One micro batch, forward and backward, or forward alone, before anything has been measured."""
+    """One micro batch, forward and backward, or forward alone, by formulas alone."""
     counted, reached, peak = operations(workload, rows, training), shares(gpu), rate(workload, gpu)
     gain = FP8_GAIN if workload.fp8 and gpu.fp8 else 1.0
     weights = (3 if training else 1) * held(workload).weights + unpacked(workload)
@@ -275,8 +263,8 @@ def sent(workload: Workload) -> float:
 
 
 def waiting(workload: Workload, gpu: Gpu, computing: float, gbit_s: float | None = None) -> float:
-    """Seconds of a step that GPUs wait for each other: what lasts longer than the computing that hides it. computing:
-    seconds of a step. gbit_s: what the network between machines reaches, None if that is the workload's own."""
+    """Seconds of a step that GPUs wait for each other: messages beyond the computing that hides them. computing:
+    seconds of a step. gbit_s: rate between machines, None for the workload's own network."""
     machines = workload.machines
     messages = sent(workload) / slowest_link(machines, gpu, gbit_s or workload.network.gbit_s) + latency(workload, gpu)
     hidden = LINKS[gpu.link if machines.nodes == 1 else "nvlink"].hidden
@@ -291,9 +279,9 @@ HOP, HOP_IN_A_MACHINE = 14.0e-6, {"nvlink": 3.4e-6, "pcie": 5.7e-6, "host": 5.7e
 
 
 def latency(workload: Workload, gpu: Gpu) -> float:
-    """Seconds that a step's messages take to come around however small they are, if there are several machines; in one
-    they are in what published runs reach. Gathering and splitting go around a ring of all GPUs; sums may take a tree
-    over the machines (NCCL, src/graph/tuning.cc, ncclTopoTuneModel: ring and tree)."""
+    """Seconds that a step's messages take between several machines whatever their size; within one machine the shares
+    of published runs include them. Gathering and splitting go around a ring of all GPUs; sums may take a tree over the
+    machines (NCCL, src/graph/tuning.cc, ncclTopoTuneModel: ring and tree)."""
     machines = workload.machines
     if machines.nodes == 1:
         return 0.0
@@ -307,7 +295,7 @@ def latency(workload: Workload, gpu: Gpu) -> float:
 
 
 def slowest_link(machines: Machines, gpu: Gpu, gbit_s: float) -> float:
-    """Bytes a second between two GPUs, over the network if there are several machines. gbit_s: what that reaches."""
+    """Bytes a second between two GPUs, over the network if there are several machines. gbit_s: its rate."""
     link = gpu.link_gb_s * 1e9 * LINKS[gpu.link].rate
     if machines.nodes > 1:
         between = gbit_s * 1e9 / 8
@@ -316,8 +304,8 @@ def slowest_link(machines: Machines, gpu: Gpu, gbit_s: float) -> float:
 
 
 def by_network(steps: int, network: Network, wait: Callable[[float], float]) -> tuple[float, float]:
-    """Seconds that this many steps take less and more with the fastest and the slowest assumed network. wait: seconds
-    of a step at a number of Gbit/s."""
+    """Seconds that these steps take less and more with the fastest and the slowest assumed network. wait: seconds of a
+    step at a number of Gbit/s."""
     usual = wait(network.gbit_s)
     return steps * (usual - wait(network.most)), steps * (wait(network.least) - usual)
 
@@ -336,7 +324,7 @@ def updating(workload: Workload, gpu: Gpu) -> float:
 
 
 def computing(workload: Workload, gpu: Gpu) -> float:
-    """Seconds of a step's micro batches; in preference training through the reference model too."""
+    """Seconds of a step's micro batches; in preference training also of the reference model."""
     at_once = workload.micro_batch_size * workload.answers
     micro = pass_seconds(workload, gpu, at_once)
     if workload.objective == "dpo":
@@ -351,7 +339,7 @@ def step_seconds(workload: Workload, gpu: Gpu) -> float:
 
 
 def _step_seconds(workload: Workload, gpu: Gpu, own: float, wait: float) -> float:
-    """Its micro batches, the wait for weights that are beside the GPU and for other GPUs, and the update."""
+    """Its micro batches, the wait for offloaded weights and for other GPUs, and the update."""
     coming = max(0.0, fetching(workload, gpu) - LINKS["pcie"].hidden * own)
     return own + coming + wait + updating(workload, gpu)
 
@@ -363,7 +351,7 @@ def estimate(workload: Workload, gpu: Gpu) -> Duration | None:
 
 @lru_cache(maxsize=1024)
 def _estimate(workload: Workload, gpu: Gpu, _: constants.Constants, likely: tuple[float, float]) -> Duration | None:
-    """Kept by what is known of the card, too, which `constants.taking` changes. likely: as `spread` says."""
+    """The constants of the card are part of the cache key, because `constants.taking` changes them."""
     count = steps(workload)
     if count is None:
         return None
@@ -397,7 +385,7 @@ def overhead(
     run: Run, steps: int, step_seconds: float, reading: float, checkpoint: float
 ) -> tuple[Checkpoints, float, tuple[float, float]]:
     """The checkpoints of a run, the seconds of starting, reading and saving, and their range. reading, checkpoint:
-    bytes; where saving is slower, the clock saves less often."""
+    bytes. On a slower disk checkpoints by the clock are rarer."""
 
     def at(start: float, disk: float) -> tuple[Checkpoints, float]:
         kept = checkpoints_of(run, steps, step_seconds, disk * checkpoint / (run.disk_mb_s * 1e6))
@@ -408,13 +396,13 @@ def overhead(
 
 
 def spread(run: Run, gpu: Gpu) -> tuple[float, float]:
-    """The fastest and the slowest that is likely, as shares of the time: of this card if it has been measured, else by
-    what the plan was on published runs."""
+    """The fastest and the slowest likely time, as shares: as measured of this card, else by the errors of published
+    runs."""
     return constants.constants(gpu.name).spread or published_runs.time(run).of(1.0)
 
 
 def evaluating(workload: Workload, gpu: Gpu, steps: int) -> tuple[int, float]:
-    """How often a run of this many steps is evaluated, the first time before it starts, and the seconds of one time."""
+    """The number of evaluations in a run of this many steps, the first before it starts, and the seconds of one."""
     if not workload.evaluation_rows:
         return 0, 0.0
     rows = workload.evaluation_batch_size
@@ -422,7 +410,5 @@ def evaluating(workload: Workload, gpu: Gpu, steps: int) -> tuple[int, float]:
     share = (packed(alone, workload.evaluation_rows) or 0) / workload.machines.world_size
     batches = math.ceil(share / rows)
     batch_seconds = pass_seconds(alone, gpu, rows * workload.answers, training=False)
-    # The reference model reads the same.
-    return times_in(workload.evaluation_steps, workload, steps) + 1, batches * batch_seconds * (
-        2 if workload.objective == "dpo" else 1
-    )
+    models = 2 if workload.objective == "dpo" else 1  # the reference model reads the same
+    return times_in(workload.evaluation_steps, workload, steps) + 1, models * batches * batch_seconds

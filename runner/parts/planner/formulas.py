@@ -1,5 +1,5 @@
-"""Formulas: what is reckoned of a stage. Each engine that trains has one class of them, in the table `formulas` of a
-part; here is that of Axolotl's language models."""
+"""Formulas of what a stage needs. Each engine that trains has one class of them, in the table `formulas` of a part;
+here is that of Axolotl's language models."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Counts:
     adapter: int = 0
 
 
-# Micro batches beyond this are not looked for.
+# Larger micro batches are not tried.
 MOST_TRIED = 4096
 
 
 class Loss(IntEnum):
-    """What a change takes from what is learned; less comes first."""
+    """The kind of loss in what is learned, the least first."""
 
     NOTHING = 0
     EXACTNESS = 1  # numbers with fewer digits
@@ -48,7 +48,7 @@ class Loss(IntEnum):
 
 @dataclass(frozen=True)
 class Advice(Generic[W_co]):
-    """A change by formulas alone: dotted settings with their values, the workload after it, and what it loses."""
+    """A change by formulas alone: dotted settings with their values, the workload after it, and its loss."""
 
     changes: Mapping[str, Any]
     workload: W_co
@@ -80,7 +80,7 @@ class Formulas(Protocol):
 
     @property
     def memory(self) -> Memory:
-        """What each GPU takes."""
+        """Of each GPU."""
 
     @property
     def steps(self) -> int | None:
@@ -94,19 +94,19 @@ class Formulas(Protocol):
         """None if the rows are unknown."""
 
     def rate(self, gpu: Gpu) -> float:
-        """Operations a second that the card's data sheet promises."""
+        """Operations a second on the card's data sheet."""
 
     def offers(self, recipe: Recipe, stage: Stage, gpu: Gpu, budget: float) -> Sequence[Advice[Run]]:
-        """The changes that bring the memory of a GPU to `budget` bytes, those that lose least first."""
+        """The changes that bring the memory of a GPU to `budget` bytes, the least loss first."""
 
     def written(self, stage: Stage) -> dict[str, int]:
-        """What the run leaves on disk and fetches, by kind; one is a `checkpoint`."""
+        """The files that the run leaves on disk and fetches, by kind, in bytes; one is a `checkpoint`."""
 
     def beside(self, stage: Stage) -> dict[str, int]:
         """Main memory of a machine beyond processes and shared memory, by part."""
 
     def notes(self) -> Mapping[str, str]:
-        """What the parts of `memory` come from, and what `steps` read, for people."""
+        """Remarks on the parts of `memory`, and on `steps`, in words."""
 
     def changed(self, **fields: Any) -> Formulas:
         """The same for a workload with other fields."""
@@ -114,11 +114,10 @@ class Formulas(Protocol):
 
 @dataclass(frozen=True)
 class Traced:
-    """What a trace found: counts, bytes, floating-point operations of one micro batch, seconds that the trace took.
+    """The results of a trace: counts, bytes, floating-point operations of one micro batch, seconds of tracing.
 
-    weights, gradients, optimizer: bytes held between steps. activations: bytes alive after the forward pass beyond
-    those. peak, evaluation_peak: most bytes alive in training and in evaluation. peak_at: the operation at the peak.
-    """
+    weights, gradients, optimizer: held between steps. activations: alive after the forward pass beyond those. peak,
+    evaluation_peak: most bytes alive in training and in evaluation. peak_at: the operation at the peak."""
 
     parameters: int
     trainable: int
@@ -134,8 +133,7 @@ class Traced:
 
 
 def left_out(run: Run) -> dict[str, Any]:
-    """The fields of a run that a trace takes otherwise: DDP and FSDP are as they are, ZeRO and offloading are not
-    traced."""
+    """The fields of a run that a trace replaces: ZeRO and offloading are not traced."""
     if not isinstance(run, Workload) or not (run.sharding.startswith("zero") or run.offload):
         return {}
     # Whole on one GPU, and in the numbers that the split ones have.
@@ -143,24 +141,20 @@ def left_out(run: Run) -> dict[str, Any]:
 
 
 def of_stage(recipe: Recipe, stage: Stage, rows: Rows, look: bool) -> LanguageFormulas | None:
-    """The formulas for a stage; None if its model is unknown. look: whether the hub's cache may be asked."""
-    model = _model(recipe, stage, look)
+    """The formulas for a stage; None if its model is unknown. look: whether to read the hub's cache."""
+    # The stage's model is the recipe's own, else that of its config in the catalog or in the hub's cache.
+    name, revision = (str(stage.config.get(key) or "") for key in ("base_model", "revision_of_model"))
+    model = recipe.model_facts or catalog.model(name, recipe.folder)
+    if model is None and look:
+        model = catalog.cached_model(name, revision or "main")
     if model is None:
         return None
     work = from_stage(stage, model, rows)
     stated = (recipe.settings.get("train") or {}).get("eval_batch_size")
     follows = stated is None and work.evaluation_batch_size == work.micro_batch_size
-    beside = recipe.settings.get("sharding") or {}
-    placed = replace(work.offload, mb_s=float(beside.get("nvme_mb_s") or work.offload.mb_s))
-    return LanguageFormulas(replace(work, evaluation_follows=follows, offload=placed))
-
-
-def _model(recipe: Recipe, stage: Stage, look: bool) -> catalog.Model | None:
-    """The stage's model: the recipe's own, else by the name in the stage's config, else from the hub's cache."""
-    if recipe.model_facts:
-        return recipe.model_facts
-    name, revision = (str(stage.config.get(key) or "") for key in ("base_model", "revision_of_model"))
-    return catalog.model(name, recipe.folder) or (catalog.cached_model(name, revision or "main") if look else None)
+    speed = (recipe.settings.get("sharding") or {}).get("nvme_mb_s") or work.offload.mb_s
+    offload = replace(work.offload, mb_s=float(speed))
+    return LanguageFormulas(replace(work, evaluation_follows=follows, offload=offload))
 
 
 @dataclass(frozen=True)
@@ -209,7 +203,7 @@ class LanguageFormulas:
         return memory_offers.cheapest(memory_offers.Lines.of(recipe, stage), self.work, gpu, budget)
 
     def written(self, stage: Stage) -> dict[str, int]:
-        """Prepared rows, a checkpoint, the best model, a model merged with its adapter; and what the run fetches."""
+        """Prepared rows, a checkpoint, the best model, a model merged with its adapter; and the download."""
         work = self.work
         rows = ((work.rows or 0) + (work.evaluation_rows or 0)) * work.answers
         # A row as text, and its tokens, labels and mask as Arrow keeps them.
@@ -225,7 +219,7 @@ class LanguageFormulas:
         return sizes
 
     def beside(self, stage: Stage) -> dict[str, int]:
-        """Offloaded state, and the most that comes at one time: when it loads, saves, continues or merges."""
+        """Offloaded state, and the largest moment: loading, saving, resuming or merging."""
         parts = state.main_memory(self.work)
         name, size = max(host_memory.moments(self.work).items(), key=lambda moment: moment[1])
         return parts | {name: size}
@@ -238,12 +232,14 @@ class LanguageFormulas:
             held = f"fp32, used in {work.precision}" if work.in_full else f"{held}, trained ones fp32"
         read = "without padding" if work.joined else "padding counted"
         length = read if work.lengths and not work.packing else "full length"
+        answers = "2 answers × " if work.answers > 1 else ""
+        tokens = f"{work.most_tokens:,} tokens{' (the longest row)' if work.most_tokens < work.sequence_len else ''}"
+        checkpointing = f"{'with' if work.checkpointing else 'without'} checkpointing, {work.attention}"
         return {
-            "activations": f"micro batch {work.micro_batch_size} × {'2 answers × ' if work.answers > 1 else ''}{work.most_tokens:,} tokens{' (the longest row)' if work.most_tokens < work.sequence_len else ''}, "
-            f"{'with' if work.checkpointing else 'without'} checkpointing, {work.attention}",
+            "activations": f"micro batch {work.micro_batch_size} × {answers}{tokens}, {checkpointing}",
             "optimizer": f"{work.optimizer}{_BESIDE[work.offload.optimizer]}",
             "weights": f"{held}{reference}, {_SHARED[work.sharding]}{_BESIDE[work.offload.weights]}",
-            "gradients": f"{units.gib(state.held(work).gradients)} when all are there",
+            "gradients": f"{units.gib(state.held(work).gradients)} if all exist at once",
             "logits": "never whole" if work.fused_loss in ("fused", "cut") else "",
             "steps": f"{workload.row_tokens(work):,.0f}{' an answer' if work.answers > 1 else ' a row'}, {length}",
         }

@@ -1,6 +1,5 @@
-"""Main memory of one machine beside its GPUs, for a language model: at each moment when it takes more than its
-processes do; and what its weights and checkpoints take on disk. Bytes. Measured by benchmarks/main_memory.py.
-"""
+"""Main memory of one machine for a language model, at each moment when it takes more than its processes; and the bytes
+of its weights and checkpoints on disk. Measured by benchmarks/main_memory.py."""
 
 from runner.parts.planner import parameters, state
 from runner.parts.planner.workload import FULL, Workload
@@ -10,7 +9,7 @@ PROCESS = int(4.5 * 2**30)
 
 
 def moments(workload: Workload) -> dict[str, int]:
-    """What comes to processes at each moment, by what it is; they do not meet."""
+    """The bytes beyond the processes at each moment; the moments do not coincide."""
     return {
         "weights that every process loads": loading(workload),
         "weights and state to save": saving(workload),
@@ -20,8 +19,8 @@ def moments(workload: Workload) -> dict[str, int]:
 
 
 def loading(workload: Workload) -> int:
-    """Under FSDP every process loads the whole model (Axolotl 0.19.0, loaders/model.py); else, and in 4 bits
-    (`state.loaded`), weights go to the GPU as they are read from a mapped file."""
+    """Under FSDP every process loads the whole model (Axolotl 0.19.0, loaders/model.py). Otherwise, and in 4 bits
+    (`state.loaded`), weights go from a mapped file to the GPU."""
     if workload.sharding != "fsdp" or state.four_bit(workload):
         return 0
     return workload.machines.gpus_per_node * whole(workload)
@@ -29,7 +28,7 @@ def loading(workload: Workload) -> int:
 
 def saving(workload: Workload) -> int:
     """The first process has whole weights before they are written: FSDP and ZeRO-3 gather them, and safetensors (0.8)
-    copies those of a GPU. FSDP gathers the optimizer's state after that, in the formats that it is split in (accelerate
+    copies those of a GPU. FSDP gathers the optimizer's state after that, in the precision of its shards (accelerate
     1.13.0, save_fsdp_model and save_fsdp_optimizer)."""
     if workload.sharding != "fsdp":
         return weights(workload)
@@ -38,8 +37,8 @@ def saving(workload: Workload) -> int:
 
 
 def resuming(workload: Workload) -> int:
-    """The optimizer's state is read onto the processor: by a single process (transformers 5.16, Trainer), by the first
-    of FSDP's, and by each of DeepSpeed's its own share. DDP reads it onto each GPU."""
+    """The optimizer's state is read into main memory: by a single process (transformers 5.16, Trainer), by the first of
+    FSDP's, and by each of DeepSpeed's its own share. DDP reads it onto each GPU."""
     held = state.held(workload).optimizer
     if workload.sharding == "fsdp":
         return saving(workload)
@@ -49,20 +48,19 @@ def resuming(workload: Workload) -> int:
 
 
 def merging(workload: Workload) -> int:
-    """A process of its own, and the base model whole (`runner.trainer.merging`). 0 if there is no adapter."""
+    """A process of its own with the whole base model (`runner.trainer.merging`). 0 without an adapter."""
     if not workload.adapter:
         return 0
     return PROCESS + workload.widths.linear * parameters.total(workload.model)
 
 
 def whole(workload: Workload) -> int:
-    """The whole model as it is loaded: a number is as wide as it is held."""
+    """The whole model in the precision in which it is loaded."""
     return (FULL if workload.in_full else workload.widths.linear) * parameters.total(workload.model)
 
 
 def weights(workload: Workload) -> int:
-    """What is trained, as it is saved: the adapter alone, or the whole model. FSDP saves what it trains in fp32,
-    as it is held."""
+    """The saved weights: of the adapter alone, or of the whole model. FSDP saves trained weights in fp32."""
     if workload.adapter:
         return state.adapter_bytes(workload)
     return FULL * parameters.total(workload.model) if workload.sharding == "fsdp" else state.weights_of(workload)
@@ -70,7 +68,7 @@ def weights(workload: Workload) -> int:
 
 def checkpoint(workload: Workload) -> int:
     """Weights, and the optimizer's state from all GPUs that share it, or from main memory. Under FSDP the weights are
-    there twice: model.safetensors for loading the model, and pytorch_model_fsdp.bin for continuing (transformers 5.16,
+    saved twice: model.safetensors for loading, and pytorch_model_fsdp.bin for resuming (transformers 5.16,
     Trainer._save_optimizer_and_scheduler)."""
     shards = workload.machines.world_size if workload.sharding not in ("none", "ddp") else 1
     optimizer = state.held(workload).optimizer * shards

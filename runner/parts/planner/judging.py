@@ -1,5 +1,4 @@
-"""What the core asks the planner: what a recipe will need, as problems, as sizes, and as predictions for a run's
-record."""
+"""The planner's answers to the core: the needs of a recipe as problems, as sizes, and as predictions for a run."""
 
 from collections.abc import Collection
 
@@ -13,8 +12,8 @@ from runner.tools.problem import Problem
 
 
 def problems(recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Problem]:
-    """An error where a stage cannot fit its GPU, whatever its range; and notes on stages that may not fit, claims and
-    pods that are too small, a learning rate that never stops rising, a deadline that comes too early."""
+    """An error where a stage never fits its GPU; and notes on stages that may not fit, claims and pods that are too
+    small, a learning rate that never stops rising, a deadline that comes too early."""
     try:
         forecasts = forecast.of(recipe, plan, look=False)
         # Files are opened only where their rows decide, because `check` counts its milliseconds.
@@ -22,7 +21,7 @@ def problems(recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Probl
         known = forecasts if roomy else forecast.of(recipe, plan)
         notes = [forecast.too_large(recipe, stage, TOO_LARGE in allowed) for stage in known]
     except UnknownArchitecture:
-        return []  # an architecture without formulas; `plan` says so
+        return []  # `plan` reports it
     notes += [*storage.problems(recipe.document, plan, forecasts), *limits.beyond_card(recipe, forecasts)]
     notes += forecast.notes(recipe, forecasts)
     notes += forecast.ended_by_deadline(recipe, forecasts, preparing.of(recipe, plan))
@@ -49,21 +48,22 @@ def _few(recipe: Recipe, plan: Plan) -> list[Problem]:
     return list(limits.too_few_steps(recipe, forecasts, tried))
 
 
+def _known(recipe: Recipe, plan: Plan, look: bool = True) -> list[Forecast]:
+    """The forecasts; none for an architecture without formulas, which `plan` reports."""
+    try:
+        return forecast.of(recipe, plan, look=look)
+    except UnknownArchitecture:
+        return []
+
+
 def sized(recipe: Recipe, plan: Plan) -> Plan:
     """The plan with estimated sizes of claims, memory, and the time that its pods get to end."""
-    try:
-        forecasts = forecast.of(recipe, plan, look=False)
-    except UnknownArchitecture:
-        forecasts = []  # an architecture without formulas; `plan` says so
-    return storage.sized(plan, forecasts)
+    return storage.sized(plan, _known(recipe, plan, look=False))
 
 
 def written(recipe: Recipe, plan: Plan) -> dict[str, int]:
     """The bytes that the plan writes to each claim, by its name; empty if the model has no formulas."""
-    try:
-        forecasts = forecast.of(recipe, plan, look=False)
-    except UnknownArchitecture:
-        return {}
+    forecasts = _known(recipe, plan, look=False)
     return storage.needs(plan, forecasts) if forecasts else {}
 
 
@@ -76,12 +76,9 @@ def on_processor(recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
 
 def predictions(recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
     """The predictions for each stage that trains; empty if the model has no formulas."""
-    try:
-        made = forecast.of(recipe, plan)
-        with constants.taking({stage.machines.gpu: constants.ASSUMED for stage in plan.stages}):
-            return tuple(map(_prediction, made, forecast.of(recipe, plan)))
-    except UnknownArchitecture:
-        return ()
+    made = _known(recipe, plan)
+    with constants.taking({stage.machines.gpu: constants.ASSUMED for stage in plan.stages}):
+        return tuple(map(_prediction, made, _known(recipe, plan)))
 
 
 def _prediction(made: Forecast, alone: Forecast) -> Prediction:

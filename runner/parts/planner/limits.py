@@ -1,14 +1,14 @@
-"""The limits of a recipe, judged against the plan, each at its line; and stages that make too few steps to learn
-from."""
+"""The limits of a recipe, judged against the plan, each at its line; and stages with too few steps to learn from."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from runner.catalog import Gpu
-from runner.parts.planner.forecast import OFFERED, Forecast
+from runner.parts.planner.forecast import OFFERED, Forecast, stated
 from runner.parts.planner.memory import EVALUATION, usable
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
@@ -34,11 +34,6 @@ TOO_FEW, ENOUGH = 12, 100
 MORE_STEPS_OFFERED = f"`recipe plan` suggests settings that make about {ENOUGH}."
 
 
-def stated(recipe: Recipe) -> dict[str, Any]:
-    """The recipe's limits by name."""
-    return recipe.settings.get("limits") or {}
-
-
 def gpu_memory(recipe: Recipe) -> int | None:
     """The recipe's limit for each GPU in bytes; None if it has none."""
     limit = stated(recipe).get("gpu_memory")
@@ -50,9 +45,8 @@ def beyond_card(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
     limit, cards = gpu_memory(recipe), [forecast.gpu for forecast in forecasts if forecast.gpu]
     if limit and cards and limit > max(card.memory_gib for card in cards) * 2**30:
         most = max(cards, key=lambda card: card.usable_gib)
-        yield _problem(
-            recipe,
-            "gpu_memory",
+        yield recipe.note(
+            "limits.gpu_memory",
             f"The limit is {stated(recipe)['gpu_memory']}, but {most.title} has {units.both(usable(most))}. It has no effect.",
             f"Write `gpu_memory: {usable(most) // 10**9} GB` or less, delete the line, or name the card that is meant.",
         )
@@ -64,76 +58,65 @@ def broken(recipe: Recipe, forecasts: list[Forecast]) -> list[Problem]:
     if not forecasts:
         why = f"there are no formulas for the scenario `{recipe.scenario}`"
         kept = {"time": "Training obeys a time limit anyway, but no plan can predict it."}
-        judged = [setting for setting, limit in limits.items() if limit and setting in _JUDGED]
-        return [_untold(recipe, setting, why, kept.get(setting, "Delete it.")) for setting in judged]
+        judged = [name for name, limit in limits.items() if limit and name in (*_BY_MEMORY, *_BY_TIME)]
+        return [_unknown(recipe, setting, why, kept.get(setting, "Delete it.")) for setting in judged]
     problems: list[Problem] = []
-    if limits.get("gpu_memory"):
-        most = max(forecast.memory.total for forecast in forecasts)
-        problems += [p for forecast in forecasts for p in _memory(recipe, forecast, limits["gpu_memory"], most)]
-    if limits.get("gpu_memory_parts"):
-        problems += [p for forecast in forecasts for p in _parts(recipe, forecast, limits["gpu_memory_parts"])]
-    for setting, judge in (("time", _time), ("cost", _cost), ("samples_per_second", _speed)):
+    for setting, of_memory in _BY_MEMORY.items():
+        if limits.get(setting):
+            problems += of_memory(recipe, forecasts, limits[setting])
+    for setting, of_time in _BY_TIME.items():
         if limits.get(setting) is None:
             continue
         timed = [(each, each.gpu, each.time) for each in forecasts if each.gpu and each.time]
         if untimed := next((each for each in forecasts if not (each.gpu and each.time)), None):
             unknown = f"the GPU `{untimed.stage.machines.gpu}` is not in the catalog"
             why = untimed.rows.source if untimed.gpu else unknown
-            problems.append(_untold(recipe, setting, why, "Fix that, or delete the limit."))
+            problems.append(_unknown(recipe, setting, why, "Fix that, or delete the limit."))
         else:
-            problems += judge(recipe, timed, limits[setting])
+            problems += of_time(recipe, timed, limits[setting])
     return problems
 
 
-_JUDGED = ("time", "gpu_memory", "gpu_memory_parts", "cost", "samples_per_second")
+def _unknown(recipe: Recipe, setting: str, why: str, hint: str) -> Problem:
+    """The note that a limit cannot be checked."""
+    return recipe.note(f"limits.{setting}", f"This limit cannot be checked: {why}.", hint)
 
 
-def _untold(recipe: Recipe, setting: str, why: str, hint: str) -> Problem:
-    """The Problem that a limit cannot be judged."""
-    return _problem(recipe, setting, f"This limit cannot be checked: {why}.", hint)
-
-
-def _problem(recipe: Recipe, setting: str, message: str, hint: str, holds: Any = None) -> Problem:
-    """holds: a value of the limit that would hold."""
-    return recipe.document.problem(("limits", *setting.split(".")), message, hint, mending=holds, severity="note")
-
-
-def _memory(recipe: Recipe, forecast: Forecast, limit: str, most: int) -> Iterator[Problem]:
-    """most: bytes of the stage that needs most."""
-    need = forecast.memory.total
-    if need <= units.size(limit):
-        return
-    parts = forecast.memory.parts()
-    if forecast.memory.moment == EVALUATION:
-        parts = {"tensors in evaluation": forecast.memory.evaluation, "context": parts["context"]}
-    largest = sorted(parts.items(), key=lambda part: -part[1])[:3]
-    shown = ", ".join(f"{name} {units.gib(size)}" for name, size in largest)
+def _memory(recipe: Recipe, forecasts: list[Forecast], limit: str) -> Iterator[Problem]:
+    most = max(forecast.memory.total for forecast in forecasts)
     holds = f"{-(-most // 10**9):.0f} GB"
-    yield _problem(
-        recipe,
-        "gpu_memory",
-        f"Stage `{forecast.stage.name}` needs {units.both(need)} on each GPU, but the limit is {limit}. The largest parts: {shown}.",
-        f"Write `gpu_memory: {holds}` if the whole card is yours. {OFFERED}" if forecast.fits else OFFERED,
-        holds,
-    )
+    for forecast in forecasts:
+        memory = forecast.memory
+        if memory.total <= units.size(limit):
+            continue
+        parts = memory.parts()
+        if memory.moment == EVALUATION:
+            parts = {"tensors in evaluation": memory.evaluation, "context": parts["context"]}
+        largest = sorted(parts.items(), key=lambda part: -part[1])[:3]
+        shown = ", ".join(f"{name} {units.gib(size)}" for name, size in largest)
+        yield recipe.note(
+            "limits.gpu_memory",
+            f"Stage `{forecast.stage.name}` needs {units.both(memory.total)} on each GPU, but the limit is {limit}. The largest parts: {shown}.",
+            f"Write `gpu_memory: {holds}` if the whole card is yours. {OFFERED}" if forecast.fits else OFFERED,
+            mending=holds,
+        )
 
 
-def _parts(recipe: Recipe, forecast: Forecast, limits: Mapping[str, str]) -> Iterator[Problem]:
-    # Gradients count in full, even where the peak comes before all of them exist.
-    sizes = forecast.memory.parts() | {"gradients": forecast.memory.state.gradients}
-    adapter = 4 * forecast.counts.adapter
-    for part, text in limits.items():
+def _parts(recipe: Recipe, forecasts: list[Forecast], limits: Mapping[str, str]) -> Iterator[Problem]:
+    for forecast, (part, text) in product(forecasts, limits.items()):
+        # Gradients count in full, even where the peak comes before all of them exist.
+        sizes = forecast.memory.parts() | {"gradients": forecast.memory.state.gradients}
+        adapter = 4 * forecast.counts.adapter
         need = adapter if part == "adapter" else sum(sizes[name] for name in STATED_PARTS[part])
-        if part == "weights":
-            need -= adapter if "adapter" in limits else 0
+        if part == "weights" and "adapter" in limits:
+            need -= adapter
         if need > units.size(text):
             holds = f"{math.ceil(need / 10**8) / 10:g} GB"
-            yield _problem(
-                recipe,
-                f"gpu_memory_parts.{part}",
+            yield recipe.note(
+                f"limits.gpu_memory_parts.{part}",
                 f"`{part}` needs {units.both(need)} in stage `{forecast.stage.name}`, but the limit is {text}.",
                 f"Write `{part}: {holds}`, or change the settings behind it. `recipe plan --details` shows every part.",
-                holds,
+                mending=holds,
             )
 
 
@@ -145,23 +128,18 @@ def _time(recipe: Recipe, timed: list[Timed], limit: str) -> Iterator[Problem]:
     message = f"The run takes about {units.duration(need)} on {longest.stage.machines.world_size} × {gpu.title}, but the limit is {limit}: {time.steps:,} steps of {units.speed(time.step_seconds)} s, {units.speed(time.samples_a_second)} samples and {units.speed(time.tokens_a_second)} tokens a second."
     holds = units.at_least(sum(time.range_seconds[1] for _, _, time in timed))
     hint = f"Training stops at the limit and saves its model. `time: {holds}` would let it finish. {OFFERED}"
-    yield _problem(recipe, "time", message, hint, holds)
+    yield recipe.note("limits.time", message, hint, mending=holds)
 
 
 def _cost(recipe: Recipe, timed: list[Timed], limit: float) -> Iterator[Problem]:
     costs = [cost for forecast, _, _ in timed if (cost := forecast.cost) is not None]
     if len(costs) < len(timed):
-        hint = "Write `limits.price_per_gpu_hour`, or add `--price`."
-        yield _problem(recipe, "cost", "This limit cannot be checked: the price is unknown.", hint)
+        yield _unknown(recipe, "cost", "the price is unknown", "Write `limits.price_per_gpu_hour`, or add `--price`.")
     elif (need := sum(costs)) > limit:
         hours = sum(forecast.gpu_hours or 0 for forecast, _, _ in timed)
-        yield _problem(
-            recipe,
-            "cost",
-            f"The run costs about {need:.2f} ({hours:.1f} GPU hours at {timed[0][0].price:g}), but the limit is {limit:g}.",
-            f"Write `cost: {math.ceil(need)}`, or choose a cheaper GPU. {OFFERED}",
-            math.ceil(need),
-        )
+        message = f"The run costs about {need:.2f} ({hours:.1f} GPU hours at {timed[0][0].price:g}), but the limit is {limit:g}."
+        hint = f"Write `cost: {math.ceil(need)}`, or choose a cheaper GPU. {OFFERED}"
+        yield recipe.note("limits.cost", message, hint, mending=math.ceil(need))
 
 
 def _speed(recipe: Recipe, timed: list[Timed], limit: float) -> Iterator[Problem]:
@@ -174,15 +152,24 @@ def _speed(recipe: Recipe, timed: list[Timed], limit: float) -> Iterator[Problem
     holds = math.floor(pace * 10**digits) / 10**digits
     operations = time.flops / slowest.workload.micro_batch_size
     peak = slowest.formulas.rate(gpu) * gpus
-    yield _problem(
-        recipe,
-        "samples_per_second",
+    yield recipe.note(
+        "limits.samples_per_second",
         f"Stage `{slowest.stage.name}` trains on about {units.speed(pace)} samples a second, but the limit asks for {limit:g}.",
         f"A sample takes {operations / 1e12:.3g} × 10^12 operations; {limit:g} a second are {operations * limit / 1e12:,.3g} × 10^12, "
-        f"and {gpus} × {gpu.title} can at most do "
-        f"{peak / 1e12:,.0f} × 10^12. Write `samples_per_second: {holds:g}`.",
-        holds,
+        f"and {gpus} × {gpu.title} can at most do {peak / 1e12:,.0f} × 10^12. Write `samples_per_second: {holds:g}`.",
+        mending=holds,
     )
+
+
+_BY_MEMORY: dict[str, Callable[[Recipe, list[Forecast], Any], Iterator[Problem]]] = {
+    "gpu_memory": _memory,
+    "gpu_memory_parts": _parts,
+}
+_BY_TIME: dict[str, Callable[[Recipe, list[Timed], Any], Iterator[Problem]]] = {
+    "time": _time,
+    "cost": _cost,
+    "samples_per_second": _speed,
+}
 
 
 def section(recipe: Recipe, forecast: Forecast) -> str:
@@ -199,10 +186,8 @@ def too_few_steps(recipe: Recipe, forecasts: Sequence[Forecast], hint: str = MOR
     """A note for each stage that makes too few steps."""
     for forecast in too_short(forecasts):
         steps = forecast.steps or 0
-        yield recipe.document.problem(
-            (section(recipe, forecast), "epochs"),
+        message = (
             f"Stage `{forecast.stage.name}` makes only {steps} step{'' if steps == 1 else 's'} of {forecast.workload.effective_batch_size:,} "
-            f"rows, {forecast.warmup_steps} of them as warmup. That is too few to learn much.",
-            hint,
-            severity="note",
+            f"rows, {forecast.warmup_steps} of them as warmup. That is too few to learn much."
         )
+        yield recipe.note((section(recipe, forecast), "epochs"), message, hint)

@@ -1,4 +1,4 @@
-"""GPU memory of one GPU, part by part, at the moment when most of it is taken. Bytes throughout."""
+"""The memory of one GPU, part by part, at its peak. Bytes throughout."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ TENSORS = ("weights", "gradients", "optimizer", "activations", "logits", "tempor
 # NCCL's channels, where GPUs talk to each other: published are 0.53 GiB among 2 A100 and 0.67 among 4 (NVIDIA/nccl,
 # issue 964), and 1.45 to 1.6 over several machines (stas00/ml-engineering; NVIDIA/nccl, issue 864).
 NCCL_LEAST, NCCL_A_PEER, NCCL_MOST = int(0.7 * GIB), int(0.07 * GIB), int(1.6 * GIB)
-# What PyTorch's allocator takes of a card beyond the most that tensors ever held, as a share of that: by whether
-# weights or gradients are split over GPUs, and whether logits are whole. Medians over published runs
-# (benchmarks/results/outside.txt) without `expandable_segments`; with them, as Axolotl 0.19 sets them, blocks grow in
-# place and little is left over.
+# The allocator's slack at the end, as a share of the peak of tensors: by whether weights or gradients are split over
+# GPUs, and whether logits are whole. Medians over published runs (benchmarks/results/outside.txt) without
+# `expandable_segments`; with them, as Axolotl 0.19 sets them, blocks grow in place and little is left over.
 SLACK_SHOWN = {(False, False): 0.07, (False, True): 0.27, (True, False): 0.20, (True, True): 0.25}
 SLACK_EXPANDABLE = {False: 0.04, True: 0.08}
 
@@ -37,10 +36,9 @@ SLACK_EXPANDABLE = {False: 0.04, True: 0.08}
 class Memory:
     """The parts at the peak of training, in bytes on one GPU, and the peak of evaluation.
 
-    training_moment: when the peak of training is: loading, forward, loss, backward or step. moments: all of a step, in
-    order. state: what is held between steps. shown: what nvidia-smi will show, which is more than the run needs: the
-    allocator gives back only what others need.
-    """
+    training_moment: of the peak of training: loading, forward, loss, backward or step. moments: all of a step, in
+    order. state: held between steps. shown: the figure of nvidia-smi, which is more than the run needs, because the
+    allocator gives back only what others need."""
 
     weights: int
     gradients: int
@@ -60,27 +58,27 @@ class Memory:
 
     @property
     def tensors(self) -> int:
-        """What PyTorch calls allocated."""
+        """PyTorch's allocated memory."""
         return sum(getattr(self, name) for name in TENSORS)
 
     @property
     def in_steps(self) -> int:
-        """The most that tensors take in a step, which is all that a trace sees."""
+        """The peak of tensors in a step, as a trace measures it."""
         return max(moment.size for moment in self.moments)
 
     @property
     def total(self) -> int:
-        """What the driver calls used, the larger of training and evaluation."""
+        """The driver's used memory, the larger of training and evaluation."""
         return max(self.tensors + self.slack + self.context, self.in_evaluation)
 
     @property
     def in_evaluation(self) -> int:
-        """What the driver calls used while the model is evaluated."""
+        """The driver's used memory in evaluation."""
         return self.evaluation + self.evaluation_slack + self.context
 
     @property
     def moment(self) -> str:
-        """When most is taken of all: the moment of training, or evaluation, which may need more."""
+        """The moment of the largest total: of training, or evaluation."""
         return EVALUATION if self.total == self.in_evaluation else self.training_moment
 
     def parts(self) -> dict[str, int]:
@@ -88,33 +86,34 @@ class Memory:
 
 
 def estimate(workload: Workload) -> Memory:
-    """The memory of one training run of a language model on each of its GPUs."""
+    """The memory of a language model on each of its GPUs."""
     return _estimate(workload, constants.constants(workload.machines.gpu))
 
 
 @lru_cache(maxsize=1024)
 def _estimate(workload: Workload, _: constants.Constants) -> Memory:
-    """Kept by what is known of the card, too, which `constants.taking` changes."""
+    """The constants of the card are part of the cache key, because `constants.taking` changes them."""
     state = held(workload)
     return at_peak(workload, state, _moments(workload, state), evaluation(workload, state))
 
 
 def whole(run: Run, tensors: int) -> int:
-    """The bytes that are used on a GPU if this many of them are tensors: the context and the allocator's slack beside
-    them."""
+    """The used bytes of a GPU with these bytes of tensors: with the context and the allocator's slack."""
     known = constants.constants(run.machines.gpu)
     return round(tensors * (1 + known.slack)) + known.context + nccl(run.machines.world_size)
 
 
 def at_peak(run: Run, state: State, moments: Iterable[Moment], evaluation: int) -> Memory:
-    """The memory of a run, given what is held between steps, the moments that can be the peak of training, and the
-    bytes of tensors in evaluation."""
+    """The memory of a run from its state between steps, the moments that can be the peak of training, and the bytes of
+    tensors in evaluation."""
     moments = sorted(moments, key=lambda moment: PHASES.index(moment.name))
     peak = max(moments, key=lambda moment: moment.size)
     known = constants.constants(run.machines.gpu)
     context = known.context + nccl(run.machines.world_size)
     most = max(peak.size, evaluation)
-    shown = round((1 + _slack_shown(run)) * most) + context
+    split = run.sharding not in ("none", "ddp")
+    slack = SLACK_EXPANDABLE[split] if run.expandable_segments else SLACK_SHOWN[split, run.whole_logits]
+    shown = round((1 + slack) * most) + context
     card = catalog.gpu(run.machines.gpu)
     return Memory(
         weights=state.weights,
@@ -141,13 +140,8 @@ def nccl(gpus: int) -> int:
     return 0 if gpus == 1 else min(NCCL_MOST, max(NCCL_LEAST, int(0.39 * GIB) + NCCL_A_PEER * gpus))
 
 
-def _slack_shown(run: Run) -> float:
-    split = run.sharding not in ("none", "ddp")
-    return SLACK_EXPANDABLE[split] if run.expandable_segments else SLACK_SHOWN[split, run.whole_logits]
-
-
 class Moment(NamedTuple):
-    """A moment of training, in bytes on one GPU. base: what is held between steps, and gathered or loaded weights."""
+    """A moment of training, in bytes on one GPU. base: state between steps, and gathered or loaded weights."""
 
     name: str
     base: int
@@ -162,8 +156,8 @@ class Moment(NamedTuple):
 
 
 def _moments(workload: Workload, state: State) -> Iterator[Moment]:
-    """The moments that can be the peak: the loss, each layer's backward pass, the embedding's, the step, and before all
-    of them the loading of what is then split."""
+    """The moments that can be the peak: the loss, each layer's backward pass, the embedding's, the step, and, before
+    all of them, the loading of weights that are then split."""
     model, tokens = workload.model, workload.micro_batch_size * workload.answers * workload.most_tokens
     base = state.weights + state.optimizer + state.buffers + state.gathered
     trained, lowest = parameters.layers_trained(workload), parameters.first_trained(workload)
@@ -248,23 +242,23 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
 
 
 def adapter_alone(workload: Workload) -> bool:
-    """Whether an adapter's matrices are units of their own beside their layers', as Axolotl 0.19.0 has them under FSDP
+    """Whether an adapter's matrices are units of their own beside their layers', as in Axolotl 0.19.0 under FSDP
     (monkeypatch/accelerate/fsdp2.py, _process_lora_module_for_fsdp)."""
     return workload.adapter is not None and workload.sharding == "fsdp"
 
 
 def _gathered_at_loss(workload: Workload, state: State) -> int:
-    """Gathered weights at the loss. The piece that a layer was gathered in is there until the next is, which an
-    adapter's matrices soon are; and preferences are compared outside of the model, when all of it is split again."""
+    """Gathered weights at the loss. The piece of a layer remains until the next one is gathered, which an adapter's
+    matrices soon are; and preferences are compared outside of the model, when all of it is split again."""
     if workload.sharding == "fsdp" and workload.objective == "dpo":
         return 0
     return state.root if adapter_alone(workload) else state.gathered
 
 
 def _gathering(workload: Workload, state: State, base: int, there: int, kept: int, tokens: int) -> Iterator[Moment]:
-    """Weights outside the layers and the first layer's are gathered, each into one piece, and copied out of it, when a
-    forward pass begins; and the former once more when the backward pass does, because they were split after the forward
-    pass, as `reshard_after_forward` asks for. Beside that is what the loss has left for its own backward pass."""
+    """When a forward pass begins, weights outside the layers and the first layer's are gathered, each into one piece,
+    and copied out of it; the former again when the backward pass begins, because `reshard_after_forward` splits them
+    after the forward pass. In addition there is what the loss keeps for its own backward pass."""
     logits = FULL * tokens * workload.model.vocab_size
     if workload.objective == "dpo":  # the second model's
         yield Moment("forward", base, there, kept, logits, state.gathered)
@@ -294,8 +288,8 @@ def _head_backward(
 
 
 def _forward_end(workload: Workload, tokens: int, training: bool = True) -> int:
-    """Bytes of logits and loss when the model's forward pass ends, and with it what autocast keeps. In preference
-    training the loss comes after it, and the logits are there in both precisions."""
+    """Bytes of logits and loss, and of autocast's copies, at the end of the forward pass. In preference training the
+    loss comes after it, and the logits are in both precisions."""
     if workload.objective == "dpo":
         return (HALF + FULL) * tokens * workload.model.vocab_size
     return loss(workload, tokens, training and workload.fused_loss != "none")
@@ -358,7 +352,7 @@ def step(workload: Workload, state: State) -> int:
 
 
 def evaluation(workload: Workload, state: State) -> int:
-    """The peak of evaluation: what is held, the logits, and one layer in flight; no gradients, nothing kept."""
+    """The peak of evaluation: state, logits, and one layer in flight; no gradients, nothing kept."""
     tokens = workload.evaluation_batch_size * workload.answers * workload.most_tokens
     edge = parameters.boundary(workload) * tokens
     # Gate, its activation and up; an adapter's share is beside its layer's, and their sum.
@@ -388,13 +382,12 @@ def evaluation(workload: Workload, state: State) -> int:
 
 
 def usable(gpu: Gpu) -> int:
-    """Bytes that PyTorch can have of a card."""
+    """Bytes of a card that PyTorch can use."""
     return round(gpu.usable_gib * GIB)
 
 
 def cards(need: int, runs: Iterable[Run]) -> list[Gpu]:
-    """The cards of the catalog that have `need` bytes to use and can run what all of `runs` ask for, the smallest
-    first."""
+    """The cards of the catalog with `need` usable bytes that support all of `runs`, the smallest first."""
     runs = list(runs)
     known = [card for name in catalog.gpu_names() if (card := catalog.gpu(name))]
     able = [card for card in known if usable(card) >= need and all(run.runs_on(card) for run in runs)]

@@ -1,9 +1,9 @@
-"""Changes that let a language model train in less memory, found by formulas alone. `recipe_offers` tries them on the
+"""Changes that let a language model train in less memory, by formulas alone. `recipe_offers` tries them on the
 recipe."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
@@ -16,7 +16,7 @@ from runner.parts.planner.workload import Workload
 from runner.plan import Stage
 from runner.recipe.recipe import Recipe
 
-# How many changes are combined at most, and how many insufficient ones are extended in each round.
+# How many changes are combined at most, and how many insufficient changes are extended in each round.
 TOGETHER, KEPT = 3, 6
 SEQUENCES = (16384, 8192, 4096, 2048, 1024, 512, 256, 128)
 RANKS = (64, 32, 16, 8)
@@ -24,7 +24,7 @@ RANKS = (64, 32, 16, 8)
 
 @dataclass(frozen=True)
 class Lines:
-    """Where a recipe has the settings of a stage. section: the stage's own, `train` if there is one stage."""
+    """Where a recipe has the settings of a stage. section: the stage's own, or `train`."""
 
     recipe: Recipe
     section: str
@@ -35,7 +35,7 @@ class Lines:
         return cls(recipe, next((name for name in names if name in recipe.settings), "train"))
 
     def find(self, *settings: str) -> str | None:
-        """The dotted name of the first of these settings that the recipe has; None if it has none of them."""
+        """The dotted name of the first of these settings that the recipe has; None if it has none."""
         for section in (self.section, "model", "speed"):
             for setting in settings:
                 if section in self.recipe.settings and setting in self.recipe.settings[section]:
@@ -43,49 +43,31 @@ class Lines:
         return None
 
 
-def _largest_that_fits(
-    candidates: Iterable[Advice[Workload]], budget: float, need: Callable[[Memory], int] = attrgetter("total")
-) -> Iterator[Advice[Workload]]:
-    """The first of ever smaller candidates that fits; else the last, because it may be enough together with another
-    change."""
-    candidate = None
-    for candidate in candidates:
-        if need(memory.estimate(candidate.workload)) <= budget:
-            break
-    if candidate:
-        yield candidate
-
-
 def _smaller_values(lines: Lines, work: Workload, budget: float) -> Iterator[Advice[Workload]]:
-    """Smaller numbers: the largest of each kind that fits."""
-    section, adapter = lines.section, work.adapter
+    """Smaller numbers: the largest of each kind that fits; else the smallest, because it may be enough together with
+    another change."""
+    section, adapter, whole = lines.section, work.adapter, attrgetter("total")
+    kinds: list[tuple[Callable[[Memory], int], list[Advice[Workload]]]] = []
     if lines.find("micro_batch_size"):
-        batches = (
-            Advice(
-                {f"{section}.micro_batch_size": rows, f"{section}.gradient_accumulation_steps": accumulation},
-                replace(work.with_rows(rows), accumulation=accumulation),
-            )
-            for rows, accumulation in splits(work, smaller=True)
-        )
-        yield from _largest_that_fits(batches, budget)
+        names = (f"{section}.micro_batch_size", f"{section}.gradient_accumulation_steps")
+        batches = [(split, replace(work.with_rows(split[0]), accumulation=split[1])) for split in splits(work, True)]
+        kinds.append((whole, [Advice(dict(zip(names, split, strict=True)), each) for split, each in batches]))
     if lines.find("eval_batch_size") and memory.estimate(work).in_evaluation > budget:
         powers = (2**power for power in reversed(range((work.evaluation_batch_size - 1).bit_length())))
-        evaluations = (
-            Advice(
-                {f"{section}.eval_batch_size": rows},
-                replace(work, evaluation_batch_size=rows, evaluation_follows=False),
-            )
-            for rows in powers
-        )
-        yield from _largest_that_fits(evaluations, budget, attrgetter("in_evaluation"))
+        fewer = [replace(work, evaluation_batch_size=rows, evaluation_follows=False) for rows in powers]
+        evaluations = [Advice({f"{section}.eval_batch_size": each.evaluation_batch_size}, each) for each in fewer]
+        kinds.append((attrgetter("in_evaluation"), evaluations))
     if name := lines.find("sequence_len"):
-        shorter = (length for length in SEQUENCES if length < work.sequence_len)
-        lengths = (Advice({name: each}, replace(work, sequence_len=each), Loss.LEARNING) for each in shorter)
-        yield from _largest_that_fits(lengths, budget)
+        shorter = [replace(work, sequence_len=length) for length in SEQUENCES if length < work.sequence_len]
+        kinds.append((whole, [Advice({name: each.sequence_len}, each, Loss.LEARNING) for each in shorter]))
     if adapter and (name := lines.find("lora_rank", "rank")):
-        adapters = (replace(adapter, rank=rank) for rank in RANKS if rank < adapter.rank)
-        ranks = (Advice({name: each.rank}, replace(work, adapter=each), Loss.LEARNING) for each in adapters)
-        yield from _largest_that_fits(ranks, budget)
+        adapters = [replace(adapter, rank=rank) for rank in RANKS if rank < adapter.rank]
+        ranks = [Advice({name: each.rank}, replace(work, adapter=each), Loss.LEARNING) for each in adapters]
+        kinds.append((whole, ranks))
+    for need, candidates in kinds:
+        if candidates:
+            enough = (each for each in candidates if need(memory.estimate(each.workload)) <= budget)
+            yield next(enough, candidates[-1])
 
 
 def _other_ways(lines: Lines, work: Workload, budget: float) -> Iterator[Advice[Workload]]:
@@ -128,7 +110,7 @@ def _smaller_model(lines: Lines, workload: Workload, budget: float) -> Iterator[
 
 
 def _moved(workload: Workload, other: catalog.Model) -> tuple[str, ...]:
-    """The patterns of the trained part in another model: as many last layers, and the LM head where it was trained."""
+    """The patterns of the trained part in another model: as many last layers, and the LM head if it was trained."""
     if not workload.unfrozen:
         return ()
     old = workload.model
@@ -151,7 +133,7 @@ OFFERS: tuple[Change, ...] = (*WITHIN_A_MODEL, _smaller_model)
 
 def cheapest(lines: Lines, workload: Workload, gpu: Gpu, budget: float, count: int = 8) -> list[Advice[Workload]]:
     """The changes that bring a GPU's memory to at most `budget` bytes, the least loss first: single ones, and
-    combinations where fewer than two single ones lose nothing."""
+    combinations if fewer than two single ones lose nothing."""
     started = [advice for change in OFFERS for advice in change(lines, workload, budget)]
     enough = [advice for advice in started if _fits(advice, budget)]
     for _ in range(TOGETHER - 1):

@@ -1,8 +1,9 @@
-"""Parameters: every weight of a model by name and shape, and what its layers keep for the backward pass, from its geometry alone."""
+"""Parameters: every weight of a model by name and shape, and what its layers keep for the backward pass, from its sizes
+alone."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from math import prod
 
 from runner.catalog import Model
@@ -97,7 +98,7 @@ def layer(model: Model, index: int) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def named(model: Model) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Names and shapes of all parameters, as `named_parameters()` gives them; tied ones once."""
+    """Names and shapes of all parameters, as in `named_parameters()`; tied ones once."""
     yield model.embedding, (model.vocab_size, model.hidden_size)
     for index in range(model.num_hidden_layers):
         yield from layer(model, index)
@@ -107,26 +108,20 @@ def named(model: Model) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield model.lm_head, (model.vocab_size, model.hidden_size)
 
 
-@cache
-def shapes(model: Model) -> dict[str, tuple[int, ...]]:
-    """The same as a table."""
-    return dict(named(model))
-
-
 def trained(workload: Workload) -> dict[str, tuple[int, ...]]:
-    """The base model's trained parameters: name to shape."""
+    """Name and shape of the base model's trained parameters."""
     return {} if workload.adapter else _trained(workload.model, workload.unfrozen)
 
 
 @lru_cache(maxsize=256)
 def _trained(model: Model, unfrozen: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
-    return {name: shape for name, shape in shapes(model).items() if matches(unfrozen, name)}
+    return {name: shape for name, shape in named(model) if matches(unfrozen, name)}
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """How many numbers parameters hold: inside, those of linear layers; outside, those of norms, embedding and head,
-    which may have another precision."""
+    """Count of numbers in parameters: inside linear layers, and outside, in norms, embedding and head, which may have
+    another precision."""
 
     inside: int
     outside: int
@@ -138,16 +133,15 @@ class Numbers:
 
 @lru_cache(maxsize=256)
 def numbers(model: Model, unfrozen: tuple[str, ...] = ()) -> Numbers:
-    """Of the base model's parameters that are trained where these are; of none, all."""
+    """Of the base model's parameters that match these patterns; without patterns, of all."""
     return _counted(_trained(model, unfrozen).items())
 
 
 @lru_cache(maxsize=256)
 def of_layers(model: Model, unfrozen: tuple[str, ...] = ()) -> tuple[Numbers, ...]:
     """The same of each layer."""
-    trained = _trained(model, unfrozen)
-    layers = ([one for one in layer(model, index) if one[0] in trained] for index in range(model.num_hidden_layers))
-    return tuple(map(_counted, layers))
+    layers = (layer(model, index) for index in range(model.num_hidden_layers))
+    return tuple(_counted((name, shape) for name, shape in one if matches(unfrozen, name)) for one in layers)
 
 
 def _counted(named: Iterable[tuple[str, tuple[int, ...]]]) -> Numbers:
@@ -168,9 +162,8 @@ def adapter(workload: Workload) -> int:
     """Parameters of the adapter: rank × (in + out) for each linear layer that it names (arXiv 2106.09685, 4.1)."""
     if not workload.adapter:
         return 0
-    shapes = linear(workload.model)
-    per_layer = sum(workload.adapter.rank * sum(shapes[name]) for name in workload.adapter.targets if name in shapes)
-    return per_layer * workload.model.num_hidden_layers
+    sizes = [sum(shape) for name, shape in linear(workload.model).items() if name in workload.adapter.targets]
+    return workload.adapter.rank * sum(sizes) * workload.model.num_hidden_layers
 
 
 def trainable(workload: Workload) -> int:
@@ -198,7 +191,7 @@ def layer_activations(workload: Workload, trained: bool) -> int:
 
 
 def _norm(workload: Workload, size: int, trained: bool, kind: Family) -> int:
-    """An RMS norm keeps its input in fp32, and what its weight multiplies where the weight is trained."""
+    """An RMS norm keeps its input in fp32, and, if its weight is trained, the input of the multiplication."""
     if workload.adapter:
         trained = False
     # Gemma's and OLMo 2's multiply before they leave fp32.
@@ -236,40 +229,25 @@ def _adapted(workload: Workload, adapter: Adapter) -> int:
     layer the input is shared, unless dropout makes each its own. Dropout keeps a byte a number.
     """
     wide, shapes = workload.widths.linear, linear(workload.model)
-    kept, shared = 0, set()
+    own = adapter.dropout > 0 or not (adapter.four_bit or workload.precision == "fp32")
+    kept, shared = len(adapter.targets) * wide * adapter.rank, dict[str, int]()
     for name in adapter.targets:
-        fan_in = shapes[name][0]
-        kept += wide * adapter.rank
-        raised_first = not adapter.four_bit and workload.precision != "fp32"
-        own = adapter.dropout > 0 or raised_first
         if own:
-            kept += (wide + (1 if adapter.dropout else 0)) * fan_in
-        else:
-            shared.add(_input(name))
-    sizes = {
-        "attention": workload.model.hidden_size,
-        "mlp": workload.model.hidden_size,
-        "down": workload.model.intermediate_size,
-        "output": 0,  # attention keeps it already
-    }
-    return kept + wide * sum(sizes[source] for source in shared)
-
-
-def _input(name: str) -> str:
-    """Which activation a linear layer reads."""
-    if name in ("q_proj", "k_proj", "v_proj", "qkv_proj"):
-        return "attention"
-    return {"o_proj": "output", "down_proj": "down"}.get(name, "mlp")
+            kept += (wide + (1 if adapter.dropout else 0)) * shapes[name][0]
+        elif name != "o_proj":  # attention keeps its output already
+            read = "mlp" if name in ("gate_proj", "up_proj", "gate_up_proj") else "attention"
+            shared["down" if name == "down_proj" else read] = shapes[name][0]
+    return kept + wide * sum(shared.values())
 
 
 def boundary(workload: Workload) -> int:
-    """Bytes a token between two layers, which is all that checkpointing keeps of a layer."""
+    """Bytes a token between two layers: all that checkpointing keeps of a layer."""
     return workload.widths.stream * workload.model.hidden_size
 
 
 def backward(workload: Workload) -> int:
-    """Bytes a token that are in flight while a layer's backward pass is at its widest, in the feed-forward part: the
-    gradients of the product, of gate and of up, and of the stream."""
+    """Bytes a token in flight at the widest point of a layer's backward pass, in the feed-forward part: the gradients
+    of the product, of gate and of up, and of the stream."""
     wide, count = workload.widths, 3
     adapted = workload.adapter and {"gate_proj", "up_proj", "gate_up_proj"} & set(workload.adapter.targets)
     if adapted and workload.checkpointing and not (workload.adapter and workload.adapter.four_bit):
@@ -290,18 +268,13 @@ def first_trained(workload: Workload) -> int:
 
 def layers_trained(workload: Workload) -> tuple[bool, ...]:
     """For each layer, whether any of its own weights is trained."""
-    layers = workload.model.num_hidden_layers
-    return (False,) * layers if workload.adapter else _layers_trained(workload.model, workload.unfrozen)
-
-
-@lru_cache(maxsize=256)
-def _layers_trained(model: Model, unfrozen: tuple[str, ...]) -> tuple[bool, ...]:
-    layers = range(model.num_hidden_layers)
-    return tuple(any(matches(unfrozen, name) for name, _ in layer(model, index)) for index in layers)
+    if workload.adapter:
+        return (False,) * workload.model.num_hidden_layers
+    return tuple(numbers.whole > 0 for numbers in of_layers(workload.model, workload.unfrozen))
 
 
 def final_norm(workload: Workload) -> int:
-    """The last norm, and the LM head's input where the head is trained; bytes a token."""
+    """Bytes a token of the last norm, and of the LM head's input where the head is trained."""
     model, wide = workload.model, workload.widths
     head = model.embedding if model.tied else model.lm_head
     root = model.layers_path.rpartition(".")[0]

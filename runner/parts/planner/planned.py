@@ -1,8 +1,8 @@
-"""Planned: a recipe with its plan and what that needs, as `plan` shows it and as offers try it."""
+"""Planned: a recipe with its plan and its needs, as `plan` shows it and as offers try it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,8 +20,8 @@ from runner.tools.problem import Problem
 
 @dataclass(frozen=True)
 class ClusterTotals:
-    """Time and cost of the stages with a known time, and the names of those that train and have none. gpu_hours: of the
-    stages that train. cost: None if no price is named."""
+    """Time and cost of the stages with a known time. gpu_hours: of the stages that train. cost: None without a price.
+    without: the names of the stages that train and have no known time."""
 
     total_seconds: float
     range_seconds: tuple[float, float]
@@ -29,25 +29,11 @@ class ClusterTotals:
     cost: float | None
     without: Sequence[str]
 
-    @classmethod
-    def of(cls, forecasts: Iterable[Forecast], preparations: Iterable[Preparation] = ()) -> ClusterTotals:
-        forecasts = list(forecasts)
-        told: list[Duration | Preparation] = [each.time for each in forecasts if each.time]
-        told += preparations
-        costs = [forecast.cost for forecast in forecasts if forecast.cost is not None]
-        return cls(
-            total_seconds=sum(time.total_seconds for time in told),
-            range_seconds=(sum(time.range_seconds[0] for time in told), sum(time.range_seconds[1] for time in told)),
-            gpu_hours=sum(forecast.gpu_hours or 0 for forecast in forecasts),
-            cost=sum(costs) if costs else None,
-            without=[forecast.stage.name for forecast in forecasts if not forecast.time],
-        )
-
 
 @dataclass(frozen=True)
 class Planned:
-    """A recipe, the plan that it makes, and a forecast for each stage that there are formulas for. price: of one GPU
-    hour, as given beside the recipe; rows: as given if they cannot be counted."""
+    """A recipe, its plan, and a forecast for each stage that there are formulas for. price: of one GPU hour, as given
+    beside the recipe; rows: as given if they cannot be counted."""
 
     recipe: Recipe
     plan: Plan
@@ -63,25 +49,23 @@ class Planned:
 
     @cached_property
     def sized(self) -> Plan:
-        """The plan with the sizes of its claims: they are asked for by what is known everywhere, and judged by what is
-        known here."""
+        """The plan with the sizes of its claims, which depend only on what is the same on every machine."""
         return storage.sized(self.plan, forecast.of(self.recipe, self.plan, look=False))
 
     @cached_property
     def problems(self) -> list[Problem]:
-        """What keeps the recipe from doing what it says: stages that do not fit, limits that do not hold, claims and
-        machines that are too small. Errors are those that `check` has, too; the others are notes."""
+        """Stages that do not fit, limits that do not hold, claims and machines that are too small. The errors are those
+        of `check`; the others are notes."""
         stored = storage.problems(self.recipe.document, self.plan, self.forecasts)
         return [*self._too_large(fits=False), *limits.broken(self.recipe, self.forecasts), *stored]
 
     def _too_large(self, fits: bool) -> list[Problem]:
-        """The verdict on each stage whose rows fit, or do not."""
-        verdicts = [forecast.too_large(self.recipe, stage) for stage in self.forecasts if stage.fits is fits]
-        return [verdict for verdict in verdicts if verdict]
+        verdicts = (forecast.too_large(self.recipe, stage) for stage in self.forecasts if stage.fits is fits)
+        return list(filter(None, verdicts))
 
     @cached_property
     def notes(self) -> list[Problem]:
-        """What holds and is hardly meant."""
+        """Settings that are valid and hardly intended."""
         return [
             *self._too_large(fits=True),
             *limits.beyond_card(self.recipe, self.forecasts),
@@ -96,7 +80,16 @@ class Planned:
 
     @cached_property
     def together(self) -> ClusterTotals:
-        return ClusterTotals.of(self.forecasts, self.preparations)
+        times: list[Duration | Preparation] = [each.time for each in self.forecasts if each.time]
+        times += self.preparations
+        costs = [forecast.cost for forecast in self.forecasts if forecast.cost is not None]
+        return ClusterTotals(
+            total_seconds=sum(time.total_seconds for time in times),
+            range_seconds=(sum(time.range_seconds[0] for time in times), sum(time.range_seconds[1] for time in times)),
+            gpu_hours=sum(forecast.gpu_hours or 0 for forecast in self.forecasts),
+            cost=sum(costs) if costs else None,
+            without=[forecast.stage.name for forecast in self.forecasts if not forecast.time],
+        )
 
     @cached_property
     def hardware(self) -> Hardware | None:
@@ -104,8 +97,7 @@ class Planned:
 
     @property
     def seconds(self) -> float | None:
-        """Of all stages that train, and of the others that are estimated; None if that of one that trains is
-        unknown."""
+        """Of all stages; None if the time of one that trains is unknown."""
         return None if self.together.without or not self.forecasts else self.together.total_seconds
 
 
@@ -113,8 +105,8 @@ class Planned:
 class Hardware:
     """Sums over all machines of the largest stage. gpu_memory, main_memory: bytes; gpu_memory_gb_s: 10^9 bytes a
     second; network_gbit_s: what their links reach, 10^9 bits a second, 0 for one machine; tflops: 10^12 operations a
-    second that data sheets promise, in the run's precision. gpu: None, and what follows from it 0, where the catalog
-    does not know it."""
+    second in the run's precision, by data sheets. gpu: None, and its figures 0, for a card that is not in the
+    catalog."""
 
     machines: int
     gpus: int
@@ -127,7 +119,7 @@ class Hardware:
     tflops: float
 
     def __str__(self) -> str:
-        have = f"All machines together, {self.machines} with {self.gpus} × {self.gpu or 'a GPU that is not in the catalog'}:"
+        have = f"In all, {self.machines} machine{'' if self.machines == 1 else 's'} and {self.gpus} × {self.gpu or 'a GPU that is not in the catalog'}:"
         parts = [f"{units.gib(self.main_memory)} of main memory"]
         if self.gpu:
             parts.insert(0, f"{units.gib(self.gpu_memory)} of GPU memory at {self.gpu_memory_gb_s:,.0f} GB/s")
@@ -138,7 +130,7 @@ class Hardware:
 
 
 def hardware(recipe: Recipe, forecasts: Sequence[Forecast]) -> Hardware | None:
-    """What the machines have that the largest stage trains on; None if nothing is planned."""
+    """The hardware of the largest stage; None without forecasts."""
     if not forecasts:
         return None
     largest = max(forecasts, key=lambda forecast: forecast.stage.machines.world_size)

@@ -1,4 +1,4 @@
-"""Preparing: how long those stages take that train nothing: a pipeline's data, and its first weights. Seconds."""
+"""Preparing: how long the stages of a pipeline take that train nothing: its data, and its first weights. Seconds."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from runner.recipe.recipe import Recipe
 
 @dataclass(frozen=True)
 class Preparation:
-    """A stage that trains nothing. total_seconds: 0 where they are unknown. source: what they rest on, or why they are
-    unknown."""
+    """A stage that trains nothing. total_seconds: 0 if unknown. source: of that figure, or why it is unknown."""
 
     stage: str
     total_seconds: float
@@ -27,7 +26,7 @@ class Preparation:
 
 
 def of(recipe: Recipe, plan: Plan) -> list[Preparation]:
-    """The stages of a pipeline that train nothing. Of the recipe's own files the size alone is asked."""
+    """The stages of a pipeline that train nothing. The recipe's own files are not opened, only measured."""
     stages = (stage for stage in plan.stages if stage.config.keys() & {"lengths", "dtype"})
     return [_preparation(recipe, plan, stage) for stage in stages]
 
@@ -72,7 +71,7 @@ def _text(recipe: Recipe) -> float:
 
 
 def _processors(stage: Stage) -> int:
-    """That clean at once, where a queue gives as many as the recipe names; 0 if it names none."""
+    """That clean at once, if a queue gives as many as the recipe names; 0 if it names none."""
     cleaning, own = stage.config["cleaning"], stage.machines.cpus
     workers, tasks = max(0, cleaning["workers"]), cleaning["tasks"] or 0
     if cleaning["executor"] in ("slurm", "ray"):

@@ -6,40 +6,37 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 from runner.catalog import Gpu
 from runner.check.validate import override, valid
 from runner.parts.planner import limits
-from runner.parts.planner.forecast import Forecast
+from runner.parts.planner.forecast import Forecast, stated
 from runner.parts.planner.formulas import MOST_TRIED, Loss, splits
 from runner.parts.planner.memory import cards
 from runner.parts.planner.memory_offers import Lines
 from runner.parts.planner.planned import Planned
-from runner.parts.planner.workload import Run, Workload
+from runner.parts.planner.workload import Workload
 from runner.recipe import units
 from runner.recipe.copying import written
 from runner.recipe.overrides import Override
 from runner.tools.problem import Problem, Stop
 
 MOST, MOST_OF_A_KIND = 5, 2
-# An offer that is not needed must leave at most this share of the seconds or of the GPU hours.
-WORTH = 0.95
-# And the share to which the other of the two may grow for that.
-AT_MOST = 1.5
-# An offer is dropped that is this many times slower, or dearer in GPU hours, than one that takes no more.
-FAR = 2.0
-FAR_DEARER = 4.0
-# Checkpoints that take more than the first share of a stage's time are too many; what is left is about the second.
+# An optional offer must leave at most this share of the seconds or of the GPU hours; the other may grow to this share.
+WORTH, AT_MOST = 0.95, 1.5
+# An offer is dropped if it is this many times slower, or dearer in GPU hours, than one that asks for no more.
+FAR, FAR_DEARER = 2.0, 4.0
+# Checkpoints that take more than the first share of a stage's time are too many; they then take about the second.
 SAVING, SAVED = 0.25, 0.1
 # A card must be this many times faster to be worth changing machines.
 STEP = 1.5
 # How many cards and counts of machines are tried, and how often a change is repaired.
-TRIES = 4
-ROUNDS = 8
+TRIES, ROUNDS = 4, 8
 # With more epochs a model memorises its rows.
 MOST_EPOCHS = 10
-# The names of the stages of a curriculum, one sequence length each, begin so.
+# The first letters of a curriculum's stages, one sequence length each.
 CURRICULUM = "pretrain-"
 
 Changes = Mapping[str, Any]
@@ -55,8 +52,8 @@ class OfferScope(IntEnum):
 
 @dataclass(frozen=True)
 class Offer:
-    """A change that was tried. before, after: the plan without it and with it; changes: every line that changes, those
-    that only follow others too; notes: the notes of `check` after the change."""
+    """A change that was tried. before, after: the plan without it and with it; changes: every line that changes, also
+    lines that follow others; notes: the notes of `check` after the change."""
 
     before: Planned
     after: Planned
@@ -65,7 +62,6 @@ class Offer:
 
     @cached_property
     def losses(self) -> list[tuple[Loss, str]]:
-        """What the stages learn less or differently, each with its weight."""
         return list(_losses(self.before, self.after))
 
     @property
@@ -74,6 +70,7 @@ class Offer:
 
     @property
     def loses(self) -> list[str]:
+        """What the stages learn less or differently, in words."""
         return list(dict.fromkeys(words for _, words in self.losses))
 
     @property
@@ -86,32 +83,25 @@ class Offer:
         return all(change.setting.endswith((".eval_steps", ".save_steps")) for change in self.changes)
 
     @property
-    def mending(self) -> dict[str, Any]:
-        """Settings with values that would fix the remaining problems: limits, claims, a deadline that comes too
-        early."""
-        return dict(each.mends for each in [*self.after.problems, *self.after.notes, *self.notes] if each.mends)
-
-    @property
     def scope(self) -> OfferScope:
-        names = [change.setting for change in self.changes]
-        if any(name.startswith("machines.") for name in names):
+        sections = {change.setting.partition(".")[0] for change in self.changes}
+        if "machines" in sections:
             return OfferScope.MACHINES
-        own = any(name.startswith(("limits.", "openshift.")) for name in names)
-        return OfferScope.LIMITS if own else OfferScope.LINES
+        return OfferScope.LIMITS if sections & {"limits", "openshift"} else OfferScope.LINES
 
     @property
     def lines(self) -> list[str]:
-        """The changed lines as a recipe has them, without those that only follow others."""
+        """The changed lines as a recipe has them, without lines that follow others."""
         return [f"{change.setting}: {written(change.after)}" for change in self.changes if not change.why]
 
     @property
     def cost(self) -> float | None:
-        """The cost after the change; None without a price, or where the price is another card's."""
+        """The cost after the change; None without a price, or with another card's."""
         return None if any(change.setting == "machines.gpu" for change in self.changes) else self.after.together.cost
 
     @property
     def gpu_memory(self) -> int:
-        """Bytes of each GPU, for the stage that needs most."""
+        """Bytes of each GPU in the stage that needs most."""
         return max(forecast.memory.total for forecast in self.after.forecasts)
 
 
@@ -119,35 +109,35 @@ class Offer:
 
 
 def of(planned: Planned) -> list[Offer]:
-    """The best offers, what loses least first: changes that fix a plan's problems, or changes that make it faster or
+    """The best offers, the least loss first: changes that fix a plan's problems, or changes that make it faster or
     cheaper and lose nothing."""
     if any(forecast.gpu is None for forecast in planned.forecasts) or not planned.forecasts:
         return []
     found: list[Offer] = []
     done: set[str] = set()
     for group, changes in _ways(planned):
-        if group in done or (offer := _offer(planned, changes)) is None:
+        if group in done:
             continue
-        done.add(group)
-        # Two candidates may end as the same change.
-        if all(offer.lines != other.lines for other in found):
-            found.append(offer)
-    lacking = bool(limits.too_short(planned.forecasts))
+        offer = _settled(planned, changes) if planned.problems else _tried(planned, changes)
+        if offer is None or offer.after.problems or not offer.changes:
+            continue
+        if planned.problems or offer.enough_steps or _worth(offer):
+            done.add(group)
+            # Two candidates may end as the same change.
+            if all(offer.lines != other.lines for other in found):
+                found.append(offer)
     found = [offer for offer in found if offer.enough_steps or not any(_far_better(other, offer) for other in found)]
     # Enough steps come first where a recipe lacks them, then the least loss.
-    found.sort(
-        key=lambda offer: (*(lacking and not offer.enough_steps, offer.loss, offer.scope), offer.after.seconds or 0)
-    )
-    kinds = [
-        (offer.loss, offer.changes[0].setting if offer.scope == OfferScope.MACHINES else offer.scope) for offer in found
-    ]
-    return [offer for n, offer in enumerate(found) if kinds[:n].count(kinds[n]) < MOST_OF_A_KIND][:MOST]
+    lacking = bool(limits.too_short(planned.forecasts))
+    found.sort(key=lambda one: (lacking and not one.enough_steps, one.loss, one.scope, one.after.seconds or 0))
+    kinds = [(one.loss, one.changes[0].setting if one.scope == OfferScope.MACHINES else one.scope) for one in found]
+    return [one for at, one in enumerate(found) if kinds[:at].count(kinds[at]) < MOST_OF_A_KIND][:MOST]
 
 
 def more_steps(planned: Planned) -> str:
     """A sentence with the first settings that make enough steps of a plan that makes too few."""
     for changes in _longer(planned):
-        offer = _tried(planned, changes, look=False)  # none of them says anything of rows
+        offer = _tried(planned, changes, look=False)  # none of them concerns rows
         if offer and offer.enough_steps and all(stage.fits is not False for stage in offer.after.forecasts):
             lines = ", ".join(f"`{line}`" for line in offer.lines)
             name = limits.too_short(planned.forecasts)[0].stage.name
@@ -157,7 +147,7 @@ def more_steps(planned: Planned) -> str:
 
 
 def _far_better(one: Offer, other: Offer) -> bool:
-    """Whether one offer takes no more than another from its owner and is much faster or cheaper."""
+    """Whether one offer asks for no more than another and is much faster or cheaper."""
     if one.loss > other.loss or one.scope > other.scope or one.after.seconds is None or other.after.seconds is None:
         return False
     hours, more = one.after.together.gpu_hours, other.after.together.gpu_hours
@@ -165,22 +155,14 @@ def _far_better(one: Offer, other: Offer) -> bool:
     return faster or (FAR_DEARER * hours < more and one.after.seconds <= FAR * other.after.seconds)
 
 
-def _offer(planned: Planned, changes: Changes) -> Offer | None:
-    """The offer that a change makes; None if it does not fit, or gains too little."""
-    offer = _settled(planned, changes) if planned.problems else _tried(planned, changes)
-    if offer is None or offer.after.problems or not offer.changes:
-        return None
-    return offer if planned.problems or offer.enough_steps or _worth(offer) else None
-
-
 def _worth(offer: Offer) -> bool:
-    """Whether an offer that is not needed gains something and loses nothing but checkpoints."""
+    """Whether an optional offer gains something and loses nothing but checkpoints."""
     before, after = offer.before, offer.after
     if (offer.loss and not offer.saves_less) or after.seconds is None or before.seconds is None:
         return False
     if {note.message for note in after.notes} - {note.message for note in before.notes}:
         return False
-    # An offer that is not needed must fit in the whole likely range, with rows of full length.
+    # An optional offer must fit in the whole likely range, with rows of full length.
     if _cramped(after):
         return False
     if _cramped(before) and offer.scope == OfferScope.LINES:
@@ -200,8 +182,7 @@ def _cramped(planned: Planned) -> bool:
 
 
 def _tried(planned: Planned, changes: Changes, look: bool = True) -> Offer | None:
-    """The change with its plan; None if it makes the recipe invalid. look: whether the recipe's files are read for
-    that."""
+    """The change with its plan; None if it makes the recipe invalid. look: whether `check` reads the recipe's files."""
     try:
         wished = [Override(name, None, value, "the offer") for name, value in changes.items()]
         document, made = override(planned.recipe.document, wished)
@@ -213,14 +194,15 @@ def _tried(planned: Planned, changes: Changes, look: bool = True) -> Offer | Non
 
 def _settled(planned: Planned, changes: Changes) -> Offer | None:
     """The change with the further changes that it needs, so that all stages fit and the recipe's limits hold. Limits
-    are raised only if nothing else changes, or where a stage does not fit its card; a change that breaks a limit
-    otherwise is dropped."""
+    are raised only if nothing else changes, or where a stage does not fit its card; otherwise a change that breaks a
+    limit is dropped."""
     roomless = not all(stage.fits for stage in planned.forecasts)
     elsewhere = any(name.startswith("machines.") for name in changes)
     for _ in range(ROUNDS):
         if (offer := _tried(planned, changes)) is None:
             return None
-        mending = offer.mending
+        problems = (*offer.after.problems, *offer.after.notes, *offer.notes)
+        mending = dict(each.mends for each in problems if each.mends)
         if not offer.after.problems and not any(name.startswith("openshift.") for name in mending):
             return offer
         if (tight := _tight(offer.after)) and changes and not elsewhere:
@@ -236,7 +218,7 @@ def _settled(planned: Planned, changes: Changes) -> Offer | None:
 
 
 def _budget(planned: Planned, stage: Forecast) -> float:
-    """Bytes of each GPU that a stage may take: the card's, or the recipe's limit where that is lower."""
+    """Bytes of each GPU for a stage: the card's, or the recipe's limit where that is lower."""
     return min(stage.usable or 0, limits.gpu_memory(planned.recipe) or math.inf)
 
 
@@ -250,10 +232,11 @@ def _tight(planned: Planned) -> list[tuple[Forecast, float]]:
 def _losses(before: Planned, after: Planned) -> Iterator[tuple[Loss, str]]:
     """What all stages learn less or differently, in words."""
     stages = list(zip(before.forecasts, after.forecasts, strict=False))
+    length = attrgetter("epochs", "max_steps")
     fewer = [
         (old.steps, new.steps)
         for old, new in stages
-        if old.steps and new.steps and _length(old.workload) != _length(new.workload)
+        if old.steps and new.steps and length(old.workload) != length(new.workload)
     ]
     if fewer:
         yield Loss.LEARNING, f"{sum((new for _, new in fewer)):,} steps instead of {sum((old for old, _ in fewer)):,}"
@@ -267,10 +250,6 @@ def _losses(before: Planned, after: Planned) -> Iterator[tuple[Loss, str]]:
 def _every(stage: Forecast) -> tuple[int, int, int]:
     work = stage.workload
     return work.evaluation_steps, work.engine_save_steps, work.save_steps
-
-
-def _length(work: Run) -> tuple[float, int]:
-    return work.epochs, work.max_steps
 
 
 def _losses_of(before: Forecast, after: Forecast) -> Iterator[tuple[Loss, str]]:
@@ -311,7 +290,7 @@ def _losses_of(before: Forecast, after: Forecast) -> Iterator[tuple[Loss, str]]:
 
 
 def _ways(planned: Planned) -> Iterator[tuple[str, Changes]]:
-    """Changes to try, each with the name of its group: the first of a group that works is enough."""
+    """Changes to try, each with the name of its group; the first success in a group is enough."""
     tight, fits = _tight(planned), all(stage.fits for stage in planned.forecasts)
     if not planned.problems:
         for stage in planned.forecasts if _cramped(planned) else ():
@@ -362,12 +341,10 @@ def _longest(planned: Planned) -> Forecast:
 
 def _fewer_steps(planned: Planned, share: float) -> Changes:
     """The settings that leave the longest stage this share of its steps; the stages of a curriculum share theirs. Empty
-    if no step would be left, or nothing gives their number."""
+    if no step would be left, or no setting gives their number."""
     longest = _longest(planned)
     curriculum = longest.stage.name.startswith(CURRICULUM)
-    shorter = (
-        [each for each in planned.forecasts if each.stage.name.startswith(CURRICULUM)] if curriculum else [longest]
-    )
+    shorter = [each for each in planned.forecasts if curriculum and each.stage.name.startswith(CURRICULUM)] or [longest]
     fewer = int(sum(each.steps or 0 for each in shorter) * share)
     if fewer < 1:
         return {}
@@ -379,16 +356,16 @@ def _fewer_steps(planned: Planned, share: float) -> Changes:
 
 def _shares(planned: Planned) -> Iterator[float]:
     """Shares of the steps that may meet the limits of time and cost, the largest first. Evaluation and saving shrink
-    with the steps, and starting does not."""
-    stated, cost = limits.stated(planned.recipe), planned.together.cost
+    with the steps, but starting does not."""
+    limit, cost = stated(planned.recipe), planned.together.cost
     times = [stage.time for stage in planned.forecasts if stage.time]
     whole = sum(time.total_seconds for time in times)
     start = sum(time.overhead_seconds - time.checkpoints.seconds for time in times)
     allowed = []
-    if stated.get("time"):
-        allowed.append(units.seconds(stated["time"]))
-    if stated.get("cost") is not None and cost:
-        allowed.append(stated["cost"] / cost * whole)
+    if limit.get("time"):
+        allowed.append(units.seconds(limit["time"]))
+    if limit.get("cost") is not None and cost:
+        allowed.append(limit["cost"] / cost * whole)
     share = min(((seconds - start) / (whole - start) for seconds in allowed), default=1.0) if whole > start else 1.0
     if 0 < share < 1:
         yield from (share * spared for spared in (1.0, 0.98, 0.95, 0.9, 0.8))
@@ -411,10 +388,10 @@ def _faster(planned: Planned) -> Iterator[tuple[str, Changes]]:
     if sizes:
         yield "larger batch", _batch(lines.section, *min(sizes)[1:])
     yield from (("fewer checkpoints", changes) for changes in _fewer_checkpoints(planned))
-    auto = dict.fromkeys(("packing", "kernels", "cross_entropy"), "auto")
-    for name, wanted in (auto | {"gradient_checkpointing": False}).items():
+    values = {"packing": "auto", "kernels": "auto", "cross_entropy": "auto", "gradient_checkpointing": False}
+    for name, value in values.items():
         if setting := lines.find(name):
-            yield setting, {setting: wanted}
+            yield setting, {setting: value}
     if isinstance(work, Workload) and not work.packing and not work.joined:
         yield "packing", {"model.attention": "flash_attention_2"}
         if planned.problems and (setting := lines.find("packing")):
@@ -425,9 +402,8 @@ def _fewer_checkpoints(planned: Planned) -> Iterator[Changes]:
     """Settings that save less often, for the stage whose checkpoints take most, if that is too much of its time: steps
     between two checkpoints, between two evaluations, and both."""
     timed = [(each, each.time) for each in planned.forecasts if each.time]
-    for stage, time in sorted(timed, key=lambda each: each[1].checkpoints.seconds)[-1:]:
-        if time.checkpoints.seconds <= SAVING * time.total_seconds:
-            return
+    stage, time = max(timed, key=lambda each: each[1].checkpoints.seconds, default=(None, None))
+    if stage and time and time.checkpoints.seconds > SAVING * time.total_seconds:
         every = math.ceil(time.steps / max(1, int(SAVED * time.training_seconds / time.checkpoints.writing)))
         section = Lines.of(planned.recipe, stage.stage).section
         for names in (("save_steps",), ("eval_steps",), ("eval_steps", "save_steps")):
@@ -439,7 +415,7 @@ def _batch(section: str, rows: int, accumulation: int) -> dict[str, float]:
 
 
 def _on(planned: Planned, nodes: int) -> Changes:
-    """The settings for another number of machines, with the same rows in each step where they can be divided."""
+    """The settings for another number of machines, with the same rows in each step where possible."""
     changes: dict[str, float] = {"machines.nodes": nodes}
     for stage in planned.forecasts:
         work, section = stage.workload, Lines.of(planned.recipe, stage.stage).section
@@ -462,7 +438,7 @@ def _cards(planned: Planned, tight: bool) -> Iterator[tuple[str, Changes]]:
     smallest = [card for card in cards(need, [each.workload for each in planned.forecasts]) if card.name != have]
     seconds = {card.name: _seconds(planned, card) for card in smallest}
     fastest = sorted(smallest, key=lambda card: seconds[card.name])
-    own, limit = planned.forecasts[0].gpu, limits.stated(planned.recipe).get("time")
+    own, limit = planned.forecasts[0].gpu, stated(planned.recipe).get("time")
     now = _seconds(planned, own) if own and planned.seconds else math.inf
     if tight:
         tried = [card for card in smallest if seconds[card.name] <= now] or smallest

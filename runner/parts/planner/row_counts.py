@@ -1,4 +1,4 @@
-"""Rows: how many a stage trains on and how long they are, as far as that can be known without a download; and their
+"""Rows: how many a stage trains on and how long they are, as far as that is known without a download; and their
 rules."""
 
 from __future__ import annotations
@@ -29,11 +29,9 @@ MARKS_A_DOCUMENT = 1
 
 @dataclass(frozen=True)
 class Rows:
-    """Counts of rows, None if they are unknown. lengths: in tokens, empty if they are unknown. longest: tokens of the
-    longest row, counted or by estimate, 0 if it is unknown.
-
-    source: of the figures, in words; longest_source: of an estimated `longest`, empty if every row was counted.
-    """
+    """Counts of rows, None if unknown. lengths: in tokens, empty if unknown. longest: tokens of the longest row,
+    counted or estimated, 0 if unknown. source: of the figures, in words; longest_source: of an estimated `longest`,
+    empty if every row was counted."""
 
     training: int | None = None
     validation: int | None = None
@@ -49,11 +47,9 @@ class Rows:
 
 
 def of(recipe: Recipe, plan: Plan, stage: Stage, run_dir: Path | None, given: int | None = None) -> Rows:
-    """What is known of a stage's rows. run_dir: the local run folder, where data may be prepared already; None if
-    nothing but recipe and catalog may be asked, so that the answer is the same on every machine.
-
-    given: what `--rows` says; it means every stage whose rows are counted at all.
-    """
+    """The rows of a stage. run_dir: the local run folder, where data may be prepared already; None to read only recipe
+    and catalog, so that the answer is the same on every machine. given: the value of `--rows`, for every stage whose
+    rows are counted."""
     source, data = source_of(plan, stage)
     sections = dict(recipe.data_sections)
     home = next((home for home in ((stage.name, "data"), ("data",)) if home in sections), None)
@@ -68,7 +64,7 @@ def of(recipe: Recipe, plan: Plan, stage: Stage, run_dir: Path | None, given: in
 
 
 def source_of(plan: Plan, stage: Stage) -> tuple[Mapping[str, Any] | None, Mapping[str, Any]]:
-    """What a stage's data is made from; a pipeline prepares the data of all its stages in one that trains nothing."""
+    """The data of a stage; in a pipeline, with the config of the stage that prepares it."""
     for other in plan.stages:
         if not other.trains and other.name in stage.reads and stage.name in other.config:
             return other.config, other.config[stage.name]
@@ -76,8 +72,7 @@ def source_of(plan: Plan, stage: Stage) -> tuple[Mapping[str, Any] | None, Mappi
 
 
 def _mixed(domain: Rows, training: int, general: Rows, share: float) -> Rows:
-    """A domain's `training` rows with general ones beside them, drawn from those of SFT until `share` is the domain's
-    part."""
+    """A domain's `training` rows, with general ones from SFT's until the domain's part is `share`."""
     lacking = round(training * (1 - share) / share)
     added = min(lacking, general.training or lacking)
     lengths = domain.lengths
@@ -88,7 +83,7 @@ def _mixed(domain: Rows, training: int, general: Rows, share: float) -> Rows:
 
 
 def _longest(parts: Sequence[Rows]) -> tuple[int, str]:
-    """The longest row of several data sets, and the source of an estimate; 0 if that of one is unknown."""
+    """The longest row of several data sets, and the source of an estimate; 0 if one of them is unknown."""
     sources = dict.fromkeys(part.longest_source for part in parts if part.longest_source)
     known = all(part.longest for part in parts)
     return (max((part.longest for part in parts), default=0), " and ".join(sources)) if known else (0, "")
@@ -97,12 +92,11 @@ def _longest(parts: Sequence[Rows]) -> tuple[int, str]:
 def known(
     data: Mapping[str, Any], folder: Path | None, given: int | None = None, samples: Sequence[Path | None] = ()
 ) -> Rows:
-    """What is known of rows: from `--rows`, prepared already, in the recipe, in local files, or in the catalog. Lengths
-    that were not counted while preparing are those of files and catalog.
+    """Rows from `--rows`, from prepared data, from the recipe, from local files, or from the catalog. Lengths that were
+    not counted while preparing are those of files and catalog.
 
-    data: as a preparer reads it. folder: where it writes; None if no file may be opened. samples: of the data sets, in
-    their order.
-    """
+    data: as a preparer reads it. folder: where it writes; None to open no file. samples: of the data sets, in their
+    order."""
     share = float(data.get("validation_share") or 0)
     made = _prepared(data, folder)
     there = f"the prepared data in {folder}"
@@ -125,7 +119,7 @@ def known(
 
 
 def _prepared(data: Mapping[str, Any], folder: Path | None) -> report.PreparedRows | None:
-    """The prepared rows. None if there are none, or if they were made with other settings or from older files."""
+    """The prepared rows. None without them, or if settings or files have changed since."""
     made = report.PreparedRows.read(folder) if folder else None
     if not made or not made.train_rows or made.asked != report.asked(data):
         return None
@@ -154,22 +148,21 @@ def _found(data: Mapping[str, Any], folder: Path | None, samples: Sequence[Path 
 
 def _of_set(one: Mapping[str, Any], data: Mapping[str, Any], folder: Path | None, sample: Path | None = None) -> Rows:
     """The rows of one data set that are taken, before some are held out."""
+    rows = Rows()
     if path := one.get("path"):
-        rows = _local(Path(path), one, data) if folder else Rows()
+        rows = _local(Path(path), one, data) if folder else rows
     elif facts := catalogued(one):
         lengths, source = of_catalog(facts, data), "the catalog of data sets"
         longest = (math.ceil(lengths.high), f"the 99th percentile in {source}") if lengths else (0, "")
         rows = Rows(facts["rows"], None, lengths, source, *longest)
-    else:
-        rows = Rows()
-        # A sample says how long rows are, and not how many there are.
-        if sample and folder and (shown := _local(sample, one, data)).longest:
-            rows = Rows(longest=shown.longest, longest_source=f"the longest row of {sample.name}")
+    elif sample and folder and (shown := _local(sample, one, data)).longest:
+        # A sample has the length of rows, and not their number.
+        rows = Rows(longest=shown.longest, longest_source=f"the longest row of {sample.name}")
     return replace(rows, training=None if rows.training is None else round(rows.training * one.get("share", 1)))
 
 
 def _held_out(one: Mapping[str, Any], data: Mapping[str, Any], folder: Path | None) -> int | None:
-    """The rows of a data set that only the validation loss is measured on, or of a split of it; None if unknown."""
+    """The rows of a data set, or of a split of it, that only measure the validation loss; None if unknown."""
     if one.get("path"):
         return _of_set(one, data, folder).training
     return (catalogued(one) or {}).get(f"{one.get('split')}_rows")
@@ -186,7 +179,7 @@ def catalogued(data: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def of_catalog(facts: Mapping[str, Any], data: Mapping[str, Any]) -> Lengths:
-    """Tokens of rows whose characters the catalog has."""
+    """Tokens of rows, from the characters in the catalog."""
     if "characters" not in facts:
         return UNKNOWN
     text = Lengths(*(facts[name] for name in ("characters", "spread", "high")))
@@ -195,7 +188,7 @@ def of_catalog(facts: Mapping[str, Any], data: Mapping[str, Any]) -> Lengths:
 
 
 def _beside(data: Mapping[str, Any]) -> float:
-    """Tokens before each row's own: those of the system prompt, and of the question about a song."""
+    """Tokens before each row's own: of the system prompt, and of the question about a song."""
     prompt = data.get("system_prompt") or ""
     asked = (data.get("songs") or {}).get("instruction_form") or ""
     return (MARKS_A_TURN if prompt else 0) + _tokens(prompt) + _tokens(asked)
@@ -227,7 +220,7 @@ def _local(path: Path, one: Mapping[str, Any], data: Mapping[str, Any]) -> Rows:
 
 
 def _sampled(there: SampledRows, one: Mapping[str, Any], data: Mapping[str, Any], source: str) -> Rows:
-    """The rows that will be taken, by what some of them are."""
+    """The rows that will be taken, by a sample of them."""
     beside, taken, lengths = _beside(data), 0, list[float]()
     for row in there.rows:
         try:
@@ -243,7 +236,7 @@ def _sampled(there: SampledRows, one: Mapping[str, Any], data: Mapping[str, Any]
 
 
 def _read(row: Any, one: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator[float]:
-    """The tokens of each row that the model reads for one of the data's: two where it prefers the one to the other."""
+    """The tokens of each row of the model for one of the data's: two for a preference."""
     if isinstance(row, int):
         yield row / BYTES_A_TOKEN + MARKS_A_DOCUMENT
         return
@@ -279,7 +272,7 @@ def _read(row: Any, one: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator
 
 
 def _said(value: Any) -> float:
-    """Tokens of all text in a value, wherever it stands."""
+    """Tokens of all text in a value."""
     if isinstance(value, str):
         return _tokens(value)
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
@@ -288,12 +281,12 @@ def _said(value: Any) -> float:
 
 # Bytes of a file whose rows are counted.
 SMALL_FILE = 100_000
-# Lengths of the catalog are estimates, in part, so that a smaller share says nothing.
+# A smaller share is within the error of the catalog's lengths.
 MOST_LEFT_OUT = 0.1
 
 
 def rows_left_out(recipe: Recipe) -> Iterator[Problem]:
-    """Of a data set of the catalog it is known about how long its rows are."""
+    """A note for a data set of the catalog whose rows are too long."""
     for home, section in recipe.data_sections:
         where, length = recipe.longest_row(home)
         prompt = section.get("system_prompt") or ""
@@ -308,7 +301,7 @@ def rows_left_out(recipe: Recipe) -> Iterator[Problem]:
 
 
 def enough_rows(recipe: Recipe) -> Iterator[Problem]:
-    """Some to learn from, and some to measure on where they are shared out. Of a small file: a large one has rows."""
+    """A small file needs rows to train on, and rows to validate on where they are shared out."""
     for home, data in recipe.data_sets():
         file = recipe.folder / data["path"] if data.get("path") else None
         if not file or not file.is_file() or file.stat().st_size > SMALL_FILE:
@@ -323,9 +316,9 @@ def enough_rows(recipe: Recipe) -> Iterator[Problem]:
         except row_files.Unreadable:
             continue
         if count < (2 if data.get("validation_share") else 1):
-            there = f"one {unit} alone" if count else f"no {unit}"
-            message = f"`{file}` has {there}, too few to train on and to validate on."
-            hint = f"Add more {unit}s; start with a hundred."
+            there = f"only one {unit}" if count else f"no {unit}"
+            message = f"`{file}` has {there}. Training and validation need more."
+            hint = f"Add {unit}s. A hundred are a good start."
             yield recipe.document.problem((*home, "path"), message, hint, severity="note" if count else "error")
 
 

@@ -1,4 +1,5 @@
-"""What is on one GPU between steps: weights, gradients, optimizer state, and what sharding and offloading do to them. Bytes."""
+"""The memory of one GPU between steps: weights, gradients, optimizer state, and the effect of sharding and offloading.
+Bytes."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -11,11 +12,10 @@ from runner.parts.planner.workload import FULL, HALF, Workload
 
 @dataclass(frozen=True)
 class State:
-    """What is held between steps, in bytes on each GPU. gradients: of all trained weights, once they are there.
+    """Held between steps, in bytes on each GPU. gradients: of all trained weights, once they exist.
 
-    buffers: communication. gathered: sharded weights that are whole while the model runs: those outside the layers
-    (`root`) and one layer. layer: whole weights of one layer, root: of what is outside; both 0 if nothing is sharded.
-    """
+    buffers: communication. layer: whole weights of one layer while the model runs; root: of everything outside the
+    layers; both 0 if nothing is sharded. gathered: both."""
 
     weights: int
     gradients: int
@@ -31,47 +31,53 @@ class State:
 
 @lru_cache(maxsize=1024)
 def held(workload: Workload) -> State:
-    """What is on one GPU between steps. Sharding as in Rajbhandari et al. 2019 (arXiv 1910.02054, section 5)."""
+    """Held between steps. Sharding as in Rajbhandari et al. 2019 (arXiv 1910.02054, section 5)."""
     if workload.sharding.startswith("zero"):
         return _zero(workload, int(workload.sharding[-1]))
-    count = shards(workload, 3)
-    weights, gradients, optimizer = weights_of(workload), trained_bytes(workload), _optimizer(workload)
-    weights += reference(workload)
     if workload.sharding == "fsdp":
-        return _fsdp(workload, weights, gradients, optimizer, count)
+        return _fsdp(workload)
+    gradients = trained_bytes(workload)
+    weights = weights_of(workload) + reference(workload)
     # DDP copies gradients into buckets of its own (gradient_as_bucket_view is off in accelerate).
-    return State(weights, gradients, optimizer, buffers=gradients if workload.sharding == "ddp" else 0)
+    buffers = gradients if workload.sharding == "ddp" else 0
+    return State(weights, gradients, _optimizer(workload), buffers)
 
 
-def _fsdp(workload: Workload, weights: int, gradients: int, optimizer: int, shards: int) -> State:
-    """FSDP2: trained weights are in fp32 (accelerate 1.13.0 means to raise them and does not, so the runner does), and
+def _fsdp(workload: Workload) -> State:
+    """FSDP2: trained weights are in fp32 (accelerate 1.13.0 tries to raise them and fails, so the runner does), and
     everything is split; while the model runs, a layer is whole in the run's precision, and so is the unit of embedding
     and head."""
-    wide = workload.widths.linear
-    count = parameters.trainable(workload) if not workload.adapter else 0
-    whole = [prod(shape) for _, shape in parameters.layer(workload.model, 0)]
-    root = parameters.total(workload.model) - sum(whole) * workload.model.num_hidden_layers
-    if not workload.adapter:
-        weights += 0 if workload.in_full else (FULL - wide) * count
-        gradients, optimizer = FULL * count, 2 * FULL * count
-        if "8bit" in workload.optimizer:
-            optimizer = 2 * count + count // 32
-    gathered = {"layer": wide * sum(whole), "root": wide * root}
+    wide, shards = workload.widths.linear, workload.machines.world_size
+    whole = sum(prod(shape) for _, shape in parameters.layer(workload.model, 0))
+    layer, root = wide * whole, wide * (parameters.total(workload.model) - whole * workload.model.num_hidden_layers)
     if four_bit(workload):
         # Four-bit weights travel packed, and each is unpacked when it is used.
-        linear = [prod(shape) for shape in parameters.linear(workload.model).values()]
-        gathered["layer"] += sum(linear) // 2 - wide * sum(linear)
+        linear = _linear(workload)
+        layer += linear // 2 - wide * linear
     if workload.offload:
-        return State(0, 0, 0, **gathered)
-    # The scales of 4-bit weights are no parameters, and every GPU holds them all: published states are whole with them.
-    alone = _scales(workload)
-    return State(alone + (weights - alone) // shards, gradients // shards, optimizer // shards, **gathered)
+        return State(0, 0, 0, layer=layer, root=root)
+    weights = weights_of(workload) + reference(workload)
+    gradients, optimizer = trained_bytes(workload), _optimizer(workload)
+    if not workload.adapter:
+        count = parameters.trainable(workload)
+        weights += 0 if workload.in_full else (FULL - wide) * count
+        gradients = FULL * count
+        optimizer = 2 * count + count // 32 if "8bit" in workload.optimizer else 2 * FULL * count
+    # The scales of 4-bit weights are no parameters, and every GPU holds all of them: published states are whole with
+    # them.
+    scales = _scales(workload)
+    return State(scales + (weights - scales) // shards, gradients // shards, optimizer // shards, 0, layer, root)
+
+
+def _linear(workload: Workload) -> int:
+    """Numbers in the linear layers of one transformer layer."""
+    return sum(prod(shape) for shape in parameters.linear(workload.model).values())
 
 
 def loaded(workload: Workload) -> int:
     """Weights on each GPU while a model in 4 bits is split under FSDP: every process has it whole on its GPU, and keeps
-    what it has loaded beside the shares until all of them are made (Axolotl 0.19.0: loaders/model.py, `device_map`;
-    fsdp2.py, `original_sd`). 0 otherwise: other weights wait in main memory."""
+    it until all shares exist (Axolotl 0.19.0: loaders/model.py, `device_map`; fsdp2.py, `original_sd`). 0 otherwise:
+    other weights wait in main memory."""
     if workload.sharding != "fsdp" or not four_bit(workload):
         return 0
     return weights_of(workload) + held(workload).weights
@@ -79,15 +85,14 @@ def loaded(workload: Workload) -> int:
 
 def _zero(workload: Workload, stage: int) -> State:
     """DeepSpeed's ZeRO with half-precision weights: fp32 master and Adam's two moments (12 bytes a trained weight) are
-    split from stage 1, gradients from stage 2, weights from stage 3. A bucket of gradients is there whole, in stages
-    1 and 2 twice, because `overlap_comm` fills one while the other travels (0.18.9, runtime/zero: stage_1_and_2.py,
+    split from stage 1, gradients from stage 2, weights from stage 3. A bucket of gradients is whole, in stages 1 and 2
+    twice, because `overlap_comm` fills one while the other travels (0.18.9, runtime/zero: stage_1_and_2.py,
     setup_buckets; stage3.py, ipg_buckets).
 
-    In stage 3 some weights are whole: those that come up again within `reuse` numbers, which around the turn from
-    forward to backward are those half as far away, and those gathered ahead, each in one piece before it is copied
-    out of it (0.18.9, runtime/zero: partitioned_param_coordinator.py, __params_to_release and fetch_sub_module). What
-    is beside the GPU is not here, gradients included, which follow the optimizer from stage 2 on as their bucket is
-    full."""
+    In stage 3 some weights are whole: those needed again within `reuse` numbers, around the turn from forward to
+    backward those half as far away; and those gathered ahead, each in one piece before it is copied out (0.18.9,
+    runtime/zero: partitioned_param_coordinator.py, __params_to_release and fetch_sub_module). Offloaded state is not
+    included; from stage 2 on gradients follow the optimizer once their bucket is full."""
     shards, wide = workload.machines.world_size, workload.widths.linear
     count = parameters.trainable(workload)
     weights = weights_of(workload) + reference(workload)
@@ -99,31 +104,19 @@ def _zero(workload: Workload, stage: int) -> State:
         layer = wide * sum(prod(shape) for _, shape in parameters.layer(workload.model, 0))
         kept = min(parameters.total(workload.model), workload.reuse // 2)
         root = wide * max(workload.model.vocab_size * workload.model.hidden_size, kept)
-        buffers += 2 * wide * prefetched(workload)
+        # Gathered ahead: 0.9 × hidden² where the file leaves it to transformers (5.16, integrations/deepspeed.py).
+        by_width = int(0.9 * workload.model.hidden_size**2)
+        ahead = by_width if workload.prefetch is None else workload.prefetch
+        buffers += 2 * wide * min(parameters.total(workload.model), ahead)
         weights = 0 if workload.offload.weights else weights // shards
     if workload.offload.optimizer:
         optimizer, gradients = 0, gradients if stage == 1 else 0
     return State(weights, gradients, optimizer, buffers, layer, root)
 
 
-def prefetched(workload: Workload) -> int:
-    """Numbers that ZeRO-3 gathers ahead: 0.9 × hidden² where the file leaves it to transformers (5.16,
-    integrations/deepspeed.py)."""
-    by_width = int(0.9 * workload.model.hidden_size**2)
-    return min(parameters.total(workload.model), by_width if workload.prefetch is None else workload.prefetch)
-
-
 def reference(workload: Workload) -> int:
     """The frozen model that preference training compares with; an adapter is switched off instead (TRL 1.9)."""
     return weights_of(workload) if workload.objective == "dpo" and not workload.adapter else 0
-
-
-def shards(workload: Workload, stage: int) -> int:
-    """Among how many GPUs something is split that `stage` of ZeRO would split."""
-    if workload.sharding == "fsdp":
-        return workload.machines.world_size
-    zero = int(workload.sharding[-1]) if workload.sharding.startswith("zero") else 0
-    return workload.machines.world_size if zero >= stage else 1
 
 
 def four_bit(workload: Workload) -> bool:
@@ -132,7 +125,7 @@ def four_bit(workload: Workload) -> bool:
 
 
 def _bytes(workload: Workload, numbers: parameters.Numbers, trained: bool = True) -> int:
-    """Bytes of this many of the base model's numbers, where they are trained or frozen."""
+    """Bytes of these numbers of the base model, if they are trained, or frozen."""
     inside = FULL if workload.in_full or (trained and workload.masters) else workload.widths.linear
     return numbers.inside * inside + numbers.outside * (FULL if workload.raised else inside)
 
@@ -148,8 +141,7 @@ def weights_of(workload: Workload) -> int:
     """All weights; in 4 bits half a byte a number, and their scales."""
     numbers, packed = parameters.numbers(workload.model), 0
     if four_bit(workload):
-        linear = sum(prod(shape) for shape in parameters.linear(workload.model).values())
-        packed = linear * workload.model.num_hidden_layers
+        packed = _linear(workload) * workload.model.num_hidden_layers
         numbers = replace(numbers, inside=numbers.inside - packed)
     trained = parameters.Numbers(0, 0) if workload.adapter else parameters.numbers(workload.model, workload.unfrozen)
     raised = _bytes(workload, trained) - _bytes(workload, trained, trained=False)
@@ -184,25 +176,23 @@ def copies(workload: Workload) -> int:
     pass."""
     if not workload.masters or workload.sharding == "fsdp":
         return 0
-    per_layer = sum(prod(shape) for shape in parameters.linear(workload.model).values())
-    return HALF * per_layer * sum(parameters.layers_trained(workload))
+    return HALF * _linear(workload) * sum(parameters.layers_trained(workload))
 
 
 def gradient(workload: Workload, numbers: parameters.Numbers) -> int:
-    """Whole gradients of this many weights as the backward pass makes them: FSDP's before they are split, in half
-    precision."""
+    """Whole gradients of these weights in the backward pass: FSDP's, before they are split, in half precision."""
     return numbers.whole * workload.widths.linear if workload.sharding == "fsdp" else _bytes(workload, numbers)
 
 
 def of_words(workload: Workload, name: str) -> int:
-    """The same of the embedding or the head, by its name; 0 if it is not trained."""
+    """The same of the embedding or the head, by its name; 0 if it is frozen."""
     count = workload.model.vocab_size * workload.model.hidden_size if workload.trains(name) else 0
     return gradient(workload, parameters.Numbers(0, count))
 
 
 def _optimizer(workload: Workload) -> int:
-    """Adam's two moments, each in the precision of its weight; with 8 bits a byte each and 8 bytes for every 256
-    numbers, but fp32 for tensors under 4,096 numbers and for embeddings (transformers, trainer.py)."""
+    """Adam's two moments, each in the precision of its weight; in 8 bits a byte each and 8 bytes for every 256 numbers,
+    but fp32 for tensors under 4,096 numbers and for embeddings (transformers, trainer.py)."""
     if "8bit" not in workload.optimizer:
         return 2 * trained_bytes(workload)
     if workload.adapter:
@@ -216,15 +206,15 @@ def _optimizer(workload: Workload) -> int:
     return size
 
 
-# In the list of what a run writes.
+# Its name in the list of files that a run writes.
 ON_DISK = "weights and state on the disk"
-# Beside a trained number that the optimizer has in main memory: its fp32 weight and gradient and two moments (DeepSpeed
+# For each trained number of an optimizer in main memory: its fp32 weight and gradient and two moments (DeepSpeed
 # 0.18.9, estimate_zero3_model_states_mem_needs: 16 bytes, 18 with the weight in half precision).
 STATE = 4 * FULL
 # Memory that the system cannot move is handed out in powers of two (the same function's additional_buffer_factor).
 PINNED = 1.5
-# What DeepSpeed keeps for a disk, for each process: buffers of the optimizer and of weights, and weights that stay in
-# main memory (0.18.9, runtime/zero/offload_config.py: buffer_count, max_in_cpu).
+# Of each process, beside a disk: DeepSpeed's buffers of the optimizer and of weights, and weights that stay in main
+# memory (0.18.9, runtime/zero/offload_config.py: buffer_count, max_in_cpu).
 STATE_BUFFERS, WEIGHTS_BUFFERS, WEIGHTS_IN_MEMORY = 4, 5, 10**9
 # Bytes that a step moves from and to a disk for a trained number: weight and moments there and back, its gradient
 # likewise (Rajbhandari et al. 2021, ZeRO-Infinity, arXiv 2104.07857, section 4.1).
@@ -235,12 +225,12 @@ PCIE_SHARE = 0.75
 # whose memory sets the pace (Ren et al. 2021, ZeRO-Offload, arXiv 2101.06840, table 4: 10^10 in 2.57 s); a core by
 # itself 0.3 × 10^9 (torch 2.13's fused AdamW made 0.47 to 0.63 on one or two busy cores).
 ADAM, ADAM_A_CORE = 3.9e9, 0.3e9
-# However much slower the plain one is, which goes over its tensors many times: 5.7 in that table, 6 to 7 in torch 2.13.
+# How much slower the plain AdamW is, which goes over its tensors many times: 5.7 in that table, 6 to 7 in torch 2.13.
 PLAIN = 6
 
 
 def main_memory(workload: Workload) -> dict[str, int]:
-    """What is in main memory all the time, by what it is."""
+    """Held in main memory during the whole run, by name."""
     trained, machines = parameters.trainable(workload), workload.machines
     placed, wide = workload.offload, workload.widths.linear
     if workload.sharding == "fsdp":
@@ -263,7 +253,7 @@ def main_memory(workload: Workload) -> dict[str, int]:
 
 
 def on_disk(workload: Workload) -> int:
-    """What is on the disk of one machine."""
+    """Offloaded to the disk of one machine."""
     placed, nodes = workload.offload, workload.machines.nodes
     state_ = STATE * parameters.trainable(workload) if placed.optimizer == "nvme" else 0
     weights = workload.widths.linear * parameters.total(workload.model) if placed.weights == "nvme" else 0
@@ -275,17 +265,15 @@ def stepping(workload: Workload, gpu: Gpu) -> float:
     each GPU's own share; under FSDP in fp32, after every micro batch."""
     trained, machines = parameters.trainable(workload), workload.machines
     cores = min(ADAM, ADAM_A_CORE * machines.cpus) / (PLAIN if workload.optimizer == "adamw_torch" else 1)
-    down, up = (
-        (FULL * workload.accumulation, 0) if workload.sharding == "fsdp" else (HALF * workload.accumulation, HALF)
-    )
-    travelling = (down + up) * trained / machines.world_size / rate(gpu)
+    sent = FULL * workload.accumulation if workload.sharding == "fsdp" else HALF * (workload.accumulation + 1)
+    travelling = sent * trained / machines.world_size / rate(gpu)
     moved = MOVED_A_STEP * trained / machines.nodes if workload.offload.optimizer == "nvme" else 0
     return trained / machines.nodes / cores + travelling + moved / (workload.offload.mb_s * 1e6)
 
 
 def fetching(workload: Workload, gpu: Gpu) -> float:
     """Weights that come to the GPUs in a step, each GPU's own share, once forward and once backward in every micro
-    batch; what of it computing hides is not taken off."""
+    batch; computing that hides some of it is not subtracted."""
     if not workload.offload.weights:
         return 0.0
     wide = FULL if workload.sharding == "fsdp" and not workload.adapter else workload.widths.linear

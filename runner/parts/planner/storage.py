@@ -1,5 +1,5 @@
-"""Disk and main memory: what a run writes to its claims and holds beside its GPUs, in bytes; and the
-seconds that a pod gets to end."""
+"""Disk and main memory: the bytes that a run writes to its claims and holds beside its GPUs; and the seconds that a pod
+gets to end."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from runner.scenarios.shared.common import DATA
 from runner.tools.problem import Problem
 
 GIB = 2**30
-# While text is cleaned it is there filtered, without exact duplicates, without near ones, and as the result.
+# While text is cleaned there are copies of it: filtered, without exact duplicates, without near ones, and the result.
 COPIES_OF_TEXT = 4
-# Room beyond what the run itself writes: logs, curves, an answer asked for twice. Claims come in whole tens of GiB.
+# Room for logs, curves and repeated answers. Claims come in whole tens of GiB.
 HEADROOM, STEP_GIB = 1.2, 10
 
 
 @dataclass(frozen=True)
 class Disk:
-    """One kind of thing that is written: what, bytes, and the folder as the pods see it."""
+    """One kind of file that is written: its name, bytes, and the folder as the pods see it."""
 
     what: str
     size: int
@@ -37,7 +37,7 @@ class Disk:
 
 
 def disk(forecast: Forecast, plan: Plan) -> list[Disk]:
-    """What a stage writes: the download, prepared data, checkpoints, the best model, a merged model."""
+    """The files of a stage: the download, prepared data, checkpoints, the best model, a merged model."""
     place, sizes = plan.place_of(forecast.stage), forecast.formulas.written(forecast.stage)
     keep, checkpoint = forecast.workload.keep, sizes.pop("checkpoint")
     entries = {
@@ -55,7 +55,7 @@ def disk(forecast: Forecast, plan: Plan) -> list[Disk]:
 
 
 def _hub(plan: Plan) -> str:
-    """Where the hub's files are in a pod (see `runner.parts.jobs.podspec.writable`), or on a plain machine."""
+    """The folder of the hub's files in a pod (see `runner.parts.jobs.podspec.writable`), or on a plain machine."""
     if not plan.site:
         return "~/.cache/huggingface of each machine"
     claims = plan.site.get("claims") or ()
@@ -63,7 +63,7 @@ def _hub(plan: Plan) -> str:
 
 
 def before_training(plan: Plan) -> Iterator[Disk]:
-    """What the stages write that train nothing: text and its blocks, and first weights."""
+    """The files of the stages that train nothing: text and its blocks, and first weights."""
     for stage in plan.stages:
         if stage.trains:
             continue
@@ -79,10 +79,9 @@ def before_training(plan: Plan) -> Iterator[Disk]:
 
 
 def everything(plan: Plan, forecasts: list[Forecast]) -> list[Disk]:
-    """What the whole recipe writes; what several stages share counts once."""
-    return list(
-        dict.fromkeys([*before_training(plan), *(entry for forecast in forecasts for entry in disk(forecast, plan))])
-    )
+    """The files of the whole recipe; files of several stages count once."""
+    of_stages = (entry for forecast in forecasts for entry in disk(forecast, plan))
+    return list(dict.fromkeys([*before_training(plan), *of_stages]))
 
 
 def needs(plan: Plan, forecasts: list[Forecast]) -> dict[str, int]:
@@ -95,12 +94,12 @@ def needs(plan: Plan, forecasts: list[Forecast]) -> dict[str, int]:
 
 
 def sized(plan: Plan, forecasts: list[Forecast]) -> Plan:
-    """The plan with what it needs written into it: the size of each claim; the memory of each stage's machines with its
-    speed and price, so that targets can ask for the one, and the cluster's messages recall the other; the time that its
-    pods get to end; and the longest rows that its GPUs have room for."""
+    """The plan with its needs: the size of each claim; the memory of each stage's machines with its speed and price,
+    for targets and for messages of the cluster; the time that its pods get to end; and the longest rows that its GPUs
+    have room for."""
     return replace(
         plan,
-        # Of an unknown model nothing is printed, and a usual size is asked for.
+        # For an unknown model, claims get the usual size.
         claims_gib={name: rounded(n) for name, n in needs(plan, forecasts).items()} if forecasts else {},
         stages=tuple(_with_needs(plan, stage, forecasts) for stage in plan.stages),
     )
@@ -108,20 +107,25 @@ def sized(plan: Plan, forecasts: list[Forecast]) -> Plan:
 
 def _with_needs(plan: Plan, stage: Stage, forecasts: list[Forecast]) -> Stage:
     own = next((forecast for forecast in forecasts if forecast.stage.name == stage.name), None)
-    # What prepares rows compares them for every stage that reads them.
+    # The stage that prepares rows compares them for every stage that reads them.
     rows_of = [one for one in forecasts if one is own or (stage.name == DATA and DATA in one.stage.reads)]
     if plan.place.on_cluster and (rooms := [room for one in rows_of if (room := _room(plan, one))]):
         stage = replace(stage, env={**stage.env, ROOM: json.dumps(rooms, ensure_ascii=False)})
     if own is None:
         return stage
-    memory = {"gpu_memory": own.full.memory.total, "memory": sum(host(own).values())}
-    price = {} if own.price is None else {"price_per_gpu_hour": own.price}
-    return replace(stage, needs=memory | _pace(own) | price, grace_seconds=seconds(plan, own))
+    needs: dict[str, float] = {"gpu_memory": own.full.memory.total, "memory": sum(host(own).values())}
+    if own.time and (tokens := round(own.time.tokens_a_second)):
+        needs["tokens_per_second"] = tokens
+    elif own.time:  # images have no tokens
+        needs["samples_per_second"] = round(own.time.samples_a_second)
+    if own.price is not None:
+        needs["price_per_gpu_hour"] = own.price
+    return replace(stage, needs=needs, grace_seconds=seconds(plan, own))
 
 
 def _room(plan: Plan, forecast: Forecast) -> list[object]:
-    """As `runner.data.report.require_room` reads it; empty if there is room for every row, or if `--allow` permits what
-    never fits."""
+    """The arguments of `runner.data.report.require_room`; empty if there is room for every row, or if `--allow` permits
+    a stage that never fits."""
     most, stage, gpu = forecast.most_row_tokens, forecast.stage, forecast.gpu
     if most is None or gpu is None or (forecast.rows.longest and forecast.never_fits):
         return []
@@ -131,21 +135,8 @@ def _room(plan: Plan, forecast: Forecast) -> list[object]:
         f"Stage `{stage.name}` takes {forecast.workload.micro_batch_size} rows at once: rows of full length need "
         f"{units.both(forecast.with_longest(0).memory.total)} on each GPU, and {gpu.title} has {units.both(usable(gpu))} to use."
     )
-    return [
-        folders,
-        most,
-        why,
-        f"Lower `micro_batch_size`, or write `sequence_len: {most}`, which leaves out longer rows.",
-    ]
-
-
-def _pace(forecast: Forecast) -> dict[str, float]:
-    """What a stage gets through a second, if that is known; images have no tokens."""
-    time = forecast.time
-    if time is None:
-        return {}
-    tokens = round(time.tokens_a_second)
-    return {"tokens_per_second": tokens} if tokens else {"samples_per_second": round(time.samples_a_second)}
+    hint = f"Lower `micro_batch_size`, or write `sequence_len: {most}`, which leaves out longer rows."
+    return [folders, most, why, hint]
 
 
 def rounded(need: float) -> int:
@@ -154,19 +145,19 @@ def rounded(need: float) -> int:
 
 
 def host(forecast: Forecast) -> dict[str, int]:
-    """Main memory of one machine by part: processes, shared memory, and what the formulas add."""
-    stage: Stage = forecast.stage
+    """Main memory of one machine by part: processes, shared memory, and the parts of the formulas."""
+    stage = forecast.stage
     parts = {"processes": host_memory.PROCESS * stage.machines.gpus_per_node, "shared memory": stage.shm_gib * GIB}
     return parts | forecast.formulas.beside(stage)
 
 
 def problems(document: Document, plan: Plan, forecasts: list[Forecast]) -> list[Problem]:
-    """Notes on claims and machines that are too small for what they must hold, by estimate."""
+    """Notes on claims and machines that are too small, by estimate."""
     return [*_claims(document, plan, forecasts), *_machines(document, plan, forecasts)]
 
 
 def machine(plan: Plan) -> str:
-    """The word for a machine of the plan: on a cluster it is a pod."""
+    """What a machine of the plan is called: on a cluster it is a pod."""
     return "pod" if plan.place.on_cluster else "machine"
 
 
@@ -188,29 +179,23 @@ def _claims(document: Document, plan: Plan, forecasts: list[Forecast]) -> Iterat
 
 
 def _machines(document: Document, plan: Plan, forecasts: list[Forecast]) -> Iterator[Problem]:
-    needs = {forecast.stage.name: sum(host(forecast).values()) for forecast in forecasts}
-    for forecast in forecasts:
-        need, machines = needs[forecast.stage.name], forecast.stage.machines
-        # Of a pipeline's stages the one that needs most is named.
-        if need > machines.memory_gib * GIB and need == max(needs.values()):
-            where, remedy = _more_memory(plan, -(-need // GIB))
-            yield document.problem(
-                where,
-                f"Each {machine(plan)} has {machines.memory_gib:.1f} GiB of main memory, but needs about {need / GIB:.1f} GiB.",
-                remedy,
-                severity="note",
-            )
-            return
+    """For the stage of a pipeline that needs most."""
+    needs = [(sum(host(forecast).values()), forecast.stage.machines) for forecast in forecasts]
+    need, machines = max(needs, key=lambda each: each[0], default=(0, plan.stages[0].machines))
+    if need > machines.memory_gib * GIB:
+        where, remedy = _more_memory(plan, -(-need // GIB))
+        message = f"Each {machine(plan)} has {machines.memory_gib:.1f} GiB of main memory, but needs about {need / GIB:.1f} GiB."
+        yield document.problem(where, message, remedy, severity="note")
 
 
 def wanted_memory(plan: Plan, forecasts: list[Forecast]) -> int:
-    """GiB of main memory that each machine must have, and on a cluster what the system there leaves no pod."""
+    """GiB of main memory that each machine must have; on a cluster with the part that no pod gets."""
     gib = int(-(-max(sum(host(forecast).values()) for forecast in forecasts) // GIB))
     return hardware.machine_gib(gib) if plan.place.on_cluster else gib
 
 
 def _more_memory(plan: Plan, gib: int) -> tuple[tuple[str, ...], str]:
-    """The line that says how much memory a machine or pod has, and what gives it so much."""
+    """The line with the memory of a machine or pod, and the remedy."""
     if not plan.place.on_cluster:
         return ("machines", "memory"), f"Use machines with `memory: {gib} GiB` or more."
     have = f"{hardware.machine_gib(gib)} GiB"
@@ -220,24 +205,21 @@ def _more_memory(plan: Plan, gib: int) -> tuple[tuple[str, ...], str]:
     return ("machines", "memory"), f"Use machines with `memory: {have}` or more; their pods can then have {gib} GiB."
 
 
-# Leaving the loop and the group, and closing what is written.
+# Seconds to leave the loop and the group, and to close files.
 LEAVING = 30
-# For a step and an evaluation that are under way, if the number of rows is unknown.
+# Seconds for the current step and evaluation, if the number of rows is unknown.
 UNKNOWN = 600
-# However much longer than planned either may take.
+# How much longer than planned either may take.
 TIMES = 2
 
 
 def seconds(plan: Plan, forecast: Forecast) -> int | None:
-    """The step that is under way, an evaluation that follows it, and the checkpoint at the speed of its claim, in whole
-    minutes; None if the run writes to no claim."""
+    """The current step, an evaluation after it, and the checkpoint at the speed of its claim, in whole minutes; None if
+    the run writes to no claim."""
     if plan.claim_of(plan.place_of(forecast.stage).run_dir) is None:
         return None
+    current: float = UNKNOWN
+    if time := forecast.time:
+        current = TIMES * (time.step_seconds + time.evaluation_seconds / max(1, time.evaluations))
     saving: float = forecast.formulas.written(forecast.stage)["checkpoint"] / (forecast.workload.disk_mb_s * 1e6)
-    return 60 * math.ceil((LEAVING + _under_way(forecast) + saving) / 60)
-
-
-def _under_way(forecast: Forecast) -> float:
-    if (time := forecast.time) is None:
-        return UNKNOWN
-    return TIMES * (time.step_seconds + time.evaluation_seconds / max(1, time.evaluations))
+    return 60 * math.ceil((LEAVING + current + saving) / 60)

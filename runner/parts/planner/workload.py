@@ -1,5 +1,5 @@
-"""Workload: the one input of a language model's estimate, how a stage's own config becomes one, and what follows from it: steps,
-tokens a row, checkpoints."""
+"""Workload: the one input of a language model's estimate, how a stage's own config becomes one, and what follows from
+it: steps, tokens a row, checkpoints."""
 
 import math
 import re
@@ -37,8 +37,8 @@ REACHED = 0.80
 
 @dataclass(frozen=True)
 class Network:
-    """gbit_s: what training reaches over all links of a machine together, one direction, 10^9 bits a second; least,
-    most: between which that lies. title: in words. source: empty if the recipe says it."""
+    """gbit_s: the rate of training over all links of a machine together, one direction, 10^9 bits a second; least,
+    most: its range. title: in words. source: empty if the recipe states the rate."""
 
     title: str
     gbit_s: float
@@ -53,7 +53,7 @@ class Network:
 
 def network(kind: str, gbit_s: float | None = None, links: int | None = None) -> Network:
     """kind: ethernet or rdma, of pods, or plain, of machines without Kubernetes. gbit_s: the nominal rate of a link,
-    links: how many a machine has, as far as the recipe says it."""
+    links: their number in a machine, as far as the recipe states them."""
     count = links or 1
     if gbit_s:
         rate = count * gbit_s * REACHED
@@ -93,8 +93,8 @@ class Adapter:
 
 @dataclass(frozen=True)
 class Offload:
-    """What is beside the GPUs. optimizer, weights: where, cpu or nvme, empty for the GPUs. path: the folder on a
-    disk, mb_s: how fast that is. buffer: numbers in each of the buffers that weights on a disk come through."""
+    """The state outside the GPUs. optimizer, weights: where, cpu or nvme, empty for the GPUs. path: the folder on a
+    disk, mb_s: its speed. buffer: numbers in each of the buffers that weights on a disk come through."""
 
     optimizer: str = ""
     weights: str = ""
@@ -302,16 +302,27 @@ def _matches(pattern: str, name: str) -> bool:
 
 
 def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload:
-    """The workload of a stage that Axolotl trains, read from the very config that Axolotl gets. rows: what is known of
-    the data."""
+    """The workload of a stage that Axolotl trains, from the config that Axolotl gets. rows: those of the data."""
     config, rows, zero = stage.config, rows or Rows(), _deepspeed(stage)
+    runner = config.get("recipe_runner") or {}
+    # A curriculum's sequence lengths share one count of steps and one schedule, and each stage makes its part of them.
+    part = runner.get("blocks") or {}
+    # Below 1, transformers counts epochs.
+    max_steps = part["last_step"] - part["first_step"] if part else max(0, int(config.get("max_steps") or 0))
+    losses = {
+        "cut": "cut_cross_entropy",
+        "fused": "liger_fused_linear_cross_entropy",
+        "chunked": "chunked_cross_entropy",
+    }
+    # The schedule of this name has no warmup, whatever the config says of one (transformers 5.16).
+    rises = config.get("lr_scheduler") != "constant"
     return Workload(
         model=model,
         machines=stage.machines,
         adapter=_adapter(config, model),
         unfrozen=tuple(config.get("unfrozen_parameters") or ()),
         precision="bf16" if config.get("bf16") else "fp16" if config.get("fp16") else "fp32",
-        fp32_weights=(config.get("recipe_runner") or {}).get("master_weights") == "fp32",
+        fp32_weights=runner.get("master_weights") == "fp32",
         fp8=bool(config.get("fp8")),
         attention=_attention(config),
         checkpointing=bool(config.get("gradient_checkpointing")),
@@ -323,7 +334,7 @@ def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload
         offload=_offload(stage, zero),
         bucket_bytes=_bucket_bytes(config, zero),
         **_zero_sizes(zero),
-        fused_loss=_fused_loss(config),
+        fused_loss=next((loss for loss, setting in losses.items() if config.get(setting)), "none"),
         optimizer=str(config.get("optimizer") or _OPTIMIZER),
         objective="dpo" if config.get("rl") in ("dpo", "ipo", "kto", "simpo", "orpo") else "sft",
         packing=bool(config.get("sample_packing")) or _blocks(config),
@@ -331,15 +342,15 @@ def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload
         joined=bool(config.get("batch_flattening")),
         evaluation_packing=_blocks(config) or bool(config.get("eval_sample_packing", config.get("sample_packing"))),
         epochs=float(config.get("num_epochs") or 1),
-        max_steps=_max_steps(config),
-        warmup_ratio=float(config.get("warmup_ratio") or 0),
-        warmup_steps=_warmup_steps(config),
+        max_steps=int(max_steps),
+        warmup_ratio=float(config.get("warmup_ratio") or 0) if rises else 0.0,
+        warmup_steps=max(0, int(config.get("warmup_steps") or 0) - int(part.get("first_step", 0))) if rises else 0,
         learning_rate=float(config.get("learning_rate") or 0),
         rows=rows.training,
-        evaluation_rows=VALIDATION_BLOCKS if _length(config) else rows.validation,
+        evaluation_rows=VALIDATION_BLOCKS if part else rows.validation,
         lengths=rows.lengths,
         longest=rows.longest,
-        **cadence(config, config.get("recipe_runner") or {}),
+        **cadence(config, runner),
         # The best one is kept beside the latest.
         keep=max(int(config.get("save_total_limit") or 1), 2 if config.get("load_best_model_at_end") else 1),
         compile=bool(config.get("torch_compile")),
@@ -378,7 +389,7 @@ def _sharding(stage: Stage, zero: Mapping[str, Any]) -> str:
 
 
 def _deepspeed(stage: Stage) -> Mapping[str, Any]:
-    """What DeepSpeed's file says of ZeRO; nothing if the stage has none."""
+    """The ZeRO section of DeepSpeed's file; empty if the stage has none."""
     import json
 
     for file in stage.files if stage.config.get("deepspeed") else ():
@@ -402,7 +413,7 @@ def _offload(stage: Stage, zero: Mapping[str, Any]) -> Offload:
 
 
 def _zero_sizes(zero: Mapping[str, Any]) -> dict[str, Any]:
-    """What the sizes in DeepSpeed's file become; `auto` is transformers' to fill in."""
+    """The sizes in DeepSpeed's file; `auto` is left to transformers."""
     names = {"prefetch": "stage3_prefetch_bucket_size", "reuse": "stage3_max_reuse_distance", "group": "sub_group_size"}
     return {ours: int(zero[theirs]) for ours, theirs in names.items() if zero.get(theirs, "auto") != "auto"}
 
@@ -428,38 +439,13 @@ class Cadence(TypedDict):
 
 
 def cadence(engine: Mapping[str, Any], told: Mapping[str, Any]) -> Cadence:
-    """When a Run is evaluated and saved, by the engine's settings and by those of the runner's own part in it."""
+    """When a Run is evaluated and saved, by the settings of the engine and of the runner."""
 
     def every(what: str) -> int:
         return int(engine.get(f"{what}_steps") or 0) if engine.get(f"{what}_strategy", "steps") == "steps" else 0
 
     own = int(told.get("save_steps") or 0)
     return {"evaluation_steps": every("eval"), "engine_save_steps": every("save"), "save_steps": own}
-
-
-def _length(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The part of a curriculum that a stage is, with `first_step` and `last_step`; empty if it is none."""
-    return (config.get("recipe_runner") or {}).get("blocks") or {}
-
-
-def _max_steps(config: Mapping[str, Any]) -> int:
-    """The steps of this stage alone: a curriculum's lengths share one count, and each makes its part of it."""
-    part = _length(config)
-    # Below 1 it says nothing: transformers then counts epochs.
-    return int(part["last_step"] - part["first_step"] if part else max(0, int(config.get("max_steps") or 0)))
-
-
-def _warmup_steps(config: Mapping[str, Any]) -> int:
-    """Steps of this stage with a rising rate: a curriculum's lengths share one schedule."""
-    return max(0, int(config.get("warmup_steps") or 0) - int(_length(config).get("first_step", 0)))
-
-
-def _fused_loss(config: Mapping[str, Any]) -> str:
-    if config.get("cut_cross_entropy"):
-        return "cut"
-    if config.get("liger_fused_linear_cross_entropy"):
-        return "fused"
-    return "chunked" if config.get("chunked_cross_entropy") else "none"
 
 
 def steps(workload: Workload) -> int | None:
@@ -478,8 +464,7 @@ def steps_of(rows: float | None, batch: int, epochs: float) -> int | None:
 
 
 def packed(workload: Workload, rows: int | None) -> float | None:
-    """This many of the data's rows as the model sees them: several in one of the whole length, or cut out of all their
-    text."""
+    """These rows of the data as rows of the model: several in one of the whole length, or cut out of all their text."""
     if not (workload.packing and workload.lengths and rows):
         return rows
     length = workload.sequence_len
@@ -500,7 +485,7 @@ def row_tokens(workload: Workload) -> float:
 
 
 def attended(workload: Workload) -> float:
-    """Tokens of the row that a mean token attends to: rows that are in one do not see each other."""
+    """Tokens that a mean token attends to: rows packed into one do not see each other."""
     if workload.lengths and (workload.several if workload.packing else workload.joined):
         return workload.lengths.attended(workload.sequence_len)
     return row_tokens(workload)
@@ -508,8 +493,8 @@ def attended(workload: Workload) -> float:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """count: over the whole run; within: of them between two of the engine's own. first: seconds of training until the
-    first one; between: from one to the next; writing: that one takes."""
+    """count: over the whole run; within: between two of the engine's own. first: seconds of training until the first
+    one; between: to the next; writing: seconds of one."""
 
     count: int
     within: int
@@ -519,13 +504,11 @@ class Checkpoints:
 
     @property
     def seconds(self) -> float:
-        """What all of them take."""
         return self.count * self.writing
 
 
 def times_in(every: int, run: Run, steps: int) -> int:
-    """How often something happens in a run of this many steps: every so often or, for 0, in each epoch; the end
-    counts."""
+    """The number of events in a run of this many steps: every so often or, for 0, in each epoch, and at the end."""
     return math.ceil(steps / every) if every else max(1, math.ceil(run.epochs))
 
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from runner.catalog import Model
-from runner.plan import Kind
-from runner.recipe.recipe import Recipe, Settings
+from runner.recipe.recipe import CONVERSATIONS, PREFERENCES, TEXT, Recipe, Settings
 
 if TYPE_CHECKING:
     from runner.recipe import sections
@@ -38,8 +37,8 @@ def model_facts(settings: Settings) -> Model:
 
 
 def parameters(shape: sections.Model) -> int:
-    """All parameters of a LLaMA model without biases, a count: embedding, LM head if it is not tied, and a layer's
-    attention (query, key, value, output), feed-forward (gate, up, down) and two norms, and the last norm."""
+    """The parameters of a LLaMA model without biases: embedding, LM head if it is not tied, a layer's attention
+    (query, key, value, output), feed-forward (gate, up, down) and two norms, and the last norm."""
     hidden, head = shape.hidden_size, shape.hidden_size // shape.attention_heads
     attention = 2 * hidden * hidden + 2 * hidden * head * shape.key_value_heads
     layer = attention + 3 * hidden * shape.intermediate_size + 2 * hidden
@@ -50,34 +49,19 @@ def parameters(shape: sections.Model) -> int:
 AFTER = ("sft", "dpo", "lora")
 # The sections of all stages that train something.
 TRAINED = ("pretrain", *AFTER)
-# What each of them learns from, for measuring it.
-KINDS: dict[str, Kind] = {"pretrain": "text", "sft": "chat", "dpo": "preferences", "lora": "chat"}
-
-
-def stage_of(sequence_len: int) -> str:
-    """The name of the stage that trains on blocks of this length."""
-    return f"pretrain-{sequence_len}"
-
-
-def stage_names(recipe: Recipe) -> list[str]:
-    """The stages of the recipe, in their order."""
-    return ["data", "init", *trained_names(recipe)]
+# The rows that each of them learns from.
+ROWS = {"pretrain": TEXT, "sft": CONVERSATIONS, "dpo": PREFERENCES, "lora": CONVERSATIONS}
 
 
 def trained_names(recipe: Recipe) -> list[str]:
-    """Those of them that train something."""
-    lengths = [stage_of(part.sequence_len) for part in recipe.pretrain.curriculum]
-    return [*lengths, *(kind for kind in AFTER if recipe.settings.get(kind))]
+    """The stages that train something, in their order."""
+    return [*(length.name for length in curriculum(recipe)), *(kind for kind in AFTER if recipe.settings.get(kind))]
 
 
 def warmup_steps(recipe: Recipe) -> int:
-    """Steps of pretraining with a rising learning rate, over all lengths."""
     pretrain = recipe.pretrain
-    return (
-        pretrain.warmup_steps
-        if pretrain.warmup_steps is not None
-        else round((pretrain.warmup_ratio or 0) * pretrain.steps)
-    )
+    computed = round((pretrain.warmup_ratio or 0) * pretrain.steps)
+    return computed if pretrain.warmup_steps is None else pretrain.warmup_steps
 
 
 @dataclass(frozen=True)
@@ -95,10 +79,9 @@ class Length:
 
 
 def curriculum(recipe: Recipe) -> list[Length]:
-    """The context lengths with the steps at which each begins and ends."""
     lengths, first = [], 0
     for part in recipe.pretrain.curriculum:
         last = round(part.until * recipe.pretrain.steps)
-        lengths.append(Length(stage_of(part.sequence_len), part.sequence_len, first, last))
+        lengths.append(Length(f"pretrain-{part.sequence_len}", part.sequence_len, first, last))
         first = last
     return lengths

@@ -1,11 +1,7 @@
-"""Cleaning text: datatrove's filters, then exact and near duplicates (MinHash) out; kept documents stay as they are.
-
-Each step is datatrove's own and leaves its work on disk, so that a stopped run continues with the parts that are missing.
-
-Words are cut as datatrove's tokenizers do, in a third of the time: spaCy's rules for a language, with its memory on.
-datatrove 0.10.1 opens a memory zone of spaCy for each document, in which spaCy's tokenizer (3.8) remembers no word, and
-computes attributes of each word that are not used. Without both the words are the same.
-"""
+"""Cleaning of text: datatrove's filters, then exact and near duplicates (MinHash); kept documents stay as they are.
+Each step leaves its work on disk, so that a stopped run continues with the missing tasks. Words are cut as datatrove's
+tokenizers do, in a third of the time: datatrove 0.10.1 opens a memory zone of spaCy for each document, in which
+spaCy's tokenizer (3.8) remembers no word, and computes attributes that are not used."""
 
 import json
 import re
@@ -72,8 +68,8 @@ REASONS = {
 
 @dataclass
 class CleaningReport:
-    """Counts of documents. dropped: by reason, in words. key: hash of everything that the result depends on. workers:
-    parts that were worked on by themselves. missed: how many documents fewer than `data.limit` a dataset gave."""
+    """Counts of documents. dropped: by reason. key: hash of everything that the result depends on. workers: a count of
+    tasks. missed: documents fewer than `data.limit`."""
 
     key: str = ""
     source: str = ""
@@ -94,11 +90,8 @@ class CleaningReport:
 
 
 def clean(corpus: Corpus, folder: Path, where: Cleaning) -> CleaningReport:
-    """Writes the kept documents to `folder/text/` (a `text` each) and the dropped ones to `folder/dropped/`, both in
-    their order, the same bytes however many tasks have shared them.
-
-    Raises Stop if nothing is left, and where the executor's cluster fails.
-    """
+    """Writes the kept documents to `folder/text/` and the dropped ones to `folder/dropped/`, in their order, the same
+    bytes for any number of tasks. Raises Stop if nothing is left, or the executor's cluster fails."""
     key = _key(corpus)
     if known := _known(folder, key):
         return known
@@ -129,14 +122,14 @@ def clean(corpus: Corpus, folder: Path, where: Cleaning) -> CleaningReport:
 
 
 def help_clean(corpus: Corpus, folder: Path, where: Cleaning) -> None:
-    """Does the part of this pod, one of several; the first one, in `clean`, waits for it, and does the rest."""
+    """Does this pod's part, one of several; the first pod, in `clean`, waits for it."""
     if not _known(folder, key := _key(corpus)):
         on = executors.chosen(where, _size(corpus))
         _worked(corpus, _work(folder, key, on), on)
 
 
 def _worked(corpus: Corpus, work: Path, on: executors.Executor) -> Path:
-    """All of datatrove's steps; the folder of the kept documents, a file for each task that has some."""
+    """Runs datatrove's steps; gives the folder of the kept documents, a file for each task that has some."""
     doctor.quiet_datatrove()
     last = filtered(corpus, work, on)
     if corpus.deduplicate != "off":
@@ -163,7 +156,6 @@ def _work(folder: Path, key: str, on: executors.Executor) -> Path:
 
 
 def _joined(parts: Path, file: Path) -> None:
-    """The files of all tasks as one, in their order."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("wb") as whole:
         for part in sorted(parts.glob("*.jsonl")):
@@ -172,7 +164,6 @@ def _joined(parts: Path, file: Path) -> None:
 
 
 def documents(folder: Path) -> Iterator[str]:
-    """The kept documents' texts, in order."""
     for file in sorted((folder / "text").glob("*.jsonl")):
         with file.open(encoding="utf-8") as lines:
             for line in lines:
@@ -180,7 +171,6 @@ def documents(folder: Path) -> Iterator[str]:
 
 
 def _size(corpus: Corpus) -> int | None:
-    """Bytes of the file, None for a stream from the hub."""
     return None if any(one.hub for one in corpus.sets) else corpus.size or 0
 
 
@@ -206,11 +196,8 @@ LOGS = "logs"
 
 
 class CorpusRows(PipelineStep):
-    """Documents of a local file, of a data set by its number; lines that are no documents are counted and kept aside.
-
-    parts: of each task, one after the other the whole file: shares of it, or, if it cannot be cut, the rows that a task
-    takes of all that it then parses, from and to.
-    """
+    """Documents of a local file, of a data set by its number; other lines are counted and listed. parts: of each task:
+    parts of the file, or, if it cannot be cut, numbers of rows, from and to."""
 
     name = "Rows"
     type = "reader"
@@ -312,14 +299,19 @@ def _reader(corpus: Corpus, index: int, work: Path, on: executors.Executor) -> P
         parts = [FilePart(*part) for part in made] if len(made[0]) == 3 else [(begin, end) for begin, end in made]
         return CorpusRows(corpus, index, work / "dropped" / f"rows-{index}", parts)
     options = {"name": one.subset, "split": one.split, "revision": one.revision}
-    limit = -1 if one.limit is None else -(-one.limit // _reading(one.hub, options, tasks))
+    limit = -1
+    if one.limit is not None:
+        from datasets import load_dataset
+
+        # datatrove 0.10.1 divides whole files among the tasks if there are several.
+        files = load_dataset(one.hub, **options, streaming=True).n_shards if tasks > 1 else 1
+        limit = -(-one.limit // (min(tasks, files) if files > 1 else tasks))
     reader = HubRows(one.hub, dataset_options=options, streaming=True, text_key=one.column, limit=limit)
     reader.taken = (one.share, corpus.seed)
     return reader
 
 
 def _parts(one: CorpusSet, tasks: int) -> list[Any]:
-    """The parts of a local file, as JSON knows them."""
     cut = rows.parts_of_file(one.file, one.limit, tasks) if one.file else None
     return [astuple(part) for part in cut] if cut else rows.spans(one, one.limit, tasks)
 
@@ -343,14 +335,6 @@ class HubRows(HuggingFaceDatasetReader):
         return document
 
 
-def _reading(hub: str | None, options: Mapping[str, Any], tasks: int) -> int:
-    """How many of the tasks get something to read: datatrove 0.10.1 gives out whole files if there are several."""
-    from datasets import load_dataset
-
-    files = load_dataset(hub, **options, streaming=True).n_shards if tasks > 1 else 1
-    return min(tasks, files) if files > 1 else tasks
-
-
 class Marks(ExactDedupSignature):
     """Of equal documents the first one counts most. datatrove 0.10.1 goes by places in each task's own file, so that
     another number of tasks would keep others of them."""
@@ -366,37 +350,34 @@ class Marks(ExactDedupSignature):
 
 
 def without_exact(source: Path, work: Path, on: executors.Executor) -> Path:
-    """Of documents with the same text, one stays."""
     marks, duplicates = work / "exact-marks", work / "exact-found"
-    _run("2-exact-marks", [_again(source), Marks(str(marks), EXACT)], work, on, writes=False)
+    _run("2-exact-marks", [Again(source), Marks(str(marks), EXACT)], work, on, writes=False)
     _run("3-exact-found", [ExactFindDedups(str(marks), str(duplicates), EXACT)], work, on, writes=False, tasks=1)
     drop = ExactDedupFilter(str(duplicates), EXACT, exclusion_writer=_writer(work / "dropped" / "exact"))
-    return _run("4-exact", [_again(source), drop], work, on)
+    return _run("4-exact", [Again(source), drop], work, on)
 
 
 def without_near(source: Path, work: Path, on: executors.Executor, language: str) -> Path:
-    """Of documents that share most of their phrases, one stays."""
     marks, pairs, groups = (str(work / f"near-{name}") for name in ("marks", "pairs", "groups"))
     signature = Signature(marks, NEAR, language=language)
-    _run("5-near-marks", [_again(source), signature], work, on, writes=False)
+    _run("5-near-marks", [Again(source), signature], work, on, writes=False)
     buckets = MinhashDedupBuckets(marks, pairs, config=NEAR)
     _run("6-near-pairs", [buckets], work, on, writes=False, tasks=NEAR.num_buckets)
     _run("7-near-groups", [MinhashDedupCluster(pairs, groups, config=NEAR)], work, on, writes=False, tasks=1)
     drop = MinhashDedupFilter(groups, exclusion_writer=_writer(work / "dropped" / "near"))
-    return _run("8-near", [_again(source), drop], work, on)
+    return _run("8-near", [Again(source), drop], work, on)
 
 
 class Again(JsonlReader):
     """The documents that this task kept in the step before, even if other tasks kept none."""
 
+    def __init__(self, folder: Path) -> None:
+        # A document's file would differ by the number of tasks.
+        super().__init__(str(folder), add_file_path=False)
+
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
         if self.data_folder.isfile(name := f"{rank:05d}.jsonl"):
             yield from self.read_files_shard([name])
-
-
-def _again(folder: Path) -> JsonlReader:
-    # Where a document has been worked on says nothing about it, and would differ by the number of tasks.
-    return Again(str(folder), add_file_path=False)
 
 
 def _writer(folder: Path) -> JsonlWriter:
@@ -411,7 +392,7 @@ def _run(
     writes: bool = True,
     tasks: int | None = None,
 ) -> Path:
-    """Runs one step to its end; tasks that are done already are not done again. Gives the folder of its documents."""
+    """Runs one step, without tasks that are done; gives the folder of its documents."""
     out = work / name
     on.run(name, [*pipeline, *([_writer(out)] if writes else [])], tasks or on.tasks, work / LOGS / name)
     return out
@@ -444,7 +425,7 @@ MOST_CHUNKS = 200_000
 
 
 class QuickWords(SpaCyTokenizer):
-    """A tokenizer of datatrove with spaCy's plain rules. language: as spaCy names it."""
+    """A tokenizer of datatrove with spaCy's plain rules."""
 
     _tokenizer: Any
 
@@ -465,8 +446,7 @@ class QuickWords(SpaCyTokenizer):
 
 
 def quick_words(language: str) -> WordTokenizer:
-    """datatrove's tokenizer of a language in this process, made quick if it is one of spaCy's plain ones; all of
-    datatrove's steps then have it."""
+    """datatrove's tokenizer of a language in this process, made quick if it is one of spaCy's plain ones."""
     from spacy.tokenizer import Tokenizer
 
     found = load_word_tokenizer(language)

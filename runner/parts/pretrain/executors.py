@@ -1,10 +1,6 @@
-"""Executors: where datatrove's steps run. On this machine's cores, in the pods of a Job, in a queue of Slurm, or on a
-cluster of Ray.
-
-Every executor runs one step to its end before the next one begins, because each reads what all tasks of the one before
-have left. Tasks that are done are not done again, so a stopped run continues with those that are missing. Pods, Slurm and
-Ray need the folder of prepared data on storage that all their machines share, under the same path.
-"""
+"""Executors: where datatrove's steps run: on this machine's cores, in the pods of a Job, in a queue of Slurm, or on a
+cluster of Ray. A step begins when all tasks of the one before have ended. A stopped run continues with the missing
+tasks. Pods, Slurm and Ray need the folder of prepared data on shared storage, under the same path."""
 
 import os
 import shlex
@@ -43,7 +39,7 @@ class Executor(ABC):
         """Runs one step to its end. Raises Stop if a task does not end well."""
 
     def agreed(self, file: Path, made: Callable[[], Any]) -> Any:
-        """What all who work together must know alike, made once; JSON. Here one process begins all steps."""
+        """A value that all processes must share, computed once; JSON. Here a single process begins all steps."""
         return made()
 
 
@@ -58,9 +54,8 @@ class Local(Executor):
 
 
 class Pods(Executor):
-    """This pod's part of every step: neighbouring tasks, done alone when it is started again. The pods wait for one
-    another by the marks that tasks leave on their claim; the first one, which continues alone, for the end of each
-    step, and the others before they begin the next, because what they wait for is gone once the first has finished."""
+    """This pod's part of every step: neighbouring tasks. The pods wait for one another by the marks that tasks leave
+    on their claim: the first at the end of each step, because it continues alone, the others before the next."""
 
     def __init__(self, cleaning: Cleaning, tasks: int) -> None:
         self.tasks, self.pod, self.pods = tasks, helping_pod(), min(cleaning.pods or 1, tasks)
@@ -97,7 +92,7 @@ class Pods(Executor):
 
 
 class Slurm(Executor):
-    """Each step is an array job. A command that is started again waits for a job that still runs."""
+    """Each step is an array job. A repeated command waits for a job that is still running."""
 
     def __init__(self, cleaning: Cleaning, tasks: int) -> None:
         self.cleaning, self.tasks = cleaning, tasks
@@ -148,7 +143,7 @@ class Slurm(Executor):
 
     @staticmethod
     def _wait(name: str, executor: Any, job: Any) -> None:
-        """Waits until every task has written its mark. Raises Stop if the job is gone and some have not."""
+        """Waits until every task has written its mark. Raises Stop if the job has ended before."""
         missed = 0
         while undone := executor.get_incomplete_ranks(skip_completed=True):
             missed = 0 if _in_queue(job) else missed + 1
@@ -196,11 +191,8 @@ class Ray(Executor):
 
 
 def chosen(cleaning: Cleaning, size: int | None) -> Executor:
-    """The executor that the recipe names; outside the pods of a Job this machine does their work. size: bytes of a
-    local file, None for a stream.
-
-    Raises Stop if its cluster cannot be reached from here.
-    """
+    """The executor that the recipe names. size: bytes of a local file, None for a stream. Raises Stop if its cluster
+    cannot be reached."""
     if cleaning.executor == "pods" and INDEX in os.environ:
         pods = cleaning.pods or 1
         return Pods(cleaning, cleaning.tasks or pods * (cleaning.workers if cleaning.workers > 0 else cleaning.cpus))
@@ -224,7 +216,6 @@ def _same_environment() -> str:
 
 
 def _in_queue(job: Any) -> bool:
-    """Whether Slurm still knows the job as waiting or running."""
     asked = subprocess.run(["squeue", "--noheader", "--jobs", str(job)], capture_output=True, text=True, check=False)
     return asked.returncode == 0 and bool(asked.stdout.strip())
 

@@ -21,10 +21,8 @@ VOCABULARY = 1024
 
 
 def before_data(recipe: Recipe, data: str | None) -> list[Override]:
-    """Everything that a rehearsal replaces. data: a file with documents to use instead of the recipe's sample.
-
-    Raises Stop if there is nothing on this machine to rehearse with.
-    """
+    """All substitutions. data: a file with documents to use instead of the recipe's sample. Raises Stop if this
+    machine has nothing to rehearse with."""
     return [*_data(recipe, data), *_small(recipe), *rehearsal.gates(recipe)]
 
 
@@ -37,7 +35,6 @@ def stands_in(recipe: Recipe, folder: Path) -> Mapping[str, object]:
 
 
 def _data(recipe: Recipe, data: str | None) -> Iterator[Override]:
-    """Each section's sample instead of its data, so that nothing is downloaded."""
     if data and not Path(data).is_file():
         raise Stop(Problem(data, 0, 0, "This file does not exist.", "Name a data file after `--data`."))
     for home, section in recipe.data_sections:
@@ -53,7 +50,6 @@ def _data(recipe: Recipe, data: str | None) -> Iterator[Override]:
 
 
 def _small(recipe: Recipe) -> Iterator[Override]:
-    """A tiny model, few steps, and nothing that needs a GPU."""
     shape = twin.geometry(recipe.facts, 2, VOCABULARY)
     tiny, gpu = "a tiny twin of the same architecture, random weights", "needs a GPU"
     for name in ("hidden_size", "intermediate_size"):

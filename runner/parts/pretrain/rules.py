@@ -1,5 +1,4 @@
-"""What the lines of a pipeline recipe must have in common: its architecture, its curriculum, its stages and their
-gates, and the files and the cleaning that it names."""
+"""Rules of a pipeline recipe: its architecture, curriculum, stages, files and cleaning."""
 
 from __future__ import annotations
 
@@ -10,12 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner import catalog
-from runner.parts.pretrain.architecture import (
-    AFTER,
-    curriculum,
-    stage_names,
-    warmup_steps,
-)
+from runner.parts.pretrain.architecture import AFTER, curriculum, trained_names, warmup_steps
 from runner.parts.pretrain.translation import FP8_STAGES
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import common
@@ -40,7 +34,6 @@ IDLE = {"cpus_per_task": 1, "mem_per_cpu_gb": 2}
 
 
 def shape(recipe: Recipe) -> Iterator[Problem]:
-    """Heads that divide each other, and a tokenizer that fits the embedding."""
     model, tokenizer = recipe.model, recipe.tokenizer
     if model.hidden_size % model.attention_heads:
         message = f"`hidden_size` {model.hidden_size:,} cannot be divided by {model.attention_heads} heads."
@@ -65,7 +58,6 @@ def shape(recipe: Recipe) -> Iterator[Problem]:
 
 
 def fp8_gpu(recipe: Recipe) -> Iterator[Problem]:
-    """FP8 is asked for only where the GPU has it, for all stages or for one."""
     gpu = catalog.gpu(recipe.machines.gpu)
     for home in ("model", *FP8_STAGES):
         if recipe.settings[home].get("precision") == "fp8" and gpu and not gpu.fp8:
@@ -75,7 +67,6 @@ def fp8_gpu(recipe: Recipe) -> Iterator[Problem]:
 
 
 def order(recipe: Recipe) -> Iterator[Problem]:
-    """Lengths rise, shares rise, the last one is the whole, and every length gets a step."""
     pretrain, parts = recipe.pretrain, recipe.pretrain.curriculum
     for index, (before, part) in enumerate(pairwise(parts), 1):
         for setting in ("sequence_len", "until"):
@@ -96,7 +87,6 @@ def order(recipe: Recipe) -> Iterator[Problem]:
 
 
 def schedule(recipe: Recipe) -> Iterator[Problem]:
-    """The learning rate rises, and falls to a lower end."""
     pretrain = recipe.pretrain
     if pretrain.min_learning_rate > pretrain.learning_rate:
         message = (
@@ -111,7 +101,6 @@ def schedule(recipe: Recipe) -> Iterator[Problem]:
 
 
 def context(recipe: Recipe) -> Iterator[Problem]:
-    """No stage reads more at once than the model can."""
     most = recipe.model.context
     for index, part in enumerate(recipe.pretrain.curriculum):
         if part.sequence_len > most:
@@ -127,7 +116,6 @@ def context(recipe: Recipe) -> Iterator[Problem]:
 
 
 def documents(recipe: Recipe) -> Iterator[Problem]:
-    """Some documents are left, and enough of them for the steps."""
     data, pretrain = recipe.data, recipe.pretrain
     if data.min_words > data.max_words:
         message = f"No document has at least {data.min_words:,} and at most {data.max_words:,} words."
@@ -149,7 +137,6 @@ def one_vocabulary(recipe: Recipe) -> Iterator[Problem]:
 
 
 def packed_words(recipe: Recipe) -> Iterator[Problem]:
-    """The tokenizer that packed files were made with is named."""
     if recipe.data.packed and not recipe.tokenizer.base:
         message = "Packed files contain token numbers, but the recipe does not name their tokenizer."
         hint = "Name the tokenizer of these files under `tokenizer.base`."
@@ -157,7 +144,6 @@ def packed_words(recipe: Recipe) -> Iterator[Problem]:
 
 
 def packed_files(recipe: Recipe) -> Iterator[Problem]:
-    """Packed files are there for every length."""
     if not recipe.data.packed:
         return
     folder = recipe.folder / recipe.data.packed
@@ -177,8 +163,8 @@ def packed_files(recipe: Recipe) -> Iterator[Problem]:
 
 
 def _no_blocks(file: Path, length: int) -> str:
-    """What keeps a file from being blocks of this length, by its header alone; empty if nothing does. NumPy itself
-    would take longer to load than everything else that a check does."""
+    """What is wrong with a file of blocks, by its header alone; empty if nothing is. Importing NumPy would take longer
+    than the rest of a check."""
     try:
         with file.open("rb") as content:
             start = content.read(8)
@@ -195,7 +181,6 @@ def _no_blocks(file: Path, length: int) -> str:
 
 
 def cleaning(recipe: Recipe) -> Iterator[Problem]:
-    """The executor that cleans has what it needs, and nothing that it would pass over in silence."""
     section = recipe.data.cleaning
     if not section:
         return
@@ -221,12 +206,11 @@ def cleaning(recipe: Recipe) -> Iterator[Problem]:
 
 
 def stage_job_names(recipe: Recipe) -> Iterator[Problem]:
-    """Each stage is a job called after recipe and stage."""
     site: Openshift | None = recipe.settings.get("openshift")
     if site is None:
         return
     name = site.job_name or recipe.name
-    longest = max((f"{name}-{stage}" for stage in stage_names(recipe)), key=len)
+    longest = max((f"{name}-{stage}" for stage in ("data", "init", *trained_names(recipe))), key=len)
     most = longest_job_name(recipe.machines.nodes)
     if len(longest) > most:
         message = f"The job `{longest}` of a stage would have a name of {len(longest)} characters, but the cluster allows {most}."

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from runner import catalog
-from runner.data.conversation_formats import ChatData, Preferences, PreferenceSet
+from runner.data.conversation_formats import ChatData, Preferences
 from runner.data.data_sets import DataSet, DataSets
 from runner.parts.pretrain.architecture import parameters
 from runner.plan import Place
 from runner.recipe.recipe import Recipe
-from runner.scenarios.shared import axolotl, common
+from runner.scenarios.shared import common
+
+if TYPE_CHECKING:
+    from runner.recipe.sections import Dpo, Lora, Sft
+
+    Section = Sft | Dpo | Lora
+
+Rows = TypeVar("Rows", bound=DataSets)
 
 # What ends a document, and a text that a model continues with.
 END_OF_TEXT = "<|endoftext|>"
@@ -29,8 +36,8 @@ PARTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Tokenizer:
-    """The pipeline's tokenizer: that of `base` at its `revision`, or one trained on the text, with `vocabulary`
-    entries. most: rows of the embedding, which no tokenizer may exceed."""
+    """The tokenizer of `base` at its `revision`, or one trained on the text, with `vocabulary` entries. most: rows of
+    the embedding."""
 
     base: str | None
     revision: str
@@ -40,10 +47,8 @@ class Tokenizer:
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """Clean text, tokenizer, blocks for each context length, and the rows of every later stage, in the folder `out`.
-
-    lengths: tokens of a block, and tokens that training reads of that length. cleaning: where the text is cleaned.
-    """
+    """Clean text, tokenizer, blocks for each context length, and the rows of later stages, in the folder `out`.
+    lengths: tokens of a block, and tokens that training reads of that length."""
 
     work: Literal["pipeline.data"] = "pipeline.data"
     out: str
@@ -55,13 +60,17 @@ class Data:
     cleaning: Cleaning
     lora: Mixture | None
 
+    @property
+    def rows(self) -> dict[str, ChatData | Preferences]:
+        """The rows of the stages after pretraining, by stage."""
+        rows = {"sft": self.sft, "dpo": self.dpo, "lora": self.lora}
+        return {stage: asked for stage, asked in rows.items() if asked}
+
 
 @dataclass(frozen=True, kw_only=True)
 class FirstWeights:
-    """A model whose first weights are drawn by `seed`, with this many `parameters`.
-
-    out: where to; tokenizer: the folder of the one that is put beside it. architecture: a LLaMA config of transformers.
-    """
+    """A model whose first weights are drawn by `seed`. tokenizer: a folder, copied beside the model. architecture: a
+    LLaMA config of transformers."""
 
     work: Literal["pipeline.init"] = "pipeline.init"
     out: str
@@ -73,14 +82,19 @@ class FirstWeights:
 
 
 def everything(recipe: Recipe, place: Place, lengths: tuple[tuple[int, int], ...]) -> Data:
-    """lengths: tokens of a block, and tokens that training reads of that length."""
-    data, chosen, lora, sft, dpo = recipe.data, recipe.tokenizer, recipe.lora, recipe.sft, recipe.dpo
-    sets = () if data.packed else common.data_sets(recipe, place, data, CorpusSet)
+    """lengths: as of Data."""
+    data, chosen, lora = recipe.data, recipe.tokenizer, recipe.lora
     local = chosen.base and (recipe.folder / chosen.base).is_dir()
-    domain = vars(axolotl.chat_data(recipe, place, lora.data, lora.sequence_len)) if lora else {}
+    instead = {"sets": ()} if data.packed else {}
+
+    def rows(kind: type[Rows], section: Section, **own: Any) -> Rows:
+        template = catalog.chat_template("chatml")
+        own |= {"special_tokens": template, "sequence_len": section.sequence_len}
+        return common.rows(kind, recipe, place, section.data, **own)
+
     return Data(
         out=place.data_dir,
-        text=common.made(Corpus, data, sets=sets, packed=common.data_file(recipe, place, data.packed)),
+        text=common.rows(Corpus, recipe, place, data, packed=common.data_file(recipe, place, data.packed), **instead),
         tokenizer=Tokenizer(
             base=common.data_file(recipe, place, chosen.base) if local else chosen.base,
             revision=chosen.revision,
@@ -88,16 +102,10 @@ def everything(recipe: Recipe, place: Place, lengths: tuple[tuple[int, int], ...
             most=recipe.model.vocabulary,
         ),
         lengths=lengths,
-        sft=axolotl.chat_data(recipe, place, sft.data, sft.sequence_len),
-        dpo=common.made(
-            Preferences,
-            dpo.data,
-            sets=common.data_sets(recipe, place, dpo.data, PreferenceSet),
-            sequence_len=dpo.sequence_len,
-            special_tokens=catalog.chat_template("chatml"),
-        ),
+        sft=rows(ChatData, recipe.sft),
+        dpo=rows(Preferences, recipe.dpo),
         cleaning=Cleaning(cpus=common.machines(recipe, place).cpus, **data.cleaning.plain()),
-        lora=Mixture(**domain, domain_share=lora.domain_share) if lora else None,
+        lora=rows(Mixture, lora, domain_share=lora.domain_share) if lora else None,
     )
 
 
@@ -133,12 +141,9 @@ class CorpusSet(DataSet):
 
 @dataclass(frozen=True, kw_only=True)
 class Corpus(DataSets):
-    """Documents, and which of them are dropped.
-
-    packed: a folder of ready-made blocks to use instead. language: of the text, as datatrove names it. min_words,
-    max_words: of a document, counts. validation_share: part of the documents, 0 to 1, that a draw by `seed` keeps for
-    validation. max_lost_share: of them, that may be none.
-    """
+    """Documents, and which of them are dropped. packed: a folder of ready-made blocks instead. language: as datatrove
+    names it. min_words, max_words: of a document. validation_share: of the documents, 0 to 1, drawn by `seed`.
+    max_lost_share: of the rows that may give no document."""
 
     sets: tuple[CorpusSet, ...]
     packed: str | None
@@ -154,20 +159,17 @@ class Corpus(DataSets):
 
 @dataclass(frozen=True, kw_only=True)
 class Mixture(ChatData):
-    """A domain's conversations. domain_share: their part of the training rows, above 0 and up to 1."""
+    """A domain's conversations. domain_share: of the training rows, above 0 and up to 1."""
 
     domain_share: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cleaning:
-    """Where text is cleaned; it changes no document.
-
-    tasks: parts that are worked on by themselves, a count; None for as many as keep this machine, or all pods, busy.
-    pods: that share the work, of an indexed Job; they have `cpus` each. workers: tasks at once, of pods in each, -1 for
-    as many as there is room for. mem_per_cpu_gb: GB a core. time: of a task at most, as `[days-]hours:minutes:seconds`.
-    partition, qos, sbatch_args: of Slurm. address: of a cluster of Ray.
-    """
+    """Where text is cleaned; it changes no document. tasks: parts of the work; None for as many as keep all machines
+    busy. pods: of an indexed Job, with `cpus` each. workers: tasks at once, in each pod, -1 for as many as fit.
+    mem_per_cpu_gb: GB a core. time: of a task, `[days-]hours:minutes:seconds`. partition, qos, sbatch_args: of Slurm.
+    address: of Ray."""
 
     executor: Literal["local", "pods", "slurm", "ray"] = "local"
     pods: int | None = None

@@ -1,4 +1,4 @@
-"""Training on packed blocks: several context lengths under one schedule, one optimizer and one count of steps."""
+"""Training on packed blocks: several context lengths with one schedule, optimizer and count of steps."""
 
 from pathlib import Path
 
@@ -10,14 +10,10 @@ from runner.trainer.settings import BlocksSettings
 
 
 class TrainBlocks(Dataset):
-    """All rows of pretraining as one long line, of which only those of one context length are there.
-
-    The Trainer skips what a checkpoint has seen by counting rows from step 0. So rows that shorter blocks have used are
-    counted and never read, and a resumed run, in any length and at any step, gets exactly the rows that are left.
-    Each pass over the blocks has an order of its own, drawn from seed, length and pass.
-
-    blocks: array (count, sequence_len) of token numbers. batch: rows a step. steps: steps in all.
-    """
+    """All rows of pretraining as one line, of which only those of one context length exist: array (count,
+    sequence_len). The Trainer skips the rows that a checkpoint has seen by counting from step 0, so rows of shorter
+    blocks are counted and never read, and a resumed run gets exactly the rows that are left. Each pass has an order of
+    its own, drawn from seed, length and pass. batch: rows a step. steps: in all."""
 
     column_names: tuple[str, ...] = ()
 
@@ -65,10 +61,8 @@ def _row(tokens: np.ndarray) -> dict[str, list[int]]:
 
 
 def load(settings: BlocksSettings, batch: int, resumed_at: int) -> tuple[TrainBlocks, ValidationBlocks, int]:
-    """Both sides of a context length, and the number of steps that the Trainer is to count to.
-
-    A length that had reached its last step before a kill counts no further, so that nothing is trained twice.
-    """
+    """Both sides of a context length, and the number of steps that the Trainer counts to. A length that had reached
+    its last step before a kill counts no further, so that nothing is trained twice."""
     steps = settings.steps if resumed_at < settings.last_step else settings.last_step
     train, validation = (
         np.load(Path(settings.folder) / f"{side}-{settings.sequence_len}.npy", mmap_mode="r")

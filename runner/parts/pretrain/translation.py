@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from runner import catalog
 from runner.parts.pretrain import stages
 from runner.parts.pretrain.architecture import (
     AFTER,
-    KINDS,
+    ROWS,
     TRAINED,
     Length,
     curriculum,
@@ -20,12 +19,9 @@ from runner.parts.pretrain.architecture import (
     warmup_steps,
 )
 from runner.plan import EngineConfig, Evaluation, Place, Plan, Stage
-from runner.recipe.recipe import Recipe
+from runner.recipe.recipe import PREFERENCES, Recipe
 from runner.scenarios.contract import Measurable
 from runner.scenarios.shared import axolotl, common, sharding
-
-if TYPE_CHECKING:
-    from runner.scenarios.shared.common import Section
 
 
 def translate(recipe: Recipe, place: Place) -> Plan:
@@ -43,7 +39,8 @@ def translate(recipe: Recipe, place: Place) -> Plan:
 
 
 def measurable(recipe: Recipe) -> dict[str, Measurable]:
-    return {stage: Measurable(KINDS[stage], blocks=True) for stage in TRAINED if recipe.settings.get(stage)}
+    stages = [stage for stage in TRAINED if recipe.settings.get(stage)]
+    return {stage: Measurable(common.MEASURED_AS[ROWS[stage]], blocks=True) for stage in stages}
 
 
 def _stages(recipe: Recipe, place: Place) -> Iterator[Stage]:
@@ -97,22 +94,19 @@ def _trained(
     whole = config | split
     blocks = f"{place.data_dir}/blocks/validation-{curriculum(recipe)[-1].sequence_len}.npy"
     gated = next((stage.name for stage in reversed(earlier) if stage.gates), None)
-    known = Evaluation(KINDS[kind], text_blocks=blocks, before=gated)
+    known = Evaluation(common.MEASURED_AS[ROWS[kind]], text_blocks=blocks, before=gated)
     conditions, evaluation = common.measured(recipe, known, gates)
-    if kind != "pretrain":
-        proof = {"questions": evaluation.sample_task} if evaluation.sample_task else {}
-        proof |= {"prepared": f"{common.proof_dir(place)}/{name}"} if place.accelerator else {}
-        whole["recipe_runner"] = {**whole["recipe_runner"], **({"proof": proof} if proof else {})}
-    return Stage(
+    proof = {"questions": evaluation.sample_task} if evaluation.sample_task else {}
+    proof |= {"prepared": f"{common.proof_dir(place)}/{name}"} if place.accelerator else {}
+    if proof and kind != "pretrain":
+        whole["recipe_runner"] = {**whole["recipe_runner"], "proof": proof}
+    return axolotl.stage(
+        recipe,
+        here,
+        axolotl.with_advanced(recipe, whole, kind, ("model", "speed", kind)),
         name=name,
-        engine="axolotl",
-        config=axolotl.with_advanced(recipe, whole, kind, ("model", "speed", kind)),
-        config_file=axolotl.CONFIG_FILE,
         data={},
         files=split_files,
-        command=("axolotl", "train", f"{here.config_dir}/{axolotl.CONFIG_FILE}", "--launcher", "torchrun"),
-        env=axolotl.environment(recipe, here),
-        machines=machines,
         shm_gib=common.shared_memory_gib(machines, most=64),
         folder=name,
         reads={common.DATA: files, earlier[-1].name if earlier else "init": ()},
@@ -121,15 +115,32 @@ def _trained(
     )
 
 
-def alike(recipe: Recipe, place: Place, kind: str, name: str, before: str, section: Section) -> EngineConfig:
-    """What all four kinds say alike. before: the stage whose model this one starts from."""
-    here = place.below(name)
+# Tokens of an answer; a tiny twin's words mean nothing, and more of them cost time.
+MAX_NEW_TOKENS, REHEARSED_TOKENS = 300, 40
+
+
+def shared(recipe: Recipe, place: Place, kind: str, name: str, before: str) -> EngineConfig:
+    """The settings of all four kinds of stages. before: the stage whose model this one starts from."""
+    here, section, precision = place.below(name), recipe.settings[kind], precision_of(recipe, kind)
+    base_model, names = place.below(before).best_model_dir, trained_names(recipe)
+    # All stages share a time limit, so each reads how much of it the earlier ones have used.
+    earlier = [place.below(stage).run_dir for stage in names[: names.index(name)]]
     compiled = compile_mode(recipe, kind) is not None
     packed = axolotl.packing(recipe, place, section, compiled) if "packing" in section else {}
+    # After pretraining a model continues a text; after a later stage it answers.
+    chat = kind != "pretrain"
+    demo: EngineConfig = {
+        "base_model": base_model,
+        "system_prompt": section.data.system_prompt if chat else None,
+        "chat": chat,
+        "questions": [],
+        "max_new_tokens": MAX_NEW_TOKENS if place.accelerator else REHEARSED_TOKENS,
+        "turn_end": None if chat else stages.END_OF_TEXT,
+    }
     config: EngineConfig = {
-        "base_model": place.below(before).best_model_dir,
+        "base_model": base_model,
         **recipe.model.for_axolotl,
-        "bf16": precision_of(recipe, kind) != "fp32",
+        "bf16": precision != "fp32",
         "fp16": False,
         **recipe.speed.for_axolotl,
         **section.for_axolotl,
@@ -142,11 +153,14 @@ def alike(recipe: Recipe, place: Place, kind: str, name: str, before: str, secti
         "plugins": [axolotl.PLUGIN],
         **axolotl.reporting(recipe.report_to, f"{recipe.name}-{name}"),
         **packed,
-        "recipe_runner": plugin(recipe, place, name, section)
-        | packed.get("recipe_runner", {})
-        | {
-            "master_weights": axolotl.master_weights(recipe, precision_of(recipe, kind), kind == "lora"),
-            "demo": demo(recipe, place, name, before),
+        "recipe_runner": {
+            **common.run_facts(recipe, here, section),
+            "name": f"{recipe.name}-{name}",
+            **({"time_limit_earlier": earlier} if earlier and common.time_limit(recipe) else {}),
+            "persistent_workers": recipe.speed.persistent_workers and recipe.speed.data_workers > 0,
+            **packed.get("recipe_runner", {}),
+            "master_weights": axolotl.master_weights(recipe, precision, kind == "lora"),
+            "demo": demo,
         },
     }
     if recipe.model.gradient_checkpointing:
@@ -154,46 +168,11 @@ def alike(recipe: Recipe, place: Place, kind: str, name: str, before: str, secti
     return config | faster(recipe, kind)
 
 
-def plugin(recipe: Recipe, place: Place, name: str, section: Section) -> EngineConfig:
-    """The settings of the runner's plugin."""
-    return {
-        **common.run_facts(recipe, place.below(name), section),
-        "name": f"{recipe.name}-{name}",
-        **_earlier(recipe, place, name),
-        "persistent_workers": recipe.speed.persistent_workers and recipe.speed.data_workers > 0,
-    }
-
-
-# Tokens of an answer; a tiny twin's words mean nothing, and more of them cost time.
-MAX_NEW_TOKENS, REHEARSED_TOKENS = 300, 40
-
-
-def demo(recipe: Recipe, place: Place, name: str, before: str) -> EngineConfig:
-    """How the stage's model is asked manually, and the one that it began with: after pretraining a model continues with a
-    text, later stages answer a conversation."""
-    converses = name in AFTER
-    return {
-        "base_model": place.below(before).best_model_dir,
-        "system_prompt": recipe.settings[name].data.system_prompt if converses else None,
-        "chat": converses,
-        "questions": [],
-        "max_new_tokens": MAX_NEW_TOKENS if place.accelerator else REHEARSED_TOKENS,
-        "turn_end": None if converses else stages.END_OF_TEXT,
-    }
-
-
-def _earlier(recipe: Recipe, place: Place, name: str) -> EngineConfig:
-    """Of a time limit, which all stages share: where the earlier ones note what they have used of it."""
-    names = trained_names(recipe)
-    earlier = [place.below(stage).run_dir for stage in names[: names.index(name)]]
-    return {"time_limit_earlier": earlier} if earlier and common.time_limit(recipe) else {}
-
-
 def pretraining(recipe: Recipe, place: Place, length: Length, before: str) -> EngineConfig:
     """One context length. Every length has the whole schedule; the plugin gives it its blocks, begins where the one
     before ended, with its optimizer, and ends at its own last step."""
     train = recipe.pretrain
-    config = alike(recipe, place, "pretrain", length.name, before, train)
+    config = shared(recipe, place, "pretrain", length.name, before)
     blocks = {
         "folder": f"{place.data_dir}/blocks",
         "sequence_len": length.sequence_len,
@@ -224,20 +203,13 @@ def pretraining(recipe: Recipe, place: Place, length: Length, before: str) -> En
 
 
 def after_pretraining(recipe: Recipe, place: Place, kind: str, before: str) -> EngineConfig:
-    """SFT, DPO or LoRA, after the stage `before`."""
-    section, home, prefers = recipe.settings[kind], f"{place.data_dir}/{kind}", kind == "dpo"
-
-    def dataset(split: str) -> EngineConfig:
-        if prefers:
-            return axolotl.preference_dataset(home, split)
-        return axolotl.conversation_dataset(home, split, section.data.train_on)
-
+    section, rows = recipe.settings[kind], ROWS[kind]
+    prefers = rows == PREFERENCES
     config = {
-        **alike(recipe, place, kind, kind, before, section),
+        **shared(recipe, place, kind, kind, before),
         **({"rl": "dpo", "dpo_loss_type": [section.loss]} if prefers else {}),
         "chat_template": recipe.tokenizer.chat_template,
-        "datasets": [dataset("train")],
-        "test_datasets": [dataset("validation")],
+        **axolotl.datasets(f"{place.data_dir}/{kind}", rows, section.data.get("train_on")),
         **common.evaluated(section),
         # Else epochs, whose evaluations say which model is kept.
         **({"load_best_model_at_end": False} if prefers else common.KEEPS_THE_BEST),
@@ -279,12 +251,10 @@ def compile_mode(recipe: Recipe, kind: str) -> str | None:
 def faster(recipe: Recipe, kind: str) -> EngineConfig:
     """What makes a stage faster without changing what it learns: 8-bit products, compiling, fused kernels."""
     speed = recipe.speed
-    config: EngineConfig = {}
-    if precision_of(recipe, kind) == "fp8":
-        config |= {"fp8": True}
-        if sharding.by_fsdp(recipe):
-            # Shards travel as 8-bit numbers, half the bytes of bf16.
-            config |= {"fp8_enable_fsdp_float8_all_gather": True}
+    config: EngineConfig = {"fp8": True} if precision_of(recipe, kind) == "fp8" else {}
+    if config and sharding.by_fsdp(recipe):
+        # Shards travel as 8-bit numbers, half the bytes of bf16.
+        config |= {"fp8_enable_fsdp_float8_all_gather": True}
     if mode := compile_mode(recipe, kind):
         config |= {"torch_compile": True, "torch_compile_mode": mode}
     if speed.fused_kernels or speed.fused_cross_entropy:

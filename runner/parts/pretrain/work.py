@@ -1,6 +1,6 @@
-"""The stages of a pipeline that train nothing (see `runner.entrypoints.prepare`). Its data: a tokenizer, blocks of each
-context length as `.npy` files that training maps into memory, preferences for DPO, and a domain's conversations mixed
-with general ones, so that learning the one does not forget the other. And its first weights."""
+"""The stages of a pipeline that train nothing. `data` makes a tokenizer, blocks of each context length as `.npy` files
+that training maps into memory, and the rows of the later stages. Conversations of a domain are mixed with general ones,
+so that learning the one does not forget the other. `init` draws the first weights."""
 
 import os
 import random
@@ -17,17 +17,11 @@ from pyarrow import parquet
 
 from runner import catalog
 from runner.catalog.tables import VALIDATION_BLOCKS
-from runner.data import RenderedExample, blocks, chat, preferences, rows, tokenizers
+from runner.data import RenderedExample, blocks, chat, rows, tokenizers
 from runner.data.data_sets import hash_64
 from runner.data.report import Report, rows_of
 from runner.data.tokenizers import Pretrained, TokenizerFor
-from runner.parts.pretrain.stages import (
-    END_OF_TEXT,
-    Data,
-    FirstWeights,
-    Mixture,
-    Tokenizer,
-)
+from runner.parts.pretrain.stages import END_OF_TEXT, Data, FirstWeights, Mixture, Tokenizer
 from runner.tools.files import replacing, replacing_folder
 from runner.tools.problem import Stop
 from runner.tools.process import helping_pod
@@ -40,8 +34,8 @@ TOKENIZER_DOCUMENTS = 1_000_000
 
 
 def data(everything: Data, tell: Tell) -> None:
-    """Clean text, a tokenizer, blocks for each context length, and the rows of SFT, DPO and LoRA, below `out`. Of
-    several pods the first does all that; the others help it to clean."""
+    """Prepares everything below `out`. If several pods share the work, the first does all of it, and the others only help
+    to clean."""
     if pod := helping_pod():
         from runner.parts.pretrain import cleaning
 
@@ -51,43 +45,41 @@ def data(everything: Data, tell: Tell) -> None:
     lines: list[str] = []
     for title, part in _parts(everything, Path(everything.out)):
         lines += [f"{title}:", *(f"  {line}" for line in part)]
-        # Each part is printed as soon as it is there, and all of them are saved for people.
+        # Each part is printed as soon as it is complete.
         tell("\n".join(lines[lines.index(f"{title}:") :]))
     Path(everything.out, REPORT).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _parts(everything: Data, out: Path) -> Iterator[tuple[str, Iterable[str]]]:
-    """Each part with its report, made when it is its turn."""
-    # What is in the folder counts too: with another tokenizer the rows are others.
-    tokenizer, load = Pretrained(str(out / "tokenizer")), _tokenizer(out)
+    """Each part with its report, prepared when it is requested."""
+
+    def tokenizer_for(_: Iterable[str]) -> Any:
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(str(out / "tokenizer"))
+
     yield "text", _text(everything, out)
-    report = chat.prepare(replace(everything.sft, tokenizer=tokenizer), out / "sft", tokenizer_for=load)
-    rows_of(report, asdict(everything.sft)).write(out / "sft")
-    yield "sft", report.lines()
-    report = preferences.prepare(replace(everything.dpo, tokenizer=tokenizer), out / "dpo", tokenizer_for=load)
-    rows_of(report, asdict(everything.dpo)).write(out / "dpo")
-    yield "dpo", report.lines()
-    if everything.lora:
-        general = out / "sft" / "train.parquet"
-        mixture = replace(everything.lora, tokenizer=tokenizer)
-        report, mixed = prepare_mixture(mixture, out / "lora", general, load)
-        rows_of(report, asdict(everything.lora)).write(out / "lora")
-        yield "lora", [*report.lines(), *mixed]
+    for stage, wanted in everything.rows.items():
+        # The content of this folder counts too: another tokenizer makes other rows.
+        asked, folder, mixed = replace(wanted, tokenizer=Pretrained(str(out / "tokenizer"))), out / stage, list[str]()
+        if isinstance(asked, Mixture):
+            report, mixed = prepare_mixture(asked, folder, out / "sft" / "train.parquet", tokenizer_for)
+        else:
+            report = chat.prepare(asked, folder, tokenizer_for=tokenizer_for)
+        rows_of(report, asdict(wanted)).write(folder)
+        yield stage, [*report.lines(), *mixed]
 
 
 def _text(everything: Data, out: Path) -> Iterator[str]:
     text, weights = everything.text, dict(everything.lengths)
     if text.packed:
-        tokenizer = tokenizer_for(everything.tokenizer, lambda: (), out / "tokenizer")
+        tokenizer = tokenizer_for(everything.tokenizer, (), out / "tokenizer")
         counts = take_packed(Path(text.packed), weights, tokenizer, out / "blocks")
     else:
         from runner.parts.pretrain import cleaning
 
         yield from cleaning.clean(text, out, everything.cleaning).lines()
-
-        def first() -> Iterator[str]:
-            return islice(cleaning.documents(out), TOKENIZER_DOCUMENTS)
-
+        first = islice(cleaning.documents(out), TOKENIZER_DOCUMENTS)
         tokenizer = tokenizer_for(everything.tokenizer, first, out / "tokenizer")
         share, seed = text.validation_share, text.seed
         counts = pack(lambda: cleaning.documents(out), tokenizer, weights, share, seed, out / "blocks")
@@ -102,27 +94,15 @@ def _text(everything: Data, out: Path) -> Iterator[str]:
         yield f"{name:<20} {side['blocks']:>11,}   {told}"
 
 
-def _tokenizer(out: Path) -> TokenizerFor:
-    def load(_: Iterable[str]) -> Any:
-        from transformers import AutoTokenizer
-
-        return AutoTokenizer.from_pretrained(str(out / "tokenizer"))
-
-    return load
-
-
-def tokenizer_for(chosen: Tokenizer, texts: Callable[[], Iterable[str]], folder: Path) -> Any:
-    """The tokenizer in `folder`, trained on the texts or taken from `chosen.base`, with the special tokens of chats
-    set.
-
-    Raises Stop if it has more entries than the embedding has rows, or cannot be loaded.
-    """
+def tokenizer_for(chosen: Tokenizer, texts: Iterable[str], folder: Path) -> Any:
+    """The tokenizer in `folder`, trained on the texts or taken from `chosen.base`, with ChatML's special tokens. Raises
+    Stop if it has more entries than the embedding has rows, or cannot be loaded."""
     if chosen.base:
-        tokenizer = _taken(chosen.base, chosen.revision, catalog.chat_template("chatml"))
+        tokenizer = _taken(chosen.base, chosen.revision)
         tokenizer.save_pretrained(str(folder))
     else:
         shutil.rmtree(folder, ignore_errors=True)
-        tokenizer = tokenizers.train(texts(), folder, None, catalog.chat_template("chatml"), chosen.vocabulary)
+        tokenizer = tokenizers.train(texts, folder, None, catalog.chat_template("chatml"), chosen.vocabulary)
     if len(tokenizer) > chosen.most:
         raise Stop(
             f"The tokenizer has {len(tokenizer):,} entries, but the embedding has {chosen.most:,} rows.",
@@ -131,9 +111,10 @@ def tokenizer_for(chosen: Tokenizer, texts: Callable[[], Iterable[str]], folder:
     return tokenizer
 
 
-def _taken(base: str, revision: str, template: catalog.ChatTemplate) -> Any:
+def _taken(base: str, revision: str) -> Any:
     from transformers import AutoTokenizer
 
+    template = catalog.chat_template("chatml")
     options = {} if Path(base).is_dir() else {"revision": revision}
     try:
         tokenizer = AutoTokenizer.from_pretrained(base, **options)
@@ -144,11 +125,8 @@ def _taken(base: str, revision: str, template: catalog.ChatTemplate) -> Any:
         ) from None
     missing = [token for token in (END_OF_TEXT, *template.tokens) if token not in tokenizer.get_vocab()]
     tokenizer.add_special_tokens({"additional_special_tokens": missing} if missing else {})
-    tokenizer.eos_token, tokenizer.pad_token, tokenizer.chat_template = (
-        template.end,
-        END_OF_TEXT,
-        tokenizers.jinja(template),
-    )
+    tokenizer.eos_token, tokenizer.pad_token = template.end, END_OF_TEXT
+    tokenizer.chat_template = tokenizers.jinja(template)
     return tokenizer
 
 
@@ -160,18 +138,16 @@ def pack(
     seed: int,
     out: Path,
 ) -> dict[str, dict[str, int]]:
-    """Writes `train-<length>.npy` and `validation-<length>.npy`; arrays (blocks, length) of token numbers.
-
-    tokens: for each length how many tokens training will read; the training documents are divided among the lengths in
-    these proportions, so that no length learns another's text again. share: part of the documents for validation, on
-    which every length is measured. Raises Stop if the text is too little for one block of a length.
-    """
+    """Writes `train-<length>.npy` and `validation-<length>.npy`, arrays (blocks, length). tokens: that training reads,
+    by length; the training documents are divided in these proportions, so that no length repeats another's text.
+    share: of the documents for validation, on which every length is measured. Raises Stop if a length has too little
+    text."""
     end = tokenizer.convert_tokens_to_ids(END_OF_TEXT)
     encode, dtype = blocks.encoder(tokenizer), np.uint16 if len(tokenizer) <= 2**16 else np.int32
     report = {}
     for length, home in _homes(tokens, share).items():
         for split, (first, last) in home.items():
-            # By its text, so that equal texts stay together and one more redraws none.
+            # Drawn by its text, so equal texts stay together, and one more text redraws none.
             chosen = (text for text in texts() if first <= hash_64(f"{seed}\n{text}") / 2**64 < last)
             most = VALIDATION_BLOCKS if split == "validation" else None
             file = out / f"{split}-{length}.npy"
@@ -187,7 +163,7 @@ def pack(
 
 
 def _homes(tokens: Mapping[int, int], share: float) -> dict[int, dict[str, tuple[float, float]]]:
-    """For each length the stretches of [0, 1) whose documents are its own: validation first, the rest divided."""
+    """For each length the part of [0, 1) that its documents are drawn in: validation first, the rest divided."""
     whole, start, homes = sum(tokens.values()), share, {}
     for length, count in tokens.items():
         end = start + (1 - share) * count / whole
@@ -200,7 +176,7 @@ def _homes(tokens: Mapping[int, int], share: float) -> dict[int, dict[str, tuple
 def _write_blocks(
     file: Path, documents: Iterator[np.ndarray], length: int, dtype: Any, most_blocks: int | None
 ) -> blocks.BlockCounts:
-    """Writes a `.npy` file of blocks of `length` tokens, whole or not at all. documents: the tokens of each."""
+    """Writes a `.npy` file of blocks of `length` tokens. documents: the tokens of each."""
     counts = blocks.BlockCounts(length)
 
     def write_header(out: Any) -> None:
@@ -219,10 +195,8 @@ def _write_blocks(
 
 
 def take_packed(source: Path, lengths: Iterable[int], tokenizer: Any, out: Path) -> dict[str, dict[str, int]]:
-    """Uses files that are packed already, after checking them.
-
-    Raises Stop if one is not an array of blocks of its length, or holds numbers that the tokenizer does not have.
-    """
+    """Uses packed files after checking them. Raises Stop if one is not an array of blocks of its length, or has
+    numbers that the tokenizer lacks."""
     report = {}
     for length in lengths:
         for split in ("train", "validation"):
@@ -261,10 +235,7 @@ def prepare_mixture(
     mixture: Mixture, out: Path, general: Path, tokenizer_for: TokenizerFor
 ) -> tuple[Report, list[str]]:
     """Writes `out/train.parquet` (mixed) and `out/validation.parquet` (the domain alone); gives the domain's report,
-    and lines about the mixture.
-
-    general: Parquet with the general conversations, of which the rest is drawn, each at most once.
-    """
+    and lines about the mixture. general: Parquet with the general conversations, each drawn at most once."""
     from datasets import Dataset
 
     share = mixture.domain_share
@@ -277,8 +248,11 @@ def prepare_mixture(
     drawn = sorted(random.Random(mixture.seed).sample(range(len(others)), count))
     # Permissive, because turns of the one may have what those of the other do not.
     mixed = pa.concat_tables([domain, others.take(drawn)], promote_options="permissive").replace_schema_metadata()
-    _write_rows(Dataset(mixed).shuffle(seed=mixture.seed).with_format("arrow")[:], out / "train.parquet")
-    _write_rows(parquet.read_table(out / "domain" / "validation.parquet"), out / "validation.parquet")
+    shuffled = Dataset(mixed).shuffle(seed=mixture.seed).with_format("arrow")[:]
+    held_out = parquet.read_table(out / "domain" / "validation.parquet")
+    for split, table in (("train", shuffled), ("validation", held_out)):
+        with replacing(out / f"{split}.parquet") as partial:
+            parquet.write_table(table, partial, compression="zstd")
     short = round(len(domain) * (1 - share) / share) - count
     return report, [
         f"mixed                {len(domain):>9,} of the domain, {count:,} general: {len(domain) / len(mixed):.0%} domain",
@@ -286,26 +260,15 @@ def prepare_mixture(
     ]
 
 
-def _write_rows(table: Any, file: Path) -> None:
-    with replacing(file) as partial:
-        parquet.write_table(table, partial, compression="zstd")
-
-
 def _seen(everything: Data) -> dict[str, Iterator[RenderedExample]]:
-    """The rows of each stage, documents as they are before they are cleaned."""
-    kinds = {
-        "pretrain": _documents(everything),
-        "sft": chat.first(everything.sft),
-        "dpo": preferences.first(everything.dpo),
-    }
-    return kinds | ({"lora": chat.first(everything.lora)} if everything.lora else {})
-
-
-def _documents(everything: Data) -> Iterator[RenderedExample]:
-    for one in everything.text.sets:
-        for row in rows.good(one):
-            if row.get(one.column):
-                yield RenderedExample.of_document(str(row[one.column]))
+    """The rows of each stage; documents before cleaning."""
+    documents = (
+        RenderedExample.of_document(str(row[one.column]))
+        for one in everything.text.sets
+        for row in rows.good(one)
+        if row.get(one.column)
+    )
+    return {"pretrain": documents} | {stage: chat.first(asked) for stage, asked in everything.rows.items()}
 
 
 # What shows the rows that a function here prepares (see `runner.scenarios.first`).
@@ -313,7 +276,6 @@ FIRST = {"data": _seen}
 
 
 def init(weights: FirstWeights, tell: Tell) -> None:
-    """Draws the first weights of the recipe's architecture and puts the tokenizer beside them."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 

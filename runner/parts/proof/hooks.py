@@ -28,8 +28,8 @@ Styled = tuple[str, str]  # what it is, and its text
 def prove(proofs: Mapping[str, Any], tell: Tell) -> None:
     """Runs the engine up to the first step of each stage: tokenises rows, and judges them before a GPU is used.
 
-    proofs: `model` and `tokenizer`, as for `prove_config`; `stages`: for each name, the engine's `config` and the folder
-    `out` for the proof.
+    proofs: `model` and `tokenizer`, as for `prove_config`; `stages`: for each name, the engine's `config` and the
+    folder `out` for the proof.
     """
     model = twin.read_model(proofs["model"]) if proofs["model"] else None
     for name, stage in proofs["stages"].items():

@@ -259,7 +259,6 @@ class Engine:
 
     @property
     def packs(self) -> bool:
-        """Whether the loader joins rows."""
         return bool(getattr(self.trainer.args, "sample_packing", False))
 
     def rows(self, numbers: Sequence[int]) -> list[Row]:
@@ -411,10 +410,6 @@ def words(row: Mapping[str, Any]) -> str:
         if turn["role"] != "system"
     ]
     return "\n".join([*said, *(same(row[name]) for name in ("chosen", "rejected") if isinstance(row.get(name), str))])
-
-
-def questions(row: Mapping[str, Any]) -> Iterator[str]:
-    return (same(str(turn["content"] or "")) for turn in row["messages"] if turn["role"] == "user")
 
 
 def documents(blocks: Iterable[np.ndarray], ends: frozenset[int], tokenizer: Any) -> Iterator[str]:

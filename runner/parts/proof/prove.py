@@ -283,7 +283,8 @@ class Prover:
                 first = next(turn["content"] for turn in row["messages"] if turn["role"] == "user")
                 how = "word for word" if exactly else "but for space, case or system prompt"
                 self.faults.add("leak", f"«{shortened(str(first), SHOWN)}», {how}")
-            asked |= later.keys() & set(judging.questions(row))
+            questioned = {same(str(turn["content"] or "")) for turn in row["messages"] if turn["role"] == "user"}
+            asked |= later.keys() & questioned
         self.facts["asked"] = tuple(later[question] for question in later if question in asked)
 
     def _same_documents(self) -> None:
@@ -332,8 +333,8 @@ class Prover:
 
 
 def prove(cfg: DictDefault, trainer: Any, settings: RunSettings) -> Proof:
-    """Judges rows and batches in every process, because some of the engine's figures need all of them. The first process
-    writes `proof.json`."""
+    """Judges rows and batches in every process, because some of the engine's figures need all of them. The first
+    process writes `proof.json`."""
     proof = Prover(cfg, trainer, settings).prove()
     if not proof.attention and settings.proof.prepared and (earlier := Proof.read(Path(settings.proof.prepared))):
         names = ("joined", "attention", "logits_moved", "loss_at_once", "loss_accumulated")

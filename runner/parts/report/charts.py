@@ -138,7 +138,6 @@ def ticks(low: float, high: float, wanted: int, steps: Sequence[float] = (1, 2, 
 
 
 def shown(value: float) -> str:
-    """A value as the label of an axis."""
     if abs(value) >= 1_000_000:
         return f"{value / 1e6:,.4g}M"
     if abs(value) >= 1_000:

@@ -55,9 +55,9 @@ def report(runs: tuple[str, ...], out: str | None) -> None:
 def why(path: str, sets: tuple[str, ...], stage: str | None) -> None:
     """Explain in a sentence why a job does not start, hangs or has ended, and what to do.
 
-    PATH is a recipe (its job on the cluster, or else its latest run here), a run folder, or a file: a log, events, or the
-    output of `oc describe`. `-` reads standard input. The word in brackets at the end of an answer is a heading of the page
-    "When something goes wrong" (docs/troubles.md).
+    PATH is a recipe (its job on the cluster, or else its latest run here), a run folder, or a file: a log, events, or
+    the output of `oc describe`. `-` reads standard input. The word in brackets at the end of an answer is a heading of the
+    page "When something goes wrong" (docs/troubles.md).
     """
     given = Path(path)
     follows: tuple[str, ...] = ("doctor",)
@@ -75,11 +75,11 @@ def why(path: str, sets: tuple[str, ...], stage: str | None) -> None:
         lines = _of_text(facts.end_of(given, MOST))
     for line in lines:
         say(line)
-    end("This is everything that is on record about it.", *follows)
+    end(f"Nothing else is recorded about {'this text' if path == '-' else path}.", *follows)
 
 
 def _of_recipe(path: str, sets: tuple[str, ...], stage: str | None) -> tuple[Iterable[str], str]:
-    """Why a recipe's job on the cluster, or else its latest run here, does not go on; and the command that shows more."""
+    """The problem of a recipe's job on the cluster, or else of its latest run here; and the command for more of it."""
     recipe, _ = open_recipe(path, sets, look=False)
     nowhere: Stop | None = None
     if recipe.settings.get("openshift"):

@@ -40,7 +40,7 @@ CURVES: tuple[tuple[str, str, tuple[tuple[str, str, str], ...]], ...] = (
 
 @dataclass(frozen=True)
 class Series:
-    """One line of a chart: points of (step, value)."""
+    """A line of a chart: points of (step, value)."""
 
     name: str
     points: tuple[Point, ...]

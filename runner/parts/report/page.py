@@ -2,9 +2,8 @@
 
 import base64
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -25,23 +24,12 @@ HERE = Path(__file__).parent
 Tell = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class RunsCompared:
-    """Several runs on one axis: titles of the runs, charts by stage, and what differs, each row with a text a run."""
-
-    names: tuple[str, ...]
-    charts: tuple[tuple[str, tuple[charts.Chart, ...]], ...]
-    settings: tuple[tuple[str, tuple[str, ...]], ...]
-    results: tuple[tuple[str, str, tuple[str, ...]], ...]
-    questions: tuple[tuple[str, str, tuple[str, ...]], ...]
-
-
 def render(runs: Sequence[RunFacts]) -> str:
     """The page of one run, or of several. Raises ModuleNotFoundError if the extra `report` is not installed."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
-    # Everything that a run says is escaped: questions and answers are anybody's text.
+    # All texts of a run are escaped, because anybody can write questions and answers.
     shelf = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -55,7 +43,7 @@ def render(runs: Sequence[RunFacts]) -> str:
         "version": __version__,
         "style": Markup((HERE / "style.css").read_text(encoding="utf-8")),
         "script": Markup(script),
-        # No other script runs in the page, and nothing is fetched.
+        # The page runs no other script and fetches nothing.
         "policy": f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'",
     }
     return shelf.get_template("page.html.jinja").render(facts)
@@ -65,8 +53,9 @@ def of_run(run: RunFolder) -> str:
     return render([of(run)])
 
 
-def together(runs: Sequence[RunFacts]) -> RunsCompared:
-    """Several runs beside each other. Runs of one name are distinguished by their folders."""
+def together(runs: Sequence[RunFacts]) -> Mapping[str, object]:
+    """Several runs beside each other, for the template: names, charts by stage, and rows of different settings, results
+    and answers with a text for each run. Runs of one name are distinguished by their folders."""
     names = tuple(run.shown for run in runs)
     stages = tuple(dict.fromkeys(stage.name for run in runs for stage in run.trained))
     settings = (
@@ -76,17 +65,17 @@ def together(runs: Sequence[RunFacts]) -> RunsCompared:
     for stage in stages:
         there = [next((one for one in run.trained if one.name == stage), None) for run in runs]
         figures = differing([dict(_figures(one)) if one else {} for one in there])
-        results += [(stage, name, tuple(values)) for name, values in figures]
+        results += [(stage, name, values) for name, values in figures]
         columns = [{row["question"]: row["after"] for row in (one.answers if one else ())} for one in there]
         asked = dict.fromkeys(question for column in columns for question in column)
-        questions += [(stage, question, tuple(column.get(question, "") for column in columns)) for question in asked]
-    return RunsCompared(
-        names=names,
-        charts=tuple((stage, tuple(charts.chart(curve) for curve in _curves(runs, names, stage))) for stage in stages),
-        settings=tuple((name, tuple(values)) for name, values in differing(settings, "")),
-        results=tuple(results),
-        questions=tuple(questions),
-    )
+        questions += [(stage, question, [column.get(question, "") for column in columns]) for question in asked]
+    return {
+        "names": names,
+        "charts": [(stage, list(map(charts.chart, _curves(runs, names, stage)))) for stage in stages],
+        "settings": differing(settings, ""),
+        "results": results,
+        "questions": questions,
+    }
 
 
 def _curves(runs: Sequence[RunFacts], names: Sequence[str], stage: str) -> Iterator[Curve]:
@@ -102,7 +91,7 @@ def _curves(runs: Sequence[RunFacts], names: Sequence[str], stage: str) -> Itera
 
 
 def _figures(stage: StageFacts) -> Iterator[tuple[str, str]]:
-    """What a stage has trained and measured, for runs beside each other."""
+    """The results and measurements of a stage, for runs beside each other."""
     yield from sentences.results(stage) if stage.summary else ()
     yield "state", stage.status
     if stage.peak_gib is not None:
@@ -111,14 +100,14 @@ def _figures(stage: StageFacts) -> Iterator[tuple[str, str]]:
 
 
 def missing() -> str:
-    """What must be installed for a page; empty if all is there."""
+    """The command that installs the missing packages of a page; empty if none is missing."""
     lacking = [package for package in ("jinja2", "pydantic") if find_spec(package) is None]
     return packaged.install("report") if lacking else ""
 
 
 def leave(run: RunFolder, tell: Tell) -> None:
-    """Writes the page of a run into its folder and tells its path, or why there is none; nothing if nothing has begun.
-    A page never makes a run fail."""
+    """Writes the page of a run that has begun into its folder, and reports its path or why there is none. A page never
+    makes a run fail."""
     if install := missing():
         tell(f"The run has no result page: {install}")
         return
@@ -127,7 +116,7 @@ def leave(run: RunFolder, tell: Tell) -> None:
         if not any(stage.state for stage in facts.stages):
             return
         write_text(run.path / PAGE, render([facts]))
-    except Exception as error:  # hours of training are not to end in the exit code of a page
+    except Exception as error:  # after hours of training, a page must not decide the exit code
         tell(f"The result page failed ({type(error).__name__}: {error}). `recipe report {run.shown}` tries again.")
         return
     tell(f"The result page is {run.shown / PAGE}")
@@ -135,11 +124,11 @@ def leave(run: RunFolder, tell: Tell) -> None:
 
 @contextmanager
 def at_the_end(run: RunFolder, tell: Tell) -> Iterator[None]:
-    """Leaves the page of a run when the block ends, and when the run has failed in it."""
+    """Writes the page of a run after the block, also after a failed run."""
     try:
         yield
     except Stop as stop:
-        # Whatever was refused before it began is none of the run's.
+        # A refusal before the run began is not about the run.
         if stop.text == run.state.fault:
             leave(run, tell)
         raise

@@ -1,4 +1,4 @@
-"""Provenance: where a run's recipe comes from: its commit, and the starter that it resembles most."""
+"""The provenance of a run's recipe: its commit, and the most similar starter."""
 
 import json
 import subprocess
@@ -15,7 +15,7 @@ from runner.run.run_manifest import Differs
 from runner.tools import packaged
 from runner.tools.problem import Stop
 
-# Every copy has its own, and they do not affect training.
+# Different in every copy, without effect on training.
 _OWN = ("name", "description")
 
 
@@ -26,7 +26,7 @@ def provenance(recipe: Recipe) -> Mapping[str, Any]:
 
 
 def _commit(file: Path) -> str:
-    """The commit that is checked out where a file is, if git keeps it there."""
+    """The commit of a file's repository, with a `+` if the file has changed; empty if git does not track it."""
     command = ["git", "-C", str(file.absolute().parent), "status", "--porcelain=v2", "--branch", "--ignored", "--"]
     try:
         said = subprocess.run([*command, file.name], capture_output=True, text=True, timeout=10, check=True).stdout
@@ -48,7 +48,7 @@ def flat(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _starter(recipe: Recipe) -> tuple[str, tuple[Differs, ...]]:
-    """The starter of the recipe's scenario that it differs least from, and in what; no name if there is none."""
+    """The most similar starter of the recipe's scenario, and the differences; an empty name for none."""
     own, best = flat(recipe.settings.plain()), None
     for name, file in packaged.named().items():
         try:
@@ -56,7 +56,7 @@ def _starter(recipe: Recipe) -> tuple[str, tuple[Differs, ...]]:
                 continue
             other = flat(load(file, look=False)[0].settings.plain())
         except Stop:
-            continue  # edited meanwhile
+            continue  # an edited starter
         rows = [(name, values) for name, values in differing([other, own], "") if name not in _OWN]
         if best is None or len(rows) < len(best[1]):
             best = name, rows

@@ -30,11 +30,10 @@ def model(run: RunFacts) -> str:
     named = (stage.summary.base_model for stage in run.trained if stage.summary.base_model)
     if run.real_model:
         return run.real_model
-    return f"{'A tiny twin of ' if run.rehearsal else ''}{run.planned.model or next(named, 'A model')}"
+    return f"{'A tiny stand-in (its twin) for ' if run.rehearsal else ''}{run.planned.model or next(named, 'A model')}"
 
 
 def amount(count: float) -> str:
-    """A large count in words."""
     for size, word in ((1e9, "billion"), (1e6, "million")):
         if count >= size:
             return f"{count / size:.3g} {word}"
@@ -246,24 +245,23 @@ def against_plan(run: RunFacts) -> Iterator[tuple[str, str, str, str]]:
             yield stage.name, "memory of a GPU that tensors hold", units.gib(seen.tensors), f"{stage.peak_gib:.2f} GiB"
 
 
-def _range(value: float, least: float | None, most: float | None, shown: Callable[[float], str]) -> str:
+def _range(value: float | None, least: float | None, most: float | None, shown: Callable[[float], str]) -> str:
+    if value is None:
+        return "not known"
     around = f" ({shown(least)} to {shown(most)})" if least is not None and most is not None else ""
     return f"{shown(value)}{around}"
 
 
 def full_size(run: RunFacts) -> Iterator[tuple[str, ...]]:
     """The needs of each stage on the machines of the recipe."""
-    unknown = "not known"
     for seen in run.planned.full_size:
         yield (
             seen.stage,
             f"{seen.gpus} × {seen.gpu}",
-            _range(seen.memory, seen.memory_least, seen.memory_most, units.gib) if seen.memory is not None else unknown,
-            units.gib(seen.usable) if seen.usable is not None else unknown,
-            f"{seen.steps:,}" if seen.steps is not None else unknown,
-            _range(seen.seconds, seen.seconds_least, seen.seconds_most, units.duration)
-            if seen.seconds is not None
-            else unknown,
+            _range(seen.memory, seen.memory_least, seen.memory_most, units.gib),
+            _range(seen.usable, None, None, units.gib),
+            f"{seen.steps:,}" if seen.steps is not None else "not known",
+            _range(seen.seconds, seen.seconds_least, seen.seconds_most, units.duration),
         )
 
 

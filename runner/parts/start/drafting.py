@@ -142,8 +142,8 @@ def columns_of(name: str, texts: bool = False) -> list[str]:
 @dataclass(frozen=True)
 class Answers:
     """Missing answers are empty. question, answer: templates of columns; column: of documents. questions, preferences:
-    for a pipeline. gpus: in each machine. numbers: of the GPUs in plain machines; addresses: of these machines, the main
-    one first; results: a folder that they share."""
+    for a pipeline. gpus: in each machine. numbers: of the GPUs in plain machines; addresses: of these machines, the
+    main one first; results: a folder that they share."""
 
     kind: str = "questions"
     technique: str = ""
@@ -189,11 +189,10 @@ class Answers:
 
     @property
     def places(self) -> list[str]:
-        """The places where the starter can run."""
         return [one for one, part in PLACES.items() if not part or by_schema.has(self.document.data["scenario"], part)]
 
     def starts(self, setting: str, otherwise: Any = "") -> Any:
-        """The starter's value of a setting."""
+        """The starter's value of a setting, or `otherwise`."""
         found = self.document.lookup(Override(setting).path)
         return otherwise if found is None else found
 
@@ -220,16 +219,16 @@ class Answers:
             return "", ""
         known = {name.lower(): name for name in self.columns}
         if len(known) < 2:
-            has = f"the column {listed(self.columns)} alone" if known else "no column"
+            has = f"only the column {listed(self.columns)}" if known else "no column"
             raise Stop(
-                f"`{self.data}` has {has}, and questions with answers are two.",
+                f"`{self.data}` has {has}, but questions with answers need two.",
                 "Name another file, or choose plain text.",
             )
         if {BETTER, WORSE} <= set(known):
             raise Stop(
                 f"The rows of `{self.data}` are preferences: each question has an answer to prefer, `{known[BETTER]}`, and one to "
                 f"avoid, `{known[WORSE]}`. As questions and answers they would teach both.",
-                "They show a model that can answer which answers people prefer (DPO). Say `preferences` to what you have (`--what`).",
+                "A model learns from them which answers people prefer (DPO). Choose `preferences` as the kind of your data (`--what`).",
             )
         if self.of.rows == "songs" and {"artist", "genre"} <= set(known):
             return SONG.format(**known), f"[{guess(self.columns)[1]}]"
@@ -338,7 +337,6 @@ class Answers:
 
 
 def _overrides(said: Mapping[str, tuple[Any, str]]) -> list[Override]:
-    """Changes from values and reasons by setting."""
     return [Override(setting, None, value, BY, why) for setting, (value, why) in said.items()]
 
 
@@ -390,8 +388,8 @@ class Draft:
 
 
 def draft(origin: Path, name: str, wishes: list[Override]) -> Draft:
-    """The copy of a recipe under a new name, with changes, before anything is written. Errors with a single possible fix
-    are fixed, and for another model notes too, but no setting that the person asked for."""
+    """The copy of a recipe under a new name, with changes, before anything is written. Errors with a single possible
+    fix are fixed, and for another model notes too, but no setting that the person asked for."""
     made, asked = _draft(origin, name, wishes), {change.setting for change in wishes}
     mending = [
         Override(problem.mends[0], None, problem.mends[1], BY, problem.message.rstrip("."))
@@ -442,15 +440,14 @@ def _with_other_model(document: Document, wished: list[Override]) -> list[Overri
 
 
 def beside(name: str, folder: Path) -> str:
-    """The path in the copy of a file or folder that a recipe in `folder` names. Files are copied below the folder of the
-    copy, also from above the recipe (`../data/x.csv`). Folders may be large, so they are not copied."""
+    """The path in the copy of a file or folder that a recipe in `folder` names. Files are copied below the folder of
+    the copy, also from above the recipe (`../data/x.csv`). Folders may be large, so they are not copied."""
     if not Path(name).is_absolute() and os.path.isdir(folder / name):
         return os.path.relpath(folder / name)
     return re.sub(r"^(\.\./)+", "", name)
 
 
 def drafted(name: str, answers: Answers, more: Iterable[Override] = ()) -> Draft:
-    """The recipe from the answers so far. more: further changes."""
     return draft(answers.origin, name, [*answers.wishes(), *more])
 
 
@@ -503,7 +500,8 @@ def finished(name: str, answers: Answers, sets: Iterable[Override] = ()) -> Draf
 
 def _questions(name: str, answers: Answers) -> list[str]:
     """A few short questions of validation rows, far from each other."""
-    from runner.trainer.generation import GLANCE, evenly
+    from runner.trainer.generation import GLANCE
+    from runner.trainer.records import evenly
 
     asked = {} if on_hub(answers.data) else dict.fromkeys(held_out(_data(name, answers)))
     return evenly([each for each in asked if 0 < len(each) <= GLANCE and each.isprintable()], QUESTIONS)
@@ -544,7 +542,7 @@ def _fitting(name: str, answers: Answers, more: list[Override]) -> list[Override
         )
         if found is None:
             raise Stop(
-                f"`{answers.base}` does not fit {answers.gpu}, whatever else is changed.",
+                f"`{answers.base}` does not fit {answers.gpu} with any settings.",
                 "Name a larger GPU or a smaller model; `recipe models` shows what fits where.",
             )
         planned = again(*(replace(change, by=copying.NEW, why="so that it fits the GPU") for change in found.changes))
@@ -687,14 +685,14 @@ def _with_own_data(document: Document, changes: list[Override]) -> list[Override
             continue
         if change.after in (section.get(last), section.get("sample")):
             continue  # the recipe's own data, which the other settings are about
-        why = "belonged to the old data"
+        why, columns = "belonged to the old data", _columns(document, section, change)
         words = () if "songs" in section else ("system_prompt",)
-        about = (*OF_A_SOURCE, *VALIDATES, *words, *_stale_templates(document, section, change))
+        about = (*OF_A_SOURCE, *VALIDATES, *words, *_stale_templates(section, columns))
         gone = [name for name in about if name in section and name != last]
         others = [Override(f"{home}.{name}", None, None, change.by, why) for name in gone]
         if set(gone) & set(VALIDATES) and "validation_share" not in section:
             others.append(Override(f"{home}.validation_share", None, SHARE, change.by, "a share of the new data"))
-        others += _song_columns(document, section, change)
+        others += _song_columns(section, change, columns)
         if home == "data":
             others += _stale_questions(document, change)
         whole += [other for other in others if not any(f"{other.setting}.".startswith(f"{one}.") for one in settings)]
@@ -719,10 +717,10 @@ def _columns(document: Document, section: Mapping[str, Any], change: Override) -
         return []
 
 
-def _song_columns(document: Document, section: Mapping[str, Any], change: Override) -> list[Override]:
+def _song_columns(section: Mapping[str, Any], change: Override, found: list[str]) -> list[Override]:
     """The columns of songs, if the new data has two or more with other names. With columns for artist and genre but
     none for the question, the question is made from these."""
-    songs, found = section.get("songs"), _columns(document, section, change)
+    songs = section.get("songs")
     named = [songs.get(name, name) for name in ("instruction", "lyrics")] if isinstance(songs, dict) else []
     if len(found) < 2 or set(named) <= set(found):
         return []
@@ -736,9 +734,8 @@ def _song_columns(document: Document, section: Mapping[str, Any], change: Overri
     return [Override(f"{home}.{name}", None, column, change.by, why) for name, column in pairs.items()]
 
 
-def _stale_templates(document: Document, section: Mapping[str, Any], change: Override) -> tuple[str, ...]:
+def _stale_templates(section: Mapping[str, Any], found: list[str]) -> tuple[str, ...]:
     """The section's templates, if the new data has conversations and lacks their columns."""
     there = [name for name in ("question", "answer") if isinstance(section.get(name), str)]
-    found = _columns(document, section, change)
     named = {column for name in there for column in templates.columns(section[name])}
     return tuple(there) if conversation_formats.told(found) and not named <= set(found) else ()

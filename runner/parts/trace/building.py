@@ -1,12 +1,14 @@
 """Building: the model and the optimizer as Axolotl has them when training begins, without a weight being loaded."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
 from runner.parts.planner import parameters
-from runner.parts.planner.workload import Adapter, Workload
+from runner.parts.planner.workload import Adapter, Run, Workload
 from runner.parts.trace import stand_ins
 from runner.tools.names import listed
 from runner.tools.problem import Stop
@@ -102,8 +104,8 @@ def build(workload: Workload, real: bool = False) -> torch.nn.Module:
 
 
 def _raise(model: Any, concerns: Callable[[str, torch.nn.Parameter], bool]) -> None:
-    """Puts the parameters that it concerns, by name, into fp32, wherever they are tied. (`module.to` swaps tensors, which
-    those that are watched do not allow.)"""
+    """Puts the parameters that `concerns` chooses into fp32, wherever they are tied. (`module.to` swaps tensors, which
+    is impossible while they are watched.)"""
     wanted = [old for name, old in model.named_parameters() if concerns(name, old)]
     made = {old: torch.nn.Parameter(old.detach().float(), old.requires_grad) for old in wanted}
     for module in model.modules():
@@ -115,59 +117,74 @@ def _raise(model: Any, concerns: Callable[[str, torch.nn.Parameter], bool]) -> N
 def _with_adapter(model: Any, adapter: Adapter, real: bool) -> Any:
     from peft import LoraConfig, get_peft_model
 
-    config = LoraConfig(
-        r=adapter.rank,
-        lora_dropout=adapter.dropout,
-        target_modules=list(adapter.targets),
-        task_type="CAUSAL_LM",
-    )
-    own = {name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, stand_ins.LINEAR)}
-    own -= {
-        name.rpartition(".")[2] for name, module in model.named_modules() if module is model.get_output_embeddings()
-    }
+    linear = {name: module for name, module in model.named_modules() if isinstance(module, stand_ins.LINEAR)}
+    own = {name.rpartition(".")[2] for name in linear}
+    own -= {name.rpartition(".")[2] for name, module in linear.items() if module is model.get_output_embeddings()}
     if not own & set(adapter.targets):
         raise Stop(
             f"None of the layers {listed(sorted(adapter.targets))} is in this model, so the adapter would change nothing.",
             f"Its linear layers are {listed(sorted(own))}. Write some of them as `lora_layers`.",
         )
+    targets = list(adapter.targets)
+    config = LoraConfig(r=adapter.rank, lora_dropout=adapter.dropout, target_modules=targets, task_type="CAUSAL_LM")
     if real:
         return get_peft_model(model, config)
-    with stand_ins.moving_by_replacing():
+    with patch.object(torch.nn.Module, "_apply", stand_ins.applied):
         wrapped = get_peft_model(model, config)
     stand_ins.gpu_dropout(wrapped)
     return wrapped
 
 
-def optimizer_of(workload: Workload, model: torch.nn.Module) -> torch.optim.Optimizer:
+def optimizer_of(run: Run, model: torch.nn.Module) -> torch.optim.Optimizer:
     """The optimizer over the trained parameters; the 8-bit one is a stand-in."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if "8bit" in workload.optimizer:
-        # torchao's, which shards have (`adamw_torch_8bit`), knows no embeddings.
-        embeddings = {
-            parameter
-            for module in model.modules()
-            if isinstance(module, torch.nn.Embedding) and workload.sharding != "fsdp"
-            for parameter in module.parameters()
-        }
-        return stand_ins.EightBitAdam(trained, embeddings)
+    if "8bit" in run.optimizer:
+        # torchao's, which shards have (`adamw_torch_8bit`), treats embeddings like the rest.
+        embeddings = [module for module in model.modules() if isinstance(module, torch.nn.Embedding)]
+        in_full = {parameter for module in embeddings for parameter in module.parameters()}
+        return stand_ins.EightBitAdam(trained, set() if run.sharding == "fsdp" else in_full)
+    if run.optimizer == "sgd":
+        return torch.optim.SGD(trained)
     # On a GPU the plain AdamW works on lists of tensors, and its temporaries are as large as what it updates.
-    fused = workload.optimizer.endswith("fused")
+    fused = run.optimizer.endswith("fused")
     return torch.optim.AdamW(trained, fused=fused, foreach=not fused)
 
 
-def spread(workload: Workload, model: Any, mesh: Any) -> list[torch.Tensor]:
-    """What several GPUs add, and what the first of them holds: DDP's buckets, or FSDP2 over a process group that only
-    pretends (ZeRO is not traced). Returns the buckets."""
-    if workload.sharding == "ddp":
+def spread(run: Run, model: Any, mesh: Any) -> list[torch.Tensor]:
+    """Splits the model over several GPUs as the run does (ZeRO is not traced), and returns DDP's buckets.
+
+    FSDP2 as Axolotl 0.19.0 prepares it (monkeypatch/accelerate/fsdp2.py, fsdp2_prepare_model): a unit for each of an
+    adapter's two matrices, one for a layer, and the rest one unit, all of them split again after the forward pass, as
+    the recipe asks for; trained weights in fp32, as the runner holds them."""
+    if run.sharding == "ddp":
         return [torch.empty_like(parameter) for parameter in model.parameters() if parameter.requires_grad]
-    if workload.sharding == "fsdp":
-        _shard(workload, model, mesh)
+    if run.sharding != "fsdp" or not isinstance(run, Workload):
+        return []
+    from peft.tuners.lora import LoraLayer
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    half = DTYPES[run.precision]
+    policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=half, output_dtype=half)
+    split = partial(fully_shard, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
+    _raise(model, lambda _, parameter: parameter.requires_grad and parameter.dtype != torch.float32)
+    base = model.get_base_model() if run.adapter else model
+    base.tie_weights()
+    units = {run.model.layer_class} if run.model.layer_class else set(base._no_split_modules or ())
+    # The innermost first, as Axolotl goes through them.
+    for module in reversed(list(base.modules())):
+        if isinstance(module, LoraLayer):
+            for matrices in (module.lora_A, module.lora_B):
+                for name in set(module.active_adapters) & set(matrices):
+                    split(matrices[name])
+        if type(module).__name__ in units:
+            split(module)
+    split(model)
     return []
 
 
-def pretended_mesh(workload: Workload) -> Any:
-    """A process group that only pretends, of as many GPUs as the workload has; None if nothing is sharded."""
-    if workload.sharding != "fsdp":
+def pretended_mesh(run: Run) -> Any:
+    """A fake process group of as many GPUs as the run has; None if nothing is sharded."""
+    if run.sharding != "fsdp":
         return None
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
@@ -175,39 +192,6 @@ def pretended_mesh(workload: Workload) -> Any:
 
     if dist.is_initialized():
         dist.destroy_process_group()
-    count = workload.machines.world_size
+    count = run.machines.world_size
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=count)
     return init_device_mesh("cpu", (count,))
-
-
-def _shard(workload: Workload, model: Any, mesh: Any) -> None:
-    """FSDP2 as Axolotl 0.19.0 prepares it (monkeypatch/accelerate/fsdp2.py, fsdp2_prepare_model): a unit for each of an adapter's two
-    matrices, one for a layer, and the rest one unit, all of them split again after the forward pass, as the recipe asks for;
-    trained weights in fp32, as the runner holds them."""
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
-    half = DTYPES[workload.precision]
-    policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=half, output_dtype=half)
-    for module in model.modules():
-        for name, old in list(module._parameters.items()):
-            if old is not None and old.requires_grad and old.dtype != torch.float32:
-                module._parameters[name] = torch.nn.Parameter(old.detach().float())
-    base = model.get_base_model() if workload.adapter else model
-    base.tie_weights()
-    units = {workload.model.layer_class} if workload.model.layer_class else set(base._no_split_modules or ())
-    # The innermost first, as Axolotl goes through them.
-    for module in reversed(list(base.modules())):
-        for matrix in _matrices(module):
-            fully_shard(matrix, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
-        if type(module).__name__ in units:
-            fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
-    fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
-
-
-def _matrices(module: torch.nn.Module) -> list[torch.nn.Module]:
-    """An adapter's two matrices beside a linear layer."""
-    from peft.tuners.lora import LoraLayer
-
-    if not isinstance(module, LoraLayer):
-        return []
-    return [held[name] for held in (module.lora_A, module.lora_B) for name in module.active_adapters if name in held]

@@ -1,12 +1,13 @@
 """Exact: the real model, built as Axolotl builds it, takes training steps on fake tensors; every byte is counted.
 
-No weights, no GPU, no data: PyTorch's FakeTensorMode carries shapes and dtypes alone. What needs a GPU's own code
-(FlashAttention, 4-bit layers, 8-bit Adam) is replaced by stand-ins that ask for the same memory.
+There are no weights, no GPU and no data: PyTorch's FakeTensorMode carries shapes and dtypes alone. What needs a GPU's
+own code (FlashAttention, 4-bit layers, 8-bit Adam) is replaced by stand-ins that ask for the same memory.
 """
 
 import gc
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -15,42 +16,70 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 from runner.parts.planner.formulas import Traced
-from runner.parts.planner.workload import Workload
+from runner.parts.planner.workload import Run, Workload
 from runner.parts.trace import stand_ins
 from runner.parts.trace.building import DTYPES, build, optimizer_of, pretended_mesh, spread
 from runner.parts.trace.stand_ins import Live
 
 
 def trace(workload: Workload, operations: bool = True) -> Traced:
-    """A training step and an evaluation of a workload on one of its GPUs; ZeRO and offloading are left out.
+    """A training step and an evaluation on one GPU, without ZeRO and offloading. Raises ValueError if transformers or
+    peft cannot build the model."""
+    return measured(workload, partial(build, workload), partial(forward, workload), operations)
 
-    operations: whether to count them too, which takes half as long again.
 
-    Raises ValueError if transformers or peft cannot build the model.
-    """
+def measured(
+    run: Run, build: Callable[[], Any], forward: Callable[..., torch.Tensor], operations: bool = True
+) -> Traced:
+    """Two micro batches at most, a step and an evaluation. forward: gives the loss of a model on a number of rows.
+    operations: whether to count them too, which takes half as long again."""
     started = time.monotonic()
-    live, mesh = Live(), pretended_mesh(workload)
+    live, mesh, reference = Live(), pretended_mesh(run), None
     with FakeTensorMode(allow_non_fake_inputs=True), live, live.resizing(), stand_ins.plain_kernels():
-        model = build(workload)
+        model = build()
         counts = _counts(model)
-        buckets = spread(workload, model, mesh)
-        reference = _reference(workload, mesh)
+        buckets = spread(run, model, mesh)
+        in_buckets = sum(map(_size, buckets))
+        if isinstance(run, Workload) and run.objective == "dpo" and not run.adapter:
+            # The frozen model that preference training compares with is split like the trained one.
+            reference = build().requires_grad_(False)
+            spread(run, reference, mesh)
+            reference.eval()
+        loss_of = partial(forward, model, reference=reference)
         gc.collect()
-        optimizer = optimizer_of(workload, model)
-        weights = live.bytes - sum(bucket.untyped_storage().nbytes() for bucket in buckets)
-        _prime(model, optimizer)
+        optimizer = optimizer_of(run, model)
+        weights = live.bytes - in_buckets
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        for parameter in trained:
+            parameter.grad = torch.empty_like(parameter)
+        # The optimizer has its state after an empty step, as in every step but the first.
+        _finish(optimizer)
         held = live.bytes
         live.reset()
-        step = _step(workload, model, optimizer, live, reference)
+        for _ in range(min(2, run.accumulation)):
+            before = live.bytes
+            loss = loss_of(run.micro_batch_size)
+            activations = live.bytes - before
+            _backward(run, loss)
+            del loss
+        gc.collect()
+        gradients = sum(_size(parameter.grad) for parameter in trained if parameter.grad is not None)
+        torch.nn.utils.clip_grad_norm_(trained, 1.0, foreach=True)
+        _finish(optimizer)
         peak, at = live.peak, live.at
-        evaluation = _evaluate(workload, model, live, reference)
-        flops = _operations(workload, model, reference) if operations else 0
+        model.eval()
+        live.reset()
+        with torch.no_grad():
+            loss_of(run.evaluation_batch_size)
+        evaluation = live.peak
+        model.train()
+        flops = _operations(run, loss_of) if operations else 0
     return Traced(
         *counts,
         weights=weights,
-        gradients=step["gradients"],
-        optimizer=held - weights - sum(bucket.untyped_storage().nbytes() for bucket in buckets),
-        activations=step["activations"],
+        gradients=gradients,
+        optimizer=held - weights - in_buckets,
+        activations=activations,
         peak=peak,
         peak_at=at,
         evaluation_peak=evaluation,
@@ -93,20 +122,9 @@ def forward(
     return output(model, labels=tokens)["loss"]
 
 
-def _reference(workload: Workload, mesh: Any) -> torch.nn.Module | None:
-    """The frozen model that preference training compares with, spread like the trained one."""
-    if workload.objective != "dpo" or workload.adapter:
-        return None
-    model = build(workload)
-    model.requires_grad_(False)
-    spread(workload, model, mesh)
-    return model.eval()
-
-
-def _operations(workload: Workload, model: torch.nn.Module, reference: torch.nn.Module | None) -> int:
+def _operations(run: Run, loss_of: Callable[[int], torch.Tensor]) -> int:
     with stand_ins.attending() as attention, FlopCounterMode(display=False, custom_mapping=UNCOUNTED) as counter:
-        _backward(workload, forward(workload, model, workload.micro_batch_size, reference=reference))
-    model.zero_grad()
+        _backward(run, loss_of(run.micro_batch_size))
     counted: int = counter.get_total_flops()
     return counted + sum(attention)
 
@@ -136,50 +154,19 @@ UNCOUNTED = {
 }
 
 
-def _prime(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """An empty step, after which the optimizer has its state, as it has in every step but the first."""
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            parameter.grad = torch.empty_like(parameter)
-    optimizer.step()
-    optimizer.zero_grad()
-    gc.collect()
-
-
-def _step(workload: Workload, model: Any, optimizer: Any, live: Live, reference: Any) -> dict[str, int]:
-    sizes = {}
-    for _ in range(min(2, workload.accumulation)):
-        before = live.bytes
-        loss = forward(workload, model, workload.micro_batch_size, reference=reference)
-        sizes["activations"] = live.bytes - before
-        _backward(workload, loss)
-        del loss
-    gc.collect()
-    gradients = [_local(parameter.grad) for parameter in model.parameters() if parameter.grad is not None]
-    sizes["gradients"] = sum(gradient.numel() * gradient.itemsize for gradient in gradients)
-    del gradients
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    torch.nn.utils.clip_grad_norm_(trained, 1.0, foreach=True)
-    optimizer.step()
-    optimizer.zero_grad()
-    gc.collect()
-    return sizes
-
-
-def _backward(workload: Workload, loss: torch.Tensor) -> None:
-    """Checkpointing runs layers again under the autocast that they ran under, which peft must see then too."""
-    with stand_ins.autocast_seen(workload.precision != "fp32"):
+def _backward(run: Run, loss: torch.Tensor) -> None:
+    """Checkpointing repeats layers under the autocast of their forward pass, which peft must see then too."""
+    with stand_ins.autocast_seen(run.precision != "fp32"):
         loss.backward()
 
 
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    return getattr(tensor, "_local_tensor", tensor)
+def _finish(optimizer: torch.optim.Optimizer) -> None:
+    optimizer.step()
+    optimizer.zero_grad()
+    gc.collect()
 
 
-def _evaluate(workload: Workload, model: Any, live: Live, reference: Any) -> int:
-    model.eval()
-    live.reset()
-    with torch.no_grad():
-        forward(workload, model, workload.evaluation_batch_size, reference=reference)
-    model.train()
-    return live.peak
+def _size(tensor: torch.Tensor) -> int:
+    """Bytes on this GPU: of a split tensor its own share."""
+    local = getattr(tensor, "_local_tensor", tensor)
+    return int(local.numel() * local.itemsize)

@@ -1,10 +1,12 @@
-"""Stand-ins: what needs a GPU's own code, replaced by code that asks for the same memory and does no arithmetic; the
-loss on preferences; and the count of the bytes that are alive."""
+"""Stand-ins: code for GPUs alone, replaced by code that asks for the same memory and does no arithmetic; the loss on
+preferences; and the count of live bytes."""
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from itertools import product
 from typing import Any
+from unittest.mock import patch
 
 import bitsandbytes as bnb
 import torch
@@ -15,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from transformers import AttentionInterface
 from transformers.pytorch_utils import Conv1D
 
-# What is linear: GPT-2 and its kin have a class of their own.
+# GPT-2 and its relatives have a linear class of their own.
 LINEAR = (nn.Linear, Conv1D)
 ATTENTION, PADDED = "recipe_stand_in", "recipe_stand_in_padded"
 
@@ -53,7 +55,7 @@ _counted: list[int] = []
 
 @contextmanager
 def attending() -> Iterator[list[int]]:
-    """The operations of attention, a pass an entry, which no counter of PyTorch's sees."""
+    """The operations of attention, one entry a pass, which PyTorch's counter does not see."""
     _counted.clear()
     yield _counted
 
@@ -73,8 +75,8 @@ def flash(
 
 
 def _pairs(module: Any, queries: int, keys: int, named: Mapping[str, Any]) -> int:
-    """How many keys all queries of a head read together: half of them all if none reads what comes after it, and of
-    those at most as many as a sliding window holds."""
+    """The number of keys that all queries of a head read together: half of all if attention is causal, and of those at
+    most as many as a sliding window holds."""
     causal = named.get("is_causal")
     if not (getattr(module, "is_causal", True) if causal is None else causal) or queries != keys:
         return queries * keys
@@ -141,8 +143,8 @@ class FourBit(bnb.nn.Linear4bit):
 
 
 def four_bit(model: nn.Module, dtype: torch.dtype, stored: torch.dtype = torch.uint8) -> None:
-    """Replaces every linear layer but the LM head, as bitsandbytes' loading in transformers does. stored: FSDP splits and gathers
-    packed numbers as if they were of the run's own type (Axolotl 0.19.0, `bnb_4bit_quant_storage`)."""
+    """Replaces every linear layer but the LM head, as bitsandbytes' loading in transformers does. stored: FSDP splits
+    and gathers packed numbers as numbers of the run's own type (Axolotl 0.19.0, `bnb_4bit_quant_storage`)."""
     model.is_loaded_in_4bit = True
     head = model.get_output_embeddings()
     for parent in list(model.modules()):
@@ -164,19 +166,15 @@ class _Dropped(torch.autograd.Function):
         return torch.empty_like(gradient)
 
 
-class GpuDropout(nn.Dropout):
-    def forward(self, given: torch.Tensor) -> torch.Tensor:
-        return _Dropped.apply(given) if self.training and self.p > 0 else given
-
-
 def gpu_dropout(model: nn.Module) -> None:
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            if type(child) is nn.Dropout:
-                setattr(parent, name, GpuDropout(child.p))
+    for module in model.modules():
+        if type(module) is nn.Dropout:
+            module.forward = lambda given, own=module: _Dropped.apply(given) if own.training and own.p > 0 else given
 
 
-def _apply(self: nn.Module, convert: Callable[[Any], Any], recurse: bool = True) -> nn.Module:
+def applied(self: nn.Module, convert: Callable[[Any], Any], recurse: bool = True) -> nn.Module:
+    """In the place of `nn.Module._apply`: `module.to` then puts new parameters instead of old ones. PyTorch 2.13 swaps
+    the tensors of fake ones instead, which is impossible while they are watched."""
     for child in self.children():
         child._apply(convert)
     for name, old in self._parameters.items():
@@ -187,22 +185,10 @@ def _apply(self: nn.Module, convert: Callable[[Any], Any], recurse: bool = True)
     return self
 
 
-@contextmanager
-def moving_by_replacing() -> Iterator[None]:
-    """`module.to` puts new parameters instead of old ones: PyTorch 2.13 would swap the tensors of fake ones instead,
-    and cannot while anything watches them."""
-    kept = nn.Module._apply
-    nn.Module._apply = _apply
-    try:
-        yield
-    finally:
-        nn.Module._apply = kept
-
-
 class _FusedLoss(torch.autograd.Function):
-    """A fused linear cross-entropy: logits of a chunk at a time, and both gradients made in the forward pass. Liger's (0.8.1,
-    ops/fused_linear_cross_entropy.py) takes a power of two of rows at a time, and adds each chunk's gradient of a head in
-    half precision by way of a copy in fp32."""
+    """A fused linear cross-entropy: logits of a chunk at a time, and both gradients made in the forward pass. Liger's
+    (0.8.1, ops/fused_linear_cross_entropy.py) takes a power of two of rows at a time, and adds each chunk's gradient of
+    a head in half precision by way of a copy in fp32."""
 
     @staticmethod
     def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, liger: bool, training: bool) -> Any:
@@ -246,32 +232,24 @@ def fuse_loss(model: nn.Module, liger: bool) -> None:
 
 @contextmanager
 def plain_kernels() -> Iterator[None]:
-    """Lets models take the path that PyTorch alone can go, also where a package with kernels for GPUs is installed, as transformers
-    does for an export (5.16.1, `use_kernel_func_from_hub_with_fallback`). There PyTorch multiplies experts of any type, and knows
-    the product's shape for BF16 alone (2.13)."""
+    """Lets models take the path of PyTorch alone, also where a package with kernels for GPUs is installed, as
+    transformers does for an export (5.16.1, `use_kernel_func_from_hub_with_fallback`). There PyTorch multiplies experts
+    of any type, and knows the product's shape for BF16 alone (2.13)."""
     from torch import _meta_registrations as shapes
     from transformers.integrations import hub_kernels
 
-    kept = hub_kernels.is_torchdynamo_exporting, shapes._meta_grouped_mm_common
-    hub_kernels.is_torchdynamo_exporting = lambda: True
-    shapes._meta_grouped_mm_common = lambda left, right, *, offs, out_dtype, **rest: (
-        shapes._create_grouped_mm_output_tensor(left, right, offs, out_dtype)
-    )
-    try:
+    def multiplied(left: Any, right: Any, *, offs: Any, out_dtype: Any, **rest: Any) -> Any:
+        return shapes._create_grouped_mm_output_tensor(left, right, offs, out_dtype)
+
+    exporting = patch.object(hub_kernels, "is_torchdynamo_exporting", lambda: True)
+    with exporting, patch.object(shapes, "_meta_grouped_mm_common", multiplied):
         yield
-    finally:
-        hub_kernels.is_torchdynamo_exporting, shapes._meta_grouped_mm_common = kept
 
 
-@contextmanager
-def autocast_seen(enabled: bool) -> Iterator[None]:
+def autocast_seen(enabled: bool) -> AbstractContextManager[object]:
     """peft asks whether autocast is on without naming a device, which means the GPU's."""
-    kept = torch.is_autocast_enabled
-    torch.is_autocast_enabled = lambda device_type=None: kept(device_type) if device_type else enabled
-    try:
-        yield
-    finally:
-        torch.is_autocast_enabled = kept
+    known = torch.is_autocast_enabled
+    return patch.object(torch, "is_autocast_enabled", lambda device=None: known(device) if device else enabled)
 
 
 class EightBitAdam(torch.optim.Optimizer):
@@ -314,8 +292,7 @@ class Live(TorchDispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function is torch.ops.aten._local_scalar_dense.default and args[0].dtype == torch.bool:
-            # A fake tensor has no number to judge by: what is done on a condition (a layer dropped by chance, a mask that hides
-            # nothing) is not done.
+            # A fake tensor has no number to test: conditions (a layer dropped by chance, an empty mask) are false.
             return False
         result = function(*args, **(kwargs or {}))
         before = self.peak
@@ -347,22 +324,14 @@ class Live(TorchDispatchMode):
 
     @contextmanager
     def resizing(self) -> Iterator[None]:
-        """Sees FSDP2 free gathered weights and take them back, which it does by resizing, past every operation."""
+        """Sees FSDP2 free gathered weights and take them back, by resizing, outside of every operation."""
         from torch.distributed.fsdp._fully_shard import _fsdp_param, _fsdp_param_group
 
-        kept = {
-            (module, name): getattr(module, name)
-            for module in (_fsdp_param, _fsdp_param_group)
-            for name in ("alloc_storage", "free_storage")
-            if hasattr(module, name)
-        }
-        for (module, name), function in kept.items():
-            setattr(module, name, self._seeing(function))
-        try:
+        with ExitStack() as patched:
+            for module, name in product((_fsdp_param, _fsdp_param_group), ("alloc_storage", "free_storage")):
+                if function := getattr(module, name, None):
+                    patched.enter_context(patch.object(module, name, self._seeing(function)))
             yield
-        finally:
-            for (module, name), function in kept.items():
-                setattr(module, name, function)
 
     def _seeing(self, function: Callable[[torch.Tensor], None]) -> Callable[[torch.Tensor], None]:
         def resize(tensor: torch.Tensor) -> None:
@@ -380,16 +349,13 @@ BETA = 0.1
 
 
 def loss(
-    model: torch.nn.Module,
-    reference: torch.nn.Module | None,
-    output: Callable[..., Any],
-    tokens: torch.Tensor,
+    model: nn.Module, reference: nn.Module | None, output: Callable[..., Any], tokens: torch.Tensor
 ) -> torch.Tensor:
     """The sigmoid loss over chosen answers, the first half of the rows, and rejected ones (Rafailov et al. 2023, arXiv
-    2305.18290). What is only logged is computed too, because it takes memory.
+    2305.18290). Values that are only logged are computed too, because they take memory.
 
-    reference: None if an adapter is switched off instead. output: gives a model's output for `tokens` (rows, length).
-    """
+    reference: None if an adapter is switched off instead. output: gives a model's output for `tokens` (rows,
+    length)."""
     from trl.trainer.utils import entropy_from_logits, selective_log_softmax
 
     def answers(logits: torch.Tensor) -> torch.Tensor:

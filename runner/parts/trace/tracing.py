@@ -1,5 +1,5 @@
-"""Trace: the real model takes training steps on fake tensors, and every byte is counted. `trace` is the way in; torch
-is loaded when it is called."""
+"""Trace: the real model takes training steps on fake tensors, and every byte is counted. torch is loaded when a trace
+begins."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,6 +19,7 @@ from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.tools import packaged
 from runner.tools.problem import Stop
+from runner.tools.process import hush
 
 
 def trace(run: Run, operations: bool = True) -> Traced:
@@ -27,8 +28,6 @@ def trace(run: Run, operations: bool = True) -> Traced:
 
     Raises Stop if the packages for it are not installed, ValueError where they cannot build the model.
     """
-    from runner.tools.process import hush
-
     hush()
     try:
         if isinstance(run, Workload):
@@ -39,18 +38,20 @@ def trace(run: Run, operations: bool = True) -> Traced:
 
         return images.trace(run)
     except ImportError:
-        raise Stop("`--exact` needs packages that are not installed.", packaged.install("train")) from None
+        raise _without_packages() from None
+
+
+def _without_packages() -> Stop:
+    return Stop("`--exact` needs packages that are not installed.", packaged.install("train"))
 
 
 def any_architecture(run: Workload, folder: Path | None) -> Traced:
     """The trace of a model whose architecture the catalog does not contain, by its own `config.json`: in a folder, or
     the hub's cache.
 
-    Raises Stop if that is not on this machine, transformers would not train the model so, or the architecture does
-    something that fake tensors cannot follow.
+    Raises Stop if that file is not on this machine, transformers would not train the model, or fake tensors cannot
+    follow its code.
     """
-    from runner.tools.process import hush
-
     hush()
     name, kind = str(folder or run.model.id), run.model.model_type
     try:
@@ -61,7 +62,7 @@ def any_architecture(run: Workload, folder: Path | None) -> Traced:
 
         config = AutoConfig.from_pretrained(name, local_files_only=True)
     except ImportError:
-        raise Stop("`--exact` needs packages that are not installed.", packaged.install("train")) from None
+        raise _without_packages() from None
     except Exception as error:  # each class judges its own settings, in its own way
         raise Stop(
             f"`{run.model.id}` has the type `{kind}`, and building it needs its own `config.json`: {_said(error)}",
@@ -91,9 +92,9 @@ def any_architecture(run: Workload, folder: Path | None) -> Traced:
 
 
 def _said(error: Exception) -> str:
-    """The first line of what an error says, which may be many of its own; of a fake tensor's in words."""
+    """The first line of an error; an error of fake tensors in words."""
     if isinstance(error, KeyError | TypeError | AttributeError | IndexError):
-        # Defaults of some classes are not whole, nor is every config.json.
+        # Defaults of some classes are incomplete, and so are some config.json.
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         return f"its code in transformers stops at {first!r}, as it does where its `config.json` lacks a setting."
     function = str(getattr(error, "func", "")).removesuffix(".default")
@@ -109,8 +110,7 @@ BASIS = "Measured on fake tensors; CUDA context and allocator slack are assumed.
 
 
 def plan_by_trace(recipe: Recipe, plan: Plan, forecasts: Sequence[Forecast], as_json: bool) -> int:
-    """Prints what traces say of models without formulas, as `recipe plan` prints a plan; 1 where one does not fit its
-    GPU."""
+    """Prints the traces of models without formulas in the form of `recipe plan`; 1 if one does not fit."""
     stages = []
     for forecast in forecasts:
         if isinstance(run := forecast.workload, Workload):

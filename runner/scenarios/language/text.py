@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 from runner.data.data_sets import PlainText, TextSet
-from runner.plan import EngineConfig, Place
+from runner.plan import Place
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import TEXT, Recipe
-from runner.scenarios.shared import axolotl, common, rehearsal
+from runner.scenarios.shared import common, rehearsal
 from runner.tools.names import listed, setting
 from runner.tools.problem import Problem
 
@@ -16,35 +17,9 @@ VALIDATION = {"validation_split": "hub", "validation_path": "path"}
 GIVES_VALIDATION = (*VALIDATION, "validation_share")
 
 
-def config(recipe: Recipe, place: Place, trained: EngineConfig) -> EngineConfig:
-    """The settings of a recipe that trains on plain text. trained: which weights are."""
-    return {
-        **axolotl.model(recipe, place),
-        **trained,
-        **axolotl.fused(recipe, place),
-        **blocks(recipe, place),
-        **axolotl.training(recipe, place, validates(recipe)),
-    }
-
-
 def validates(recipe: Recipe) -> bool:
-    """Whether the recipe gives validation data; without it, there is no evaluation, and the last weights are kept."""
-    return any(recipe.data.get(name) for name in GIVES_VALIDATION)
-
-
-def blocks(recipe: Recipe, place: Place) -> EngineConfig:
-    """Prepared blocks: rows of `input_ids`, `labels` and `attention_mask`, which Axolotl uses unchanged if `type` is
-    empty."""
-
-    train, validation = (
-        axolotl.prepared_rows(place.data_dir, split) | {"type": ""} for split in ("train", "validation")
-    )
-    return {
-        "datasets": [train],
-        **({"test_datasets": [validation]} if validates(recipe) else {}),
-        "val_set_size": 0,
-        "dataset_prepared_path": place.tokenised_dir,
-    }
+    """Whether the recipe holds out rows; without them, there is no evaluation, and the last weights are kept."""
+    return recipe.rows != TEXT or any(recipe.data.get(name) for name in GIVES_VALIDATION)
 
 
 def validation(recipe: Recipe, place: Place, sets: Iterable[TextSet]) -> Iterator[TextSet]:
@@ -56,20 +31,19 @@ def validation(recipe: Recipe, place: Place, sets: Iterable[TextSet]) -> Iterato
         yield TextSet(hub=None, revision=None, subset=None, split=data.split, path=path, text=data.text)
 
 
-def plain_text(recipe: Recipe, place: Place) -> PlainText:
-    sets = common.data_sets(recipe, place, recipe.data, TextSet)
-    return common.made(
+def plain_text(recipe: Recipe, place: Place, **own: Any) -> PlainText:
+    plain = common.rows(
         PlainText,
+        recipe,
+        place,
         recipe.data,
-        sets=sets,
-        validation_sets=tuple(validation(recipe, place, sets)),
-        tokenizer=common.tokenizer(recipe, place),
-        sequence_len=recipe.model.sequence_len,
         effective_batch_size=common.effective_batch_size(recipe),
         epochs=recipe.train.epochs,
         warmup_steps=recipe.train.warmup_steps or 0,  # a share never exceeds the number of steps
         eval_steps=recipe.train.eval_steps if validates(recipe) else None,
+        **own,
     )
+    return replace(plain, validation_sets=tuple(validation(recipe, place, plain.sets)))
 
 
 def one_validation(recipe: Recipe) -> Iterator[Problem]:
@@ -104,8 +78,8 @@ def before_data(recipe: Recipe, file: str | None) -> list[Override]:
 
 
 def _short_blocks(recipe: Recipe, one_file: bool) -> Iterator[Override]:
-    """Short blocks, judged on documents that were not trained on. one_file: whether the text is one file by now,
-    without one to validate on."""
+    """Short blocks, judged on held-out documents. one_file: whether the text is one file, without another to validate
+    on."""
     yield rehearsal.substitute(
         "model.sequence_len", min(64, recipe.model.sequence_len), "short blocks make quick steps"
     )

@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING, cast
 
 from runner import catalog
 from runner.catalog import Model
-from runner.data.conversation_formats import CLASSES, Lyrics, Preferences, PreferenceSet, Songs
-from runner.data.data_sets import DataSet, DataSets
-from runner.plan import EngineConfig, Place, Plan
+from runner.data.conversation_formats import CLASSES, ChatData, Lyrics, Preferences, Songs
+from runner.data.data_sets import DataSets
+from runner.plan import EngineConfig, Evaluation, Place, Plan, Stage
 from runner.recipe import templates
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import PREFERENCES, SONGS, TEXT, Recipe
 from runner.scenarios.contract import Measurable
 from runner.scenarios.language import text
-from runner.scenarios.shared import axolotl, common, rehearsal
+from runner.scenarios.shared import axolotl, common, rehearsal, sharding
 from runner.tools.names import listed
 from runner.tools.problem import Problem
 
@@ -31,31 +32,68 @@ PARTS = ("artist", "genre")
 
 
 def translate(recipe: Recipe, place: Place) -> Plan:
-    def config(place: Place) -> EngineConfig:
-        if recipe.rows == TEXT:
-            return text.config(recipe, place, trained(recipe, place))
-        return axolotl.on_conversations(recipe, place, trained(recipe, place))
+    def stages(place: Place) -> Iterator[Stage]:
+        what = measurable(recipe)[""]
+        conditions, evaluation = common.measured(recipe, Evaluation(what.kind, asked=what.asked))
+        runs_on = common.machines(recipe, place)
+        shared, shared_files = sharding.settings(recipe, place, runs_on)
+        whole = config(recipe, place)
+        training = axolotl.stage(
+            recipe,
+            place,
+            axolotl.with_advanced(recipe, whole | shared | axolotl.plugin(recipe, place, whole)),
+            name="train",
+            data=asdict(rows(recipe, place)),
+            files=shared_files,
+            shm_gib=common.shared_memory_gib(runs_on),
+            model=common.fetched_model(recipe) if place.model_dir else None,
+            gates=conditions,
+            evaluation=evaluation,
+        )
+        yield from common.rows_and_training(recipe, place, training)
 
-    def data(place: Place) -> DataSets:
-        prepared = {TEXT: text.plain_text, SONGS: _lyrics, PREFERENCES: _preferences}
-        return prepared.get(recipe.rows, axolotl.questions_and_answers)(recipe, place)
+    return common.plan(recipe, place, stages, common.batch_facts(recipe))
 
-    return axolotl.plan(recipe, place, config, data, measurable(recipe)[""])
+
+def config(recipe: Recipe, place: Place) -> EngineConfig:
+    """The recipe's settings for Axolotl, without those that follow from its machines."""
+    validates, is_text, how = text.validates(recipe), recipe.rows == TEXT, {}
+    if recipe.rows == PREFERENCES:
+        how = axolotl.OBJECTIVES[recipe.train.objective]
+    elif not is_text:
+        how = axolotl.packing(recipe, place, recipe.train)
+    return {
+        **axolotl.model(recipe, place),
+        **trained(recipe, place),
+        **axolotl.fused(recipe, place),
+        **({} if is_text else axolotl.template(recipe)),
+        **axolotl.datasets(place.data_dir, recipe.rows, recipe.data.get("train_on"), validates),
+        "dataset_prepared_path": place.tokenised_dir,
+        **how,
+        **axolotl.training(recipe, place, validates),
+    }
+
+
+def rows(recipe: Recipe, place: Place) -> DataSets:
+    """What must be prepared."""
+    own = {"sequence_len": recipe.model.sequence_len, "tokenizer": common.tokenizer(recipe, place)}
+    if recipe.rows == TEXT:
+        return text.plain_text(recipe, place, **own)
+    if recipe.rows == SONGS:
+        own["songs"] = Songs(**cast("DataSongs", recipe.data.songs).plain())
+    kind = {SONGS: Lyrics, PREFERENCES: Preferences}.get(recipe.rows, ChatData)
+    return common.rows(kind, recipe, place, recipe.data, special_tokens=axolotl.counted_tokens(recipe), **own)
 
 
 def measurable(recipe: Recipe) -> dict[str, Measurable]:
-    if recipe.rows == TEXT:
-        return {"": Measurable("text", validates=text.validates(recipe))}
-    if recipe.rows == PREFERENCES:
-        return {"": Measurable("preferences")}
     tasks = recipe.data.songs.tasks if recipe.rows == SONGS and recipe.data.songs else {}
     # Questions about songs with a class or a name for an answer, each kind with the words that it begins with.
     asked = {name: words for name, (task, words) in CLASSES.items() if tasks.get(task)}
-    return {"": Measurable("chat", asked)}
+    return {"": Measurable(common.MEASURED_AS[recipe.rows], asked, text.validates(recipe))}
 
 
 def trained(recipe: Recipe, place: Place) -> EngineConfig:
-    """The settings that say which weights are trained; none if all are."""
+    """Which weights are trained; empty for all."""
     if "adapter" in recipe.train:
         return adapter(recipe, place)
     if "last_layers" not in recipe.train:
@@ -65,7 +103,7 @@ def trained(recipe: Recipe, place: Place) -> EngineConfig:
 
 
 def adapter(recipe: Recipe, place: Place) -> EngineConfig:
-    """The adapter: its size, and the linear layers that get one, by the names that this model has for them."""
+    """The adapter's size, and the linear layers that get one, by this model's names."""
     train, facts = recipe.train, recipe.facts
     # A name that fits no layer of a known model belongs to another one.
     named = (name for one in train.lora_layers or facts.linear for name in list(fitting(facts, one)) or [one])
@@ -77,12 +115,9 @@ def adapter(recipe: Recipe, place: Place) -> EngineConfig:
 
 
 def unfrozen_parameters(model: Model, last_layers: int, lm_head: bool) -> list[str]:
-    """Patterns, as Axolotl's `unfrozen_parameters` reads them, for the last layers and the LM head. None for the whole
-    model: all layers with the LM head, and then the embedding and the last norm too.
-
-    A tied LM head has no parameter of its own: its weight is the embedding's, and unfreezing `lm_head` by name would
-    unfreeze nothing.
-    """
+    """Patterns, as Axolotl's `unfrozen_parameters` reads them, for the last layers and the LM head; none for the whole
+    model. A tied LM head has no parameter of its own: its weight is the embedding's, and unfreezing `lm_head` by name
+    would unfreeze nothing."""
     first = model.num_hidden_layers - last_layers
     if first == 0 and lm_head:
         return []
@@ -93,38 +128,14 @@ def unfrozen_parameters(model: Model, last_layers: int, lm_head: bool) -> list[s
 
 
 def fitting(facts: Model, asked: str) -> dict[str, int]:
-    """The linear layers that a name or pattern matches, by peft's rule for a layer's path, with the number of the
-    model's layers that have each. Raises re.error for a broken pattern."""
+    """The linear layers that a name or pattern matches, by peft's rule, with the number of layers that have each.
+    Raises re.error."""
     pattern = re.compile(rf"(?:.*\.)?(?:{asked})")
     found = {
         name: sum(bool(pattern.fullmatch(facts.linear_path(layer, name))) for layer in range(facts.num_hidden_layers))
         for name in facts.linear
     }
     return {name: times for name, times in found.items() if times}
-
-
-def _preferences(recipe: Recipe, place: Place) -> Preferences:
-    return common.made(
-        Preferences,
-        recipe.data,
-        sets=common.data_sets(recipe, place, recipe.data, PreferenceSet),
-        special_tokens=axolotl.counted_tokens(recipe),
-        sequence_len=recipe.model.sequence_len,
-        tokenizer=common.tokenizer(recipe, place),
-    )
-
-
-def _lyrics(recipe: Recipe, place: Place) -> Lyrics:
-    songs = cast("DataSongs", recipe.data.songs)
-    return common.made(
-        Lyrics,
-        recipe.data,
-        sets=common.data_sets(recipe, place, recipe.data, DataSet),
-        songs=Songs(**songs.plain()),
-        special_tokens=axolotl.counted_tokens(recipe),
-        sequence_len=recipe.model.sequence_len,
-        tokenizer=common.tokenizer(recipe, place),
-    )
 
 
 def layers(recipe: Recipe) -> Iterator[Problem]:
@@ -189,11 +200,7 @@ def trained_layers(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("train.last_layers", message, hint)
 
 
-def _validates(recipe: Recipe) -> bool:
-    return recipe.rows != TEXT or text.validates(recipe)
-
-
-RULES = (layers, trained_layers, songs, text.one_validation, common.cadence_rule(_validates))
+RULES = (layers, trained_layers, songs, text.one_validation, common.cadence_rule(text.validates))
 
 
 def before_data(recipe: Recipe, file: str | None) -> list[Override]:

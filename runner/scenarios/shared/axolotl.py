@@ -1,22 +1,18 @@
-"""A recipe's sections in Axolotl's settings, and the conversations that Axolotl trains on.
-
-The names are those of Axolotl's config reference (0.19.0). Settings without a name there go to the runner's plugin,
-under `recipe_runner`."""
+"""A recipe's sections in Axolotl's settings, by the names of its config reference (0.19.0). Settings without a name
+there go to the runner's plugin, under `recipe_runner`."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 from runner import catalog
 from runner.catalog import ChatTemplate
 from runner.data import conversation_formats, tokenizers
-from runner.data.conversation_formats import OWN, TRAINING, ChatData, ChatSet, TrainOn
-from runner.data.data_sets import DataSets
+from runner.data.conversation_formats import OWN, TRAINING, TrainOn
 from runner.data.tokenizers import jinja
-from runner.plan import EngineConfig, Evaluation, Place, Plan, Stage
-from runner.recipe.recipe import PREFERENCES, Recipe, Settings
-from runner.scenarios.contract import Measurable
+from runner.plan import EngineConfig, Place, Stage
+from runner.recipe.recipe import PREFERENCES, TEXT, Recipe, Settings
 from runner.scenarios.shared import common, sharding
 from runner.tools.names import listed
 from runner.tools.problem import Problem, Stop
@@ -35,7 +31,6 @@ UNTRACKED = {"AXOLOTL_DO_NOT_TRACK": "1"}
 
 
 def model(recipe: Recipe, place: Place) -> EngineConfig:
-    """The base model and its form in memory."""
     chosen = recipe.model
     settings: EngineConfig = {
         "base_model": common.base_model(recipe, place),
@@ -53,15 +48,14 @@ def model(recipe: Recipe, place: Place) -> EngineConfig:
 
 
 def lora_kernels(recipe: Recipe, place: Place) -> dict[str, bool]:
-    """Axolotl's fused LoRA kernels, which it switches on by itself. They need a GPU, and stop the run if query, key and
-    value are one layer or the model runs its own code."""
+    """Axolotl's fused LoRA kernels, on by default there. They need a GPU, separate query, key and value, and no code
+    of the model's own."""
     fused = place.accelerator and recipe.facts.fused_lora and not recipe.model.get("trust_remote_code")
     return dict.fromkeys(("lora_qkv_kernel", "lora_o_kernel", "lora_mlp_kernel", "lora_embedding_kernel"), fused)
 
 
 def fused(recipe: Recipe, place: Place) -> EngineConfig:
-    """The parts that Liger computes instead of PyTorch: the loss, normalisation, rotary positions and the feed-forward
-    part."""
+    """What Liger computes instead of PyTorch: loss, normalisation, rotary positions, feed-forward."""
     facts, loss = recipe.model_facts, recipe.train.get("cross_entropy", "plain")
     if loss == "auto":
         # Logits are micro batch × sequence length × vocabulary numbers, which can be more than all weights.
@@ -80,11 +74,9 @@ def fused(recipe: Recipe, place: Place) -> EngineConfig:
 
 
 def joins_rows(recipe: Recipe, section: Settings, accelerator: bool, compiled: bool = False) -> bool:
-    """Whether the rows of a micro batch become one, without padding. section: the one with `packing`. compiled: whether
-    the stage's code is compiled for the shapes that it meets; every joined batch has another.
-
-    FlashAttention separates joined rows by their lengths; on a processor a mask does, for the few rows of a
-    rehearsal."""
+    """Whether the rows of a micro batch become one, without padding: FlashAttention separates them by their lengths;
+    on a processor a mask does. compiled: whether the stage is compiled for the shapes that it meets; every joined
+    batch has another."""
     if section["packing"] != "auto":
         return bool(section["packing"] == "flatten")
     able = recipe.model.attention == FLASH or not accelerator
@@ -92,7 +84,7 @@ def joins_rows(recipe: Recipe, section: Settings, accelerator: bool, compiled: b
 
 
 def packing(recipe: Recipe, place: Place, section: Settings, compiled: bool = False) -> EngineConfig:
-    """How rows that are shorter than others are handled. section and compiled as in `joins_rows`."""
+    """How short rows are handled. section, compiled: as in `joins_rows`."""
     joined = joins_rows(recipe, section, place.accelerator, compiled)
     if section["packing"] == "pack":
         # A small validation side would lose most of its only packed row; and Axolotl 0.19.0, packing one side alone,
@@ -106,8 +98,11 @@ def packing(recipe: Recipe, place: Place, section: Settings, compiled: bool = Fa
 
 def training(recipe: Recipe, place: Place, validates: bool = True) -> EngineConfig:
     """Optimisation, evaluation and checkpoints; without held-out rows the last model is kept, else the best."""
-    train = recipe.train
+    train, resumed = recipe.train, {}
     kept = {**common.unevaluated(train), "load_best_model_at_end": False}
+    if named := recipe.settings.get("resume_from"):
+        checkpoint = named if named.startswith("/") else f"{place.checkpoints_dir}/{named}"
+        resumed = {"resume_from_checkpoint": checkpoint, "auto_resume_from_checkpoints": False}
     return {
         **train.for_axolotl,
         **({"eval_batch_size": train.get("eval_batch_size") or train.micro_batch_size} if validates else {}),
@@ -117,59 +112,42 @@ def training(recipe: Recipe, place: Place, validates: bool = True) -> EngineConf
         "auto_resume_from_checkpoints": True,
         "output_dir": place.checkpoints_dir,
         **reporting(train.report_to, recipe.name),
-        **_resumed(recipe, place),
+        **resumed,
     }
 
 
-def _resumed(recipe: Recipe, place: Place) -> EngineConfig:
-    """The checkpoint that the recipe names to go back to."""
-    if not (named := recipe.settings.get("resume_from")):
-        return {}
-    path = named if named.startswith("/") else f"{place.checkpoints_dir}/{named}"
-    return {"resume_from_checkpoint": path, "auto_resume_from_checkpoints": False}
-
-
 def reporting(tool: str, name: str) -> EngineConfig:
-    """Where curves go. W&B and MLflow need a project name, the recipe's own."""
+    """Where curves go. W&B and MLflow need a project name."""
     project = {"wandb": "wandb_project", "mlflow": "mlflow_experiment_name"}.get(tool)
     return {f"use_{tool}": True, **({project: name} if project else {})} if tool != "none" else {}
 
 
 def special_tokens(recipe: Recipe) -> ChatTemplate | None:
-    """The special tokens around each message: the model's own, unless the recipe names others. None if only the model's
-    tokenizer knows them."""
+    """The special tokens of each message: the model's own, unless the recipe names others. None if only the tokenizer
+    knows them."""
     asked = recipe.data.get("chat_template")
     name = asked if asked in ("chatml", None) else recipe.facts.chat_template
     return catalog.chat_template(name) if name else None
 
 
-def prepared_rows(folder: str, split: str) -> EngineConfig:
-    """One file of prepared rows."""
-    return {"path": f"{folder}/{split}.parquet", "ds_type": "parquet", "split": "train"}
-
-
-def conversation_dataset(folder: str, split: str, train_on: TrainOn) -> EngineConfig:
-    """One file of prepared conversations, trained only on some turns and their end-of-turn tokens: the assistant's, the
-    last of them, which prepared rows mark, or all."""
-    return {
-        **prepared_rows(folder, split),
-        "type": "chat_template",
-        "field_messages": "messages",
-        "roles_to_train": sorted(set(conversation_formats.ROLES.values())) if train_on == "all" else ["assistant"],
-        **({"message_field_training": TRAINING} if train_on == "last" else {}),
-        "train_on_eos": "turn",
-    }
-
-
-def preference_dataset(folder: str, split: str) -> EngineConfig:
-    """One file of prepared preferences: a conversation, a better and a worse answer to it."""
-    return {
-        **prepared_rows(folder, split),
-        "type": "chat_template.default",
-        "field_messages": "messages",
-        "field_chosen": "chosen",
-        "field_rejected": "rejected",
-    }
+def datasets(folder: str, rows: str, train_on: TrainOn = "assistant", validates: bool = True) -> EngineConfig:
+    """The prepared rows in a folder. Text is used unchanged. Of conversations some turns are trained, with their
+    end-of-turn tokens: the assistant's, the last of them, which prepared rows mark, or all."""
+    reads: EngineConfig = {"type": "chat_template", "field_messages": "messages"}
+    if rows == TEXT:
+        reads = {"type": ""}
+    elif rows == PREFERENCES:
+        reads |= {"type": "chat_template.default", "field_chosen": "chosen", "field_rejected": "rejected"}
+    else:
+        every = sorted(set(conversation_formats.ROLES.values()))
+        reads["roles_to_train"] = every if train_on == "all" else ["assistant"]
+        reads |= {"message_field_training": TRAINING} if train_on == "last" else {}
+        reads["train_on_eos"] = "turn"
+    train, validation = (
+        {"path": f"{folder}/{split}.parquet", "ds_type": "parquet", "split": "train", **reads}
+        for split in ("train", "validation")
+    )
+    return {"datasets": [train], **({"test_datasets": [validation]} if validates else {}), "val_set_size": 0}
 
 
 # How Axolotl calls what is learned from preferences.
@@ -180,16 +158,9 @@ OBJECTIVES: Mapping[str, EngineConfig] = {
 }
 
 
-def on_conversations(recipe: Recipe, place: Place, technique: EngineConfig) -> EngineConfig:
-    """The settings of a recipe that trains on prepared conversations or preferences. technique: which of the model's
-    weights are trained."""
-    facts, known, prefers = recipe.facts, special_tokens(recipe), recipe.rows == PREFERENCES
-
-    def dataset(split: str) -> EngineConfig:
-        if prefers:
-            return preference_dataset(place.data_dir, split)
-        return conversation_dataset(place.data_dir, split, recipe.data.train_on)
-
+def template(recipe: Recipe) -> EngineConfig:
+    """The chat template of conversations and preferences, and its tokens."""
+    facts, known = recipe.facts, special_tokens(recipe)
     tokens: EngineConfig = {"chat_template": known.axolotl if known and recipe.data.chat_template != OWN else OWN}
     if known and tokens["chat_template"] == "jinja":
         tokens["chat_template_jinja"] = jinja(known)
@@ -198,18 +169,7 @@ def on_conversations(recipe: Recipe, place: Place, technique: EngineConfig) -> E
         tokens["eot_tokens"] = [known.end]
     if facts.pad_token:
         tokens["special_tokens"] = {"pad_token": facts.pad_token}
-    return {
-        **model(recipe, place),
-        **technique,
-        **fused(recipe, place),
-        **tokens,
-        "datasets": [dataset("train")],
-        "test_datasets": [dataset("validation")],
-        "val_set_size": 0,
-        "dataset_prepared_path": place.tokenised_dir,
-        **(OBJECTIVES[recipe.train.objective] if prefers else packing(recipe, place, recipe.train)),
-        **training(recipe, place),
-    }
+    return tokens
 
 
 def counted_tokens(recipe: Recipe) -> ChatTemplate:
@@ -218,48 +178,9 @@ def counted_tokens(recipe: Recipe) -> ChatTemplate:
     return replace(known, axolotl=OWN) if recipe.data.chat_template == OWN or not special_tokens(recipe) else known
 
 
-def questions_and_answers(recipe: Recipe, place: Place) -> ChatData:
-    plain = chat_data(recipe, place, recipe.data, recipe.model.sequence_len)
-    return replace(plain, special_tokens=counted_tokens(recipe), tokenizer=common.tokenizer(recipe, place))
-
-
-def chat_data(recipe: Recipe, place: Place, data: Settings, sequence_len: int) -> ChatData:
-    """Conversations in ChatML, from the source that a section of the recipe names."""
-
-    def form(one: Settings) -> Mapping[str, Any]:
-        return {"form": conversation_formats.stated(one["form"], one.get("question"), one.get("answer"))}
-
-    return common.made(
-        ChatData,
-        data,
-        sets=common.data_sets(recipe, place, data, ChatSet, form),
-        special_tokens=catalog.chat_template("chatml"),
-        sequence_len=sequence_len,
-    )
-
-
-def plan(
-    recipe: Recipe,
-    place: Place,
-    config: Callable[[Place], EngineConfig],
-    data: Callable[[Place], DataSets],
-    what: Measurable,
-) -> Plan:
-    """The Plan of a recipe that Axolotl trains. config: the scenario's settings; data: what must be prepared; each at a
-    place. what: the Measurable of the stage."""
-
-    def stages(place: Place) -> Iterator[Stage]:
-        conditions, evaluation = common.measured(recipe, Evaluation(what.kind, asked=what.asked))
-        training = replace(train(recipe, place, config(place), data(place)), gates=conditions, evaluation=evaluation)
-        yield from common.rows_and_training(recipe, place, training)
-
-    return common.plan(recipe, place, stages, common.batch_facts(recipe))
-
-
-def train(recipe: Recipe, place: Place, config: EngineConfig, data: DataSets) -> Stage:
-    """The stage that Axolotl trains, in the plan's own folders."""
-    runs_on, tokens = common.machines(recipe, place), special_tokens(recipe)
-    shared, shared_files = sharding.settings(recipe, place, runs_on)
+def plugin(recipe: Recipe, place: Place, config: EngineConfig) -> EngineConfig:
+    """The settings of the runner's plugin for a recipe of one stage. config: the other settings."""
+    tokens = special_tokens(recipe)
     demo: EngineConfig = {
         "base_model": common.base_model(recipe, place),
         "revision": "main" if place.model_dir else recipe.model_revision,
@@ -275,7 +196,7 @@ def train(recipe: Recipe, place: Place, config: EngineConfig, data: DataSets) ->
     # DeepSpeed stores fp32 weights itself, and fp32 needs no change.
     raises = recipe.model.precision != "fp32" and not sharding.by_zero(recipe) and "adapter" not in recipe.train
     fp32 = raises and master_weights(recipe, recipe.model.precision, adapter=False) == "fp32"
-    plugin = {
+    return {
         "plugins": [*config.get("plugins", ()), PLUGIN],
         "recipe_runner": {
             **common.run_facts(recipe, place),
@@ -285,29 +206,28 @@ def train(recipe: Recipe, place: Place, config: EngineConfig, data: DataSets) ->
             **({"proof": {"prepared": common.proof_dir(place)}} if place.prepared else {}),
         },
     }
+
+
+def stage(recipe: Recipe, place: Place, config: EngineConfig, **own: Any) -> Stage:
+    """A stage that Axolotl trains in the folders of `place`. own: further fields of the Stage."""
     return Stage(
-        name="train",
         engine="axolotl",
-        config=with_advanced(recipe, config | shared | plugin),
+        config=config,
         config_file=CONFIG_FILE,
-        data=asdict(data),
-        files=shared_files,
         command=("axolotl", "train", f"{place.config_dir}/{CONFIG_FILE}", "--launcher", "torchrun"),
         env=environment(recipe, place),
-        machines=runs_on,
-        shm_gib=common.shared_memory_gib(runs_on),
-        model=common.fetched_model(recipe) if place.model_dir else None,
+        machines=common.machines(recipe, place),
+        **own,
     )
 
 
 def master_weights(recipe: Recipe, precision: str, adapter: bool) -> Literal["fp32", "bf16"]:
-    """The format that a stage's weights are stored in: of the trained weights of a whole model, or of the frozen ones
-    beside an adapter. precision: of the computation; torch unscales fp16's gradients only in fp32."""
+    """The format of the stored weights: of a whole model, or of the frozen ones beside an adapter. precision: of the
+    computation; torch unscales fp16's gradients only in fp32."""
     return "bf16" if precision in ("bf16", "fp8") and (adapter or recipe.model.master_weights == "bf16") else "fp32"
 
 
 def environment(recipe: Recipe, place: Place) -> dict[str, str]:
-    """Environment of every process that Axolotl trains in."""
     return common.common_environment(recipe, place) | {
         **UNTRACKED,
         # Axolotl would start one for each core of the machine, whatever the pod's share. 0: none, because a rehearsal's
@@ -323,8 +243,8 @@ def with_advanced(
     home: str = "axolotl",
     sections: tuple[str, ...] = ("model", "train", "data"),
 ) -> EngineConfig:
-    """The recipe's own Axolotl settings (`advanced.<home>`) on top. Raises Stop for one that contradicts the recipe or
-    that Axolotl refuses here. sections: the recipe's sections that this config follows from."""
+    """The recipe's own Axolotl settings (`advanced.<home>`) on top. sections: those that `config` follows from. Raises
+    Stop for one that contradicts them, or that Axolotl refuses here."""
     extra = recipe.advanced.plain().get(home) or {}
     problems: list[Problem] = []
     if not extra:

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, asdict, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args, get_type_hints
 
 from runner import catalog, parts
 from runner.catalog import Model, hardware
 from runner.catalog.hardware import GIB
 from runner.data import tokenizers
+from runner.data.conversation_formats import ChatSet, stated
 from runner.data.tokenizers import Pretrained
 from runner.plan import (
     PLAN_FILE,
@@ -22,6 +23,7 @@ from runner.plan import (
     EngineConfig,
     Evaluation,
     Gate,
+    Kind,
     Machines,
     Place,
     Plan,
@@ -31,7 +33,7 @@ from runner.plan import (
     without_place,
 )
 from runner.recipe import units
-from runner.recipe.recipe import Recipe, Settings, sets_of
+from runner.recipe.recipe import CONVERSATIONS, PREFERENCES, SONGS, TEXT, Recipe, Settings, sets_of
 from runner.tools.files import LazyArtifact
 from runner.tools.names import content_hash
 from runner.tools.problem import Problem
@@ -49,14 +51,16 @@ Made = TypeVar("Made")
 TRAINING_SECTIONS = ("train", "pretrain", "sft", "dpo", "lora")
 # Of the evaluated checkpoints the one with the lowest validation loss is kept.
 KEEPS_THE_BEST = {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss", "greater_is_better": False}
+# How a stage is measured, by the rows that it learns from.
+MEASURED_AS: dict[str, Kind] = {CONVERSATIONS: "chat", SONGS: "chat", TEXT: "text", PREFERENCES: "preferences"}
 # The stage that prepares the rows; and the stage, with its work, that only downloads the base model.
 DATA = "data"
 FETCHING = "model"
 
 
 def learning_rate(recipe: Recipe, section: Section | None = None) -> float:
-    """The learning rate of the optimizer: linear scaling multiplies by the world size (Goyal et al. 2017, arXiv
-    1706.02677, section 2.1). section: with the settings of the training; `train` if it is None, here and below."""
+    """The optimizer's learning rate; linear scaling multiplies it by the world size (Goyal et al. 2017, arXiv
+    1706.02677, section 2.1). section: of the training, here and below `train` by default."""
     section = section or recipe.train
     scale = world_size(recipe) if section.get("learning_rate_scaling") == "linear" else 1
     # Twelve digits, so that 4 × 5e-5 is written as 2e-4 and not as the next binary number.
@@ -76,10 +80,8 @@ def world_size(recipe: Recipe) -> int:
 
 
 def machines(recipe: Recipe, place: Place) -> Machines:
-    """The machines of the stages at a place: pods get a part of theirs, everything else has all of it.
-
-    If only requests or only limits are written, the other follows; without either, pods get what the machines can
-    give."""
+    """The machines of the stages at a place; pods get a part of them. Limits follow from requests or the reverse;
+    without either, pods get what the machines can give."""
     stated, counts = recipe.machines, recipe.gpu_counts
     whole = Machines(
         stated.nodes,
@@ -105,7 +107,6 @@ def machines(recipe: Recipe, place: Place) -> Machines:
 
 
 def gib(stated: str | None) -> float | None:
-    """A stated size in GiB; None if none is stated."""
     return units.size(stated) / GIB if stated else None
 
 
@@ -155,8 +156,8 @@ def time_limit(recipe: Recipe) -> dict[str, float]:
 
 
 def evaluated(section: Settings) -> EngineConfig:
-    """Evaluated by steps or after each epoch, and saved each time: the Trainer keeps the best of the checkpoints that
-    it has both evaluated and saved. The runner saves those between them (see `_told`)."""
+    """Evaluated and saved by steps or after each epoch: the Trainer keeps the best of the checkpoints that have both.
+    The runner saves those between them (see `_told`)."""
     every = section.get("eval_steps")
     if every is None:
         return {"eval_strategy": "epoch", "save_strategy": "epoch"}
@@ -164,7 +165,6 @@ def evaluated(section: Settings) -> EngineConfig:
 
 
 def unevaluated(section: Settings) -> EngineConfig:
-    """Never evaluated, but saved at the end."""
     every = section.get("save_steps")
     by_steps = {"save_strategy": "steps", "save_steps": every}
     return {"eval_strategy": "no", **(by_steps if every else {"save_strategy": "epoch"})}
@@ -210,7 +210,6 @@ def cadence_rule(validates: Callable[[Recipe], bool] = lambda recipe: True) -> C
 
 
 def common_environment(recipe: Recipe, place: Place) -> dict[str, str]:
-    """Environment of every training process."""
     return {
         "NCCL_DEBUG": recipe.communication.nccl_debug,
         "TENSORBOARD_LOGGING_DIR": f"{place.run_dir}/{TENSORBOARD}",
@@ -219,7 +218,7 @@ def common_environment(recipe: Recipe, place: Place) -> dict[str, str]:
 
 
 def made(kind: type[Made], section: Settings, **own: Any) -> Made:
-    """A `kind` from a section: its fields from `own`, else from the settings of the same names, else defaults."""
+    """A `kind` with fields from `own`, else from the section's settings of the same names, else defaults."""
     stated = {}
     for field in fields(cast(Any, kind)):
         value = section.get(field.name)
@@ -228,22 +227,19 @@ def made(kind: type[Made], section: Settings, **own: Any) -> Made:
     return kind(**own, **stated)
 
 
-def data_sets(
-    recipe: Recipe,
-    place: Place,
-    data: Settings,
-    kind: type[Made],
-    own: Callable[[Settings], Mapping[str, Any]] = lambda one: {},
-) -> tuple[Made, ...]:
-    """The data sets of a section, each with its settings. own: fields that no setting of that name gives."""
-    return tuple(
-        made(kind, one, path=data_file(recipe, place, one.get("path")), **own(one)) for _, one in sets_of((), data)
-    )
+def rows(kind: type[Made], recipe: Recipe, place: Place, data: Settings, **own: Any) -> Made:
+    """The rows of a section that names data, as a `kind` of DataSets. own: fields that no setting gives."""
+    of_set = get_args(get_type_hints(kind)["sets"])[0]
+    sets = []
+    for _, one in sets_of((), data):
+        of_file = {"path": data_file(recipe, place, one.get("path"))}
+        form = {"form": stated(one["form"], one.get("question"), one.get("answer"))} if of_set is ChatSet else {}
+        sets.append(made(of_set, one, **of_file, **form))
+    return made(kind, data, **{"sets": tuple(sets), **own})
 
 
 def base_model(recipe: Recipe, place: Place, fetched: bool = True) -> str:
-    """The source of the base model at a place: the folder that it was downloaded into (unless `fetched` is false), its
-    own folder, or its name on the hub."""
+    """The base model at a place: the folder of its download (if `fetched`), its own folder, or its name on the hub."""
     if fetched and place.model_dir:
         return place.model_dir
     folder = data_file(recipe, place, recipe.model.base) if recipe.base_folder else None
@@ -251,14 +247,13 @@ def base_model(recipe: Recipe, place: Place, fetched: bool = True) -> str:
 
 
 def tokenizer(recipe: Recipe, place: Place) -> Pretrained:
-    """The base model's tokenizer, whose tokens are counted and trained on."""
     named = base_model(recipe, place, fetched=False)
     return Pretrained(named, recipe.model_revision, bool(recipe.model.get("trust_remote_code")))
 
 
 def data_file(recipe: Recipe, place: Place, name: str | None) -> str | None:
-    """The path of a recipe's file or folder when data is prepared: beside the recipe, at the same place in the pods'
-    folder for such files, or on a claim."""
+    """The path of a recipe's file or folder for preparation: beside the recipe, in the pods' folder for such files, or
+    on a claim."""
     if name is None:
         return None
     if place.files_dir is None or recipe.on_claim(name):
@@ -308,10 +303,9 @@ PREPARING = Machines(1, 0, "GPUs", memory_gib=16.0, cpus=4, requested_memory_gib
 
 
 def rows_and_training(recipe: Recipe, place: Place, training: Stage) -> Iterator[Stage]:
-    """The stages `data` and `train` of a recipe with rows of one kind.
-
-    If everything is prepared in advance, `data` also downloads the base model, and proves what Axolotl will train. Pods
-    with data in their image have no stage `data`; their base model comes onto the claim once, if there is one."""
+    """The stages `data` and `train`. If everything is prepared in advance, `data` also downloads the base model, and
+    proves what Axolotl will train. Pods with data in their image have no stage `data`, but one that downloads the
+    model, if there is one."""
     if place.on_cluster and not place.prepared:
         if training.model:
             model = {**training.model, "folder": place.model_dir}
@@ -349,9 +343,8 @@ def proving(
     model: Model | None = None,
     tokenizer: str | None = None,
 ) -> Stage:
-    """The stage that prepares the data, which also proves what Axolotl trains, before any GPU is held.
-
-    model: that the stages train, and tokenizer: its folder, where the stages' own base model does not exist yet."""
+    """The data stage, which also proves what Axolotl trains before a GPU is held. model, tokenizer: those of the
+    stages, if their base model does not exist yet."""
     axolotl = [stage for stage in trained if stage.engine == "axolotl"]
     if not axolotl:
         return replace(data, config={**data.config, "proofs": None, "proven_for": {}})
@@ -375,19 +368,18 @@ def proving(
 
 
 def proof_dir(place: Place) -> str:
-    """The folder of the proof: below the prepared data."""
     return f"{place.data_dir}/proof"
 
 
 def fetched_model(recipe: Recipe) -> Mapping[str, object]:
-    """The base model on the hub that is downloaded in advance, and whether its code may run."""
+    """The base model to download from the hub."""
     named = {name: recipe.model[name] for name in ("base", "revision", "trust_remote_code")}
     return named | {"revision": recipe.model_revision}
 
 
 def measured(recipe: Recipe, evaluation: Evaluation, section: str | None = "") -> tuple[tuple[Gate, ...], Evaluation]:
-    """The gates of a stage and how it is measured, from the part that measures. evaluation: what the scenario knows;
-    section: the one with the stage's gates, "" for the recipe itself, None for none."""
+    """A stage's gates and how it is measured. evaluation: from the scenario; section: with the stage's gates, "" for
+    the recipe itself, None for none."""
     for hook in parts.hooks("measured"):
         return cast(tuple[tuple[Gate, ...], Evaluation], hook(recipe, evaluation, section))
     return (), evaluation
@@ -396,10 +388,8 @@ def measured(recipe: Recipe, evaluation: Evaluation, section: str | None = "") -
 def plan(
     recipe: Recipe, place: Place, stages: Callable[[Place], Iterable[Stage]], facts: Mapping[str, Any] | None = None
 ) -> Plan:
-    """The Plan of the stages that `stages` makes at a place, with their keys and the texts of their configs.
-
-    On a cluster each stage has its checkpoints under its own key, and its pods check the stages before it and their
-    gates themselves, because nothing else certainly does."""
+    """The Plan of the stages that `stages` makes at a place, with their keys and config texts. On a cluster each
+    stage's checkpoints are under its own key, and its pods check earlier stages and their gates."""
     bare = list(stages(place))
     judged_only = place.checkpoint_keys is None
     by_stage = {} if judged_only else keys(bare, place)
@@ -422,16 +412,12 @@ def plan(
 
 
 def _guarded(plan: Plan) -> Plan:
-    """The plan with a check of the earlier stages before every stage's command."""
-
-    def known(stage: Stage) -> str:
-        return plan.upto(stage).as_json()
 
     stages = []
     for stage in plan.stages:
         file = f"{plan.place_of(stage).config_dir}/{PLAN_FILE}"
         command = ("python", "-m", GUARD, "run", file, "--", *stage.command)
-        files = (*stage.files, LazyArtifact(PLAN_FILE, partial(known, stage)))
+        files = (*stage.files, LazyArtifact(PLAN_FILE, plan.upto(stage).as_json))
         stages.append(replace(stage, command=command, files=files))
     return replace(plan, stages=tuple(stages))
 
@@ -442,7 +428,7 @@ def _plain(recipe: Recipe, section: str) -> Mapping[str, object]:
 
 
 def _written(recipe: Recipe, stage: Stage, **changes: Any) -> Stage:
-    """The stage with the text of its config among its files; training has the recipe beside it, with every default."""
+    """The stage with its config among its files, and the complete recipe if it trains."""
     files = [LazyArtifact(stage.config_file, partial(_text, recipe, stage))]
     if stage.trains:
         files.append(LazyArtifact(RECIPE_FILE, lambda: _json(recipe.settings.plain())))
@@ -450,7 +436,6 @@ def _written(recipe: Recipe, stage: Stage, **changes: Any) -> Stage:
 
 
 def with_config(recipe: Recipe, stage: Stage, more: Mapping[str, Any]) -> Stage:
-    """A stage of the runner's own work with more in its config."""
     return _written(recipe, replace(stage, config={**stage.config, **more}, files=()))
 
 

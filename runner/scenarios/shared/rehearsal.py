@@ -1,7 +1,5 @@
 """The rehearsal of a language model on rows: its substitutions, each an Override that is printed and saved, and its
-condition for success.
-
-A substitution looks at settings, not at scenarios; a setting that the recipe lacks is not substituted."""
+condition for success. A setting that the recipe lacks is not substituted."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -40,13 +38,11 @@ OF_A_FILE = ("path", "split", "subset", "revision", "sample")
 
 
 def substitute(setting: str, value: Any, why: str) -> Override:
-    """The replacement of a setting's value in a rehearsal."""
     return Override(setting, None, value, BY, why)
 
 
 def substitutes(recipe: Recipe, table: Iterable[tuple[str, Any, str]]) -> list[Override]:
-    """Overrides of a table of settings, values and reasons, without those that have no value in the recipe, not even by
-    default."""
+    """Overrides of a table (setting, value, reason), without settings that have no value in the recipe."""
     return [change for row in table if _value(recipe, (change := substitute(*row)).path) is not None]
 
 
@@ -58,8 +54,6 @@ def _value(recipe: Recipe, path: Path_) -> Any:
 
 
 def before_data(recipe: Recipe, file: str | None) -> list[Override]:
-    """The substitutions of the recipe's data. file: rows to use instead of the recipe's sample. Raises Stop if this
-    machine has nothing to rehearse with."""
     return [*data(recipe, file), *split(recipe), *gates(recipe), *kernels(recipe)]
 
 
@@ -70,8 +64,7 @@ def kernels(recipe: Recipe) -> list[Override]:
 
 
 def real(recipe: Recipe, model: Path) -> list[Override]:
-    """The substitutions for a real base model that this machine's processor trains. model: its folder. Raises Stop if
-    the recipe has no base model."""
+    """Substitutions for a real base model in the folder `model`. Raises Stop if the recipe has no base model."""
     if not recipe.settings["model"].knows("base"):
         raise Stop("`--model` replaces the base model, but this recipe has none.", "Leave out `--model`.")
     if not (model / "config.json").is_file():
@@ -88,7 +81,6 @@ def real(recipe: Recipe, model: Path) -> list[Override]:
 
 
 def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Override]:
-    """The substitutions of the model and its training, once the rows are known. folder: of the run."""
     joined = "packing" in recipe.train and axolotl.joins_rows(recipe, recipe.train, accelerator=True)
     mask = "; a mask separates joined rows instead" if joined else ""
     model = (
@@ -101,12 +93,13 @@ def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Overrid
         ("demo.max_new_tokens", min(40, recipe.demo.max_new_tokens), "a tiny model writes little"),
     )
     base = substitute("model.base", str(folder / TWIN), _made(recipe))
-    return [*substitutes(recipe, model), *training(recipe, rows), *adapter(recipe), base]
+    train = recipe.train
+    adapter = narrow("train.lora_", train.lora_rank, train.lora_alpha) if "lora_rank" in train else []
+    return [*substitutes(recipe, model), *training(recipe, rows), *adapter, base]
 
 
 def stands_in(recipe: Recipe, folder: Path) -> Mapping[str, object]:
-    """More of the data stage's config: a seeded draw of the rows, and the twin with its tokenizer. folder: of the
-    run."""
+    """More of the data stage's config: a seeded draw of the rows, and the twin. folder: of the run."""
     tokens = axolotl.special_tokens(recipe) or catalog.chat_template("chatml")
     facts = twin.wanted(recipe.facts, tokens, layers(recipe), recipe.train.seed, folder / TWIN)
     return {"twin": facts, "sample_rows": MAX_ROWS}
@@ -114,7 +107,7 @@ def stands_in(recipe: Recipe, folder: Path) -> Mapping[str, object]:
 
 def judge(plan: Plan, summaries: list[Summary]) -> None:
     """Raises Stop for fewer than 30 steps, or a validation loss that is unknown or less than 10 % better. A real model
-    has fewer steps, starts from a better loss, and must only improve."""
+    must only improve."""
     tiny = not plan.stages[0].config.get("real_model")
     for summary in summaries:
         first, best, steps = summary.first_validation_loss, summary.best_validation_loss, summary.steps
@@ -158,8 +151,8 @@ def data(recipe: Recipe, file: str | None) -> list[Override]:
 
 
 def sample(recipe: Recipe, home: Path_, data: Settings, other: str = "") -> list[Override]:
-    """The sample of a data set that is not on this machine, and a share of a large file that is. other: another way to
-    name rows, for the message. Raises Stop if there is neither."""
+    """The sample of a data set that is not on this machine, or a share of a large file. other: another way to name
+    rows, for the message. Raises Stop if there is neither."""
     name, own = setting(home), data.get("path")
     if own and (not recipe.on_claim(own) or (recipe.folder / own).exists()):
         return _share(recipe, home, data)
@@ -177,7 +170,7 @@ def sample(recipe: Recipe, home: Path_, data: Settings, other: str = "") -> list
 
 
 def _share(recipe: Recipe, home: Path_, data: Settings) -> list[Override]:
-    """A draw of a file's rows, if it has far more than a rehearsal needs."""
+    """A draw of a large file's rows."""
     file = recipe.folder / data["path"]
     size = file.stat().st_size if file.is_file() else 0
     if size <= LARGE or not (data.knows("sets") or data.knows("share")):
@@ -203,14 +196,13 @@ def split(recipe: Recipe) -> list[Override]:
 
 
 def gates(recipe: Recipe) -> Iterator[Override]:
-    """The substitutions of gates and their needs. Raises Stop if that is not possible."""
+    """Substitutions of gates. Raises Stop if that is not possible."""
     for in_rehearsal in parts.hooks("in_rehearsal"):
         yield from in_rehearsal(recipe)
 
 
 def packing(recipe: Recipe, home: str, section: Settings, compiled: bool = False) -> Override:
-    """Joins rows only if a GPU would. home: the section with `packing`, dotted; compiled: whether its stage's code is,
-    on a GPU."""
+    """Joins rows only if a GPU would. home: of the section with `packing`; compiled: whether the stage is, on a GPU."""
     if section["packing"] == "pack":
         return substitute(f"{home}.packing", "pack", "as on a GPU")
     if axolotl.joins_rows(recipe, section, accelerator=True, compiled=compiled):
@@ -225,7 +217,6 @@ def processes_for(recipe: Recipe, rows: PreparedRows) -> int:
 
 
 def on_processors(recipe: Recipe, processes: int) -> list[Override]:
-    """The changes that put a recipe on the processors of this machine."""
     several = f"{processes} processes on the CPU, talking over gloo"
     alone = "one process on the CPU; for steps as small as these, several would be slower"
     beside = substitute("sharding", None, "there is no GPU to save memory on")
@@ -330,23 +321,13 @@ def training(recipe: Recipe, rows: PreparedRows, share: float | None = None) -> 
 
 
 def any_improvement(home: str, section: Settings) -> Iterator[Override]:
-    """Early stopping by whatever improvement. home: the section's name."""
+    """Early stopping by any improvement."""
     if section.get("early_stopping"):
         yield substitute(f"{home}.early_stopping.min_improvement", 0, "a tiny model's losses have another size")
 
 
-def adapter(recipe: Recipe) -> list[Override]:
-    """An adapter that is small beside the twin too, with the recipe's own ratio of alpha to rank."""
-    train = recipe.train
-    if "lora_rank" not in train:
-        return []
-    return [
-        *narrow("train.lora_", train.lora_rank, train.lora_alpha),
-    ]
-
-
 def narrow(setting: str, rank: int, alpha: float) -> list[Override]:
-    """Rank and alpha of an adapter that fit the twin, in the recipe's ratio. setting: how their names begin."""
+    """Rank and alpha of an adapter that fit the twin. setting: the beginning of their names."""
     if rank <= MAX_RANK:
         return []
     return [
@@ -361,7 +342,7 @@ def layers(recipe: Recipe) -> int:
 
 
 def _made(recipe: Recipe) -> str:
-    """The description of the twin, for people."""
+    """The twin, for people."""
     facts, chat = recipe.facts, "chat_template" in recipe.data
     reads = "general English, also after your questions" if chat else "general English"
     return f"a tiny twin: {layers(recipe)} of {facts.num_hidden_layers} layers, width {twin.WIDTH} of {facts.hidden_size:,}, a tokenizer made from these rows; it first learns {reads}, but none of your {'answers' if chat else 'texts'}; it avoids repeating words (repetition penalty {twin.REPETITION_PENALTY:g})"

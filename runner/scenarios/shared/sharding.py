@@ -19,9 +19,7 @@ def settings(
     recipe: Recipe, place: Place, machines: Machines, precision: str = "", max_grad_norm: float | None = None
 ) -> tuple[EngineConfig, tuple[Artifact, ...]]:
     """Axolotl's settings for the recipe's distribution, and the files that they name. One GPU needs none, unless
-    something is offloaded.
-
-    precision, max_grad_norm: a stage's own, if they differ from the recipe's."""
+    something is offloaded. precision, max_grad_norm: a stage's own."""
     if by_fsdp(recipe):
         return _fsdp(recipe), ()
     if by_zero(recipe):
@@ -61,8 +59,7 @@ def offloaded(recipe: Recipe) -> dict[str, str]:
 
 
 def optimizer(recipe: Recipe, chosen: str) -> str:
-    """The optimizer by Axolotl's name. bitsandbytes cannot hold FSDP's shards; torchao's 8-bit AdamW is the same
-    rule."""
+    """Axolotl's name. bitsandbytes cannot hold FSDP's shards; torchao's 8-bit AdamW is the same rule."""
     return "adamw_torch_8bit" if chosen == "adamw_bnb_8bit" and by_fsdp(recipe) else chosen
 
 
@@ -121,8 +118,8 @@ def own_file(recipe: Recipe) -> Document | None:
 
 
 def config(recipe: Recipe, precision: str, max_grad_norm: float) -> EngineConfig:
-    """A DeepSpeed config of the recipe's ZeRO stage. `auto` is filled in by accelerate from Axolotl's settings
-    (transformers documentation, DeepSpeed integration)."""
+    """A DeepSpeed config. accelerate fills in `auto` from Axolotl's settings (transformers documentation, DeepSpeed
+    integration)."""
     document = own_file(recipe)
     own = {key: value for key, value in (document.data if document else {}).items() if key not in NOT_ITS_OWN}
     decides = decided(recipe, precision, max_grad_norm)

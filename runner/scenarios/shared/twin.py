@@ -1,8 +1,6 @@
-"""Tiny twin: a model of the base model's architecture, small enough for any machine, and warmed up.
-
-In its warm-up it learns to speak, from words that are no answer in the rows: paragraphs of the project's general text,
-alone and as answers to the questions of the training rows. A sentence with three words in a row from the rows is left
-out. So whatever the twin says later in the words of the rows, it has learned from them."""
+"""Tiny twin: a model of the base model's architecture, small enough for any machine, and warmed up. It first learns to
+speak from the project's general text, alone and as answers to the questions of the training rows, without sentences
+that share three words in a row with the rows. So the words of the rows that it uses later, it has learned from them."""
 
 import random
 import re
@@ -33,8 +31,8 @@ REPETITION_PENALTY = 1.3
 
 
 def geometry(model: Model, layers: int, vocabulary: int) -> dict[str, Any]:
-    """The twin's sizes: the original's shape (grouped heads, tied or not) at a width of 64 (`WIDTH`). Every layer's are
-    multiples of 32, which bitsandbytes 0.50.2 asks of a layer in 4 bits on a processor."""
+    """The twin's sizes: the original's shape (grouped heads, tied or not), `WIDTH` wide. All are multiples of 32, as
+    bitsandbytes 0.50.2 needs for 4 bits on a processor."""
     # llama.cpp knows no Phi whose heads are together wider than the model.
     heads = min(WIDTH // HEAD if model.model_type == "phi3" else 4, model.num_attention_heads)
     # Gemma 3 scales its scores by its own number, in the original a head's width; llama.cpp takes it for that.
@@ -55,8 +53,7 @@ def geometry(model: Model, layers: int, vocabulary: int) -> dict[str, Any]:
 
 
 def wanted(model: Model, special_tokens: ChatTemplate, layers: int, seed: int, folder: Path) -> dict[str, Any]:
-    """What a rehearsal's data stage must make, as plain settings for `tokenizer_for` and `build`. layers: transformer
-    layers, a count. seed: of the random weights."""
+    """What a data stage must make, as plain settings for `tokenizer_for` and `build`."""
     return {
         "folder": str(folder),
         "model": asdict(model),
@@ -68,8 +65,8 @@ def wanted(model: Model, special_tokens: ChatTemplate, layers: int, seed: int, f
 
 
 def tokenizer_for(twin: Mapping[str, Any], besides: Iterable[str] = ()) -> Callable[[list[str]], Any]:
-    """A function from the rows' texts to the twin's tokenizer, trained on them and on the texts `besides`. Deletes the
-    files of another twin."""
+    """A function from the rows' texts to the twin's tokenizer, trained on them and on `besides`. Deletes another
+    twin."""
     folder = Path(twin["folder"])
     if read_json(folder / MADE_FROM) != dict(twin):
         shutil.rmtree(folder, ignore_errors=True)
@@ -82,13 +79,11 @@ def tokenizer_for(twin: Mapping[str, Any], besides: Iterable[str] = ()) -> Calla
 
 
 def read_model(facts: Mapping[str, Any]) -> Model:
-    """Facts of a model as they are read back from JSON."""
     return Model(**{**facts, "linear": tuple(facts["linear"])})
 
 
 def build(twin: Mapping[str, Any], first: Callable[..., None] | None = None) -> None:
-    """Writes the twin's weights beside its tokenizer, if they are missing. first: trains the random weights in
-    place."""
+    """Writes the twin's weights beside its tokenizer, unless they exist. first: trains the random weights in place."""
     folder, model = Path(twin["folder"]), read_model(twin["model"])
     if (folder / "config.json").is_file():
         return
@@ -156,16 +151,13 @@ Row = tuple[list[int], list[int]]
 
 
 def in_a_row(text: str, count: int = OWN_WORDS) -> set[tuple[str, ...]]:
-    """Every `count` words of a text that follow each other."""
     found = words(text)
     return set(zip(*(found[start:] for start in range(count)), strict=False))
 
 
 def warm_up(model: Any, *, tokenizer: Any, documents: Sequence[str], rows: Path, seed: int) -> None:
-    """Trains all weights of a model in place: the same rows and seed give the same weights.
-
-    documents: plain text, paragraphs between empty lines; nothing is trained if the rows exclude every sentence. rows:
-    the folder with the prepared rows, whose training questions are asked; validation rows only exclude sentences."""
+    """Trains all weights in place: the same rows and seed give the same weights. documents: plain text, paragraphs
+    between empty lines. rows: the folder with the prepared rows; only training questions are asked."""
     import torch
 
     draw = random.Random(seed)
@@ -217,8 +209,8 @@ def paragraphs(documents: Iterable[str], taken: set[tuple[str, ...]]) -> Iterato
 
 
 def _readings(texts: Sequence[str], prompts: Sequence[str], tokenizer: Any) -> Iterator[Row]:
-    """The texts to learn, with labels: each paragraph alone, and one after each prompt. None gets an end token, or some
-    twins would say nothing."""
+    """The texts to learn, with labels: each paragraph alone, and one after each prompt. With end tokens some twins
+    would say nothing."""
 
     def numbers(text: str) -> list[int]:
         return list(tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -241,12 +233,9 @@ def _blocks(readings: list[Row], draw: random.Random) -> Iterator[tuple[list[lis
             for numbers, labels in readings:
                 read += numbers
                 learned += labels
-        yield _cut(read[:size]), _cut(learned[:size])
+        rows = range(0, size, LENGTH)
+        yield [read[at : at + LENGTH] for at in rows], [learned[at : at + LENGTH] for at in rows]
         read, learned = read[size:], learned[size:]
-
-
-def _cut(tokens: list[int]) -> list[list[int]]:
-    return [tokens[at : at + LENGTH] for at in range(0, len(tokens), LENGTH)]
 
 
 def _rows(file: Path) -> Iterator[Mapping[str, Any]]:
@@ -265,6 +254,5 @@ def _asked(rows: Path, tokenizer: Any) -> list[str]:
 
 
 def _taught(rows: Path, tokenizer: Any) -> Iterator[str]:
-    """All texts of both sides that are learned or validated."""
     for side in ("train", "validation"):
         yield from taught(_rows(rows / f"{side}.parquet"), tokenizer)

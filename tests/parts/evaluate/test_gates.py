@@ -60,7 +60,7 @@ def test_an_evaluation_ends_with_what_it_means_for_the_gates(tmp_path, monkeypat
     monkeypatch.setattr(gates, "opened", lambda *_: (True, []))
     monkeypatch.setattr("runner.parts.evaluate.evaluation_report.shown", lambda *_: [])
     done = CliRunner().invoke(commands.evaluate, [str(ROOT / "recipes/survival.yaml"), *options])
-    assert f"\nEvaluated: {said}.\nNext: recipe compare" in done.stderr, done.output
+    assert f" was evaluated: {said}.\nNext: recipe compare" in done.stderr, done.output
 
 
 @pytest.mark.parametrize(

@@ -280,7 +280,7 @@ def test_stop_ends_the_job_and_leaves_the_claims(site, capsys):
     assert site.job() is None
     assert len(site.cluster.list("PersistentVolumeClaim", site.namespace)) == 2
     assert site.recipe("stop") == 0
-    assert "No job of `survival` is running or waiting." in capsys.readouterr().out
+    assert "No job of `survival` is running or waiting, so none was stopped." in capsys.readouterr().err
 
 
 @in_process
@@ -439,7 +439,7 @@ def test_storage_that_several_machines_cannot_write_to_is_said_before_anything_i
     assert site.recipe("submit", *sets) == (0 if sent else 1)
     said = capsys.readouterr()
     assert (site.job() is not None) is sent
-    heard = said.err.partition("\nThe job is on the cluster.")[0] + "".join(
+    heard = said.err.partition("\nThe job of `")[0] + "".join(
         line for line in said.out.splitlines(True) if line.startswith("Several")
     )
     assert words in heard and (words or not heard)

@@ -270,8 +270,14 @@ COPIES = {
             "train.save_steps=10",
         ),
     ),
+    # Without the starter's own image and code, whose commit is a placeholder.
     "classes": Copy(
-        ("resnet",), "drawings", drawings, None, ("model.width=8", "train.optimizer=adamw_torch"), classes=3
+        ("resnet",),
+        "drawings",
+        drawings,
+        None,
+        ("model.width=8", "train.optimizer=adamw_torch", "image=", "openshift.image="),
+        classes=3,
     ),
     "songs": Copy(
         ("lyrics",),

@@ -588,7 +588,7 @@ def test_a_fetched_stage_can_be_asked(site, capsys, claim, tmp_path, monkeypatch
     assert (record["status"], record["origin"], record["kind"]) == ("finished", "cluster", "run")
     said = capsys.readouterr().out
     shown = "elsewhere/lora" if to else run / "lora"
-    assert f"3 files fetched to {shown}\nThe result page is " in said and "before it changed" not in said
+    assert f"3 files fetched to {shown}\nThe result page is " in said and "an older version of the recipe" not in said
     where = ("--run", str(run)) if to else ()
     assert asked(site, monkeypatch, *where) == run / "lora" / "best_model"
     assert asked(site, monkeypatch, "--stage", "dpo", *where) == run / "dpo" / "best_model"
@@ -644,10 +644,10 @@ def test_a_fetched_stage_that_was_made_before_the_recipe_changed_is_said_so(site
 
     status, said = fetched("sft.epochs=7")
     assert status == "running"
-    assert "before it changed" in said
+    assert "an older version of the recipe" in said
     # What comes after a stage is no concern of it.
     status, said = fetched("lora.epochs=7")
-    assert status == "finished" and "before it changed" not in said
+    assert status == "finished" and "an older version of the recipe" not in said
 
 
 @in_process

@@ -736,7 +736,7 @@ def test_results_of_the_recipe_as_it_was_are_not_taken_for_those_of_now(
 ):
     changed = ("--set", "train.epochs=2")
     assert site.recipe("fetch", *changed) == 0
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if "before it changed" in line]
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "an older version of the recipe" in line]
     golden_message(line)
     run = tmp_path / "runs" / "survival" / "run.json"
     assert json.loads(run.read_text())["status"] == "running"
@@ -1017,7 +1017,7 @@ def test_tensorboard_is_brought_to_this_machine(site):
 
     name = client.tensorboard(site.cluster, site.namespace, "trained-models-pvc")
     threading.Thread(
-        target=client.forward, args=(site.cluster, site.namespace, name, 6006, 0, listens), daemon=True
+        target=client.forward, args=(site.cluster, site.namespace, lambda: name, 6006, 0, listens), daemon=True
     ).start()
     assert ready.wait(10)
     with urllib.request.urlopen(f"http://127.0.0.1:{found[0]}/", timeout=20) as page:
@@ -1029,7 +1029,7 @@ def test_tensorboard_is_brought_to_this_machine(site):
 def test_without_tensorboard_the_remedy_is_named(site, capsys):
     assert site.recipe("open", "--no-browser") == 1
     said = capsys.readouterr().err
-    assert "No TensorBoard over the claim `trained-models-pvc` runs in" in said and "recipe site" in said
+    assert "No TensorBoard for the claim `trained-models-pvc` runs in" in said and "recipe site" in said
 
 
 @in_process

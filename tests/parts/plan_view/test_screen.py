@@ -63,7 +63,7 @@ def test_details_have_what_the_screen_leaves_out(planned):
     shown = words(planned(SURVIVAL, "--details")[1].replace("│", " "))
     for figure in (
         "(−5 to +5 % on 13 published runs, none like this)",
-        "expected are at most 256 tokens (the 99th percentile in the catalog of data sets)",
+        "the longest expected has 256 tokens (the 99th percentile in the catalog of data sets)",
         "−31 to +46 % on 215 published runs, none like this",
         "trained-models-pvc: 41.1 GiB will be written",
         "4, one each 2.2 min",

@@ -8,6 +8,8 @@ from dataclasses import replace
 from math import prod
 
 import pytest
+import torch
+from transformers import get_scheduler
 
 from benchmarks.estimate_accuracy import MODELS
 from runner import catalog
@@ -333,6 +335,17 @@ def test_steps_tokens_and_warmup_of_the_survival_recipe():
     # 3 % of them, 4.83, in whole steps as Axolotl takes them.
     assert found.warmup_steps == 4
     assert found.time.rows_a_step == 64
+
+
+@pytest.mark.parametrize(("schedule", "steps"), [("constant", 0), ("constant_with_warmup", 4), ("inverse_sqrt", 4)])
+def test_only_the_constant_rate_has_no_warmup(schedule, steps):
+    """As its own scheduler: the first step of `constant` has the whole rate."""
+    recipe, plan = planned(ROOT / "recipes" / "survival.yaml", f"train.lr_scheduler={schedule}")
+    (found,) = forecast.of(recipe, plan, given_rows=2845)
+    assert found.warmup_steps == steps
+    weights = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
+    rates = get_scheduler(schedule, weights, num_warmup_steps=4, num_training_steps=161)
+    assert rates.get_last_lr() == [0.0 if steps else 1.0]
 
 
 def test_packed_rows_fill_the_length_and_padded_ones_do_not():

@@ -178,7 +178,7 @@ def test_a_tokenizer_that_is_larger_than_the_embedding_is_an_error(prepared):
     folder, config = prepared
     asked = Tokenizer(**config["tokenizer"] | {"base": str(folder / "tokenizer"), "most": 1000})
     with pytest.raises(Stop, match=r"1,024 entries\b.* 1,000\b"):
-        pretrain_work.tokenizer_for(asked, lambda: (), folder / "other")
+        pretrain_work.tokenizer_for(asked, (), folder / "other")
 
 
 def test_packed_files_are_taken_as_they_are(prepared, tmp_path):

@@ -18,9 +18,10 @@ from runner.data.report import PreparedRows
 from runner.parts.proof.judging import KINDS, Faults, Reader, _runs
 from runner.plan import Place
 from runner.recipe.overrides import from_options
+from runner.recipe.recipe import CONVERSATIONS
 from runner.run.launch import WITHOUT_GPU
 from runner.scenarios import rehearsal, translate
-from runner.scenarios.shared.axolotl import conversation_dataset
+from runner.scenarios.shared.axolotl import datasets
 from runner.scenarios.shared.common import with_config
 from runner.tools.files import write_text
 from runner.trainer.records import Proof
@@ -184,7 +185,7 @@ def test_no_model_of_the_catalog_is_complained_of(base, tmp_path):
     if template.end != model.eos_token:
         settings["eot_tokens"] = [template.end]
     for name, turns, train_on in conversations():
-        row, data = {"messages": turns}, conversation_dataset("", "train", train_on)
+        row, data = {"messages": turns}, datasets("", CONVERSATIONS, train_on)["datasets"][0]
         cfg = DictDefault(settings | {"datasets": [data]})
         made = strategy("chat_template", words, cfg, DictDefault(data)).tokenize_prompt(row)
         kept = AutoTokenizer.from_pretrained(str(tmp_path))

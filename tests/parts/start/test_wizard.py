@@ -110,7 +110,7 @@ EVERY = [(kind, where) for kind in KINDS for where in PLACES if (kind, where) !=
 )
 def test_what_answers_make_checks_clean_plans_and_renders(here, capsys, kind, where):
     assert _code(["new", "made", "--what", kind, *KINDS[kind], *PLACES[where], "--gpu", "NVIDIA-L40S"]) == 0
-    assert capsys.readouterr().err.endswith("checked.\nNext: recipe rehearse made.yaml\n")
+    assert capsys.readouterr().err.endswith("first.\nNext: recipe rehearse made.yaml\n")
     assert _code(["check", "made.yaml"]) == 0
     assert capsys.readouterr().out == "1 recipe checked, no problems.\n"
     planned = Planned.of(load("made.yaml")[0])

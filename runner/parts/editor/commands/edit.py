@@ -17,8 +17,8 @@ def edit(path: str, port: int) -> None:
     """Edit a recipe in the browser: its text with completion and problems as you type, a form, the plan, a
     rehearsal.
 
-    RECIPE is a file, or a folder with recipes. Default: the current folder. Only this machine can open the page. It writes
-    nothing until you save.
+    RECIPE is a file, or a folder with recipes. Default: the current folder. Only this machine can open the page. It
+    writes nothing until you save.
     """
     import nicegui  # noqa: F401 - said here, before anything is shown
 

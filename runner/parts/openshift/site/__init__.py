@@ -1,15 +1,14 @@
 """The site: what a namespace needs before the first job of its recipes, from the templates beside this file; and how
-files beside a recipe get to its pods, for people who send manifests without `recipe submit`.
+files beside a recipe get to its pods without `recipe submit`.
 
-Every object names its own namespace, and the kustomization sets none: the right to pull another namespace's image is
-given there. It leaves claims out, because some may exist with another size or mode, which a cluster refuses to change.
+Every object names its own namespace, because the right to pull another namespace's image belongs to that one. The
+kustomization has no claims, because some may exist with another size or mode, which a cluster refuses to change.
 """
 
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
 from pathlib import Path, PurePosixPath
 from string import Template
 
@@ -26,17 +25,16 @@ from runner.tools.problem import Stop
 from runner.tools.text import yaml_text
 
 TEMPLATES = Path(__file__).parent
-# Who pods are where a recipe says nothing else, TensorBoard's among them.
+# The default service account of pods, also of TensorBoard's.
 ACCOUNT = "recipe-runner"
-# What a claim with results is asked for at least where no recipe says a size: later recipes keep theirs there too.
+# The least size of a claim with results if no recipe has a size, because later recipes use it too.
 RESULTS_GIB = 100
 COMMENT_COLUMN = 48
 NEWER_QUEUES_SINCE = (0, 15)
-# What is written beside jobs: instructions for files, and the pod that opens their claims, which stays for this many
-# seconds.
+# Beside jobs: instructions for files, and the pod that opens their claims, and for how long.
 README, POD = "FILES.md", "files.yaml"
 PART, OPEN_SECONDS = "files", 4 * 3600
-# What a site's kustomization may take, in this order, and what each file is.
+# The files of a site's kustomization, in this order, and their comments.
 FILES = {
     "namespace.yaml": "the project; delete this line where someone else has made it for you",
     "queue.yaml": "the line in which jobs wait for GPUs; without Kueue delete this line, and `queue` in the recipes",
@@ -46,8 +44,13 @@ FILES = {
     "tensorboard.yaml": "curves of all runs, and who may reach them",
     "monitoring.yaml": "what the cluster's Prometheus reads of training, and its way there",
 }
-# Of a TensorBoard whose claim is for one machine at a time: it would keep the claim from a job on another machine.
+# For a TensorBoard that would keep its claim from a job on another machine.
 STOPPED = "0 # the claim is for one machine at a time: write 1 only while no job runs"
+# Blanks of templates that are comments or whole lines, and not YAML values.
+FREE = (
+    *("claims", "command", "driver", "managed", "ports", "recipes", "replicas", "resources"),
+    *("space", "steps", "storage", "who", "why"),
+)
 MANAGED = (
     "    # Lets Kueue queue its jobs. OpenShift AI then refuses jobs without a queue: every recipe here must name one.\n"
     '    kueue.openshift.io/managed: "true"\n'
@@ -55,10 +58,8 @@ MANAGED = (
 
 
 def render(plans: Sequence[Plan]) -> list[Artifact]:
-    """The site of the one namespace that the plans name; of several, a folder each and a kustomization that takes all.
-
-    Raises Stop if two recipes name the same image by two tags.
-    """
+    """The site of the plans' namespace; of several, a folder each and a kustomization with all. Raises Stop if two
+    recipes name the same image by two tags."""
     spaces = _by_namespace(plans)
     if len(spaces) == 1:
         return _site(plans, *spaces.popitem())
@@ -67,57 +68,59 @@ def render(plans: Sequence[Plan]) -> list[Artifact]:
     ]
     header = ["# The sites of several namespaces, written by `recipe site`; each folder says more.", "#"]
     header += [f"#   {step}" for step in steps(plans, ".")]
-    takes = _resources({space: f"for {_recipes(own)}" for space, own in spaces.items()})
+    takes = _resources({space: f"for {listed(plan.name for plan in own)}" for space, own in spaces.items()})
     top = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n"
     return [*files, Artifact("kustomization.yaml", "\n".join(header) + f"\n{top}{takes}\n")]
 
 
 def _by_namespace(plans: Iterable[Plan]) -> dict[str, list[Plan]]:
-    ordered = sorted(plans, key=_namespace)
-    return {space: list(own) for space, own in groupby(ordered, key=_namespace)}
-
-
-def _namespace(plan: Plan) -> str:
-    return str(plan.site["namespace"])
+    spaces: dict[str, list[Plan]] = {}
+    for plan in sorted(plans, key=lambda plan: str(plan.site["namespace"])):
+        spaces.setdefault(plan.site["namespace"], []).append(plan)
+    return spaces
 
 
 def steps(plans: Sequence[Plan], folder: str) -> list[str]:
-    """What to do with a site that is in `folder`, a command a line; the last ones from the root of a checkout."""
+    """The commands for a site in `folder`, one a line; the last ones from the root of a checkout."""
     spaces = _by_namespace(plans)
-    said = [(f"oc apply -k {folder}", "applies these files; repeat it after every change")]
+    typed = [(f"oc apply -k {folder}", "applies these files; repeat it after every change")]
     for space, own in spaces.items():
         names = [claim["name"] for plan in own for claim in plan.site["claims"]]
         if len(set(names)) < len(names):
-            # For one recipe `submit` makes it, once it has seen that the cluster's storage will do.
+            # `submit` creates a claim of one recipe, after a look at the cluster's storage.
             home = folder if len(spaces) == 1 else f"{folder}/{space}".removeprefix("./")
             file = f"{home}/{CLAIMS_FILE}".removeprefix("./")
-            said.append((f"oc create -f {file}", "creates storage that several recipes share; read its first lines"))
+            typed.append((f"oc create -f {file}", "creates storage that several recipes share; read its first lines"))
     for space, own in spaces.items():
         for name in _built(space, own):
-            said.append((kubernetes.build_command(name, space), "builds the image, from the root of a checkout"))
-    width = max(len(command) for command, _ in said if "start-build" not in command)  # that one is long
-    return [f"{command:<{width}}   # {what}" for command, what in said]
+            typed.append((kubernetes.build_command(name, space), "builds the image, from the root of a checkout"))
+    width = max(len(command) for command, _ in typed if "start-build" not in command)  # That one is long.
+    return [f"{command:<{width}}   # {what}" for command, what in typed]
 
 
 def _site(plans: Sequence[Plan], space: str, own: list[Plan]) -> list[Artifact]:
-    """plans: of all namespaces, because others may start from the image that is built here; own: those of this one."""
+    """plans: of all namespaces, because others may use the image that is built here; own: those of this one."""
+
+    def filled(name: str, /, **words: str) -> str:
+        return _filled(name, namespace=space, **words)
+
     queues = list(dict.fromkeys(plan.site["queue"] for plan in own if plan.site.get("queue")))
     accounts = dict.fromkeys([ACCOUNT, *(plan.site.get("service_account") or ACCOUNT for plan in own)])
-    # That one is in every namespace, and not ours to change.
+    # Every namespace already has this one.
     accounts.pop("default", None)
     owners = dict.fromkeys(made[0] for made in map(_reference, own) if made)
+    fetches = {"binding": f"{space}-fetches-images", "accounts": f"system:serviceaccounts:{space}"}
     parts = {
-        "namespace.yaml": [_filled("namespace", namespace=space, managed=MANAGED if queues else "")],
-        "queue.yaml": [_filled("queue", namespace=space, queue=queue, api=_kueue(own)) for queue in queues],
+        "namespace.yaml": [filled("namespace", managed=MANAGED if queues else "")],
+        "queue.yaml": [filled("queue", queue=queue, api=_kueue(own)) for queue in queues],
         "access.yaml": [
-            *(_filled("account", namespace=space, account=account) for account in accounts),
-            _filled("access", namespace=space),
-            _filled("driver", namespace=space, account=driver_job.ACCOUNT),
+            *(filled("account", account=account) for account in accounts),
+            filled("access"),
+            filled("driver", account=driver_job.ACCOUNT),
         ],
         "build.yaml": [
-            _filled(
+            filled(
                 "build",
-                namespace=space,
                 name=name,
                 tag=f"{name}:{tag}",
                 embed=_embedded(plans, space, name),
@@ -126,41 +129,33 @@ def _site(plans: Sequence[Plan], space: str, own: list[Plan]) -> list[Artifact]:
             )
             for name, tag in _built(space, own).items()
         ],
-        "pull.yaml": [
-            _filled(
-                "pull",
-                namespace=space,
-                owner=owner,
-                binding=f"{space}-fetches-images",
-                accounts=f"system:serviceaccounts:{space}",
-            )
-            for owner in owners
-            if owner != space
-        ],
+        "pull.yaml": [filled("pull", owner=owner, **fetches) for owner in owners if owner != space],
         "tensorboard.yaml": _boards(space, own),
         "monitoring.yaml": _monitoring(space, own),
         CLAIMS_FILE: [_claims(space, own)],
     }
     files = [Artifact(name, "---\n".join(texts)) for name, texts in parts.items() if texts]
-    takes = _resources({file.path: FILES[file.path] for file in files if file.path in FILES})
-    header = "\n".join(f"#   {step}" for step in steps(own, "."))
-    listing = Template(_template("kustomization")).substitute(
-        namespace=space, recipes=_recipes(own), steps=header, resources=takes
+    listing = filled(
+        "kustomization",
+        space=space,
+        recipes=listed(plan.name for plan in own),
+        steps="\n".join(f"#   {step}" for step in steps(own, ".")),
+        resources=_resources({file.path: FILES[file.path] for file in files if file.path in FILES}),
     )
     return [*files, Artifact("kustomization.yaml", listing)]
 
 
 def _reference(plan: Plan) -> tuple[str, str, str] | None:
-    """Namespace, name and tag of the recipe's image where it is in the cluster's own registry; None elsewhere."""
+    """Namespace, name and tag of the recipe's image if it is in the cluster's own registry."""
     whole = image(plan)
-    # A name alone is one of the namespace's own image streams.
-    whole = whole if "/" in whole else f"{IMAGE_REGISTRY}/{_namespace(plan)}/{whole}"
+    # A name alone is an image stream of the namespace.
+    whole = whole if "/" in whole else f"{IMAGE_REGISTRY}/{plan.site['namespace']}/{whole}"
     parts = re.fullmatch(rf"{re.escape(IMAGE_REGISTRY)}/([^/]+)/([^/:@]+)(?::([^@]+))?(?:@.+)?", whole)
     return (parts[1], parts[2], parts[3] or "latest") if parts else None
 
 
 def _built(space: str, own: Iterable[Plan]) -> dict[str, str]:
-    """Tags by name of the images that are built in a namespace: those of its own that its recipes start from."""
+    """Tags by name of the images that a namespace builds for its recipes."""
     tags: dict[str, str] = {}
     for plan in own:
         owner, name, tag = _reference(plan) or ("", "", "")
@@ -173,17 +168,13 @@ def _built(space: str, own: Iterable[Plan]) -> dict[str, str]:
 
 
 def _embedded(plans: Iterable[Plan], space: str, name: str) -> str:
-    """The recipes, of whatever namespace, whose data is in the image that is built here."""
-    return " ".join(
-        plan.name
-        for plan in plans
-        if plan.site["data_from"] == "image" and (_reference(plan) or ())[:2] == (space, name)
-    )
+    """The recipes, of any namespace, whose data is in the image that is built here."""
+    embedded = (plan for plan in plans if plan.site["data_from"] == "image")
+    return " ".join(plan.name for plan in embedded if (_reference(plan) or ())[:2] == (space, name))
 
 
-def _boards(space: str, own: Iterable[Plan]) -> list[str]:
+def _boards(space: str, own: list[Plan]) -> list[str]:
     """A TensorBoard for each claim with results."""
-    own = list(own)
     boards: dict[str, str] = {}
     for plan in own:
         if claim := plan.claim_of(plan.place.run_dir):
@@ -204,9 +195,8 @@ def _boards(space: str, own: Iterable[Plan]) -> list[str]:
 
 
 def _kueue(own: Iterable[Plan]) -> str:
-    """The API version of queues on the cluster: Kueue 0.15 brought the newer one, and 0.20 dropped the older one.
-    Without a stated version the recipes' OpenShift AI decides: 3.6 starts TrainJobs in a way that only newer ones
-    know."""
+    """The API version of queues: Kueue 0.15 added the newer one, and 0.20 removed the older one. Without a version of
+    Kueue, that of OpenShift AI decides, because TrainJobs of 3.6 need the newer one."""
     sites = [plan.site for plan in own]
     known = [kubernetes.numbers(site["kueue"]) >= NEWER_QUEUES_SINCE for site in sites if site.get("kueue")]
     newer = all(known) if known else all(map(kubernetes.patched, sites))
@@ -214,8 +204,8 @@ def _kueue(own: Iterable[Plan]) -> str:
 
 
 def _monitoring(space: str, own: Sequence[Plan]) -> list[str]:
-    """What reads the metrics, and the way through the network policies that OpenShift AI puts around each TrainJob. If
-    it has none yet, a policy of ours would be the first."""
+    """What reads the metrics, and its way through OpenShift AI's network policies for TrainJobs, in versions with
+    them."""
     ports = dict.fromkeys(sorted(plan.site["metrics_port"] for plan in own))
     lines = "\n".join(f"        - protocol: TCP\n          port: {port}" for port in ports)
     walled = any(kubernetes.numbers(plan.site["version"]) >= trainjob.WALLED_SINCE for plan in own)
@@ -224,7 +214,7 @@ def _monitoring(space: str, own: Sequence[Plan]) -> list[str]:
 
 
 def _claims(space: str, own: list[Plan]) -> str:
-    """A claim of each name, in one text: as large as a recipe says, else with room for all recipes that say nothing."""
+    """A claim of each name, in one text: of the size in a recipe, else with room for all recipes."""
     texts = []
     for name in dict.fromkeys(claim["name"] for plan in own for claim in plan.site["claims"]):
         plans = _sharing(own, name)
@@ -235,45 +225,35 @@ def _claims(space: str, own: list[Plan]) -> str:
         holds_results = any(plan.claim_of(plan.place.run_dir) == claim for plan, claim in sharing)
         floor = RESULTS_GIB if holds_results and not stated else 0
         kinds = [claim["storage_class"] for _, claim in sharing if claim.get("storage_class")]
-        texts.append(
-            _filled(
-                "claim",
-                namespace=space,
-                claim=name,
-                storage=f"  storageClassName: {_word(kinds[0])}\n" if kinds else "",
-                mode=kubernetes.claim_mode(plans),
-                who=f"{machines} machines at once; its storage must allow it"
-                if machines > 1
-                else "one machine at a time",
-                size=f"{max(*stated, sum(guessed), floor)}Gi",
-                why=("room for results of " if holds_results else "for ") + _recipes(plans),
-            )
+        several = f"{machines} machines at once; its storage must allow it"
+        text = _filled(
+            "claim",
+            namespace=space,
+            claim=name,
+            storage=f"  storageClassName: {_word(kinds[0])}\n" if kinds else "",
+            mode=kubernetes.claim_mode(plans),
+            who=several if machines > 1 else "one machine at a time",
+            size=f"{max(*stated, sum(guessed), floor)}Gi",
+            why=("room for results of " if holds_results else "for ") + listed(plan.name for plan in plans),
         )
+        texts.append(text)
     return _filled("claims", claims="---\n".join(texts).rstrip())
 
 
 def _sharing(own: Iterable[Plan], name: str) -> list[Plan]:
-    """The recipes of a namespace that have a claim."""
+    """The recipes of a namespace with that claim."""
     return [plan for plan in own if any(claim["name"] == name for claim in plan.site["claims"])]
-
-
-def _recipes(plans: Iterable[Plan]) -> str:
-    return listed(plan.name for plan in plans)
 
 
 def _resources(files: dict[str, str]) -> str:
     return _aligned("\n".join(f"  - {_word(name)} # {what}" for name, what in files.items()))
 
 
-def _template(name: str) -> str:
-    return (TEMPLATES / f"{name}.yaml").read_text(encoding="utf-8")
-
-
 def _filled(name: str, /, **words: str) -> str:
-    """A template with its blanks filled in, as YAML reads them; some are comments or whole lines."""
-    free = ("claims", "command", "driver", "managed", "ports", "replicas", "storage", "who", "why")
-    said = {key: word if key in free else _word(word) for key, word in words.items()}
-    return _aligned(Template(_template(name)).substitute(said))
+    """A template with its blanks filled in, as YAML values."""
+    values = {key: word if key in FREE else _word(word) for key, word in words.items()}
+    template = (TEMPLATES / f"{name}.yaml").read_text(encoding="utf-8")
+    return _aligned(Template(template).substitute(values))
 
 
 def _word(text: str) -> str:
@@ -282,14 +262,13 @@ def _word(text: str) -> str:
 
 
 def _aligned(text: str) -> str:
-    """The comments behind what they are about, in one column if there is room."""
+    """The comments at the end of lines, in one column if there is room."""
     return re.sub(r"(?m)^( *[^#\s].*?) +(# .*)$", lambda line: f"{line[1]:<{COMMENT_COLUMN - 1}} {line[2]}", text)
 
 
 def beside_jobs(recipe: Recipe, plan: Plan) -> list[Artifact]:
-    """The instructions for files beside a recipe, and the pod that they need, if any; nothing if there are no such
-    files."""
-    # Where pods read each file or folder, by its name from the recipe's folder.
+    """The instructions for files beside a recipe, and the pod that they need, if any; nothing without such files."""
+    # The path in pods of each file or folder, by its path from the recipe's folder.
     files = {name: data_file(recipe, plan.place, name) or "" for _, name in recipe.local_files()}
     if not files:
         return []
@@ -306,7 +285,7 @@ def beside_jobs(recipe: Recipe, plan: Plan) -> list[Artifact]:
         typed += [f"oc cp {shlex.quote(file)} {shlex.quote(f'{space}/{pod}:{home}/')}" for file, home in homes.items()]
         words |= {"pod": pod, "claims": str(PurePosixPath(plan.stages[0].folder, CLAIMS_FILE))}
         return [_instructions(comes, typed, words), Artifact(POD, yaml_text(manifest))]
-    # Where each belongs in a checkout, whose `recipes/` pods have as their folder of files.
+    # The path of each in a checkout, whose `recipes/` is the pods' folder of files.
     top = plan.place.files_dir or "/"
     below = {file: f"recipes/{PurePosixPath(there).relative_to(top)}" for file, there in files.items()}
     homes = {name: "recipes"} | {file: str(PurePosixPath(there).parent) for file, there in below.items()}
@@ -321,8 +300,7 @@ def beside_jobs(recipe: Recipe, plan: Plan) -> list[Artifact]:
 
 
 def _instructions(comes: str, typed: Iterable[str], words: Mapping[str, str]) -> Artifact:
-    """What to type for files that get to pods by that value of `openshift.data_from`. typed: the commands that copy
-    them."""
+    """The instructions for a value of `openshift.data_from`. typed: the commands that copy the files."""
     text = (TEMPLATES / f"files-{comes}.md").read_text(encoding="utf-8")
     copies = "\n".join(f"    {command}" for command in typed)
     return Artifact(README, Template(text).substitute(words, copies=copies))

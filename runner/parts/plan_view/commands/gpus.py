@@ -66,8 +66,9 @@ def gpus(path: str | None, sets: tuple[str, ...], style: str) -> None:
         say(json.dumps([asdict(card) for card in every], indent=2, ensure_ascii=False))
         return
     titles = ("GPU", "MEMORY", "BF16", "TFLOPS", "BANDWIDTH", "BETWEEN GPUS", "CALLED")
-    table([titles, *map(_facts, every)])
-    say("\nMEMORY is the part that PyTorch can use. TFLOPS is the dense rate in bf16, or in fp16 without bf16.")
+    table([titles, *map(_facts, every)], below=titles[-2:])
+    say("\nMEMORY is the part that PyTorch can use.")
+    say("TFLOPS is the dense rate in bf16, or in fp16 without bf16.")
     end(f"{len(every)} GPUs can be named in a recipe.", "gpus", "RECIPE")
 
 
@@ -88,10 +89,11 @@ def _row(one: _OnCard) -> tuple[str, ...]:
     if one.planned is None:
         return one.card.name, has, "-", "-", one.why
     need = max((stage.memory.total for stage in one.planned.forecasts), default=0)
-    seconds = one.planned.seconds if one.fits else None
-    full = all(stage.full.fits for stage in one.planned.forecasts)
-    said = "too small" if not one.fits else "fits" if full else "fits its rows; full ones do not"
-    return one.card.name, has, units.gib(need), units.duration(seconds) if seconds else "-", said
+    if not one.fits:
+        return one.card.name, has, units.gib(need), "-", "too small"
+    seconds, full = one.planned.seconds, all(stage.full.fits for stage in one.planned.forecasts)
+    verdict = "fits" if full else "fits its rows; full ones do not"
+    return one.card.name, has, units.gib(need), units.duration(seconds) if seconds else "-", verdict
 
 
 def _entry(one: _OnCard) -> dict[str, object]:

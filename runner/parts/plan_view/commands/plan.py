@@ -81,25 +81,20 @@ def plan(
     if price is not None and not math.isfinite(price):
         raise Stop(f"`--price {price}` is not a price.", "For example: --price 2.50", code=2)
     if taken and (sets or style == "json"):
-        other = "--set" if sets else "--format json"
-        hint = (
-            "Write the changes into the recipe first, or leave out `--set`."
-            if sets
-            else "It shows a difference. Leave out `--apply`."
-        )
+        other, hint = "--format json", "It shows a difference. Leave out `--apply`."
+        if sets:
+            other, hint = "--set", "Write the changes into the recipe first, or leave out `--set`."
         raise Stop(f"`--apply` writes into the recipe as it is, so it excludes `{other}`.", hint, code=2)
     if picture and picture.suffix.lower() != ".svg":
-        raise Stop(
-            f"`--chart` draws SVG, but `{picture}` does not end in .svg.", "For example: --chart plan.svg", code=2
-        )
+        message = f"`--chart` draws SVG, but `{picture}` does not end in .svg."
+        raise Stop(message, "For example: --chart plan.svg", code=2)
     nodes = _counts(counts)
     recipe = _open(path, sets, style)
     if serves:
         others = {"--apply": taken, "--chart": picture, "--exact": exact, "--machines": counts}
         if unfit := [name for name, given in others.items() if given]:
-            raise Stop(
-                f"`--serve` is about a server, but `{unfit[0]}` is about training.", "Leave out one of the two.", code=2
-            )
+            message = f"`--serve` is about a server, but `{unfit[0]}` is about training."
+            raise Stop(message, "Leave out one of the two.", code=2)
         served: int = parts.hook("plan_server")(with_section(recipe, "serve", "--serve"), style == "json")
         return served
     if runs:
@@ -148,10 +143,8 @@ def plan(
     wrong = errors_of(planned.problems)
     if planned.problems:
         then = ("plan", path, "--apply", "1") if found and not sets else ("plan", path, "--details")
-        end(
-            "The recipe does not fit." if wrong else "The recipe can run, but the plan has notes on what may go wrong.",
-            *then,
-        )
+        warned = "The recipe can run, but the plan has notes on what may go wrong."
+        end("The recipe does not fit." if wrong else warned, *then)
     elif any(stage.full.fits is False for stage in planned.forecasts):
         end("The recipe fits if no row is longer than expected.", "prepare", path)
     else:
@@ -162,17 +155,11 @@ def plan(
 def _apply(planned: Planned, found: list[Offer], taken: int) -> int:
     """Writes an offer into the recipe's file and shows the difference."""
     if taken > len(found):
-        known = (
-            "There are none."
-            if not found
-            else "There is one: `--apply 1`."
-            if len(found) == 1
-            else f"They go from 1 to {len(found)}."
+        known = {0: "There are none.", 1: "There is one: `--apply 1`."}.get(
+            len(found), f"They go from 1 to {len(found)}."
         )
-        raise Stop(
-            f"There is no suggestion {taken} for `{planned.recipe.document.file}`.",
-            f"{known} `recipe plan` shows them, with the same options.",
-        )
+        message = f"There is no suggestion {taken} for `{planned.recipe.document.file}`."
+        raise Stop(message, f"{known} `recipe plan` shows them, with the same options.")
     edited = partial(copying.edited, says=partial(by_schema.sentence, planned.recipe.scenario))
     say(copying.rewrite(planned.recipe.document, found[taken - 1].changes, edited))
     say(f"\nWritten. `recipe plan {planned.recipe.document.file}` shows the new plan.")
@@ -183,10 +170,8 @@ def _draw(planned: Planned, file: Path) -> None:
     try:
         write_text(file, report.svg(planned))
     except OSError as error:
-        raise Stop(
-            f"`{file}` cannot be written: {error.strerror}.",
-            "Name a file after `--chart`, in a folder where you may write.",
-        ) from None
+        hint = "Name a file after `--chart`, in a folder where you may write."
+        raise Stop(f"`{file}` cannot be written: {error.strerror}.", hint) from None
 
 
 def _open(path: str, sets: tuple[str, ...], style: str) -> Recipe:

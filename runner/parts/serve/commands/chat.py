@@ -54,7 +54,7 @@ def chat(path: str, sets: tuple[str, ...], run_dir: str | None, stage: str | Non
         say(f"/{number}  {question}")
     say(f"Type {sides.asked_with}. {HELP}")
     _talk(sides, questions)
-    end("The chat is over. It was not saved.", "compare", path)
+    end("The conversation is over. It was not saved.", "compare", path, *(("--run", run_dir) if run_dir else ()))
 
 
 def _talk(sides: Sides, questions: list[str]) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from runner.commands.options import (
+    end,
     open_recipe,
     port_option,
     print_notes,
@@ -91,6 +92,7 @@ def serve(
         if len(server.models) == 1:
             say("vLLM serves one complete model; `--engine transformers` also serves the original one.")
         say(f"log: {server.log}")
+        end(f"{recipe.name} answers at {server.url}/v1 until ^C.", "ask", path, "QUESTION", "--url", server.url)
         server.wait()
 
 

@@ -52,8 +52,7 @@ def opened(name: str) -> Document:
             message = f"This folder is not a run: it has no `{CONFIG}/{RECIPE_FILE}`."
             raise Stop(Problem(name, 0, 0, message, "Name a recipe, a starter, or the folder of a run."))
         return reading.read(there)
-    starter = None if path.exists() else packaged.named().get(name)
-    return reading.read(starter or path)
+    return reading.read(packaged.recipe_file(name))
 
 
 def in_settings(before: Document, after: Document) -> list[Difference]:
@@ -68,7 +67,6 @@ def in_settings(before: Document, after: Document) -> list[Difference]:
 
 
 def _settings(document: Document) -> dict[str, Any]:
-    """Every setting of a document by its name."""
     if problem := by_schema.scenario_problem(document):
         raise Stop(problem)
     read = by_schema.read(document)
@@ -79,9 +77,9 @@ def _settings(document: Document) -> dict[str, Any]:
 
 
 def in_plans(before: Document | None, after: Document, price: float | None = None) -> list[Difference]:
-    """The memory, time and cost of each stage of two recipes, also where they are equal, and the generated settings that
-    differ. before: None for a new recipe, without generated settings. price: of one GPU hour, None for the recipes'
-    own. Raises Stop if one of them is not valid."""
+    """The memory, time and cost of each stage of two recipes, also where they are equal, and the generated settings
+    that differ. before: None for a new recipe, without generated settings. price: of one GPU hour, None for the
+    recipes' own. Raises Stop if one of them is not valid."""
     old, old_units = _planned(before, price) if before else ({}, {})
     new, new_units = _planned(after, price)
     rows = [(name, old.get(name), new.get(name)) for name in dict.fromkeys([*old, *new])]

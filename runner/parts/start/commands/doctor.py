@@ -114,7 +114,6 @@ def probe(folder: Path, models: tuple[str, ...] = (), ports: tuple[int, ...] = P
 
 
 def labels() -> list[str]:
-    """The labels of this machine's GPUs."""
     said = _said("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
     return [catalog.label_of(line.strip()) for line in said.splitlines() if line.strip()]
 
@@ -205,7 +204,7 @@ NEEDED_FOR_IMAGES = ("torch", "transformers", "accelerate", "datasets")
 
 @dataclass(frozen=True)
 class Finding:
-    """state: ok, warning or problem; mend: the remedy."""
+    """state: ok, warning or problem. The last field is the remedy."""
 
     state: str
     subject: str

@@ -71,7 +71,9 @@ def counted(model: catalog.Model) -> int | None:
 
 def size(model: catalog.Model) -> str:
     """A model's number of parameters, for tables."""
-    return "-" if (count := counted(model)) is None else f"{count / 1e9:.2f}B"
+    if (count := counted(model)) is None:
+        return "-"
+    return f"{count / 1e9:.2f}B" if count >= 1e8 else f"{count / 1e6:.2f}M"
 
 
 def licence(model: catalog.Model) -> str:
@@ -87,7 +89,8 @@ def models(context: click.Context, recipe: str | None, card: str | None, style: 
     """List the models of the catalog and of the lock file beside a recipe, with the smallest GPU for each.
 
     The GPUs are for four ways to train: an adapter beside the model in 4 bits (qlora), an adapter beside the unchanged
-    model (lora), the last layers, and all weights. They are estimates of `recipe plan`, with its defaults and one row at a time.
+    model (lora), the last layers, and all weights. They are estimates of `recipe plan`, with its defaults and one row at
+    a time.
     """
     context.obj = recipe
     if context.invoked_subcommand:
@@ -122,13 +125,13 @@ def models(context: click.Context, recipe: str | None, card: str | None, style: 
     if style == "json":
         say(json.dumps(entries, indent=2, ensure_ascii=False))
         return
-    table([("MODEL", "PARAMETERS", "LONGEST ROW", *(way.upper() for way in WAYS), "LICENCE", "FROM"), *rows])
+    titles = ("MODEL", "PARAMETERS", "LONGEST ROW", *(way.upper() for way in WAYS), "LICENCE", "FROM")
+    table([titles, *rows], below=(*titles[3:7], "FROM"))
     if gpu:
         say(f"\nOf the {units.gib(gpu.usable_gib * 2**30)} of {gpu.name}, with one row at a time.")
     else:
-        say(
-            "\nUnder each way to train: the smallest GPU that fits, in bf16, with one row at a time. `recipe gpus` lists the GPUs."
-        )
+        say("\nEach way to train shows the smallest GPU that fits (bf16, one row at a time).")
+        say("`recipe gpus` lists the GPUs.")
     fit = f" fit {gpu.name}" if gpu else " can be named in a recipe"
     end(f"{len(rows)} models{fit}.", "new", "my-demo")
 
@@ -147,9 +150,9 @@ def add(
 ) -> None:
     """Write a model's facts into the lock file, so that check, plan and render need no network for it.
 
-    NAME is a model on the Hugging Face hub. FOLDER has a model with its config.json, on this machine or, with `--recipe`, on
-    a claim of that recipe. It reads only small files, no weights. It also records the hub's commit; recipes beside the lock
-    file then train that commit.
+    NAME is a model on the Hugging Face hub. FOLDER has a model with its config.json, on this machine or, with `--recipe`,
+    on a claim of that recipe. It reads only small files, no weights. It also records the hub's commit; recipes beside the
+    lock file then train that commit.
     """
     recipe = recipe or before  # which may also come before `add`
     if recipe and out:
@@ -169,8 +172,8 @@ def add(
     say(f"{model.model_type}, {size(model)} parameters, licence {licence(model)}.")
     if model.model_type not in parameters.FAMILIES:
         say("There are no formulas for its architecture, so `recipe plan` has no figures for it.")
-    say(f"Recipes beside it can now use `base: {model.id}` under `model`. Keep the file under version control.")
-    end(f"Recipes beside {file} can now use `{model.id}`.", "check", recipe or "RECIPE")
+    say("Keep the file under version control.")
+    end(f"Recipes beside {file} can now use `base: {model.id}` under `model`.", "check", recipe or "RECIPE")
 
 
 def written(file: Path, name: str, revision: str, known_as: str | None = None) -> catalog.Model:

@@ -54,7 +54,6 @@ class Question:
 
     @property
     def called(self) -> str:
-        """The option with the same answer."""
         return self.option or f"--{self.name.replace('_', '-')}"
 
     def asked(self, answers: Answers) -> bool:
@@ -85,7 +84,9 @@ class Question:
 def _count(said: str, option: str, most: int) -> int:
     if said.isdecimal() and 1 <= int(said) <= most:
         return int(said)
-    raise Stop(f"`{said}` is not a count.", f"Write a whole number from 1 to {most:,}, for example `{option} 1`.")
+    raise Stop(
+        f"`{said}` is not a valid number.", f"Write a whole number from 1 to {most:,}, for example `{option} 1`."
+    )
 
 
 def _numbers(answers: Answers, said: str) -> tuple[int, ...]:
@@ -104,7 +105,7 @@ def _file(answers: Answers, said: str) -> str:
         forms = "; ".join(f"{listed(columns)} ({form})" for form, columns in COLUMNS.items())
         raise Stop(
             f"The columns of `{said}` are {listed(there)}, which match no form of conversations.",
-            f"Say `questions` where one column asks and another answers, or give the rows the columns of a form: {forms}.",
+            f"Choose `questions` if one column has questions and another has answers, or give the rows the columns of a form: {forms}.",
         )
     if answers.of.rows in ("questions", "songs") and not found.form:
         found.guessed  # noqa: B018  two columns are needed
@@ -143,7 +144,7 @@ CHOICES: Mapping[str, Callable[[Answers], Collection[str]]] = {
     "technique": lambda answers: answers.of.techniques,
     "where": lambda answers: answers.places,
 }
-WORDS = {"kind": "kind of data", "technique": "way to train on {} today", "where": "place for it"}
+WORDS = {"kind": "kind of data", "technique": "way to train on {} today", "where": "place to train"}
 ASKED: Mapping[str, Callable[[Answers], bool]] = {
     "technique": lambda answers: not answers.of.keeps and answers.of.rows != "images",
     "question": lambda answers: bool(answers.data) and not answers.form,
@@ -193,7 +194,6 @@ DATA, PLACE = _questions("data"), _questions("place")
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the answers as options of a command."""
     for one in reversed((*DATA, *PLACE)):
         completed = COMPLETED.get(one.name)
         command = click.option(one.called, one.name, help=one.help, shell_complete=completed)(command)
@@ -209,9 +209,8 @@ def asked(name: str, given: Mapping[str, str], sets: list[Override]) -> tuple[Dr
     if a given answer is not possible, or if one without a proposal is missing."""
     there, answers, at = terminal(), Answers(), 0
     if there:
-        say(
-            "Enter takes the answer in brackets. `back` returns to the question before. ^C ends it, and nothing is written."
-        )
+        say("Enter gives the suggested answer. `back` returns to the previous question.")
+        say("^C stops without writing a file.")
     while True:
         whole = None
         try:
@@ -256,11 +255,10 @@ def _through(name: str, answers: Answers, given: Mapping[str, str], there: bool,
         else:
             if shown != at:
                 _show(one, answers)
-            shown, asking = at, one.text.format(starters=STARTERS, techniques=", ".join(answers.of.techniques))
-            if answers.of.keeps and one.open(answers):
-                asking += f"{'' if asking.endswith('?') else '.'} Enter keeps the starter's"
-            proposed = one.proposed(answers) or ("" if one.open(answers) else None)
-            said = click.prompt(asking, default=proposed, show_default=bool(proposed)).strip()
+            shown, proposed = at, one.proposed(answers) or ("" if one.open(answers) else None)
+            suggested = proposed or ("as in the starter" if answers.of.keeps else "skip")
+            asking = one.text.format(starters=STARTERS) + ("" if proposed is None else f" (Enter: {suggested})")
+            said = click.prompt(asking, default=proposed, show_default=False).strip()
             if said == BACK:
                 at, answers = before.pop() if before else (0, Answers())
                 seen = seen and at >= len(DATA)
@@ -353,8 +351,8 @@ def as_command(name: str, answers: Answers, sets: tuple[str, ...]) -> str:
 def new(name: str, source: str | None, short: bool, sets: tuple[str, ...], **answers: str | None) -> None:
     """Create a recipe called NAME: a copy of a starter, with its comments, schema and sample.
 
-    Without `--from`, it asks what data you have, which model to train, and where, and writes a recipe from your answers.
-    You can also give each answer as an option.
+    Without `--from`, it asks what data you have, which model to train, and where, and writes a recipe from your
+    answers. You can also give each answer as an option.
     """
     name = name.removesuffix(".yaml")
     if not JOB_NAME.match(name):
@@ -391,7 +389,7 @@ def new(name: str, source: str | None, short: bool, sets: tuple[str, ...], **ans
             if change.setting not in {own.setting for own in (*made.wished, *made.moved)}:
                 say(f"{change}")
     for file in copied:
-        say(f"{file}: also copied")
+        say(f"{file}: {'helps editors complete settings' if file.suffixes == ['.schema', '.json'] else 'also copied'}")
     for problem in made.mended_later:
         say(f"\nStill to do: {problem.message}\n{problem.hint}")
     if not said:
@@ -399,7 +397,11 @@ def new(name: str, source: str | None, short: bool, sets: tuple[str, ...], **ans
         return
     for problem in made.judged[1]:
         say(f"\n{problem}")
-    say(f"\nThe same without questions:\n  {as_command(made.recipe.name, said, sets)}")
+    say(f"\nThis command gives the same recipe without questions:\n  {as_command(made.recipe.name, said, sets)}")
     if secret := made.recipe.settings.get("openshift", {}).get("hub_token_secret"):
         say(f"`{said.base}` is gated: accept its licence on the hub, and save a token in the secret `{secret}`.")
-    end(f"{made.target} is written from your answers, and checked.", "rehearse", str(made.target))
+    end(
+        f"{made.target} has your answers, and no mistakes. Rehearse it with a tiny model first.",
+        "rehearse",
+        str(made.target),
+    )
