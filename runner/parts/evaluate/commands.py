@@ -17,7 +17,6 @@ from runner.run.stage_folder import StageFolder
 from runner.tools.files import read_json
 from runner.tools.names import listed
 from runner.tools.problem import Stop
-from runner.tools.process import hush
 from runner.tools.run_files import ANSWERS
 
 
@@ -43,7 +42,6 @@ def evaluate(
     STAGE is a stage of a pipeline. Default: the last stage that has a model. With `--url`, the model of a server is measured
     on the same rows. That result is printed, but not recorded.
     """
-    hush()
     recipe, _ = open_recipe(path, sets, aside=form != "text")
     if url and checkpoint:
         raise Stop(
@@ -158,7 +156,6 @@ def compare(
 
     A table before them shows losses, metrics, gates and promotions of each stage, also beside those of other runs.
     """
-    hush()
     recipe, _ = open_recipe(path, sets)
     if url:
         asked = questions or [question for _, question in recipe.demo_questions]

@@ -14,7 +14,6 @@ from runner.run import inference, run_folder
 from runner.run.stage_folder import StageFolder
 from runner.scenarios import translate
 from runner.tools.problem import Stop
-from runner.tools.process import hush
 from runner.tools.run_files import ADAPTER, BEST_IMAGES, BEST_MODEL
 from runner.trainer import merging
 from runner.trainer.results import precision_of
@@ -65,7 +64,6 @@ def export(run: str, form: str, quantize: str | None, stage: str | None, out: st
 
     RUN is a run folder, or a recipe: that means its latest run.
     """
-    hush()
     from runner.parts.export import exporting
 
     kind, source = kind_of(form, quantize), opened(run, stage)
@@ -88,7 +86,6 @@ def push(run: str, name: str, form: str, quantize: str | None, stage: str | None
 
     The token comes from HF_TOKEN or `hf auth login`. RUN is a run folder, or a recipe: that means its latest run.
     """
-    hush()
     from runner.parts.export import sending
 
     kind, source = kind_of(form, quantize), opened(run, stage)
@@ -121,7 +118,6 @@ def register(run: str, server: str, name: str | None, version: str | None, uri: 
     """
     import model_registry  # noqa: F401 - fails here, before anything is read
 
-    hush()
     from runner.parts.export import sending
 
     source = opened(run, stage)
@@ -142,7 +138,6 @@ def register(run: str, server: str, name: str | None, version: str | None, uri: 
 def merge(path: str, sets: tuple[str, ...], run_dir: str | None, out: str | None) -> None:
     """Merge an adapter into its base model, and write the complete model. The adapter is that of a RECIPE or of
     a folder."""
-    hush()
     if (Path(path) / "adapter_config.json").is_file():
         if sets or run_dir:
             raise Stop("`--set` and `--run` go with a recipe, and this is an adapter.", "Leave them out.", code=2)

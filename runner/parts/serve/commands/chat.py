@@ -19,7 +19,6 @@ from runner.commands.options import (
     stage_option,
 )
 from runner.tools.problem import Stop
-from runner.tools.process import hush
 
 if TYPE_CHECKING:
     from runner.parts.serve.chat import Sides, Turn
@@ -37,7 +36,6 @@ HELP = "/1, /2, … asks a question from the list, /new begins a new conversatio
 def chat(path: str, sets: tuple[str, ...], run_dir: str | None, stage: str | None, page: bool, port: int) -> None:
     """Chat with the original and the trained model at once. Both stay loaded, and their answers appear side by
     side."""
-    hush()
     from runner.parts.serve import chat as chatting
     from runner.run import inference
 

@@ -27,7 +27,6 @@ from runner.parts.openshift.commands import confirm, take_over_option
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.tools.problem import Stop, errors_of
-from runner.tools.process import hush
 
 if TYPE_CHECKING:
     from runner.parts.openshift.jobs import Confirm
@@ -76,7 +75,6 @@ def serve(
         raise Stop("`--dry-run` needs `--cluster`, without `--stop`.", "Leave it out.", code=2)
     if on_cluster or stops:
         return _on_cluster(path, sets, stops, dry_run, port, confirm(yes, taken))
-    hush()
     from runner.parts.serve import openai_api
     from runner.run import inference
 

@@ -29,7 +29,7 @@ from runner.scenarios.shared.rehearsal import without_gpu
 from runner.scenarios.targets import place
 from runner.tools import packaged
 from runner.tools.problem import Stop
-from runner.tools.process import cores, free_port, hush, memory_gib
+from runner.tools.process import cores, free_port, memory_gib
 from runner.trainer import records
 
 FOR_SOME_RECIPES = ("bitsandbytes", "flash-attn", "kernels", "liger-kernel", "torchao", "lm_eval", "ray")
@@ -449,7 +449,6 @@ def models_of(recipe: Recipe) -> tuple[str, ...]:
 @click.option("--out", metavar="DIR", help="The folder for results. Default: the current folder.")
 def doctor(path: str | None, sets: tuple[str, ...], out: str | None) -> int:
     """Check GPUs, packages, disk, memory, ports and the hub. Print each problem, and how to fix it."""
-    hush()
     recipe = plan = None
     if path:
         recipe, _ = open_recipe(path, sets)
