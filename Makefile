@@ -40,7 +40,7 @@ $(KFP):
 # The extra `gguf` compiles llama.cpp, for about 20 minutes on two cores.
 test-long: install $(KFP)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[gguf]"
-	RECIPE_TEST_KFP=$(abspath $(KFP))/bin/python $(BIN)/python -m pytest -m long
+	RECIPE_TEST_KFP=$(abspath $(KFP))/bin/python $(BIN)/python -m pytest -m long -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 	$(BIN)/python -m pytest tests/check/test_no_trace.py tests/recipe/test_reading.py tests/data/test_blocks.py tests/data/test_chat_data.py --hypothesis-profile=default
 
 # Each makes one machine compute as another processor does: the first two choose PyTorch's code, the last oneDNN's.

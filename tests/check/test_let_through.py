@@ -210,7 +210,7 @@ def test_a_file_needs_rows_to_learn_from_and_to_measure_on(rows, words, severity
     [
         ("", "has no document"),
         ("\n \n\n", "has no document"),
-        ("One two.\nThree.\n", "has one document alone"),
+        ("One two.\nThree.\n", "has only one document"),
         ("One.\n\nTwo.", None),
     ],
 )
@@ -226,7 +226,7 @@ def test_a_text_needs_documents(text, words, share, tmp_path):
     found = [
         one.message
         for one in examine(RECIPES / f"{GEMMA}.yaml", from_options(options))
-        if "to validate on" in one.message
+        if "Training and validation need more" in one.message
     ]
     if words and not (share == "" and "one" in words):
         assert len(found) == 1 and words in found[0]

@@ -408,7 +408,7 @@ def test_render_writes_into_build_or_straight_into_a_folder(recipe_command, tmp_
 
 def test_render_writes_all_files_or_none(tmp_path):
     (tmp_path / "b.yaml").mkdir()
-    with pytest.raises(OSError, match="a folder stands"):
+    with pytest.raises(OSError, match="a folder already has the name of this file"):
         write_all(tmp_path, [Artifact("a.yaml", "a"), Artifact("b.yaml", "b")])
     assert [entry.name for entry in tmp_path.iterdir()] == ["b.yaml"]
 

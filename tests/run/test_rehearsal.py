@@ -377,7 +377,7 @@ def test_what_a_server_reads_of_a_request_is_token_for_token_what_training_saw(r
     # Some are longer than the engine takes.
     held = records.read_held_out(run / "held_out.parquet").rows
     trained = {tuple(numbers[: [label != -100 for label in labels].index(True)]) for numbers, labels in held}
-    model = openai_api.folder_of(home, "survival")
+    model = openai_api._snapshot(home, "survival")
     with servers.listening(model) as read:
         asked = [[turn for turn in row if turn["role"] == "user"] for row in rows]
         assert all(len(turns) == 1 and row[0]["role"] == "system" for turns, row in zip(asked, rows, strict=True))

@@ -37,7 +37,7 @@ from runner.tools import child_process
 from runner.tools.files import write_all
 from runner.tools.names import content_hash
 from runner.tools.problem import Stop
-from runner.trainer.records import Summary
+from runner.trainer.records import Summary, TimeUsed
 from tests.conftest import ROOT, own_time
 from tests.stages import leave
 
@@ -482,16 +482,14 @@ def test_a_machine_waits_until_it_sees_the_files_of_this_start(tmp_path, monkeyp
     assert len(slept) == 1 and plan.stages[-1].config["dataset_prepared_path"]
 
 
-@pytest.mark.parametrize(("early", "status"), [(None, "finished"), ("step 5 of 9", "stopped")])
-def test_a_run_that_the_time_limit_ends_is_not_finished(tmp_path, monkeypatch, early, status):
+@pytest.mark.parametrize(("reached", "status"), [(False, "finished"), (True, "stopped")])
+def test_a_run_that_the_time_limit_ends_is_not_finished(tmp_path, monkeypatch, reached, status):
     recipe, _, _ = load(GEMMA, from_options([f"nodes.output_dir={tmp_path}"]))
     plan = translate(recipe, nodes.place(recipe))
     config = Path(plan.place.config_dir)
     config.mkdir()
     (config / "plan.json").write_text(plan.as_json())
-    # What training has left is looked at elsewhere.
-    for name, said in (("_is_of_this_recipe", True), ("_ended_early", early)):
-        monkeypatch.setattr(pipeline, name, lambda _folder, said=said: said)
+    leave(plan, plan.stages[-1], time_limit=TimeUsed(limit_seconds=60.0, reached=reached))
     monkeypatch.setattr(node, "report", lambda _plan: [])
     node.finish.callback(str(tmp_path))
     assert json.loads((tmp_path / "run.json").read_text())["status"] == status
