@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 from runner import parts, scenarios
 from runner.catalog import Schema
 from runner.check import schema_errors
-from runner.recipe.document import Document, Path_, leaves
-from runner.recipe.overrides import Override, path_of
+from runner.recipe.document import Document, Path_, leaves, path_of
+from runner.recipe.overrides import Override
 from runner.recipe.recipe import BROKEN, Settings, rows_of, with_defaults
 from runner.tools import packaged
 from runner.tools.names import listed, nearest, setting

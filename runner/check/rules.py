@@ -35,6 +35,8 @@ def judge(recipe: Recipe, look: bool = True) -> list[Problem]:
     modules = parts.modules("rules")
     shared = (*RULES, *(rule for module in modules for rule in module.RULES))
     files = (*FILE_RULES, *(rule for module in modules for rule in getattr(module, "FILE_RULES", ()))) if look else ()
+    if recipe.stage_recipes:
+        shared, files = (), ()  # each stage's recipe has them
     for rule in (*shared, *files, *scenarios.rules(recipe.scenario, look)):
         try:
             problems.extend(rule(recipe))

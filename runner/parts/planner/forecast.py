@@ -159,7 +159,14 @@ class Forecast:
 
     def offers(self, recipe: Recipe, budget: float) -> Sequence[Advice[Run]]:
         """See `Formulas.offers`."""
-        return self.formulas.offers(recipe, self.stage, self.gpu, budget) if self.gpu else []
+        if not self.gpu:
+            return []
+        name = self.stage.name
+        found = self.formulas.offers(recipe.of_stage(name), self.stage, self.gpu, budget)
+        return [
+            replace(one, changes={recipe.setting_of(name, each): value for each, value in one.changes.items()})
+            for one in found
+        ]
 
     def on(self, count: int) -> Forecast:
         """The same stage on another number of machines; one GPU shares nothing."""
@@ -280,10 +287,12 @@ def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
     """Settings that are valid and hardly intended: a learning rate that never stops rising, evaluations and checkpoints
     that never come."""
     for forecast in forecasts:
-        section = next(name for name in (forecast.stage.name, "pretrain", "train") if name in recipe.settings)
-        yield from _patience(recipe, forecast, section)
+        name = forecast.stage.name
+        own = recipe.of_stage(name)
+        section = next(section for section in (name, "pretrain", "train") if section in own.settings)
+        yield from _patience(own, forecast, section)
         if forecast.steps:
-            yield from _too_late(recipe, forecast, section, forecast.steps)
+            yield from _too_late(own, forecast, section, forecast.steps)
 
 
 def _patience(recipe: Recipe, forecast: Forecast, section: str) -> Iterator[Problem]:

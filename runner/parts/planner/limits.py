@@ -174,7 +174,8 @@ _BY_TIME: dict[str, Callable[[Recipe, list[Timed], Any], Iterator[Problem]]] = {
 
 def section(recipe: Recipe, forecast: Forecast) -> str:
     """The section of a recipe that has the epochs of a stage."""
-    return forecast.stage.name if forecast.stage.name in recipe.settings else "train"
+    name = forecast.stage.name
+    return name if name in recipe.settings else recipe.setting_of(name, "train")
 
 
 def too_short(forecasts: Sequence[Forecast]) -> list[Forecast]:
@@ -190,4 +191,4 @@ def too_few_steps(recipe: Recipe, forecasts: Sequence[Forecast], hint: str = MOR
             f"Stage `{forecast.stage.name}` makes only {steps} step{'' if steps == 1 else 's'} of {forecast.workload.effective_batch_size:,} "
             f"rows, {forecast.warmup_steps} of them as warmup. That is too few to learn much."
         )
-        yield recipe.note((section(recipe, forecast), "epochs"), message, hint)
+        yield recipe.note(f"{section(recipe, forecast)}.epochs", message, hint)

@@ -24,29 +24,34 @@ RANKS = (64, 32, 16, 8)
 
 @dataclass(frozen=True)
 class Lines:
-    """Where a recipe has the settings of a stage. section: the stage's own, or `train`."""
+    """Where a recipe has the settings of a stage. recipe: the stage's own; section: its settings there; home: the same
+    in the whole recipe."""
 
     recipe: Recipe
     section: str
+    home: str
+    stage: str
+    whole: Recipe
 
     @classmethod
-    def of(cls, recipe: Recipe, stage: Stage) -> Lines:
-        names = (stage.name, stage.name.partition("-")[0], "train")
-        return cls(recipe, next((name for name in names if name in recipe.settings), "train"))
+    def of(cls, whole: Recipe, stage: Stage) -> Lines:
+        names, recipe = (stage.name, stage.name.partition("-")[0], "train"), whole.of_stage(stage.name)
+        section = next((name for name in names if name in recipe.settings), "train")
+        return cls(recipe, section, whole.setting_of(stage.name, section), stage.name, whole)
 
     def find(self, *settings: str) -> str | None:
         """The dotted name of the first of these settings that the recipe has; None if it has none."""
         for section in (self.section, "model", "speed"):
             for setting in settings:
                 if section in self.recipe.settings and setting in self.recipe.settings[section]:
-                    return f"{section}.{setting}"
+                    return self.whole.setting_of(self.stage, f"{section}.{setting}")
         return None
 
 
 def _smaller_values(lines: Lines, work: Workload, budget: float) -> Iterator[Advice[Workload]]:
     """Smaller numbers: the largest of each kind that fits; else the smallest, because it may be enough together with
     another change."""
-    section, adapter, whole = lines.section, work.adapter, attrgetter("total")
+    section, adapter, whole = lines.home, work.adapter, attrgetter("total")
     kinds: list[tuple[Callable[[Memory], int], list[Advice[Workload]]]] = []
     if lines.find("micro_batch_size"):
         names = (f"{section}.micro_batch_size", f"{section}.gradient_accumulation_steps")

@@ -386,7 +386,7 @@ def _faster(planned: Planned) -> Iterator[tuple[str, Changes]]:
         if stage.gpu and (time := formulas.time(stage.gpu)):
             sizes.append((time.total_seconds, rows, accumulation))
     if sizes:
-        yield "larger batch", _batch(lines.section, *min(sizes)[1:])
+        yield "larger batch", _batch(lines.home, *min(sizes)[1:])
     yield from (("fewer checkpoints", changes) for changes in _fewer_checkpoints(planned))
     values = {"packing": "auto", "kernels": "auto", "cross_entropy": "auto", "gradient_checkpointing": False}
     for name, value in values.items():
@@ -405,9 +405,9 @@ def _fewer_checkpoints(planned: Planned) -> Iterator[Changes]:
     stage, time = max(timed, key=lambda each: each[1].checkpoints.seconds, default=(None, None))
     if stage and time and time.checkpoints.seconds > SAVING * time.total_seconds:
         every = math.ceil(time.steps / max(1, int(SAVED * time.training_seconds / time.checkpoints.writing)))
-        section = Lines.of(planned.recipe, stage.stage).section
+        home = Lines.of(planned.recipe, stage.stage).home
         for names in (("save_steps",), ("eval_steps",), ("eval_steps", "save_steps")):
-            yield {f"{section}.{name}": every for name in names}
+            yield {f"{home}.{name}": every for name in names}
 
 
 def _batch(section: str, rows: int, accumulation: int) -> dict[str, float]:
@@ -418,15 +418,15 @@ def _on(planned: Planned, nodes: int) -> Changes:
     """The settings for another number of machines, with the same rows in each step where possible."""
     changes: dict[str, float] = {"machines.nodes": nodes}
     for stage in planned.forecasts:
-        work, section = stage.workload, Lines.of(planned.recipe, stage.stage).section
+        work, lines = stage.workload, Lines.of(planned.recipe, stage.stage)
         before, world = work.machines.world_size, nodes * work.machines.gpus_per_node
         rows = work.effective_batch_size // world
         if rows * world != work.effective_batch_size or work.machines.uneven:
             continue
         at_once = max(size for size in range(1, min(work.micro_batch_size, MOST_TRIED) + 1) if rows % size == 0)
-        changes |= _batch(section, at_once, rows // at_once)
-        if planned.recipe.settings[section].get("learning_rate_scaling") == "linear" and before != world:
-            changes[f"{section}.learning_rate"] = float(f"{work.learning_rate / world:.12g}")
+        changes |= _batch(lines.home, at_once, rows // at_once)
+        if lines.recipe.settings[lines.section].get("learning_rate_scaling") == "linear" and before != world:
+            changes[f"{lines.home}.learning_rate"] = float(f"{work.learning_rate / world:.12g}")
     return changes
 
 
