@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from runner.data import RenderedExample, blocks, doctor, items, rows
+from runner.data import RenderedExample, blocks, items, rows
 from runner.data.conversation_formats import (
     GENRE,
     OWN,
@@ -38,7 +38,7 @@ from runner.data.conversation_formats import (
 )
 from runner.data.items import ItemOf, ItemPreparer
 from runner.data.lengths import Lengths
-from runner.data.report import Report
+from runner.data.report import Report, too_long
 from runner.data.tokenizers import TokenizerFor
 from runner.trainer.generation import messages
 
@@ -163,12 +163,12 @@ class ConversationRows(ItemPreparer[Talk]):
         if len(whole := lengths[lengths <= limit]):
             report.lengths = Lengths(float(whole.mean()), float(whole.std()), float(np.percentile(whole, 99)))
             report.longest_kept = int(whole.max())
-        too_long = self.where(kept[lengths > limit])
-        for line in too_long:
+        lines = self.where(kept[lengths > limit])
+        for line in lines:
             report.lose(line, f"longer than {limit} tokens")
-        report.findings += doctor.too_long(lengths, limit, too_long, int(lengths[lengths > limit].sum()))
+        report.findings += too_long(lengths, limit, lines, int(lengths[lengths > limit].sum()))
         if of_twin:
-            report.lost -= len(too_long)
+            report.lost -= len(lines)
         return kept[lengths <= limit]
 
     def table(self, batch: pa.RecordBatch) -> pa.Table:
@@ -242,7 +242,7 @@ class PreferenceRows(ItemPreparer[Preferences]):
         report.token_lengths = blocks.figures(longer)
         lost = int((lengths - limit).clip(min=0).sum())
         lines = self.where(kept[longer > limit])
-        report.findings += doctor.too_long(longer, limit, lines, lost, " are cut in training")
+        report.findings += too_long(longer, limit, lines, lost, " are cut in training")
         return kept
 
     def table(self, batch: pa.RecordBatch) -> pa.Table:
