@@ -9,7 +9,6 @@ from runner.plan import Place, Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.scenarios.language import translation as language
 from runner.scenarios.shared import common
-from runner.tools.names import listed
 from runner.tools.problem import Problem
 
 # What the config of the data stage has beside the rows of each stage, and the names of the other stages' folders.
@@ -78,7 +77,7 @@ def names(recipe: Recipe) -> Iterator[Problem]:
             yield recipe.problem(("stages", index, "name"), message, "Choose another name, such as `sft`.")
         elif name in written[:index]:
             message = f"Two stages are called `{name}`, and each needs a folder of its own."
-            yield recipe.problem(("stages", index, "name"), message, f"There are {listed(written)}. Rename one.")
+            yield recipe.problem(("stages", index, "name"), message, "Rename one of them.")
 
 
 def on_claim(recipe: Recipe) -> Iterator[Problem]:
