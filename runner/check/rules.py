@@ -222,7 +222,7 @@ def advanced_settings(recipe: Recipe) -> Iterator[Problem]:
                 yield schema_errors.unknown_to(recipe.document, path, known, AXOLOTL)
 
 
-# The mount path of the disk of the pod's machine (`runner.parts.jobs.podspec.volumes`).
+# The mount path of the disk of the pod's machine (`runner.parts.jobs.podspec.folders`).
 MACHINES_OWN = "/tmp/"
 
 

@@ -1,9 +1,10 @@
 """Plain Jobs and pods beside training: they prepare a stage, measure it, or open its claim for a while."""
 
 from dataclasses import asdict, replace
+from typing import Any
 
 from runner.parts.jobs import code, kubernetes, podspec
-from runner.parts.jobs.kubernetes import Manifest
+from runner.parts.jobs.kubernetes import Folder, Manifest
 from runner.plan import PLAN_FILE, Machines, Plan, Stage
 from runner.tools.files import Artifact
 from runner.tools.names import content_hash
@@ -25,7 +26,7 @@ def job(plan: Plan, stage: Stage, name: str, part: str, spec: Manifest, annotati
 
 
 def pod(
-    plan: Plan, stage: Stage, part: str, container: Manifest, volumes: list[Manifest], machines: Machines | None = None
+    plan: Plan, stage: Stage, part: str, container: Manifest, folders: list[Folder], machines: Machines | None = None
 ) -> Manifest:
     """The template of a pod with one container that runs once. machines: with the GPU that it needs; None for any."""
     return {
@@ -37,32 +38,36 @@ def pod(
             **podspec.where(plan, machines),
             **podspec.cloned(plan),
             "containers": [container],
-            "volumes": volumes,
+            "volumes": kubernetes.volumes(folders),
         },
     }
 
 
 def small(
     plan: Plan,
+    stage: Stage,
     part: str,
     command: list[str],
-    mounts: list[Manifest],
+    folders: list[Folder],
     env: dict[str, str] | None = None,
     secrets: list[Manifest] | None = None,
     memory: str = "1Gi",
+    **more: Any,
 ) -> Manifest:
-    """The container of a pod that needs little. mounts: besides scratch and code; env: besides the writable folders and
-    the code's own; secrets: variables from Secrets; memory: a quantity."""
+    """The template of a pod that needs little. folders: besides scratch and code; env: besides the writable folders and
+    the code's own; secrets: variables from Secrets; memory: a quantity; more: about its container."""
     share = {"cpu": "1", "memory": memory}
     variables = podspec.listed(podspec.CACHES | code.environment(plan) | (env or {})) + (secrets or [])
-    mounts = [*mounts, *podspec.own_mounts(plan)]
-    return kubernetes.container(plan, part, command, variables, {"requests": share, "limits": share}, mounts)
+    folders = [*folders, code.SCRATCH, *code.folders(plan)]
+    container = kubernetes.container(plan, part, command, variables, {"requests": share, "limits": share}, folders)
+    return pod(plan, stage, part, container | more, folders)
 
 
-def alone(plan: Plan, stage: Stage, part: str, container: Manifest, volumes: list[Manifest], seconds: int) -> Manifest:
-    """A pod without a Job, which a command creates and deletes. volumes: besides scratch and code; seconds: its
-    limit."""
-    template = pod(plan, stage, part, container, [*volumes, *podspec.own_volumes(plan)])
+def alone(
+    plan: Plan, stage: Stage, part: str, command: list[str], folders: list[Folder], seconds: int, **how: Any
+) -> Manifest:
+    """A pod without a Job, which a command creates and deletes. seconds: its limit; how: as in `small`."""
+    template = small(plan, stage, part, command, folders, **how)
     meta = {"name": f"{kubernetes.job_name(plan)}-{part}", "namespace": plan.site["namespace"]}
     return {
         "apiVersion": "v1",
@@ -81,7 +86,7 @@ def prepare(plan: Plan, stage: Stage) -> list[Artifact]:
         "# A Job that is there cannot be changed. To send it again, first take it away with\n"
         f"#   oc delete {name}\n"
     )
-    return kubernetes.folder(plan, stage, PREPARE_FILE, yaml_text(prepare_job(plan, stage)), comment)
+    return kubernetes.files(plan, stage, PREPARE_FILE, yaml_text(prepare_job(plan, stage)), comment)
 
 
 def prepare_job(plan: Plan, stage: Stage) -> Manifest:
@@ -147,6 +152,6 @@ def gate_key(stage: Stage) -> str:
 def _template(plan: Plan, stage: Stage, part: str, command: list[str], plain: dict[str, str]) -> Manifest:
     """The pod of a Job. stage: with the machines that the pod needs; plain: its environment without tokens and code."""
     env = podspec.variables(plan, plain | code.environment(plan))
-    needs = podspec.as_text(podspec.resources(plan, stage))
-    container = kubernetes.container(plan, part, command, env, needs, podspec.mounts(plan, stage), last_words=True)
-    return pod(plan, stage, part, container, podspec.volumes(plan, stage), stage.machines)
+    needs, folders = podspec.as_text(podspec.resources(plan, stage)), podspec.folders(plan, stage)
+    container = kubernetes.container(plan, part, command, env, needs, folders, last_words=True)
+    return pod(plan, stage, part, container, folders, stage.machines)

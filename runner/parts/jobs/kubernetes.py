@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # An object of Kubernetes' API, or a part of one.
 Manifest = dict[str, Any]
+# A folder of a container: its mount, and the volume behind it.
+Folder = tuple[Manifest, Manifest]
 
 CONFIG_DIR = "/etc/recipe-runner"
 # Where a pod clones its code.
@@ -191,7 +193,7 @@ def container(
     command: list[str],
     env: list[Manifest],
     resources: Manifest,
-    mounts: list[Manifest],
+    folders: list[Folder],
     ports: list[Manifest] | None = None,
     last_words: bool = False,
 ) -> Manifest:
@@ -206,8 +208,17 @@ def container(
         "resources": resources,
         **({"terminationMessagePolicy": "FallbackToLogsOnError"} if last_words else {}),
         "securityContext": CONTAINER_SECURITY,
-        "volumeMounts": mounts,
+        "volumeMounts": [mount for mount, _ in folders],
     }
+
+
+def folder(name: str, path: str, volume: Manifest, **how: Any) -> Folder:
+    """volume: without its name; how: more about the mount."""
+    return {"name": name, "mountPath": path, **how}, {"name": name, **volume}
+
+
+def volumes(folders: list[Folder]) -> list[Manifest]:
+    return [volume for _, volume in folders]
 
 
 def header(plan: Plan, stage: Stage) -> str:
@@ -294,19 +305,19 @@ def claims(plan: Plan) -> Artifact:
     return Artifact(CLAIMS_FILE, "---\n".join(map(yaml_text, documents)))
 
 
-def folder(plan: Plan, stage: Stage, name: str, text: str, comment: str = "", policy: str = "") -> list[Artifact]:
+def files(plan: Plan, stage: Stage, name: str, text: str, comment: str = "", policy: str = "") -> list[Artifact]:
     """The files of a job: claims, config map, network policy, its own, and a kustomization for `oc apply -k FOLDER`.
     name, text: of the job's own file; comment: for the kustomization, which leaves out the claims: a claim of that name
     may be larger, and a cluster refuses to change its size and mode."""
-    files = [claims(plan), config_map(plan, stage), Artifact(POLICY_FILE, policy)]
-    files.append(Artifact(name, header(plan, stage) + text))
-    files = [file for file in files if file.text]
-    resources = [file.path for file in files if file.path != CLAIMS_FILE]
+    own = Artifact(name, header(plan, stage) + text)
+    needed = (claims(plan), config_map(plan, stage), Artifact(POLICY_FILE, policy), own)
+    made = [file for file in needed if file.text]
+    resources = [file.path for file in made if file.path != CLAIMS_FILE]
     comment = f"# oc apply -k . sends everything that `{plan.name}` needs to the cluster.\n{comment}"
-    if len(resources) < len(files):
+    if len(resources) < len(made):
         comment += f"# Before that, once: oc create -f {CLAIMS_FILE} makes the claims that are not there yet.\n"
     listing = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": resources}
-    return [*files, Artifact("kustomization.yaml", comment + yaml_text(listing))]
+    return [*made, Artifact("kustomization.yaml", comment + yaml_text(listing))]
 
 
 def computed(recipe: Recipe) -> Iterator[tuple[Path_, Computed]]:

@@ -31,7 +31,7 @@ def job(plan: Plan, stage: Stage) -> list[Artifact]:
     text, name = yaml_text(_pytorchjob(plan, stage)), kubernetes.job_name(plan)
     words = {"name": name, "namespace": plan.site["namespace"], "port": plan.site["metrics_port"]}
     policy = Template(POLICY.read_text(encoding="utf-8")).substitute(words)
-    return [*kubernetes.folder(plan, stage, "pytorchjob.yaml", text, policy=policy), *batch.gate(plan, stage)]
+    return [*kubernetes.files(plan, stage, "pytorchjob.yaml", text, policy=policy), *batch.gate(plan, stage)]
 
 
 def _pytorchjob(plan: Plan, stage: Stage) -> Manifest:

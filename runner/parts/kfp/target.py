@@ -85,7 +85,7 @@ def render(plan: Plan) -> list[Artifact]:
 def _platform(alone: Plan, config: str) -> Spec:
     """A task's pod beside its container: the plan, a folder for cloned code, and the current build of its image."""
     place = {"configMapName": config, "mountPath": alone.place.config_dir, "optional": False}
-    folders = [{"volumeName": volume["name"], "mountPath": code.MOUNT} for volume in code.volumes(alone)]
+    folders = [{"volumeName": mount["name"], "mountPath": mount["mountPath"]} for mount, _ in code.folders(alone)]
     return {
         "configMapAsVolume": [place],
         **({"emptyDirMounts": folders} if folders else {}),

@@ -310,5 +310,4 @@ def opening_pod(plan: Plan, stage: Stage) -> Manifest:
     """A pod that opens the claims and waits. Its image needs `tar`, as `oc cp` does."""
     # It runs nothing of the recipe's code.
     alone = replace(plan.only(stage), code_from_git=None)
-    container = batch.small(alone, PART, ["sleep", str(OPEN_SECONDS)], podspec.claim_mounts(plan))
-    return batch.alone(alone, stage, PART, container, podspec.claim_volumes(plan), seconds=OPEN_SECONDS)
+    return batch.alone(alone, stage, PART, ["sleep", str(OPEN_SECONDS)], podspec.claims(plan), seconds=OPEN_SECONDS)
