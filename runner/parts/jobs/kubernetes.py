@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import yaml
 
 from runner import __version__
 from runner.check.origins import Computed
@@ -208,7 +211,7 @@ def container(
         "resources": resources,
         **({"terminationMessagePolicy": "FallbackToLogsOnError"} if last_words else {}),
         "securityContext": CONTAINER_SECURITY,
-        "volumeMounts": [mount for mount, _ in folders],
+        "volumeMounts": mounts(folders),
     }
 
 
@@ -217,8 +220,33 @@ def folder(name: str, path: str, volume: Manifest, **how: Any) -> Folder:
     return {"name": name, "mountPath": path, **how}, {"name": name, **volume}
 
 
+def memory(gib: int) -> Folder:
+    """Shared memory. Its default is 64 MB, too little for NCCL and data loaders. It is part of the pod's memory."""
+    return folder("shm", "/dev/shm", {"emptyDir": {"medium": "Memory", "sizeLimit": f"{gib}Gi"}})
+
+
+def mounts(folders: list[Folder]) -> list[Manifest]:
+    return [mount for mount, _ in folders]
+
+
 def volumes(folders: list[Folder]) -> list[Manifest]:
     return [volume for _, volume in folders]
+
+
+def filled(template: Path, **words: Any) -> Manifest:
+    """An object from a template in YAML: each text `$NAME` becomes the word of that name, and a key disappears if its
+    word is None."""
+
+    def fill(value: Any) -> Any:
+        if isinstance(value, dict):
+            entries = {key: fill(each) for key, each in value.items()}
+            return {key: each for key, each in entries.items() if each is not None}
+        if isinstance(value, list):
+            return [fill(each) for each in value]
+        return words[value[1:]] if isinstance(value, str) and value.startswith("$") else value
+
+    made: Manifest = fill(yaml.safe_load(template.read_text(encoding="utf-8")))
+    return made
 
 
 def header(plan: Plan, stage: Stage) -> str:

@@ -133,10 +133,7 @@ def config(plan: Plan, stage: Stage) -> Folder:
 
 
 def folders(plan: Plan, stage: Stage) -> list[Folder]:
-    # The default of /dev/shm is 64 MB, too little for NCCL and data loaders. It is part of the pod's memory.
-    memory = {"emptyDir": {"medium": "Memory", "sizeLimit": f"{stage.shm_gib}Gi"}}
-    shared = kubernetes.folder("shm", "/dev/shm", memory)
-    return [config(plan, stage), shared, code.SCRATCH, *code.folders(plan), *claims(plan)]
+    return [config(plan, stage), kubernetes.memory(stage.shm_gib), code.SCRATCH, *code.folders(plan), *claims(plan)]
 
 
 def claims(plan: Plan, read_only: bool = False) -> list[Folder]:
