@@ -1,6 +1,7 @@
 """Plain Jobs and pods beside training: they prepare a stage, measure it, or open its claim for a while."""
 
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 from runner.parts.jobs import code, kubernetes, podspec
@@ -8,11 +9,13 @@ from runner.parts.jobs.kubernetes import Folder, Manifest
 from runner.plan import PLAN_FILE, Machines, Plan, Stage
 from runner.tools.files import Artifact
 from runner.tools.names import content_hash
-from runner.tools.text import yaml_text
+from runner.tools.text import from_template, yaml_text
 
 # The values of the label `recipe-runner/part` of a stage's own Jobs, and their files.
 PREPARE, GATE = "prepare", "gate"
 PREPARE_FILE, GATE_FILE = "job.yaml", "gate.yaml"
+# The folder with the first lines of these files, for people.
+COMMENTS = Path(__file__).parent
 # The retries of a pod that prepares.
 TRIES = 3
 
@@ -80,12 +83,7 @@ def alone(
 def prepare(plan: Plan, stage: Stage) -> list[Artifact]:
     """The files of a stage without training: a Job without a GPU, because no GPU may wait for a download."""
     name = f"job/{kubernetes.job_name(plan)} --namespace {plan.site['namespace']}"
-    comment = (
-        "# It needs no GPU, and comes before the stages that train. Wait for it with\n"
-        f"#   oc wait --for=condition=complete --timeout=4h {name}\n"
-        "# A Job that is there cannot be changed. To send it again, first take it away with\n"
-        f"#   oc delete {name}\n"
-    )
+    comment = from_template(COMMENTS / "prepare.txt", job=name)
     return kubernetes.files(plan, stage, PREPARE_FILE, yaml_text(prepare_job(plan, stage)), comment)
 
 
@@ -115,12 +113,8 @@ def gate(plan: Plan, stage: Stage) -> list[Artifact]:
         return []
     conditions = "; ".join(map(str, stage.gates))
     # Not `apply`: an existing Job cannot be changed, and does not measure again.
-    comment = (
-        f"# Once the job beside it is done: oc replace --force -f {GATE_FILE}. Nothing after `{stage.name}` starts, and its model\n"
-        f"# counts as good, before {conditions}.\n"
-        "# What is measured is sealed with the key of the namespace, which `recipe submit` puts into a Secret. Without it, once:\n"
-        f"# openssl rand -hex 32 > {podspec.KEY}; oc create secret generic {podspec.KEY_SECRET} --from-file={podspec.KEY}\n"
-    )
+    words = {"file": GATE_FILE, "key": podspec.KEY, "secret": podspec.KEY_SECRET}
+    comment = from_template(COMMENTS / "gate.txt", stage=stage.name, conditions=conditions, **words)
     return [Artifact(GATE_FILE, comment + yaml_text(gate_job(plan, stage)))]
 
 

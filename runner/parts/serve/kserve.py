@@ -18,7 +18,7 @@ from runner.tools.files import Artifact
 from runner.tools.names import content_hash
 from runner.tools.problem import Stop
 from runner.tools.run_files import ADAPTER, BEST_MODEL, SERVED_TEMPLATE
-from runner.tools.text import yaml_text
+from runner.tools.text import from_template, yaml_text
 from runner.tools.vllm import SERVER
 
 NAME = "kserve"
@@ -96,8 +96,8 @@ def service(plan: Plan, server: Serving) -> Manifest:
     return made
 
 
-def _filled(template: str, plan: Plan, **words: Any) -> Manifest:
-    file = Path(__file__).with_name(f"{template}.yaml")
+def _filled(kind: str, plan: Plan, **words: Any) -> Manifest:
+    file = Path(__file__).with_name(f"{kind}.yaml")
     return kubernetes.filled(file, namespace=plan.site["namespace"], recipe=plan.name, **words)
 
 
@@ -173,21 +173,9 @@ def _folders(server: Serving) -> list[Folder]:
 
 def header(plan: Plan, server: Serving) -> str:
     """The first lines of the InferenceService's file, for people."""
-    name, space = kubernetes.job_name(plan), plan.site["namespace"]
-    asked = f"`{server.name}`" + (f", and `{server.base_name}` as it was before" if server.base_name else "")
-    lines = [
-        f"Made by recipe-runner from the recipe `{plan.name}` ({plan.fingerprint}): {server.gpus} × {server.gpu}. Change the "
-        "recipe and render again.",
-        f"`recipe serve RECIPE --cluster` sends it and connects its port to your machine; manually: oc apply -f {FOLDER}/",
-        f"Requests name the model {asked}; up to {server.concurrency} at a time, of {server.context:,} tokens each.",
-        f"Its address in the cluster is https://{name}-predictor.{space}.svc.cluster.local:8443/v1, with a token in the header:",
-        "  Authorization: Bearer $(oc whoami -t)",
-        f"Whoever may `get` the object inferenceservices/{name} is answered; the role `recipe-user` of `recipe site` has that.",
-    ]
-    if not server.image:
-        lines.append(
-            f"The runtime `{server.runtime}` is the platform's. Where the namespace has none of that name, the platform's template "
-            "makes it:"
-        )
-        lines.append(f"  oc process -n redhat-ods-applications {server.runtime}-template | oc apply -n {space} -f -")
-    return "".join(f"# {line}\n" for line in lines)
+    words = {"recipe": plan.name, "fingerprint": plan.fingerprint, "gpus": server.gpus, "gpu": server.gpu}
+    words |= {"name": kubernetes.job_name(plan), "namespace": plan.site["namespace"], "folder": FOLDER}
+    words |= {"concurrency": server.concurrency, "context": f"{server.context:,}", "runtime": server.runtime}
+    models = f"`{server.name}`" + (f", and `{server.base_name}` as it was before" if server.base_name else "")
+    head, for_platform = from_template(Path(__file__).with_name("header.txt"), models=models, **words).split("\n\n")
+    return f"{head}\n" if server.image else f"{head}\n{for_platform}"
