@@ -93,9 +93,6 @@ class Formulas(Protocol):
     def time(self, gpu: Gpu) -> Duration | None:
         """None if the rows are unknown."""
 
-    def rate(self, gpu: Gpu) -> float:
-        """Operations a second on the card's data sheet."""
-
     def offers(self, recipe: Recipe, stage: Stage, gpu: Gpu, budget: float) -> Sequence[Advice[Run]]:
         """The changes that bring the memory of a GPU to `budget` bytes, the least loss first."""
 
@@ -191,11 +188,6 @@ class LanguageFormulas:
         from runner.parts.planner import duration
 
         return duration.estimate(self.work, gpu)
-
-    def rate(self, gpu: Gpu) -> float:
-        from runner.parts.planner import duration
-
-        return duration.rate(self.work, gpu)
 
     def offers(self, recipe: Recipe, stage: Stage, gpu: Gpu, budget: float) -> list[Advice[Workload]]:
         from runner.parts.planner import memory_offers

@@ -151,7 +151,7 @@ def _speed(recipe: Recipe, timed: list[Timed], limit: float) -> Iterator[Problem
     digits = 2 - math.floor(math.log10(pace))
     holds = math.floor(pace * 10**digits) / 10**digits
     operations = time.flops / slowest.workload.micro_batch_size
-    peak = slowest.formulas.rate(gpu) * gpus
+    peak = slowest.workload.rate(gpu) * gpus
     yield recipe.note(
         "limits.samples_per_second",
         f"Stage `{slowest.stage.name}` trains on about {units.speed(pace)} samples a second, but the limit asks for {limit:g}.",
