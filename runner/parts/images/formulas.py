@@ -12,7 +12,7 @@ from runner import catalog
 from runner.catalog import Gpu
 from runner.catalog.tables import DEPTHS
 from runner.parts.planner import constants
-from runner.parts.planner.formulas import Advice, Counts, Loss, splits
+from runner.parts.planner.formulas import Changes, Counts, splits
 from runner.parts.planner.memory import Memory, Moment, at_peak
 from runner.parts.planner.row_counts import Rows
 from runner.parts.planner.state import State
@@ -220,19 +220,19 @@ class ImageFormulas:
             flops=self.flops(work.micro_batch_size),
         )
 
-    def offers(self, recipe: Recipe, stage: Stage, gpu: Gpu, budget: float) -> list[Advice[Images]]:
-        work, advice = self.work, []
+    def offers(self, recipe: Recipe, stage: Stage, gpu: Gpu, budget: float) -> Iterator[Changes]:
+        def fits(work: Images) -> bool:
+            return ImageFormulas(work).memory.total <= budget
+
+        work, narrow = self.work, self.work.width // 2
         for rows, accumulation in splits(work, smaller=True):
-            changed = replace(work.with_rows(rows), accumulation=accumulation)
-            if ImageFormulas(changed).memory.total <= budget:
-                changes = {"train.micro_batch_size": rows, "train.gradient_accumulation_steps": accumulation}
-                advice.append(Advice(changes, changed))
+            if fits(replace(work.with_rows(rows), accumulation=accumulation)):
+                yield {"train.micro_batch_size": rows, "train.gradient_accumulation_steps": accumulation}
                 break
-        if work.precision == "fp32" and gpu.bf16:
-            advice.append(Advice({"model.precision": "bf16"}, replace(work, precision="bf16"), Loss.EXACTNESS))
-        narrower = replace(work, width=work.width // 2)
-        advice.append(Advice({"model.width": narrower.width}, narrower, Loss.LEARNING))
-        return [change for change in advice if ImageFormulas(change.workload).memory.total <= budget]
+        if work.precision == "fp32" and gpu.bf16 and fits(replace(work, precision="bf16")):
+            yield {"model.precision": "bf16"}
+        if fits(replace(work, width=narrow)):
+            yield {"model.width": narrow}
 
     def written(self, stage: Stage) -> dict[str, int]:
         """Prepared pixels, a checkpoint (weights and optimizer), and three weight files, the latest with optimizer."""

@@ -15,7 +15,7 @@ from runner import catalog, parts
 from runner.catalog import Gpu
 from runner.parts.planner import constants, published_runs
 from runner.parts.planner import row_counts as counted
-from runner.parts.planner.formulas import MOST_TRIED, Advice, Counts, Formulas
+from runner.parts.planner.formulas import MOST_TRIED, Changes, Counts, Formulas
 from runner.parts.planner.memory import EVALUATION, Memory, usable
 from runner.parts.planner.parameters import FAMILIES, UnknownArchitecture
 from runner.parts.planner.published_runs import Spread
@@ -157,7 +157,7 @@ class Forecast:
 
         return largest(lambda rows: taken(rows) <= room)
 
-    def offers(self, recipe: Recipe, budget: float) -> Sequence[Advice[Run]]:
+    def offers(self, recipe: Recipe, budget: float) -> Iterable[Changes]:
         """See `Formulas.offers`."""
         return self.formulas.offers(recipe, self.stage, self.gpu, budget) if self.gpu else []
 
