@@ -185,6 +185,12 @@ def stated(recipe: Recipe) -> dict[str, Any]:
     return recipe.settings.get("limits") or {}
 
 
+def section(recipe: Recipe, stage: Stage) -> str:
+    """The section of a recipe that has the settings of a stage: its own, that of a curriculum, or `train`."""
+    names = (stage.name, stage.name.partition("-")[0])
+    return next((name for name in names if name in recipe.settings), "train")
+
+
 def of(
     recipe: Recipe,
     plan: Plan,
@@ -280,10 +286,10 @@ def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
     """Settings that are valid and hardly intended: a learning rate that never stops rising, evaluations and checkpoints
     that never come."""
     for forecast in forecasts:
-        section = next(name for name in (forecast.stage.name, "pretrain", "train") if name in recipe.settings)
-        yield from _patience(recipe, forecast, section)
+        home = section(recipe, forecast.stage)
+        yield from _patience(recipe, forecast, home)
         if forecast.steps:
-            yield from _too_late(recipe, forecast, section, forecast.steps)
+            yield from _too_late(recipe, forecast, home, forecast.steps)
 
 
 def _patience(recipe: Recipe, forecast: Forecast, section: str) -> Iterator[Problem]:

@@ -8,7 +8,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from runner.catalog import Gpu
-from runner.parts.planner.forecast import OFFERED, Forecast, stated
+from runner.parts.planner.forecast import OFFERED, Forecast, section, stated
 from runner.parts.planner.memory import EVALUATION, usable
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
@@ -172,11 +172,6 @@ _BY_TIME: dict[str, Callable[[Recipe, list[Timed], Any], Iterator[Problem]]] = {
 }
 
 
-def section(recipe: Recipe, forecast: Forecast) -> str:
-    """The section of a recipe that has the epochs of a stage."""
-    return forecast.stage.name if forecast.stage.name in recipe.settings else "train"
-
-
 def too_short(forecasts: Sequence[Forecast]) -> list[Forecast]:
     """The stages that read rows and make too few steps of them."""
     return [each for each in forecasts if each.steps and each.steps < TOO_FEW and not each.workload.max_steps]
@@ -190,4 +185,4 @@ def too_few_steps(recipe: Recipe, forecasts: Sequence[Forecast], hint: str = MOR
             f"Stage `{forecast.stage.name}` makes only {steps} step{'' if steps == 1 else 's'} of {forecast.workload.effective_batch_size:,} "
             f"rows, {forecast.warmup_steps} of them as warmup. That is too few to learn much."
         )
-        yield recipe.note((section(recipe, forecast), "epochs"), message, hint)
+        yield recipe.note((section(recipe, forecast.stage), "epochs"), message, hint)

@@ -10,6 +10,7 @@ from operator import attrgetter
 from runner import catalog
 from runner.catalog import Gpu
 from runner.parts.planner import duration, memory, parameters
+from runner.parts.planner.forecast import section
 from runner.parts.planner.formulas import Changes, Loss, splits
 from runner.parts.planner.memory import Memory
 from runner.parts.planner.workload import Workload
@@ -40,15 +41,14 @@ class Lines:
 
     @classmethod
     def of(cls, recipe: Recipe, stage: Stage) -> Lines:
-        names = (stage.name, stage.name.partition("-")[0], "train")
-        return cls(recipe, next((name for name in names if name in recipe.settings), "train"))
+        return cls(recipe, section(recipe, stage))
 
     def find(self, *settings: str) -> str | None:
         """The dotted name of the first of these settings that the recipe has; None if it has none."""
-        for section in (self.section, "model", "speed"):
+        for home in (self.section, "model", "speed"):
             for setting in settings:
-                if section in self.recipe.settings and setting in self.recipe.settings[section]:
-                    return f"{section}.{setting}"
+                if home in self.recipe.settings and setting in self.recipe.settings[home]:
+                    return f"{home}.{setting}"
         return None
 
 
