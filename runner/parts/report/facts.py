@@ -184,10 +184,6 @@ class RunFacts:
         return tuple(stage for stage in self.stages if stage.proof)
 
     @property
-    def states(self) -> tuple[tuple[str, str], ...]:
-        return tuple((stage.name, stage.status) for stage in self.stages)
-
-    @property
     def failed(self) -> StageFacts | None:
         """The stage where an unfinished run ended; None for a finished run."""
         if self.state.status == "finished" and not self.state.fault:
@@ -204,11 +200,6 @@ class RunFacts:
             (made.setting, _text(made.before), _text(made.after).removeprefix(home), made.why or made.by)
             for made in self.state.substitutions
         )
-
-    @property
-    def differs(self) -> tuple[tuple[str, str, str, str], ...]:
-        """The differences from the most similar starter: setting, value there and here, and origin of the value."""
-        return tuple((one.setting, one.starter, one.here, one.origin) for one in self.planned.differs)
 
     @property
     def changes(self) -> tuple[tuple[str, str, str, str], ...]:

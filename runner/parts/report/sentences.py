@@ -251,10 +251,6 @@ def full_size(run: RunFacts) -> Iterator[tuple[str, ...]]:
         )
 
 
-def verdicts(stage: StageFacts) -> Iterator[tuple[str, ...]]:
-    return ((one.metric, one.threshold, one.got, one.said) for one in stage.verdicts)
-
-
 def metrics(stage: StageFacts) -> Iterator[tuple[str, str]]:
     for name, value in sorted(stage.measured.items()):
         yield name, gates.shown(value)
