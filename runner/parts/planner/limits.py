@@ -60,21 +60,15 @@ def broken(recipe: Recipe, forecasts: list[Forecast]) -> list[Problem]:
         kept = {"time": "Training obeys a time limit anyway, but no plan can predict it."}
         judged = [name for name, limit in limits.items() if limit and name in (*_BY_MEMORY, *_BY_TIME)]
         return [_unknown(recipe, setting, why, kept.get(setting, "Delete it.")) for setting in judged]
-    problems: list[Problem] = []
-    for setting, of_memory in _BY_MEMORY.items():
-        if limits.get(setting):
-            problems += of_memory(recipe, forecasts, limits[setting])
-    for setting, of_time in _BY_TIME.items():
-        if limits.get(setting) is None:
-            continue
-        timed = [(each, each.gpu, each.time) for each in forecasts if each.gpu and each.time]
-        if untimed := next((each for each in forecasts if not (each.gpu and each.time)), None):
-            unknown = f"the GPU `{untimed.stage.machines.gpu}` is not in the catalog"
-            why = untimed.rows.source if untimed.gpu else unknown
-            problems.append(_unknown(recipe, setting, why, "Fix that, or delete the limit."))
-        else:
-            problems += of_time(recipe, timed, limits[setting])
-    return problems
+    by_memory = {name: judge for name, judge in _BY_MEMORY.items() if limits.get(name)}
+    by_time = {name: judge for name, judge in _BY_TIME.items() if limits.get(name) is not None}
+    problems = [note for name, judge in by_memory.items() for note in judge(recipe, forecasts, limits[name])]
+    if untimed := next((each for each in forecasts if not (each.gpu and each.time)), None):
+        unknown = f"the GPU `{untimed.stage.machines.gpu}` is not in the catalog"
+        why = untimed.rows.source if untimed.gpu else unknown
+        return problems + [_unknown(recipe, name, why, "Fix that, or delete the limit.") for name in by_time]
+    timed = [(each, each.gpu, each.time) for each in forecasts if each.gpu and each.time]
+    return problems + [note for name, judge in by_time.items() for note in judge(recipe, timed, limits[name])]
 
 
 def _unknown(recipe: Recipe, setting: str, why: str, hint: str) -> Problem:
