@@ -1,7 +1,5 @@
 """Rules about the first rows of local files, long before `recipe prepare` reads all."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path

@@ -3,8 +3,6 @@
 `lora` trains a low-rank adapter beside a frozen model (Hu et al. 2021, arXiv 2106.09685), kept in 4 bits with qlora (Dettmers
 et al. 2023, arXiv 2305.14314); `last-layers` the last transformer layers; `full` and `causal-lm` every weight."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import asdict
