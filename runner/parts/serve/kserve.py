@@ -2,8 +2,6 @@
 OpenShift AI's vLLM runtime or a ServingRuntime of its own. KServe appends our arguments to the runtime's; the last one
 of a name counts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
