@@ -85,10 +85,10 @@ def rehearsal(scenario: str) -> Substitutions:
 
 def prepare(data: Mapping[str, Any], out: Path, **options: Any) -> Report:
     """Writes what a stage's `data` asks for into `out`; does nothing if it is there already."""
-    return reading(cast(Preparer, _preparer(data)).prepare)(data, out, **options)
+    return reading(cast(Preparer, preparer(data)).prepare)(data, out, **options)
 
 
-def _preparer(data: Mapping[str, Any]) -> ModuleType:
+def preparer(data: Mapping[str, Any]) -> ModuleType:
     return importlib.import_module((PREPARERS | parts.table("preparers"))[data["kind"]])
 
 
@@ -105,7 +105,7 @@ def first(stage: Stage) -> dict[str, Iterator[RenderedExample]]:
 
 def seen(data: Mapping[str, Any]) -> Iterator[RenderedExample] | None:
     """The rows that a preparer is asked for, as the model will see them; None if they cannot be shown."""
-    shown = getattr(_preparer(data), "first", None)
+    shown = getattr(preparer(data), "first", None)
     return reading(shown)(data) if shown else None
 
 

@@ -2,7 +2,7 @@
 reach each other, over Ethernet and RDMA."""
 
 from runner.parts.jobs import code, kubernetes
-from runner.parts.jobs.kubernetes import Manifest
+from runner.parts.jobs.kubernetes import Folder, Manifest
 from runner.plan import Machines, Plan, Stage
 from runner.tools.run_files import SEAL_KEY
 
@@ -52,9 +52,9 @@ def metadata(plan: Plan, stage: Stage) -> Manifest:
 
 def pod_template(plan: Plan, stage: Stage, container: str, ports: list[Manifest]) -> Manifest:
     """The pod of every machine of a stage, master or worker."""
-    env, needs = variables(plan, environment(plan, stage)), resources(plan, stage)
+    env, needs, inside = variables(plan, environment(plan, stage)), resources(plan, stage), folders(plan, stage)
     ports = [*ports, {"name": "metrics", "containerPort": plan.site["metrics_port"]}]
-    box = kubernetes.container(plan, container, list(stage.command), env, needs, mounts(plan, stage), ports)
+    box = kubernetes.container(plan, container, list(stage.command), env, needs, inside, ports)
     return {
         "metadata": metadata(plan, stage),
         "spec": {
@@ -64,7 +64,7 @@ def pod_template(plan: Plan, stage: Stage, container: str, ports: list[Manifest]
             **where(plan, stage.machines),
             **cloned(plan),
             "containers": [box],
-            "volumes": volumes(plan, stage),
+            "volumes": kubernetes.volumes(inside),
         },
     }
 
@@ -126,53 +126,26 @@ def as_text(resources: Manifest) -> Manifest:
     return {part: {name: str(amount) for name, amount in amounts.items()} for part, amounts in resources.items()}
 
 
-def config(plan: Plan, stage: Stage) -> tuple[Manifest, Manifest]:
-    """The mount of a stage's config map, and its volume."""
-    volume = {"name": "config", "configMap": {"name": kubernetes.config_map_name(plan, stage)}}
-    return {"name": "config", "mountPath": plan.place.config_dir, "readOnly": True}, volume
+def config(plan: Plan, stage: Stage) -> Folder:
+    """The folder with a stage's config map."""
+    volume = {"configMap": {"name": kubernetes.config_map_name(plan, stage)}}
+    return kubernetes.folder("config", plan.place.config_dir, volume, readOnly=True)
 
 
-def mounts(plan: Plan, stage: Stage) -> list[Manifest]:
-    shared_memory = {"name": "shm", "mountPath": "/dev/shm"}
-    return [config(plan, stage)[0], shared_memory, *own_mounts(plan), *claim_mounts(plan)]
+def folders(plan: Plan, stage: Stage) -> list[Folder]:
+    return [config(plan, stage), kubernetes.memory(stage.shm_gib), code.SCRATCH, *code.folders(plan), *claims(plan)]
 
 
-def own_mounts(plan: Plan) -> list[Manifest]:
-    """The mounts of every container: scratch, which has home and caches, and cloned code."""
-    return [{"name": "tmp", "mountPath": "/tmp"}, *code.mounts(plan)]
-
-
-def own_volumes(plan: Plan) -> list[Manifest]:
-    return [{"name": "tmp", "emptyDir": {}}, *code.volumes(plan)]
-
-
-def claim_mounts(plan: Plan, read_only: bool = False) -> list[Manifest]:
-    how = {"readOnly": True} if read_only else {}
+def claims(plan: Plan, read_only: bool = False) -> list[Folder]:
+    """A claim's volume has the claim's name, unless the pod has another volume of that name."""
     return [
-        {"name": _volume(claim["name"]), "mountPath": claim["mount"]} | how for claim in plan.site.get("claims") or ()
-    ]
-
-
-def claim_volumes(plan: Plan) -> list[Manifest]:
-    return [
-        {"name": _volume(claim["name"]), "persistentVolumeClaim": {"claimName": claim["name"]}}
+        kubernetes.folder(
+            f"{name}-claim" if (name := claim["name"]) in _OWN_VOLUMES else name,
+            claim["mount"],
+            {"persistentVolumeClaim": {"claimName": name}},
+            **({"readOnly": True} if read_only else {}),
+        )
         for claim in plan.site.get("claims") or ()
-    ]
-
-
-def _volume(claim: str) -> str:
-    """The volume of a claim. It has the claim's name, unless the pod has another volume of that name."""
-    return f"{claim}-claim" if claim in _OWN_VOLUMES else claim
-
-
-def volumes(plan: Plan, stage: Stage) -> list[Manifest]:
-    """The volumes behind `mounts`."""
-    return [
-        config(plan, stage)[1],
-        # The default of /dev/shm is 64 MB, too little for NCCL and data loaders. It is part of the pod's memory.
-        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{stage.shm_gib}Gi"}},
-        *own_volumes(plan),
-        *claim_volumes(plan),
     ]
 
 

@@ -15,7 +15,7 @@ from runner import catalog, parts
 from runner.catalog import Gpu
 from runner.parts.planner import constants, published_runs
 from runner.parts.planner import row_counts as counted
-from runner.parts.planner.formulas import MOST_TRIED, Advice, Counts, Formulas
+from runner.parts.planner.formulas import MOST_TRIED, Changes, Counts, Formulas
 from runner.parts.planner.memory import EVALUATION, Memory, usable
 from runner.parts.planner.parameters import FAMILIES, UnknownArchitecture
 from runner.parts.planner.published_runs import Spread
@@ -157,16 +157,13 @@ class Forecast:
 
         return largest(lambda rows: taken(rows) <= room)
 
-    def offers(self, recipe: Recipe, budget: float) -> Sequence[Advice[Run]]:
+    def offers(self, recipe: Recipe, budget: float) -> Iterable[Changes]:
         """See `Formulas.offers`."""
         if not self.gpu:
             return []
         name = self.stage.name
         found = self.formulas.offers(recipe.of_stage(name), self.stage, self.gpu, budget)
-        return [
-            replace(one, changes={recipe.setting_of(name, each): value for each, value in one.changes.items()})
-            for one in found
-        ]
+        return ({recipe.setting_of(name, each): value for each, value in one.items()} for one in found)
 
     def on(self, count: int) -> Forecast:
         """The same stage on another number of machines; one GPU shares nothing."""
@@ -190,6 +187,12 @@ def largest(fits: Callable[[int], bool]) -> int:
 def stated(recipe: Recipe) -> dict[str, Any]:
     """The recipe's limits by name."""
     return recipe.settings.get("limits") or {}
+
+
+def section(recipe: Recipe, stage: Stage) -> str:
+    """The section of a recipe that has the settings of a stage: its own, that of a curriculum, or `train`."""
+    names = (stage.name, stage.name.partition("-")[0])
+    return next((name for name in names if name in recipe.settings), "train")
 
 
 def of(
@@ -287,12 +290,11 @@ def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
     """Settings that are valid and hardly intended: a learning rate that never stops rising, evaluations and checkpoints
     that never come."""
     for forecast in forecasts:
-        name = forecast.stage.name
-        own = recipe.of_stage(name)
-        section = next(section for section in (name, "pretrain", "train") if section in own.settings)
-        yield from _patience(own, forecast, section)
+        own = recipe.of_stage(forecast.stage.name)
+        home = section(own, forecast.stage)
+        yield from _patience(own, forecast, home)
         if forecast.steps:
-            yield from _too_late(own, forecast, section, forecast.steps)
+            yield from _too_late(own, forecast, home, forecast.steps)
 
 
 def _patience(recipe: Recipe, forecast: Forecast, section: str) -> Iterator[Problem]:

@@ -2,18 +2,17 @@
 is then tried: `check` must pass it, and its plan must fit."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
 from operator import attrgetter
-from typing import Any
 
 from runner.catalog import Gpu
 from runner.check.validate import override, valid
 from runner.parts.planner import limits
 from runner.parts.planner.forecast import Forecast, stated
-from runner.parts.planner.formulas import MOST_TRIED, Loss, splits
+from runner.parts.planner.formulas import MOST_TRIED, Changes, Loss, splits
 from runner.parts.planner.memory import cards
 from runner.parts.planner.memory_offers import Lines
 from runner.parts.planner.planned import Planned
@@ -38,8 +37,6 @@ TRIES, ROUNDS = 4, 8
 MOST_EPOCHS = 10
 # The first letters of a curriculum's stages, one sequence length each.
 CURRICULUM = "pretrain-"
-
-Changes = Mapping[str, Any]
 
 
 class OfferScope(IntEnum):
@@ -207,7 +204,7 @@ def _settled(planned: Planned, changes: Changes) -> Offer | None:
             return offer
         if (tight := _tight(offer.after)) and changes and not elsewhere:
             stage, budget = tight[0]
-            fitting = (advice.changes for advice in stage.offers(offer.after.recipe, budget))
+            fitting = stage.offers(offer.after.recipe, budget)
             if more := next((one for one in fitting if not one.keys() & changes.keys()), None):
                 changes = {**changes, **more}
                 continue
@@ -303,8 +300,7 @@ def _ways(planned: Planned) -> Iterator[tuple[str, Changes]]:
     broken = {problem.mends[0] for problem in planned.problems if problem.mends}
     if tight:
         stage, budget = tight[0]
-        for advice in stage.offers(planned.recipe, budget):
-            yield str(sorted(advice.changes)), advice.changes
+        yield from ((str(sorted(changes)), changes) for changes in stage.offers(planned.recipe, budget))
     elif not planned.problems or broken & {"limits.time", "limits.cost", "limits.samples_per_second"}:
         yield from _faster(planned)
         for share in _shares(planned):
@@ -325,7 +321,7 @@ def _longer(planned: Planned) -> Iterator[Changes]:
     """Settings that make about ENOUGH steps of the first stage with too few: smaller steps and more epochs, on the same
     machines and on one GPU."""
     for stage in limits.too_short(planned.forecasts)[:1]:
-        work, home = stage.workload, limits.section(planned.recipe, stage)
+        work, home = stage.workload, Lines.of(planned.recipe, stage.stage).home
         every = (stage.steps or 0) * work.effective_batch_size / work.epochs
         rows = min(every, work.rows or every)
         for gpus in dict.fromkeys((work.machines.world_size, 1)):
@@ -351,7 +347,7 @@ def _fewer_steps(planned: Planned, share: float) -> Changes:
     if longest.workload.max_steps:
         return {"pretrain.steps" if curriculum else "advanced.axolotl.max_steps": fewer}
     epochs = math.floor(longest.workload.epochs * share * 100) / 100
-    return {f"{limits.section(planned.recipe, longest)}.epochs": epochs}
+    return {f"{Lines.of(planned.recipe, longest.stage).home}.epochs": epochs}
 
 
 def _shares(planned: Planned) -> Iterator[float]:
