@@ -34,20 +34,24 @@ class Advice:
 
 @dataclass(frozen=True)
 class Lines:
-    """Where a recipe has the settings of a stage. recipe: the stage's own; section: its settings there; home: the same
-    in the whole recipe."""
+    """Where a recipe has the settings of a stage. section: the stage's own, or `train`, in the stage's own recipe."""
 
-    recipe: Recipe
-    section: str
-    home: str
-    stage: str
     whole: Recipe
+    section: str
+    stage: str = ""
 
     @classmethod
     def of(cls, whole: Recipe, stage: Stage) -> Lines:
-        recipe = whole.of_stage(stage.name)
-        own = section(recipe, stage)
-        return cls(recipe, own, whole.setting_of(stage.name, own), stage.name, whole)
+        return cls(whole, section(whole.of_stage(stage.name), stage), stage.name)
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.whole.of_stage(self.stage)
+
+    @property
+    def home(self) -> str:
+        """The section by its name in the whole recipe."""
+        return self.whole.setting_of(self.stage, self.section)
 
     def find(self, *settings: str) -> str | None:
         """The dotted name of the first of these settings that the recipe has; None if it has none."""
