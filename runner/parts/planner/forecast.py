@@ -157,13 +157,13 @@ class Forecast:
 
         return largest(lambda rows: taken(rows) <= room)
 
-    def offers(self, recipe: Recipe, budget: float) -> Iterable[Changes]:
+    def offers(self, recipe: Recipe, budget: float) -> list[Changes]:
         """See `Formulas.offers`."""
         if not self.gpu:
             return []
         name = self.stage.name
         found = self.formulas.offers(recipe.of_stage(name), self.stage, self.gpu, budget)
-        return ({recipe.setting_of(name, each): value for each, value in one.items()} for one in found)
+        return [{recipe.setting_of(name, each): value for each, value in one.items()} for one in found]
 
     def on(self, count: int) -> Forecast:
         """The same stage on another number of machines; one GPU shares nothing."""
