@@ -31,19 +31,9 @@ def job(plan: Plan, stage: Stage, name: str, part: str, spec: Manifest, annotati
 def pod(
     plan: Plan, stage: Stage, part: str, container: Manifest, folders: list[Folder], machines: Machines | None = None
 ) -> Manifest:
-    """The template of a pod with one container that runs once. machines: with the GPU that it needs; None for any."""
-    return {
-        "metadata": {"labels": kubernetes.pod_labels(plan, stage) | {"recipe-runner/part": part}},
-        "spec": {
-            **podspec.identity(plan),
-            "restartPolicy": "Never",
-            "securityContext": podspec.POD_SECURITY,
-            **podspec.where(plan, machines),
-            **podspec.cloned(plan),
-            "containers": [container],
-            "volumes": kubernetes.volumes(folders),
-        },
-    }
+    """The template of a pod that runs once. machines: with the GPU that it needs; None for any."""
+    labels = kubernetes.pod_labels(plan, stage) | {"recipe-runner/part": part}
+    return podspec.pod(plan, {"labels": labels}, container, folders, machines, restart="Never")
 
 
 def small(

@@ -1,6 +1,9 @@
 """The pod that every target for a cluster starts, within OpenShift's restricted-v2, and how pods of several machines
 reach each other, over Ethernet and RDMA."""
 
+from pathlib import Path
+from typing import Any
+
 from runner.parts.jobs import code, kubernetes
 from runner.parts.jobs.kubernetes import Folder, Manifest
 from runner.plan import Machines, Plan, Stage
@@ -55,35 +58,24 @@ def pod_template(plan: Plan, stage: Stage, container: str, ports: list[Manifest]
     env, needs, inside = variables(plan, environment(plan, stage)), resources(plan, stage), folders(plan, stage)
     ports = [*ports, {"name": "metrics", "containerPort": plan.site["metrics_port"]}]
     box = kubernetes.container(plan, container, list(stage.command), env, needs, inside, ports)
-    return {
-        "metadata": metadata(plan, stage),
-        "spec": {
-            **identity(plan),
-            "securityContext": POD_SECURITY,
-            "terminationGracePeriodSeconds": grace(stage),
-            **where(plan, stage.machines),
-            **cloned(plan),
-            "containers": [box],
-            "volumes": kubernetes.volumes(inside),
-        },
-    }
+    return pod(plan, metadata(plan, stage), box, inside, stage.machines, grace=grace(stage))
 
 
-def cloned(plan: Plan) -> Manifest:
-    """The init container of a pod that clones its code."""
-    init = code.init_containers(plan, listed(stated(plan) | CACHES))
-    return {"initContainers": init} if init else {}
+def pod(
+    plan: Plan, meta: Manifest, container: Manifest, folders: list[Folder], machines: Machines | None, **own: Any
+) -> Manifest:
+    """The template of a pod with one container, and one before it that clones its code. machines: with the GPU that it
+    needs; None for any. own: `restart` and `grace` of `pod.yaml`."""
+    words = dict.fromkeys(("restart", "grace", "nodeSelector", "tolerations")) | where(plan, machines) | own
+    words |= {"metadata": meta, "container": container, "volumes": kubernetes.volumes(folders)}
+    words |= {"account": plan.site.get("service_account"), "security": POD_SECURITY}
+    before = code.init_containers(plan, listed(stated(plan) | CACHES))
+    return kubernetes.filled(Path(__file__).with_name("pod.yaml"), before=before or None, **words)
 
 
 def grace(stage: Stage) -> int:
     """The seconds that a pod has for its last checkpoint after SIGTERM."""
     return stage.grace_seconds or USUAL_GRACE
-
-
-def identity(plan: Plan) -> Manifest:
-    """The pod's account. Training sends no requests to the cluster, so it gets no token for it."""
-    account = plan.site.get("service_account")
-    return {"automountServiceAccountToken": False, **({"serviceAccountName": account} if account else {})}
 
 
 def where(plan: Plan, machines: Machines | None) -> Manifest:
