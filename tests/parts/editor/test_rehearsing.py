@@ -74,7 +74,7 @@ def test_a_rehearsal_that_fails_says_why(copy, tmp_path):
     with editing(tmp_path, "mine.yaml") as address, tab_of(address, tmp_path / "profile") as tab:
         tab.until_says(".recipe-summary", "no errors")
         tab.click(".recipe-rehearse")
-        tab.until_says(SAID, "The rehearsal has failed", SECONDS)
+        tab.until_says(SAID, "The rehearsal failed", SECONDS)
         assert "too few" in tab.says(".recipe-log").lower()
         assert "Rehearse" in tab.says(".recipe-rehearse")
         assert tab.complaints == []
