@@ -163,7 +163,9 @@ class RowsPane:
 
     def __init__(self, recipe: Callable[[], Recipe | None]) -> None:
         self.recipe = recipe
-        ui.label("See how the model will read the first rows of your data, with its special tokens.").classes("recipe-says")
+        ui.label("See how the model will read the first rows of your data, with its special tokens.").classes(
+            "recipe-says"
+        )
         ui.button("Show three rows", on_click=self.show).props("outline no-caps dense").classes("recipe-show-rows")
         self.below = ui.column().classes("recipe-rows")
 
@@ -202,7 +204,9 @@ class RehearsalPane:
         self.rehearsal = rehearsal
         # The news, the rehearsal and the number of lines that this pane has shown.
         self.seen, self.number, self.lines = -1, -1, 0
-        self.said = ui.label("Rehearse runs the whole recipe on this machine, with a tiny model. It takes a few minutes.")
+        self.said = ui.label(
+            "Rehearse runs the whole recipe on this machine, with a tiny model. It takes a few minutes."
+        )
         self.said.classes("recipe-said")
         self.curve = ui.echart(_curve(rehearsal)).classes("recipe-curve")
         self.log = ui.log(max_lines=MOST).classes("recipe-log")
@@ -442,7 +446,9 @@ class Page:
         saves = "Save and rehearse" if self.unsaved else "Rehearse"
         running = self.rehearsal.running
         self.rehearse_button.text, self.rehearse_button.icon = ("Stop", "stop") if running else (saves, "play_arrow")
-        self.rehearse_tooltip.text = "Stop the rehearsal; the next one reuses its finished parts" if running else REHEARSE
+        self.rehearse_tooltip.text = (
+            "Stop the rehearsal; the next one reuses its finished parts" if running else REHEARSE
+        )
         self.live.look()
 
 
