@@ -1,7 +1,5 @@
 """Check: a document becomes a Recipe, or every Problem that can be found before it runs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace

@@ -1,8 +1,6 @@
 """Disk and main memory: the bytes that a run writes to its claims and holds beside its GPUs; and the seconds that a pod
 gets to end."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator

@@ -31,9 +31,10 @@ from datatrove.pipeline.readers import HuggingFaceDatasetReader, JsonlReader
 from datatrove.pipeline.writers.jsonl import JsonlWriter
 from datatrove.utils.word_tokenizers import SpaCyTokenizer, WordTokenizer, load_word_tokenizer, strip_strings
 
-from runner.data import data_sets, doctor, rows
+from runner.data import data_sets, rows
 from runner.data.report import require_few
 from runner.data.row_files import Bad, DataRow, FilePart
+from runner.parts.data_doctor import doctor
 from runner.parts.pretrain import executors
 from runner.parts.pretrain.stages import Cleaning, Corpus, CorpusSet
 from runner.tools.files import read_json, write_json

@@ -19,11 +19,12 @@ from runner.catalog.models import why_no_hub
 from runner.check import base_model, by_schema
 from runner.check.by_schema import as_text
 from runner.check.validate import judge, with_followers
-from runner.data import RenderedExample, conversation_formats, data_sets, first, held_out, row_files, rows
+from runner.data import RenderedExample, conversation_formats, data_sets, row_files, rows
 from runner.parts.planner import forecast, recipe_offers, storage
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
 from runner.parts.start.commands.models import Need, needs_of
+from runner.parts.start.questions import first, held_out
 from runner.recipe import copying, lock, templates, units
 from runner.recipe.copying import NEW as BY
 from runner.recipe.document import Document, leaves
