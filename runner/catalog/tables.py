@@ -53,15 +53,6 @@ def command_called(word: str) -> str | None:
     return found
 
 
-def shared_storage(provisioner: str) -> bool | None:
-    """Whether volumes of a provisioner can be ReadWriteMany; None for an unknown one. An operator may put its name
-    before the driver's (`openshift-storage.cephfs.csi.ceph.com`)."""
-    for known, facts in table("storage").items():
-        if provisioner == known or provisioner.endswith(f".{known}"):
-            return bool(facts["shared"])
-    return None
-
-
 @cache
 def axolotl_settings() -> Schema:
     """The settings of the pinned Axolotl, as a JSON Schema; `plugins` has those of each plug-in. Written by

@@ -24,12 +24,8 @@ NO_FORM = (
 )
 # Axolotl's own names for roles (`ChatTemplatePrompter`, 0.19.0).
 ROLES = {
-    "human": "user",
-    "user": "user",
-    "assistant": "assistant",
-    "gpt": "assistant",
-    "system": "system",
-    "tool": "tool",
+    **{"human": "user", "user": "user", "assistant": "assistant", "gpt": "assistant"},
+    **{"system": "system", "tool": "tool"},
 }
 TrainOn = Literal["assistant", "last", "all"]
 # What Axolotl's `message_field_training` names, beside each turn if not all of a role are trained.
@@ -139,11 +135,8 @@ class ChatSet(DataSet):
         if self.form != "columns":
             if not all(map(row.__contains__, COLUMNS[self.form])) and (other := told(row)):
                 raise NoConversation(f"it has the form {other}, but the others have {self.form}")
-            tools = row.get("tools")
-            conversation = Conversation(
-                turns(self.form, row),
-                as_json(tools, "its `tools` are") if tools else "",
-            )
+            tools = as_json(row["tools"], "its `tools` are") if row.get("tools") else ""
+            conversation = Conversation(turns(self.form, row), tools)
             if template != OWN and (name := unwritten(conversation, "")):
                 raise NoConversation(
                     f"it has `{name}`, which the chat template `{template}` does not write; `chat_template: {OWN}` uses the model's own"
@@ -163,10 +156,7 @@ class ChatSet(DataSet):
                 return replace(self, form=form)
             columns = columns or list(row)
         if columns:
-            raise Stop(
-                f"The columns of {self.name} match no form. They are {listed(columns)}.",
-                NO_FORM,
-            )
+            raise Stop(f"The columns of {self.name} match no form. They are {listed(columns)}.", NO_FORM)
         # In every form: there is no row, and the reader counts that.
         return replace(self, form="messages")
 
@@ -342,16 +332,9 @@ def _given(value: Any) -> Any:
 
 def unwritten(conversation: Conversation, template: str) -> str | None:
     """The fields of a conversation that a template would drop silently, or None."""
-    there = {
-        name
-        for turn in conversation.turns
-        if turn.besides
-        for name in json.loads(turn.besides)
-        if name in (CALLS, REASONING)
-    }
-    return next(
-        (name for name in sorted(there | ({"tools"} if conversation.tools else set())) if name not in template), None
-    )
+    there = {name for turn in conversation.turns if turn.besides for name in json.loads(turn.besides)}
+    there = {name for name in there if name in (CALLS, REASONING)} | ({"tools"} if conversation.tools else set())
+    return next((name for name in sorted(there) if name not in template), None)
 
 
 def rendered(template: ChatTemplate, conversation: list[Message]) -> str:

@@ -14,7 +14,6 @@ from runner import catalog
 from runner.check.validate import valid
 from runner.commands.options import (
     Completing,
-    card_named,
     complete_gpu,
     complete_model,
     complete_recipe,
@@ -27,7 +26,7 @@ from runner.commands.options import (
 )
 from runner.data.conversation_formats import COLUMNS
 from runner.parts.start import drafting
-from runner.parts.start.commands.models import licence, size
+from runner.parts.start.commands.models import card_named, licence, size
 from runner.parts.start.drafting import KINDS, PLACES, TABLES, Answers, Draft
 from runner.recipe import overrides as changing
 from runner.recipe.overrides import Override
