@@ -73,7 +73,7 @@ def unknown(recipe: Recipe) -> Problem:
     if named := hub_name(base):
         message = f"`{base}` is the address of a page, and a model on the hub is called `OWNER/NAME`."
         return recipe.problem("model.base", message, f"Write the name alone: `{named}`.")
-    if config := catalog.config_of(base, recipe.folder):
+    if config := models.config_of(base, recipe.folder):
         return _no_geometry(recipe, config)
     if no_folder := _no_folder(recipe):
         return no_folder
@@ -122,7 +122,7 @@ def _no_geometry(recipe: Recipe, config: Mapping[str, Any]) -> Problem:
         catalog.from_config(base, config)
     except KeyError as error:
         wrong = f"lacks `{error.args[0]}`"
-    except catalog.NO_GEOMETRY:
+    except models.NO_GEOMETRY:
         pass
     message = f"The `config.json` of `{base}` {wrong}, so the size of the model is unknown."
     return recipe.problem("model.base", message, "Copy the file again from the model's source.")
