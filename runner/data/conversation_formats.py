@@ -74,11 +74,8 @@ class Conversation:
 
     @property
     def asking(self) -> int:
-        """The number of the turn that asks first, from 0."""
-        for number, turn in enumerate(self.turns):
-            if turn.role == "user":
-                return number
-        raise ValueError("nobody asks")
+        """The number of the turn that asks first, from 0. Raises ValueError if there is none."""
+        return [turn.role for turn in self.turns].index("user")
 
     @property
     def question(self) -> str:
@@ -220,9 +217,8 @@ def _turns(form: Form, row: Mapping[str, Any]) -> Iterator[Turn]:
     said: list[Any]
     if form == "alpaca":
         # With the line end between them that Axolotl's own prompts for Alpaca have.
-        asked = "\n".join(
-            part for part in (_text(row["instruction"], "instruction"), _text(row.get("input"), "input")) if part
-        )
+        texts = _text(row["instruction"], "instruction"), _text(row.get("input"), "input")
+        asked = "\n".join(filter(None, texts))
         said = [{"role": "user", "content": asked}, {"role": "assistant", "content": _text(row["output"], "output")}]
     elif form == "prompt_completion":
         said = [*_said(row["prompt"], "prompt", "user"), *_said(row["completion"], "completion", "assistant")]

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 FOLDER = "nodes"
 TEMPLATE = Path(__file__).with_name("run_node.sh")
 NODES, GPUS, PLAIN = "machines.nodes", "machines.gpus_per_node", "nodes.machines"
-# Gives settings and their derived values, from the recipe before and after the changes.
-Follow = Callable[[Recipe, Recipe], Iterator[tuple[str, Any]]]
 
 
 def named(recipe: Recipe) -> bool:
@@ -194,7 +192,7 @@ def _agree(recipe: Recipe) -> bool:
     return (recipe.machines.nodes, recipe.machines.gpus_per_node) == (len(recipe.gpu_counts), max(recipe.gpu_counts))
 
 
-def followers() -> tuple[tuple[tuple[str, ...], Follow], ...]:
+def followers() -> tuple[tuple[tuple[str, ...], Callable[..., Any]], ...]:
     return ((PLAIN,), _counted), ((NODES, GPUS), _named)
 
 
