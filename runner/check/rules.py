@@ -4,9 +4,12 @@ A rule is a function from a Recipe to Problems. These look at settings, not at s
 their settings; a scenario's own rules are in its folder, in `rules.py`.
 """
 
+from __future__ import annotations
+
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from runner import catalog, parts, scenarios
 from runner.check import base_model, by_schema, lints, schema_errors, sources
@@ -17,6 +20,9 @@ from runner.scenarios.shared import common, sharding
 from runner.scenarios.shared.axolotl import FLASH
 from runner.tools.names import listed
 from runner.tools.problem import Problem, Stop
+
+if TYPE_CHECKING:
+    from runner.recipe.sections import Sharding
 
 # The values of Kubernetes' labels.
 LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z")
@@ -35,6 +41,19 @@ def judge(recipe: Recipe, look: bool = True) -> list[Problem]:
         except BrokenSetting:  # `suppress` takes longer, and there are a hundred rules
             continue
     return problems
+
+
+def of_section(name: str, *judges: Callable[[Recipe, Any], Iterator[Problem]]) -> tuple[Rule, ...]:
+    """Rules from functions of a recipe and its section of that name. They yield nothing without the section."""
+
+    def rule_of(judge: Callable[[Recipe, Any], Iterator[Problem]]) -> Rule:
+        def rule(recipe: Recipe) -> Iterator[Problem]:
+            section = recipe.settings.get(name)
+            return judge(recipe, section) if section is not None else iter(())
+
+        return rule
+
+    return tuple(map(rule_of, judges))
 
 
 def sequence_length(recipe: Recipe) -> Iterator[Problem]:
@@ -216,7 +235,7 @@ def advanced_settings(recipe: Recipe) -> Iterator[Problem]:
                 yield schema_errors.unknown_to(recipe.document, path, known, AXOLOTL)
 
 
-# The mount path of the disk of the pod's machine (`runner.parts.jobs.podspec.volumes`).
+# The mount path of the disk of the pod's machine (`runner.parts.jobs.podspec.folders`).
 MACHINES_OWN = "/tmp/"
 
 
@@ -228,10 +247,8 @@ def needs_gpus(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("distribution", message, hint)
 
 
-def offload_places(recipe: Recipe) -> Iterator[Problem]:
+def offload_places(recipe: Recipe, section: Sharding) -> Iterator[Problem]:
     """Which parts can be outside the GPUs: each way of sharing supports its own places."""
-    if not (section := recipe.settings.get("sharding")):
-        return
     way, placed, fsdp = recipe.distribution, sharding.offloaded(recipe), sharding.by_fsdp(recipe)
     first = next((f"offload_{name}" for name, where in placed.items() if where), "file" if section.get("file") else "")
     if not fsdp and not way.startswith("zero"):
@@ -268,10 +285,8 @@ def _fsdp(recipe: Recipe, placed: Mapping[str, str]) -> Iterator[Problem]:
         yield recipe.problem(f"sharding.{line}", message, hint)
 
 
-def offload_disk(recipe: Recipe) -> Iterator[Problem]:
+def offload_disk(recipe: Recipe, section: Sharding) -> Iterator[Problem]:
     """Offloading to a disk needs a folder that the process can write to."""
-    if not (section := recipe.settings.get("sharding")):
-        return
     on_disk = [name for name, where in sharding.offloaded(recipe).items() if where == "nvme"]
     path = section.get("nvme_path")
     if on_disk and not path:
@@ -336,7 +351,7 @@ def own_engine_file(recipe: Recipe) -> Iterator[Problem]:
 RULES: tuple[Rule, ...] = (
     *base_model.RULES,
     *(joined_rows, packed_rows, packed_batch, sequence_length, known_gpu, effective_batch, one_warmup),
-    *(needs_gpus, offload_places, offload_disk, offloaded_optimizer),
+    *(needs_gpus, *of_section("sharding", offload_places, offload_disk), offloaded_optimizer),
     *sources.RULES,
     *(memory_sizes, limits_can_be_meant, counted_here, advanced_settings),
     *lints.RULES,

@@ -259,7 +259,7 @@ def _rows(folder: StageFolder) -> str:
 def _code() -> str:
     """A hash of the code that measures, with the general text."""
     own = Path(__file__).parent
-    modules = (own / "evaluate.py", own / "language.py", GENERAL_TEXT)
+    modules = (own / "evaluate.py", own / "language.py", own / "sample-task.yaml", GENERAL_TEXT)
     brought = (Path(str(spec.origin)) for name in parts.table("measures").values() if (spec := find_spec(name)))
     return content_hash([sha256(file) for file in (*modules, *brought)], 32)
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
 
+from runner.check.rules import of_section
 from runner.plan import RECIPE_FILE, Place, Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.render import planned
@@ -124,11 +125,8 @@ _MEANINGS = {
 }
 
 
-def counts_agree(recipe: Recipe) -> Iterator[Problem]:
+def counts_agree(recipe: Recipe, plain: Nodes) -> Iterator[Problem]:
     """`nodes` names as many machines and GPUs as `machines`."""
-    plain: Nodes | None = recipe.settings.get("nodes")
-    if plain is None:
-        return
     counts, stated = recipe.gpu_counts, recipe.machines
     if len(counts) != stated.nodes:
         message = f"`nodes` names {len(counts)} machine{('s' if len(counts) > 1 else '')}, but `machines.nodes` is {stated.nodes}."
@@ -149,11 +147,10 @@ def counts_agree(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("nodes.machines", message, hint, key=True)
 
 
-def addresses(recipe: Recipe) -> Iterator[Problem]:
+def addresses(recipe: Recipe, plain: Nodes) -> Iterator[Problem]:
     """Each plain machine has a valid address of its own."""
-    plain: Nodes | None = recipe.settings.get("nodes")
     seen: set[str] = set()
-    for index, machine in enumerate(plain.machines if plain else ()):
+    for index, machine in enumerate(plain.machines):
         place, address = ("nodes", "machines", index, "address"), machine.address
         try:
             this_machine = address == "localhost" or ipaddress.ip_address(address).is_loopback
@@ -196,4 +193,4 @@ def followers() -> tuple[tuple[tuple[str, ...], Callable[..., Any]], ...]:
     return ((PLAIN,), _counted), ((NODES, GPUS), _named)
 
 
-RULES = (counts_agree, addresses)
+RULES = of_section("nodes", counts_agree, addresses)

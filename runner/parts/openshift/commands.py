@@ -162,7 +162,8 @@ def submit(
     # The same plan with the names of files on this machine.
     here = translate(recipe, place(recipe))
     print_notes(validate.require_fits(recipe, here, allowed))
-    print_notes(rules.only_here(recipe))
+    for note in rules.RENDER_NOTES:
+        print_notes(note(recipe))
     # Rows that are in the image were read from the hub when it was built.
     asked = [] if plan.stages[0].trains or plan.stages[0].name == FETCHING else list(sources.datasets(recipe))
     print_notes(asked)

@@ -140,10 +140,8 @@ def promotion_pod(plan: Plan, stage: Stage, by: str, reason: str) -> Manifest:
     """The pod: no GPU, the claims, and half an hour, because it hashes a large model's weights."""
     file = f"{plan.place.config_dir}/{PLAN_FILE}"
     command = ["python", "-m", "runner.entrypoints.stage", PROMOTE, file, "--by", by, "--reason", reason]
-    config, config_volume = podspec.config(plan, stage)
-    mounts, volumes = [config, *podspec.claim_mounts(plan)], [config_volume, *podspec.claim_volumes(plan)]
-    container = batch.small(plan, PROMOTE, command, mounts, secrets=podspec.seal_key(plan), memory="4Gi")
-    return batch.alone(plan, stage, PROMOTE, container, volumes, seconds=1800)
+    folders, secrets = [podspec.config(plan, stage), *podspec.claims(plan)], podspec.seal_key(plan)
+    return batch.alone(plan, stage, PROMOTE, command, folders, seconds=1800, secrets=secrets, memory="4Gi")
 
 
 def walk(
