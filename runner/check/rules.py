@@ -23,7 +23,7 @@ from runner.tools.names import listed
 from runner.tools.problem import Problem, Stop
 
 if TYPE_CHECKING:
-    from runner.recipe.sections import Openshift, Sharding
+    from runner.recipe.sections import Sharding
 
 # The values of Kubernetes' labels.
 LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z")
@@ -130,12 +130,12 @@ LONGEST_SECONDS = 365 * 86400
 
 def memory_sizes(recipe: Recipe) -> Iterator[Problem]:
     """Sizes that no machine and no pod has: a wrong unit or digit."""
-    site: Openshift | None = recipe.settings.get("openshift")
-    stated: dict[str, str | None] = {"machines": recipe.machines.memory}
+    site = recipe.settings.get("openshift")
+    stated = {"machines": recipe.machines}
     if site is not None:
-        stated |= {"openshift.requests": site.requests.memory, "openshift.limits": site.limits.memory}
-    for section, memory in stated.items():
-        if memory and not LEAST_MEMORY <= units.size(memory) <= MOST_MEMORY:
+        stated |= {"openshift.requests": site.requests, "openshift.limits": site.limits}
+    for section, part in stated.items():
+        if (memory := part.memory) and not LEAST_MEMORY <= units.size(memory) <= MOST_MEMORY:
             message = (
                 f"A {'machine' if section == 'machines' else 'pod'} with {memory} of main memory is not plausible."
             )

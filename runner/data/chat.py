@@ -158,7 +158,8 @@ class ConversationRows(ItemPreparer[Talk]):
         return kept[lengths <= limit]
 
     def table(self, batch: pa.RecordBatch) -> pa.Table:
-        turns, offsets = batch["turns"].flatten(), _offsets(batch)
+        turns, lengths = batch["turns"].flatten(), pc.list_value_length(batch["turns"]).to_numpy()
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
         asking = turns.field("content").take(pa.array(offsets[:-1] + batch["question"].to_numpy()))
         answer = turns.field("content").take(pa.array(offsets[1:] - 1))
         columns = {"full-question": asking, "answer": answer, "messages": self._messages(turns, offsets)}
@@ -235,10 +236,6 @@ class PreferenceRows(ItemPreparer[Preferences]):
         asked = [messages(self.asked.system_prompt, prompt) for prompt in batch["prompt"].to_pylist()]
         columns = {name: batch[name] for name in ("chosen", "rejected")}
         return pa.table({"full-question": batch["prompt"], "messages": asked, **columns})
-
-
-def _offsets(batch: pa.RecordBatch) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(pc.list_value_length(batch["turns"]).to_numpy())])
 
 
 def _behind(prompt: str, turns: pa.StructArray, offsets: np.ndarray) -> tuple[pa.StructArray, np.ndarray]:

@@ -11,10 +11,10 @@ import ipaddress
 import json
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from runner.check.rules import of_section
 from runner.plan import RECIPE_FILE, Place, Plan, Stage
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 FOLDER = "nodes"
 TEMPLATE = Path(__file__).with_name("run_node.sh")
+NODES, GPUS, PLAIN = "machines.nodes", "machines.gpus_per_node", "nodes.machines"
 
 
 def named(recipe: Recipe) -> bool:
@@ -163,6 +164,33 @@ def addresses(recipe: Recipe, plain: Nodes) -> Iterator[Problem]:
             hint = "Give each machine its own address. List GPUs of one machine together, `gpus: [0, 1]`."
             yield recipe.problem(place, f"Two machines have the address `{address}`.", hint)
         seen.add(address.lower())  # Names of machines ignore case.
+
+
+def _counted(before: Recipe, after: Recipe) -> Iterator[tuple[str, Any]]:
+    """`machines` must have the number of the plain machines that are now named."""
+    if "nodes" in after.settings and _agree(before):
+        yield NODES, len(after.gpu_counts)
+        yield GPUS, max(after.gpu_counts)
+
+
+def _named(before: Recipe, after: Recipe) -> Iterator[tuple[str, Any]]:
+    """If fewer machines or GPUs are needed, the first remain. If more are needed, a person must name them."""
+    if "nodes" not in after.settings or not _agree(before):
+        return
+    machines: list[Mapping[str, Any]] = after.document.lookup(("nodes", "machines"))
+    if after.machines.nodes < len(after.gpu_counts):
+        yield PLAIN, machines[: after.machines.nodes]
+    for index, machine in enumerate(machines[: after.machines.nodes]):
+        if after.machines.gpus_per_node < len(machine["gpus"]):
+            yield f"{PLAIN}.{index}.gpus", machine["gpus"][: after.machines.gpus_per_node]
+
+
+def _agree(recipe: Recipe) -> bool:
+    return (recipe.machines.nodes, recipe.machines.gpus_per_node) == (len(recipe.gpu_counts), max(recipe.gpu_counts))
+
+
+def followers() -> tuple[tuple[tuple[str, ...], Callable[..., Any]], ...]:
+    return ((PLAIN,), _counted), ((NODES, GPUS), _named)
 
 
 RULES = of_section("nodes", counts_agree, addresses)

@@ -283,9 +283,23 @@ def mlflow_is_there(recipe: Recipe) -> Iterator[Problem]:
             yield recipe.problem(path, message, hint)
 
 
+def gated(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
+    """The hub gives a gated model only to accounts that accepted its licence; pods need a token for it."""
+    facts = recipe.model_facts
+    if facts is None or not facts.gated or recipe.base_folder or site.hub_token_secret:
+        return
+    base = recipe.model.base
+    message = f"`{base}` is gated: the hub requires that you accept its licence, and pods have no token."
+    hint = (
+        f"Accept it at https://huggingface.co/{base}; then `oc create secret generic hub-token --namespace {site.namespace} "
+        "--from-file=token=FILE`, and write `hub_token_secret: hub-token` under `openshift`."
+    )
+    yield recipe.note("model.base", message, hint)
+
+
 RULES = (
     *of_section("openshift", storage, pods_fit, links_are_used, data_place, deadline, anothers_image, folders, ports),
-    *of_section("openshift", trackers, stated_twice, secrets_beside_code),
+    *of_section("openshift", trackers, stated_twice, secrets_beside_code, gated),
     *(mlflow_is_there, placeholder_commit),
 )
 # Notes about a recipe's files for rendering and sending it, which `check` does not print.

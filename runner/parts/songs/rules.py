@@ -1,10 +1,7 @@
 """Rules about songs: the tasks, the form of the instruction, and whether the first rows have it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from runner.data import row_files, rows
 from runner.data.conversation_formats import Songs
@@ -14,21 +11,12 @@ from runner.recipe.recipe import Recipe
 from runner.tools.names import listed
 from runner.tools.problem import Problem, Stop
 
-if TYPE_CHECKING:
-    from runner.recipe.sections import DataSongs
-
-PARTS = ("artist", "genre")
 # Files that can be read row by row, without a slow library; and the rows of one that are looked at.
 ENDINGS, FIRST_ROWS = (".jsonl", ".csv", ".tsv"), 200
 
 
-def _asked(recipe: Recipe) -> DataSongs | None:
-    chosen: DataSongs | None = (recipe.settings.get("data") or {}).get("songs")
-    return chosen
-
-
 def songs(recipe: Recipe) -> Iterator[Problem]:
-    if not (chosen := _asked(recipe)):
+    if not (chosen := (recipe.settings.get("data") or {}).get("songs")):
         return
     shares = chosen.tasks.plain()
     if not sum(shares.values()):
@@ -36,7 +24,7 @@ def songs(recipe: Recipe) -> Iterator[Problem]:
         hint = f"Give at least one of {listed(shares)} a share above 0."
         yield recipe.problem("data.songs.tasks", message, hint, key=True)
     named = templates.columns(chosen.instruction_form)
-    if sorted(named) != sorted(PARTS) or templates.unclosed(chosen.instruction_form) is not None:
+    if sorted(named) != ["artist", "genre"] or templates.unclosed(chosen.instruction_form) is not None:
         message = "The form of the instruction must contain `[artist]` and `[genre]`, each once, and nothing else in brackets."
         hint = "For example: Generate a song verse in the style of [artist] in the genre of [genre]."
         yield recipe.problem("data.songs.instruction_form", message, hint)
@@ -50,7 +38,7 @@ def songs(recipe: Recipe) -> Iterator[Problem]:
 
 def first_rows(recipe: Recipe) -> Iterator[Problem]:
     """The problem that none of the first rows is a song with a readable instruction."""
-    if not (asked := _asked(recipe)):
+    if not (asked := (recipe.settings.get("data") or {}).get("songs")):
         return
     from runner.parts.songs.tasks import NO_INSTRUCTION, song_of
 

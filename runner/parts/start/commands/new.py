@@ -13,10 +13,10 @@ import click
 from runner import catalog
 from runner.check.validate import valid
 from runner.commands import options
-from runner.commands.options import Completing, card_named, end, say, table
+from runner.commands.options import Completing, end, say, table
 from runner.data.conversation_formats import COLUMNS
 from runner.parts.start import drafting
-from runner.parts.start.commands.models import licence, size
+from runner.parts.start.commands.models import card_named, licence, size
 from runner.parts.start.drafting import KINDS, PLACES, TABLES, Answers, Draft
 from runner.recipe import overrides as changing
 from runner.recipe.overrides import Override
