@@ -42,7 +42,7 @@ WRONG = {
     "a stage without data": ("  - name: dpo ", "  - {name: empty, technique: lora}\n  - name: dpo "),
     "two stages of one name": ("  - name: dpo ", "  - name: sft "),
     "a name that a folder has": ("  - name: dpo ", "  - name: data "),
-    "no list": ("stages:   ", "stages: 3\nx:   "),
+    "a list of another name": ("stages:   ", "stagez:   "),
     "no claim": ("  namespace: ", "  data_from: image\n  namespace: "),
     "a gate that no stage measures": (
         "forgetting <= 0.3             # how much worse it became at general text\n\n  - name",
