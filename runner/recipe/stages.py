@@ -40,6 +40,11 @@ def _moved(places: Mapping[Path_, Any], home: Path_) -> dict[Path_, Any]:
     return shared | {path: place for path, place in own.items() if path != (NAME,)}
 
 
+def filled(stage: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """A stage as it is written, with the defaults of its own sections. own: its recipe with every default."""
+    return {**stage, **{name: own[name] for (name,) in OWN if name in own}}
+
+
 def path_in(document: Document, index: int, path: Path_) -> Path_:
     """The path, in the whole recipe, of a setting of a stage: its own line, or the one that all stages share."""
     own = (STAGES, index, *path)
