@@ -66,13 +66,13 @@ def network(kind: str, gbit_s: float | None = None, links: int | None = None) ->
     return replace(known, title=title, gbit_s=count * known.gbit_s, least=count * known.least, most=count * known.most)
 
 
-# Bytes a number.
+# Bytes per number.
 HALF, FULL = 2, 4
 
 
 @dataclass(frozen=True)
 class Widths:
-    """Bytes a number. stream: the residual stream; linear: inside linear layers and attention."""
+    """Bytes per number. stream: the residual stream; linear: inside linear layers and attention."""
 
     stream: int
     linear: int
