@@ -1,7 +1,5 @@
 """Rules about where rows come from: one source in each section, files with the named columns, and the hub."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping

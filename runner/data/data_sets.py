@@ -66,12 +66,8 @@ class DataSets:
     @property
     def size(self) -> int | None:
         """Bytes of all files together; None if one is not a file."""
-        files = [one.file for one in self.sets]
-        return (
-            sum(file.stat().st_size for file in files if file)
-            if all(file and file.is_file() for file in files)
-            else None
-        )
+        files = [one.file for one in self.sets if one.file and one.file.is_file()]
+        return sum(file.stat().st_size for file in files) if len(files) == len(self.sets) else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,5 @@
 """Doctor: what readable rows may still do to training, with lines and a remedy. It removes nothing."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -1,18 +1,15 @@
 """Rules about the first rows of local files, long before `recipe prepare` reads all."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
-from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 
 from runner.check import sources
 from runner.data import conversation_formats, row_files, rows
-from runner.data.conversation_formats import OWN, ChatSet, Conversation, Songs
+from runner.data.conversation_formats import OWN, ChatSet, Conversation
 from runner.data.lengths import BYTES_A_TOKEN
 from runner.recipe.document import Path_
-from runner.recipe.recipe import Recipe, Settings
+from runner.recipe.recipe import Recipe
 from runner.recipe.templates import NoText
 from runner.tools.problem import Problem, Stop
 
@@ -25,8 +22,7 @@ def first_rows(recipe: Recipe) -> Iterator[Problem]:
     """Problems in the first rows of local files, long before `recipe prepare` reads all. They are notes."""
     for home, data in recipe.data_sets():
         file = recipe.folder / data["path"] if data.get("path") else None
-        songs = data.get("songs")
-        if not file or file.suffix not in ENDINGS or not file.is_file() or not (songs or data.knows("question")):
+        if not file or file.suffix not in ENDINGS or not file.is_file() or not data.knows("question"):
             continue
         templated = {setting: data.get(setting) for setting in sources.QUESTION_ANSWER}
         form = conversation_formats.stated(data.get("form") or "auto", **templated)
@@ -34,11 +30,7 @@ def first_rows(recipe: Recipe) -> Iterator[Problem]:
         try:
             rows.columns(file)
             # The additional one shows whether there are more.
-            numbered = islice(rows.read(source), FIRST_ROWS + 1)
-            if songs:
-                yield from _no_songs(recipe, home, songs, file, numbered)
-                continue
-            read = list(_conversations(source, numbered))
+            read = list(_conversations(source, islice(rows.read(source), FIRST_ROWS + 1)))
         except (row_files.Unreadable, Stop, KeyError):
             continue  # another rule reports a file that cannot be read or lacks columns
         for message, hint in _shown(file, read[:FIRST_ROWS]):
@@ -54,26 +46,6 @@ def _conversations(source: ChatSet, numbered: Iterable[row_files.Numbered]) -> I
             yield number, row.reason if isinstance(row, row_files.Bad) else form.conversation(OWN, row)
         except NoText as error:
             yield number, str(error)
-
-
-def _no_songs(
-    recipe: Recipe, home: Path_, asked: Settings, file: Path, numbered: Iterable[row_files.Numbered]
-) -> Iterator[Problem]:
-    """The problem that no row is a song with a readable instruction; nothing without the libraries for it."""
-    if not find_spec("pyarrow"):
-        return
-    from runner.data.chat import NO_INSTRUCTION, song_of
-
-    read = [row for _, row in numbered if not isinstance(row, row_files.Bad)]
-    if read and all(song_of(row, Songs(**asked.plain())) == NO_INSTRUCTION for row in read):
-        none = "None of the rows" if len(read) <= FIRST_ROWS else f"None of the first {FIRST_ROWS:,} rows"
-        first = str(read[0][asked["instruction"]])[:60]
-        message = f"{none} of `{file}` asks for a song in the words of `instruction_form`. The first says `{first}`."
-        hint = (
-            "Change `instruction_form`, or name the column that has these words. Or delete `songs`, and write `question` and "
-            '`answer` with your columns in brackets, for example `question: "Write a [genre] song like [artist]."`.'
-        )
-        yield recipe.note((*home, "songs", "instruction"), message, hint)
 
 
 def _shown(file: Path, read: list[tuple[int, Conversation | str]]) -> Iterator[tuple[str, str]]:

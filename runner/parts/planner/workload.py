@@ -167,6 +167,11 @@ class Run:
         own = self.evaluation_batch_size
         return replace(self, micro_batch_size=rows, evaluation_batch_size=rows if self.evaluation_follows else own)
 
+    def rate(self, gpu: Gpu) -> float:
+        """Operations a second on a card's data sheet, in the run's precision."""
+        table = {"bf16": gpu.bf16_tflops, "fp16": gpu.fp16_tflops, "fp32": gpu.fp32_tflops}
+        return (table[self.precision] or gpu.fp32_tflops) * 1e12
+
     def runs_on(self, gpu: Gpu) -> bool:
         """Whether a card knows the numbers that the run multiplies."""
         return gpu.bf16 or self.precision != "bf16"

@@ -6,5 +6,5 @@ PART = Part(
     package=__name__,
     needs=("data_doctor",),
     scenarios={"pipeline": ""},
-    hooks={"blocks": "training.load"},
+    hooks={"blocks": "training.load", "callbacks": "training.callbacks"},
 )

@@ -54,7 +54,7 @@ def test_a_mistake_is_shown_at_its_line_mended_by_the_form_and_saved(copy, tmp_p
         tab.click(".recipe-save")
         tab.until("document.querySelector('.recipe-both')")
         assert copy.read_text("utf-8") == after + "# from elsewhere\n"
-        tab.push(".recipe-both button", "Take the file's text")
+        tab.push(".recipe-both button", "Use the text of the file")
         tab.until_says(".recipe-state", "saved")
         assert tab.complaints == []
 
@@ -81,7 +81,7 @@ def test_proposals_meanings_and_the_verdict_come_as_one_types(copy, tmp_path):
         tab.until("document.querySelector('.recipe-tooltip')")
         assert "whole number" in tab.says(".recipe-tooltip")
         # A price makes money of hours.
-        tab.click("[aria-label='price of a GPU hour']")
+        tab.click("[aria-label='price per GPU hour']")
         tab.type("2.5")
         tab.press("Enter", 13)
         tab.until("document.querySelector('.recipe-verdict').innerText.includes('GPU hours at 2.5.')")
