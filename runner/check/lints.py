@@ -61,7 +61,7 @@ def adapters(recipe: Recipe) -> Iterator[Problem]:
             by, root, most = (rank**0.5, "√", MOST_STABLE) if rank and stable else (rank, "", MOST_SCALE)
             if not rank or not alpha or LEAST_SCALE <= alpha / by <= most:
                 continue
-            message = f"Divided by a {root and 'root of the '}rank of {rank}, an alpha of {alpha:g} makes the adapter almost ineffective."
+            message = f"Divided by {'the root of ' if root else ''}a rank of {rank}, an alpha of {alpha:g} makes the adapter almost ineffective."
             hint = f"Write `{of}alpha: {2 * rank}` for a rank of {rank}, or delete the line. Usual values are {rank} to {2 * rank}."
             if stable:
                 hint = "Delete the line; with `use_rslora` an alpha of 16 is usual at any rank."

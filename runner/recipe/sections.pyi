@@ -87,11 +87,11 @@ class Train(Settings):
     lm_head: bool
     adapter: Literal["lora", "qlora"]
     lora_rank: int
-    use_rslora: bool
+    use_rslora: bool | None
     lora_alpha: int
     lora_dropout: float
     lora_layers: tuple[str, ...] | None
-    use_dora: bool
+    use_dora: bool | None
     loraplus_lr_ratio: float | None
 
 class TrainEarlyStopping(Settings):
