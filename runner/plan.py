@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from runner.tools.files import Artifact, Record, normal
@@ -347,6 +347,17 @@ class Plan:
         most, place = max(other.machines.nodes for other in self.stages), self.place_of(stage)
         name = f"{self.name}-{stage.name}"
         return replace(self, name=name, place=place, stages=(stage,), site=site, most_nodes=most)
+
+
+def read_plan(file: Path, form: Callable[[str], Plan] = Plan.read) -> Plan:
+    """The plan in a file. form: reads its text. Raises Stop if there is none."""
+    try:
+        return form(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise Stop(
+            f"{file} is missing or broken: {error}",
+            "In a pod: render and submit the recipe again. On plain machines: start the scripts again.",
+        ) from None
 
 
 # Settings of an engine that change output, storage or speed, but not the trained model.

@@ -13,7 +13,7 @@ from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, get_args
 
-from runner.catalog import AXOLOTL_SETTINGS_FILE
+from runner.catalog.tables import AXOLOTL_SETTINGS_FILE
 
 # What a judge of values has no use for.
 WORDS = ("title", "description", "default", "examples", "deprecated")

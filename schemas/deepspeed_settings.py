@@ -9,7 +9,7 @@ import copy
 import json
 from typing import Any
 
-from runner.catalog import DEEPSPEED_SETTINGS_FILE
+from runner.catalog.tables import DEEPSPEED_SETTINGS_FILE
 from schemas.axolotl_settings import _by_every_name, _without_words
 
 # What transformers fills in, in place of a value (transformers.integrations.deepspeed).

@@ -16,11 +16,11 @@ CORE = (
     *("tools", "parts", "plan", "catalog", "recipe", "trainer", "data", "scenarios", "render", "check", "run"),
     *("entrypoints", "commands", "__main__"),
 )
-# Names of 0.1 that old pods and old renders run; each is an alias of a module elsewhere, and goes with the next release.
+# Names that pods and old renders run; each is an alias of a module elsewhere. Those of 0.1 go with the next release.
 ALIASES = (
     *("runner.training.plugin", "runner.cluster.walk", "runner.cluster.kfp_task"),
     *("runner.entrypoints.node", "runner.entrypoints.pull_request", "runner.scenarios.image_classification.trainer"),
-    *("runner.entrypoints.file_server", "runner.entrypoints.embedded"),
+    *("runner.entrypoints.file_server", "runner.entrypoints.embedded", "runner.entrypoints.stage"),
 )
 # Arrows that are still to go: each is used where the other part is there alone.
 SOFT = {

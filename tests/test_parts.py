@@ -23,6 +23,7 @@ USES = {
     "nodes": ("gemma", "nodes", ()),
     "openshift": ("minimal/lyrics-demo", "openshift", ()),
     "pretrain": ("minimal/pipeline", "scenario", ()),
+    "songs": ("minimal/lyrics-demo", "  songs", ()),
     "serve": ("minimal/last-layers", "serve", ("--set", "serve={}")),
 }
 
@@ -72,12 +73,12 @@ def test_without_a_part_a_recipe_that_uses_it_gets_one_message_at_its_line(witho
         for command in commands:
             done = recipe(command, "x")
             assert done.returncode == 2 and f"`{command}` belongs to the part `{part}`" in done.stderr, done.stderr
-        assert commands or part in ("ci", "kfp", "planner", "proof", "trace")
+        assert commands or part in ("ci", "data_doctor", "kfp", "planner", "proof", "trace")
         return
     starter, line, more = USES[part]
     done = recipe("check", f"recipes/{starter}.yaml", *more)
     assert done.returncode == 1 and done.stdout.count("belongs to the part") == 1, done.stdout + done.stderr
-    name = {"images": "image-classification", "pretrain": "pipeline"}.get(part, line)
+    name = {"images": "image-classification", "pretrain": "pipeline"}.get(part, line.strip())
     belongs = (
         f"the part `{part}`, which" if part != "jobs" else "the part `openshift`, which needs the part `jobs`, and that"
     )

@@ -2,13 +2,11 @@
 
 from runner.catalog.hardware import Gpu, alike, gpu, gpu_names, label_of
 from runner.catalog.models import (
-    NO_GEOMETRY,
     TWIN_OF,
     ChatTemplate,
     Model,
     cached_model,
     chat_template,
-    config_of,
     from_config,
     model,
     model_ids,
@@ -18,9 +16,7 @@ from runner.catalog.models import (
     unsuitable,
 )
 from runner.catalog.tables import (
-    AXOLOTL_SETTINGS_FILE,
     AXOLOTL_VERSION,
-    DEEPSPEED_SETTINGS_FILE,
     DEEPSPEED_VERSION,
     HERE,
     Facts,

@@ -3,7 +3,6 @@
 import math
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import count
 
 from runner.catalog.tables import table
 from runner.tools.files import cache_folder, read_record
@@ -136,8 +135,3 @@ def pod_memory_gib(size: float) -> int:
 def pod_cpus(threads: int) -> int:
     """The CPUs for one pod beside the cluster's own pods; 0 or less if nothing is left."""
     return math.floor(cpus(threads) - PODS_CPUS)
-
-
-def machine_gib(pod_gib: int) -> int:
-    """The smallest machine, in whole GiB, that has this many GiB for a pod."""
-    return next(size for size in count(pod_gib) if pod_memory_gib(size * GIB) >= pod_gib)

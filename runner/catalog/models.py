@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from runner.catalog.tables import Facts, table
+from runner.tools.files import read_record
 from runner.tools.names import listed, nearest
 from runner.tools.problem import Stop
+
+CONFIG = "config.json"
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,7 @@ def unsuitable(name: str, folder: Path | None = None) -> Unsuitable | None:
     """Why the pinned stack cannot train a model, by its name or its `config.json`; None without a known reason."""
     if facts := table("unsuitable").get(name):
         return Unsuitable(facts["why"], tuple(facts["instead"]))
-    return unsuitable_type({} if _known(name) else config_of(name, folder) or {})
+    return unsuitable_type({} if _known(name) else config_of(name, folder))
 
 
 def unsuitable_type(config: Mapping[str, Any]) -> Unsuitable | None:
@@ -154,13 +157,9 @@ def model(name: str, folder: Path | None = None) -> Model | None:
     return None
 
 
-def config_of(name: str, folder: Path | None) -> Facts | None:
-    """The `config.json` in the folder `name`, or None if there is none that can be read."""
-    try:
-        config = json.loads(((folder or Path()) / name / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return config if isinstance(config, dict) else None
+def config_of(name: str, folder: Path | None) -> Facts:
+    """The `config.json` in the folder `name`; empty if there is none that can be read."""
+    return read_record((folder or Path()) / name / CONFIG)
 
 
 # The errors of `from_config` if a config lacks the size of its model.
@@ -179,7 +178,7 @@ def cached_model(name: str, revision: str) -> Model | None:
     ref = cached / "refs" / revision
     try:
         commit = ref.read_text(encoding="utf-8").strip() if ref.is_file() else revision
-        config = json.loads((cached / "snapshots" / commit / "config.json").read_text(encoding="utf-8"))
+        config = read_record(cached / "snapshots" / commit / CONFIG)
         # It is on the hub nevertheless, with any code of its own.
         return replace(from_config(name, config), source=f"config.json of {name} in the hub's cache")
     except (*NO_GEOMETRY, OSError):
@@ -315,8 +314,7 @@ def chat_template(name: str) -> ChatTemplate:
     return ChatTemplate(**facts | {"tokens": tuple(facts["tokens"])})
 
 
-CONFIG = "config.json"
-# The files beside it. Newer tokenizers have their template in a separate one.
+# The files beside `config.json`. Newer tokenizers have their template in a separate one.
 BESIDE = ("tokenizer_config.json", "generation_config.json", "chat_template.jinja")
 Fetch = Callable[[str], Path | None]
 

@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from runner.tools.names import ALIKE, nearest
 
@@ -49,32 +49,20 @@ def setting_called(word: str, known: Iterable[str]) -> str | None:
 
 def command_called(word: str) -> str | None:
     """The command that another tool's name for it means."""
-    found: str | None = table("synonyms")["commands"].get(word.lower().replace("_", "-"))
-    return found
-
-
-def shared_storage(provisioner: str) -> bool | None:
-    """Whether volumes of a provisioner can be ReadWriteMany; None for an unknown one. An operator may put its name
-    before the driver's (`openshift-storage.cephfs.csi.ceph.com`)."""
-    for known, facts in table("storage").items():
-        if provisioner == known or provisioner.endswith(f".{known}"):
-            return bool(facts["shared"])
-    return None
+    return cast(str | None, table("synonyms")["commands"].get(word.lower().replace("_", "-")))
 
 
 @cache
 def axolotl_settings() -> Schema:
     """The settings of the pinned Axolotl, as a JSON Schema; `plugins` has those of each plug-in. Written by
     `schemas/axolotl_settings.py`; tests compare it with Axolotl itself."""
-    schema: Schema = json.loads(AXOLOTL_SETTINGS_FILE.read_text(encoding="utf-8"))
-    return schema
+    return cast(Schema, json.loads(AXOLOTL_SETTINGS_FILE.read_text(encoding="utf-8")))
 
 
 @cache
 def deepspeed_settings() -> Schema:
     """The same for DeepSpeed's file, with every value of `zero_optimization`, by `schemas/deepspeed_settings.py`."""
-    schema: Schema = json.loads(DEEPSPEED_SETTINGS_FILE.read_text(encoding="utf-8"))
-    return schema
+    return cast(Schema, json.loads(DEEPSPEED_SETTINGS_FILE.read_text(encoding="utf-8")))
 
 
 def fused_kernels(model_type: str) -> dict[str, bool]:

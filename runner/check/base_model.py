@@ -73,7 +73,7 @@ def unknown(recipe: Recipe) -> Problem:
     if named := hub_name(base):
         message = f"`{base}` is the address of a page, and a model on the hub is called `OWNER/NAME`."
         return recipe.problem("model.base", message, f"Write the name alone: `{named}`.")
-    if config := catalog.config_of(base, recipe.folder):
+    if config := models.config_of(base, recipe.folder):
         return _no_geometry(recipe, config)
     if no_folder := _no_folder(recipe):
         return no_folder
@@ -122,7 +122,7 @@ def _no_geometry(recipe: Recipe, config: Mapping[str, Any]) -> Problem:
         catalog.from_config(base, config)
     except KeyError as error:
         wrong = f"lacks `{error.args[0]}`"
-    except catalog.NO_GEOMETRY:
+    except models.NO_GEOMETRY:
         pass
     message = f"The `config.json` of `{base}` {wrong}, so the size of the model is unknown."
     return recipe.problem("model.base", message, "Copy the file again from the model's source.")
@@ -235,21 +235,7 @@ def attention_fits_precision(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem((home, line), message, f"Write `attention: sdpa`{under}{instead}.")
 
 
-def gated(recipe: Recipe) -> Iterator[Problem]:
-    """The hub gives a gated model only to accounts that accepted its licence; pods need a token for it."""
-    facts, site = recipe.model_facts, recipe.settings.get("openshift")
-    if facts is None or not facts.gated or recipe.base_folder or site is None or site.hub_token_secret:
-        return
-    base = recipe.model.base
-    message = f"`{base}` is gated: the hub requires that you accept its licence, and pods have no token."
-    hint = (
-        f"Accept it at https://huggingface.co/{base}; then `oc create secret generic hub-token --namespace {site.namespace} "
-        "--from-file=token=FILE`, and write `hub_token_secret: hub-token` under `openshift`."
-    )
-    yield recipe.note("model.base", message, hint)
-
-
 RULES = (
     *(known, looked_at, custom_code, template_fits, own_template, precision_fits, master_weights_fit, loss_fits_model),
-    *(attention_fits_precision, gated),
+    attention_fits_precision,
 )

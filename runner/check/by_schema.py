@@ -153,11 +153,13 @@ def scenario_problem(document: Document) -> Problem | None:
 
 
 def missing_parts(document: Document) -> list[Problem]:
-    """A Problem for each section whose part is not here."""
+    """A Problem for each section, and each section of `data`, whose part is not here."""
+    data = document.data.get("data")
+    inner = [("data", name) for name in data] if isinstance(data, dict) else []
     return [
-        document.problem((section,), parts.not_here(section, part), parts.INSTALL, key=True)
-        for section in document.data
-        if isinstance(section, str) and (part := parts.missing("sections", section))
+        document.problem(path, parts.not_here(path[-1], part), parts.INSTALL, key=True)
+        for path in [*((section,) for section in document.data), *inner]
+        if isinstance(path[-1], str) and (part := parts.missing("sections", path[-1]))
     ]
 
 

@@ -26,18 +26,14 @@ def _sections(recipe: Recipe) -> Iterator[tuple[str, Settings]]:
 
 def rates(recipe: Recipe) -> Iterator[Problem]:
     gpus, images = sum(recipe.gpu_counts), recipe.scenario == "image-classification"
+    scaled = gpus > 8 and not images
     for name, section in _sections(recipe):
         rate = section["learning_rate"]
         if rate > (HIGHEST_OF_IMAGES if images else HIGHEST_RATE) or (images and rate == 1):
             usual = "0.001 to 0.5" if images else "1e-5 to 5e-4"
             message = f"A learning rate of {rate:g} makes almost every model diverge."
             yield recipe.note((name, "learning_rate"), message, f"Usual is {usual}.")
-        elif (
-            section.get("learning_rate_scaling") == "linear"
-            and rate * gpus > HIGHEST_SCALED
-            and gpus > 8
-            and not images
-        ):
+        elif scaled and section.get("learning_rate_scaling") == "linear" and rate * gpus > HIGHEST_SCALED:
             message = f"Multiplied by {gpus} GPUs, the learning rate is {rate * gpus:g}, which makes almost every model diverge."
             hint = "Write `learning_rate_scaling: none`. Usual values are 1e-5 to 5e-4 in total."
             yield recipe.note((name, "learning_rate_scaling"), message, hint)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from runner import catalog, parts, scenarios
 from runner.check import base_model, by_schema, lints, schema_errors, sources
@@ -22,7 +22,7 @@ from runner.tools.names import listed
 from runner.tools.problem import Problem, Stop
 
 if TYPE_CHECKING:
-    from runner.recipe.sections import Openshift
+    from runner.recipe.sections import Sharding
 
 # The values of Kubernetes' labels.
 LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z")
@@ -41,6 +41,19 @@ def judge(recipe: Recipe, look: bool = True) -> list[Problem]:
         except BrokenSetting:  # `suppress` takes longer, and there are a hundred rules
             continue
     return problems
+
+
+def of_section(name: str, *judges: Callable[[Recipe, Any], Iterator[Problem]]) -> tuple[Rule, ...]:
+    """Rules from functions of a recipe and its section of that name. They yield nothing without the section."""
+
+    def rule_of(judge: Callable[[Recipe, Any], Iterator[Problem]]) -> Rule:
+        def rule(recipe: Recipe) -> Iterator[Problem]:
+            section = recipe.settings.get(name)
+            return judge(recipe, section) if section is not None else iter(())
+
+        return rule
+
+    return tuple(map(rule_of, judges))
 
 
 def sequence_length(recipe: Recipe) -> Iterator[Problem]:
@@ -114,12 +127,12 @@ LONGEST_SECONDS = 365 * 86400
 
 def memory_sizes(recipe: Recipe) -> Iterator[Problem]:
     """Sizes that no machine and no pod has: a wrong unit or digit."""
-    site: Openshift | None = recipe.settings.get("openshift")
-    stated: dict[str, str | None] = {"machines": recipe.machines.memory}
+    site = recipe.settings.get("openshift")
+    stated = {"machines": recipe.machines}
     if site is not None:
-        stated |= {"openshift.requests": site.requests.memory, "openshift.limits": site.limits.memory}
-    for section, memory in stated.items():
-        if memory and not LEAST_MEMORY <= units.size(memory) <= MOST_MEMORY:
+        stated |= {"openshift.requests": site.requests, "openshift.limits": site.limits}
+    for section, part in stated.items():
+        if (memory := part.memory) and not LEAST_MEMORY <= units.size(memory) <= MOST_MEMORY:
             message = (
                 f"A {'machine' if section == 'machines' else 'pod'} with {memory} of main memory is not plausible."
             )
@@ -222,7 +235,7 @@ def advanced_settings(recipe: Recipe) -> Iterator[Problem]:
                 yield schema_errors.unknown_to(recipe.document, path, known, AXOLOTL)
 
 
-# The mount path of the disk of the pod's machine (`runner.parts.jobs.podspec.volumes`).
+# The mount path of the disk of the pod's machine (`runner.parts.jobs.podspec.folders`).
 MACHINES_OWN = "/tmp/"
 
 
@@ -234,10 +247,8 @@ def needs_gpus(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("distribution", message, hint)
 
 
-def offload_places(recipe: Recipe) -> Iterator[Problem]:
+def offload_places(recipe: Recipe, section: Sharding) -> Iterator[Problem]:
     """Which parts can be outside the GPUs: each way of sharing supports its own places."""
-    if not (section := recipe.settings.get("sharding")):
-        return
     way, placed, fsdp = recipe.distribution, sharding.offloaded(recipe), sharding.by_fsdp(recipe)
     first = next((f"offload_{name}" for name, where in placed.items() if where), "file" if section.get("file") else "")
     if not fsdp and not way.startswith("zero"):
@@ -274,10 +285,8 @@ def _fsdp(recipe: Recipe, placed: Mapping[str, str]) -> Iterator[Problem]:
         yield recipe.problem(f"sharding.{line}", message, hint)
 
 
-def offload_disk(recipe: Recipe) -> Iterator[Problem]:
+def offload_disk(recipe: Recipe, section: Sharding) -> Iterator[Problem]:
     """Offloading to a disk needs a folder that the process can write to."""
-    if not (section := recipe.settings.get("sharding")):
-        return
     on_disk = [name for name, where in sharding.offloaded(recipe).items() if where == "nvme"]
     path = section.get("nvme_path")
     if on_disk and not path:
@@ -342,7 +351,7 @@ def own_engine_file(recipe: Recipe) -> Iterator[Problem]:
 RULES: tuple[Rule, ...] = (
     *base_model.RULES,
     *(joined_rows, packed_rows, packed_batch, sequence_length, known_gpu, effective_batch, one_warmup),
-    *(needs_gpus, offload_places, offload_disk, offloaded_optimizer),
+    *(needs_gpus, *of_section("sharding", offload_places, offload_disk), offloaded_optimizer),
     *sources.RULES,
     *(memory_sizes, limits_can_be_meant, counted_here, advanced_settings),
     *lints.RULES,

@@ -1,25 +1,18 @@
 """Rules about where rows come from: one source in each section, files with the named columns, and the hub."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
-from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from runner import catalog
 from runner.catalog.models import why_no_hub
 from runner.data import conversation_formats, row_files, rows
-from runner.data.conversation_formats import OWN, ChatSet, Conversation, Songs
-from runner.data.lengths import BYTES_A_TOKEN
 from runner.recipe import templates
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe, Settings, sets_of
-from runner.recipe.templates import NoText
 from runner.tools.files import saved_by_datasets, text_files
 from runner.tools.names import did_you_mean, listed, nearest
 from runner.tools.names import setting as name_of
@@ -319,106 +312,5 @@ def _dataset(recipe: Recipe, home: Path_, data: Settings) -> Iterator[Problem]:
         yield from fits(recipe, home, data, "hub", data["hub"], there)
 
 
-FIRST_ROWS = 200
-# Files that can be read row by row, without a slow library.
-ENDINGS = (".jsonl", ".csv", ".tsv")
-
-
-def first_rows(recipe: Recipe) -> Iterator[Problem]:
-    """Problems in the first rows of local files, long before `recipe prepare` reads all. They are notes."""
-    for home, data in recipe.data_sets():
-        file = recipe.folder / data["path"] if data.get("path") else None
-        songs = data.get("songs")
-        if not file or file.suffix not in ENDINGS or not file.is_file() or not (songs or data.knows("question")):
-            continue
-        templated = {setting: data.get(setting) for setting in QUESTION_ANSWER}
-        form = conversation_formats.stated(data.get("form") or "auto", **templated)
-        source = ChatSet(hub=None, revision=None, subset=None, split=None, path=str(file), form=form, **templated)
-        try:
-            rows.columns(file)
-            # The additional one shows whether there are more.
-            numbered = islice(rows.read(source), FIRST_ROWS + 1)
-            if songs:
-                yield from _no_songs(recipe, home, songs, file, numbered)
-                continue
-            read = list(_conversations(source, numbered))
-        except (row_files.Unreadable, Stop, KeyError):
-            continue  # another rule reports a file that cannot be read or lacks columns
-        for message, hint in _shown(file, read[:FIRST_ROWS]):
-            yield recipe.note((*home, "path"), message, hint)
-        yield from _too_long(recipe, home, file, [row for _, row in read if isinstance(row, Conversation)])
-
-
-def _conversations(source: ChatSet, numbered: Iterable[row_files.Numbered]) -> Iterator[tuple[int, Conversation | str]]:
-    """Each row's line, and its conversation or why it has none."""
-    form = source.told()
-    for number, row in numbered:
-        try:
-            yield number, row.reason if isinstance(row, row_files.Bad) else form.conversation(OWN, row)
-        except NoText as error:
-            yield number, str(error)
-
-
-def _no_songs(
-    recipe: Recipe, home: Path_, asked: Settings, file: Path, numbered: Iterable[row_files.Numbered]
-) -> Iterator[Problem]:
-    """The problem that no row is a song with a readable instruction; nothing without the libraries for it."""
-    if not find_spec("pyarrow"):
-        return
-    from runner.data.chat import NO_INSTRUCTION, song_of
-
-    read = [row for _, row in numbered if not isinstance(row, row_files.Bad)]
-    if read and all(song_of(row, Songs(**asked.plain())) == NO_INSTRUCTION for row in read):
-        none = "None of the rows" if len(read) <= FIRST_ROWS else f"None of the first {FIRST_ROWS:,} rows"
-        first = str(read[0][asked["instruction"]])[:60]
-        message = f"{none} of `{file}` asks for a song in the words of `instruction_form`. The first says `{first}`."
-        hint = (
-            "Change `instruction_form`, or name the column that has these words. Or delete `songs`, and write `question` and "
-            '`answer` with your columns in brackets, for example `question: "Write a [genre] song like [artist]."`.'
-        )
-        yield recipe.note((*home, "songs", "instruction"), message, hint)
-
-
-def _shown(file: Path, read: list[tuple[int, Conversation | str]]) -> Iterator[tuple[str, str]]:
-    from runner.data import doctor
-
-    among = f"Of the first {len(read):,} rows of `{file}`"
-    if lost := [(number, row) for number, row in read if isinstance(row, str)]:
-        first, reason = lost[0]
-        yield (
-            f"{among}, {len(lost):,} will be left out. The first is line {first}: {reason}.",
-            "Fix them. `recipe prepare` lists all of them, and fails if there are more than `max_lost_share` allows.",
-        )
-    good = [
-        doctor.ExaminedRow(number, row.said, row.turns[-1].content)
-        for number, row in read
-        if isinstance(row, Conversation)
-    ]
-    # A pattern in a few rows means nothing, but personal data in one row does.
-    for finding in doctor.quick(good) if len(read) >= doctor.FEW else doctor.personal(good):
-        yield f"{among}, {finding.count:,} have {finding.kind}: {finding.told_of()}.", finding.remedy
-
-
-def _too_long(recipe: Recipe, home: Path_, file: Path, conversations: list[Conversation]) -> Iterator[Problem]:
-    """Rows that are longer than `sequence_len`: certainly, by their words, or probably, by their bytes."""
-    where, limit = recipe.longest_row(home)
-    if not limit or not conversations:
-        return
-    data = recipe.document.lookup(home)
-    prompt = (data.get("system_prompt") if isinstance(data, dict) else None) or ""
-    texts = [f"{prompt} {' '.join(turn.content for turn in one.turns)}" for one in conversations[:FIRST_ROWS]]
-    certain = sum(len(text.split()) > limit for text in texts)
-    likely = sum(len(text.encode()) / BYTES_A_TOKEN > limit for text in texts)
-    whole = len(conversations) <= FIRST_ROWS
-    among = f"{'the' if whole else 'the first'} {len(texts):,} rows of `{file}`"
-    hint = "Raise `sequence_len`; `recipe prepare` counts in tokens."
-    if certain == len(texts):
-        message = f"All of {among} have more than {limit:,} words, and rows of more than {limit:,} tokens are left out. No row would remain."
-        yield recipe.problem(where, message, hint, severity="error" if whole else "note")
-    elif likely > len(texts) / 2:
-        message = f"Of {among}, about {likely:,} are longer than {limit:,} tokens, and are left out."
-        yield recipe.note(where, message, hint)
-
-
 RULES = (one_source, once, shares_of_rows, one_form, templates_name_columns, splits, left_over, hub_names, commits)
-FILE_RULES = (data_files, first_rows)
+FILE_RULES = (data_files,)

@@ -1,15 +1,13 @@
 """Check: a document becomes a Recipe, or every Problem that can be found before it runs."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from runner import catalog, scenarios
+from runner import catalog, parts, scenarios
 from runner.check import by_schema, rules, sources
 from runner.plan import Plan
 from runner.recipe import lock, reading
@@ -149,18 +147,20 @@ def _foreseen(recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Prob
 # Derived settings: lines that only repeat others change with them. `train.effective_batch_size` is the product of other
 # lines, and `machines` counts the entries of `nodes.machines`. A line that the user also changes stays. So does a line
 # that was wrong before, and a rule reports it.
-NODES, GPUS, PLAIN = "machines.nodes", "machines.gpus_per_node", "nodes.machines"
-BATCH, MICRO = "train.effective_batch_size", "train.micro_batch_size"
-ACCUMULATION = "train.gradient_accumulation_steps"
-# Gives settings and their derived values, from the recipe before and after the changes.
-Follow = Callable[[Recipe, Recipe], Iterator[tuple[str, Any]]]
+BATCH = "train.effective_batch_size"
+OF_BATCH = (
+    *("train.micro_batch_size", "train.gradient_accumulation_steps"),
+    *("machines.nodes", "machines.gpus_per_node", "nodes.machines"),
+)
 
 
 def with_followers(document: Document, changes: list[Override]) -> list[Override]:
     """The changes, each followed by its derived changes. Changes that cannot be applied are left to the caller."""
     whole = list(changes)
     with suppress(Stop, BrokenSetting):
-        for causes, follow in FOLLOWERS:
+        of_parts = (each for more in parts.hooks("followers") for each in more())
+        # The batch counts the GPUs of the machines that remain, so it comes last.
+        for causes, follow in (*of_parts, (OF_BATCH, _multiplied)):
             given = [change for change in changes if _concerns(change, causes)]
             before = _as_recipe(document) if given else None
             after = _as_recipe(changing.apply(document, whole)[0]) if before else None
@@ -173,47 +173,16 @@ def with_followers(document: Document, changes: list[Override]) -> list[Override
     return whole
 
 
-def _counted(before: Recipe, after: Recipe) -> Iterator[tuple[str, Any]]:
-    """`machines` must have the number of the plain machines that are now named."""
-    if "nodes" in after.settings and _counts_agree(before):
-        yield NODES, len(after.gpu_counts)
-        yield GPUS, max(after.gpu_counts)
-
-
-def _named(before: Recipe, after: Recipe) -> Iterator[tuple[str, Any]]:
-    """If fewer machines or GPUs are needed, the first remain. If more are needed, a person must name them."""
-    if "nodes" not in after.settings or not _counts_agree(before):
-        return
-    machines: list[Mapping[str, Any]] = after.document.lookup(("nodes", "machines"))
-    if after.machines.nodes < len(after.gpu_counts):
-        yield PLAIN, machines[: after.machines.nodes]
-    for index, machine in enumerate(machines[: after.machines.nodes]):
-        if after.machines.gpus_per_node < len(machine["gpus"]):
-            yield f"{PLAIN}.{index}.gpus", machine["gpus"][: after.machines.gpus_per_node]
-
-
 def _multiplied(before: Recipe, after: Recipe) -> Iterator[tuple[str, Any]]:
     sizes, now = rules.batch_sizes(before), rules.batch_sizes(after)
     if sizes and now and sizes[0] == sizes[1]:
         yield BATCH, now[1]
 
 
-# The batch counts the GPUs of the machines that remain, so it comes last.
-FOLLOWERS: tuple[tuple[tuple[str, ...], Follow], ...] = (
-    ((PLAIN,), _counted),
-    ((NODES, GPUS), _named),
-    ((MICRO, ACCUMULATION, NODES, GPUS, PLAIN), _multiplied),
-)
-
-
 def _concerns(change: Override, settings: Iterable[str]) -> bool:
     """Whether a change is of one of the settings, of a part of it, or of a section that contains it."""
     paths = (Override(setting, None, None, "").path for setting in settings)
     return any(all(a == b for a, b in zip(change.path, path, strict=False)) for path in paths)
-
-
-def _counts_agree(recipe: Recipe) -> bool:
-    return (recipe.machines.nodes, recipe.machines.gpus_per_node) == (len(recipe.gpu_counts), max(recipe.gpu_counts))
 
 
 def _as_recipe(document: Document) -> Recipe | None:

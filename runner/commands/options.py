@@ -15,13 +15,11 @@ import click
 from click.shell_completion import CompletionItem
 
 from runner import catalog
-from runner.catalog import Gpu
 from runner.check.validate import ALLOWED, load, override, valid
 from runner.recipe import overrides as changing
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.tools import packaged
-from runner.tools.names import listed
 from runner.tools.problem import Problem, Stop
 from runner.tools.text import Styled, printable
 
@@ -126,20 +124,6 @@ def port_option(default: int, whose: str) -> Callable[[Callable[..., Any]], Call
         show_default=True,
         help=f"The port of {whose} on this machine; 0 for any free port.",
     )
-
-
-def gpu_option(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """`--gpu` of a command, with its help there."""
-    return click.option("--gpu", "card", metavar="GPU", help=help, shell_complete=complete_gpu)
-
-
-def card_named(name: str) -> Gpu:
-    """The catalog's card of that label. Raises Stop if it has none."""
-    if found := catalog.gpu(name):
-        return found
-    near = catalog.alike(name)
-    hint = f"Did you mean {listed(near, 'or')}? " if near else ""
-    raise Stop(f"The catalog has no GPU `{name}`.", f"{hint}`recipe gpus` lists them.")
 
 
 def short(label: str) -> str:

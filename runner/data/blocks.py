@@ -6,7 +6,7 @@ tokens; only those after the last whole block are dropped. Memory depends on the
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -18,10 +18,10 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from runner.data import RenderedExample, data_sets, doctor, rows, tokenizers
+from runner.data import RenderedExample, data_sets, rows, tokenizers
 from runner.data.data_sets import PlainText
 from runner.data.lengths import Lengths
-from runner.data.report import Examined, numbers, parts_of, require_few
+from runner.data.report import Examined, Examiner, examiners, numbers, parts_of, require_few
 from runner.data.row_files import Bad, DataRow
 from runner.data.tokenizers import TokenizerFor
 from runner.tools.files import replacing
@@ -129,10 +129,10 @@ def prepare(
         block_len=plain_text.sequence_len,
     )
     (out / "validation.parquet").unlink(missing_ok=True)
-    drawn = doctor.Drawn()
+    examining = examiners(report) if sample_rows is None else []
     for side in sides:
         counts = write(
-            documents(plain_text, side, report, drawn if side == "train" and sample_rows is None else None),
+            documents(plain_text, side, report, examining if side == "train" else ()),
             tokenizer,
             plain_text.sequence_len,
             out / f"{side}.parquet",
@@ -149,9 +149,10 @@ def prepare(
                 "\n".join([too_few, *report.left_out()]),
                 f"Give more text, {'raise `data.validation_share`, ' if share else ''}or lower `model.sequence_len`.",
             )
-    if drawn.of:
-        report.licence = doctor.licences(plain_text)
-        doctor.examine(drawn.rows, drawn.of, report)
+    if sample_rows is None:
+        report.licence = data_sets.licences(plain_text)
+    for examiner in examining:
+        examiner.end()
     report.notes = list(_notes(plain_text, report))
     report.write(out)
     return report
@@ -162,12 +163,14 @@ def first(plain_text: PlainText, side: str = "train") -> Iterator[RenderedExampl
     return map(RenderedExample.of_document, documents(plain_text, side, TextReport()))
 
 
-def documents(plain_text: PlainText, side: str, report: TextReport, drawn: doctor.Drawn | None = None) -> Iterator[str]:
+def documents(
+    plain_text: PlainText, side: str, report: TextReport, examining: Sequence[Examiner] = ()
+) -> Iterator[str]:
     """The texts of one side, in order. A hash of seed and text draws the share for validation, so that equal documents
     stay on one side, and another document redraws none. Several data sets give one document each in turn, so that the
-    first blocks hold some of all. drawn: gets the rows that the doctor examines."""
+    first blocks hold some of all. examining: get the rows."""
     source = plain_text.of(side)
-    waiting = deque(_of_set(source, index, side, report, drawn) for index in range(len(source.sets)))
+    waiting = deque(_of_set(source, index, side, report, examining) for index in range(len(source.sets)))
     while waiting:
         for text in islice(waiting[0], 1):
             yield text
@@ -177,7 +180,9 @@ def documents(plain_text: PlainText, side: str, report: TextReport, drawn: docto
             waiting.popleft()
 
 
-def _of_set(source: PlainText, index: int, side: str, report: TextReport, drawn: doctor.Drawn | None) -> Iterator[str]:
+def _of_set(
+    source: PlainText, index: int, side: str, report: TextReport, examining: Sequence[Examiner]
+) -> Iterator[str]:
     one, share = source.sets[index], source.validation_share
     # Both sides of a share read the same rows; they are counted once.
     counted = side == "train" or not share
@@ -198,8 +203,8 @@ def _of_set(source: PlainText, index: int, side: str, report: TextReport, drawn:
             if side == "train":
                 said = f"{data_sets.set_name(index)} {one.name}"
                 report.sets[said] = report.sets.get(said, 0) + 1
-                if drawn is not None:
-                    drawn.add(line, text)
+                for examiner in examining:
+                    examiner.add(line, text)
             yield text
 
 

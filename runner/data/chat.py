@@ -1,16 +1,9 @@
-"""Conversations of any form to Parquet: without duplicates, none too long, with a split that leaks no question.
-Conversations about songs: a seeded draw from a stream of any length, and for each song one task that it answers. And
+"""Conversations of any form to Parquet: without duplicates, none too long, with a split that leaks no question. And
 preferences: a question, a better and a worse answer to it."""
 
-import hashlib
 import json
-import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, cached_property, partial
-from itertools import accumulate
-from operator import itemgetter
+from collections.abc import Iterator, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,53 +11,46 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from runner.data import RenderedExample, blocks, doctor, items, rows
+from runner.data import RenderedExample, blocks
 from runner.data.conversation_formats import (
-    GENRE,
     OWN,
-    STYLE,
     TRAINING,
     ChatData,
     Conversation,
     Conversations,
-    Lyrics,
     Preference,
     Preferences,
-    Songs,
     Turn,
-    pair,
     rendered,
     unwritten,
 )
 from runner.data.items import ItemOf, ItemPreparer
 from runner.data.lengths import Lengths
-from runner.data.report import Report
+from runner.data.report import Report, too_long
 from runner.data.tokenizers import TokenizerFor
 from runner.trainer.generation import messages
 
 
 def prepare(
-    asked: ChatData | Lyrics | Preferences,
+    asked: ChatData | Preferences,
     out: Path,
     *,
     tokenizer_for: TokenizerFor | None = None,
     sample_rows: int | None = None,
 ) -> Report:
     """Writes `train.parquet`, `validation.parquet` (columns `full-question`, `messages`, and `answer`, or `chosen` and
-    `rejected`) and `report.json`. sample_rows: keep at most this many rows or songs, drawn by the seed. Raises Stop if
+    `rejected`) and `report.json`. sample_rows: keep at most this many rows, drawn by the seed. Raises Stop if
     too few rows remain."""
     return _preparer(asked).prepare(out, tokenizer_for, sample_rows)
 
 
-def first(asked: ChatData | Lyrics | Preferences) -> Iterator[RenderedExample]:
-    """The rows as the model will see them, one after the other; for songs the tasks, before the draw."""
+def first(asked: ChatData | Preferences) -> Iterator[RenderedExample]:
+    """The rows as the model will see them, one after the other."""
     return _preparer(asked).first()
 
 
-def _preparer(asked: ChatData | Lyrics | Preferences) -> ItemPreparer[Any]:
-    if isinstance(asked, Preferences):
-        return PreferenceRows(asked)
-    return SongRows(asked) if isinstance(asked, Lyrics) else ChatRows(asked)
+def _preparer(asked: ChatData | Preferences) -> ItemPreparer[Any]:
+    return PreferenceRows(asked) if isinstance(asked, Preferences) else ChatRows(asked)
 
 
 TURN = pa.struct({"role": pa.string(), "content": pa.string(), "besides": pa.string()})
@@ -163,16 +149,17 @@ class ConversationRows(ItemPreparer[Talk]):
         if len(whole := lengths[lengths <= limit]):
             report.lengths = Lengths(float(whole.mean()), float(whole.std()), float(np.percentile(whole, 99)))
             report.longest_kept = int(whole.max())
-        too_long = self.where(kept[lengths > limit])
-        for line in too_long:
+        lines = self.where(kept[lengths > limit])
+        for line in lines:
             report.lose(line, f"longer than {limit} tokens")
-        report.findings += doctor.too_long(lengths, limit, too_long, int(lengths[lengths > limit].sum()))
+        report.findings += too_long(lengths, limit, lines, int(lengths[lengths > limit].sum()))
         if of_twin:
-            report.lost -= len(too_long)
+            report.lost -= len(lines)
         return kept[lengths <= limit]
 
     def table(self, batch: pa.RecordBatch) -> pa.Table:
-        turns, offsets = batch["turns"].flatten(), _offsets(batch)
+        turns, lengths = batch["turns"].flatten(), pc.list_value_length(batch["turns"]).to_numpy()
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
         asking = turns.field("content").take(pa.array(offsets[:-1] + batch["question"].to_numpy()))
         answer = turns.field("content").take(pa.array(offsets[1:] - 1))
         columns = {"full-question": asking, "answer": answer, "messages": self._messages(turns, offsets)}
@@ -242,17 +229,13 @@ class PreferenceRows(ItemPreparer[Preferences]):
         report.token_lengths = blocks.figures(longer)
         lost = int((lengths - limit).clip(min=0).sum())
         lines = self.where(kept[longer > limit])
-        report.findings += doctor.too_long(longer, limit, lines, lost, " are cut in training")
+        report.findings += too_long(longer, limit, lines, lost, " are cut in training")
         return kept
 
     def table(self, batch: pa.RecordBatch) -> pa.Table:
         asked = [messages(self.asked.system_prompt, prompt) for prompt in batch["prompt"].to_pylist()]
         columns = {name: batch[name] for name in ("chosen", "rejected")}
         return pa.table({"full-question": batch["prompt"], "messages": asked, **columns})
-
-
-def _offsets(batch: pa.RecordBatch) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(pc.list_value_length(batch["turns"]).to_numpy())])
 
 
 def _behind(prompt: str, turns: pa.StructArray, offsets: np.ndarray) -> tuple[pa.StructArray, np.ndarray]:
@@ -264,186 +247,3 @@ def _behind(prompt: str, turns: pa.StructArray, offsets: np.ndarray) -> tuple[pa
     taken[taken > 0] = np.arange(1, len(turns) + 1)
     first = pa.array([{"role": "system", "content": prompt, "besides": ""}], TURN)
     return pa.concat_arrays([first, turns]).take(pa.array(taken)), moved
-
-
-# The text of rows whose artist or genre is unknown.
-UNKNOWN = {"", "unknown", "none", "null", "nan", "n/a", "na", "-", "?", "various", "various artists", "misc", "other"}
-
-
-@dataclass(frozen=True)
-class Song:
-    """A row: its own instruction, its artist and genre (None if unknown), and the lyrics."""
-
-    instruction: str
-    artist: str | None
-    genre: str | None
-    lyrics: str
-
-    @property
-    def key(self) -> str:
-        """Equal for songs with the same words; spaces, case and punctuation do not count."""
-        return " ".join(re.findall(r"\w+", self.lyrics.casefold()))
-
-
-@dataclass(frozen=True)
-class SongTask(Conversation):
-    """A question about a song and its answer. song: songs with the same one stay on one side of the split."""
-
-    kind: str = ""
-    song: str = ""
-
-    @property
-    def group(self) -> str:
-        return self.song
-
-
-class SongRows(ConversationRows[Lyrics]):
-    """Rows that may be songs, of which some are drawn."""
-
-    def items_of(self) -> Iterator[ItemOf]:
-        return (self._task_of for _ in self.asked.sets)
-
-    def _task_of(self, row: Mapping[str, Any]) -> SongTask | str:
-        song = song_of(row, self.asked.songs)
-        return song if isinstance(song, str) else _task(song, self.asked)
-
-    def read(self, place: Path, sample_rows: int | None) -> np.ndarray:
-        report, count = self.report, self.asked.songs.count
-        report.unit = "song"
-        drawn = self._draw(min(count, sample_rows or count))
-        if sample_rows is not None and sample_rows < count and report.not_drawn:
-            report.sampled_from = len(drawn) + report.not_drawn
-        tasks = [(_task(song, self.asked), line, index) for song, line, index in drawn]
-        report.tasks = dict(Counter(task.kind for task, *_ in tasks))
-        self.spool = items.spool(tasks, self.batch, self.asked.seed, place / "0.arrow")
-        return np.arange(len(self.spool))
-
-    def _draw(self, count: int) -> list[tuple[Song, int, int]]:
-        """About `count` songs, each with its line and the number of its data set; rows that are left out are
-        counted."""
-        lyrics, report = self.asked, self.report
-        draw = BottomK(count, lyrics.songs.per_artist, lyrics.seed)
-        for index, one in enumerate(lyrics.sets):
-            for line, row in report.whole(lyrics, index, rows.read(one, stream=lyrics.stream)):
-                song = song_of(row, lyrics.songs)
-                if isinstance(song, str):
-                    report.dropped[song] += 1
-                else:
-                    draw.offer((song, line, index), song.key, song.artist.casefold() if song.artist else None)
-        drawn: list[tuple[Song, int, int]] = draw.drawn()
-        report.duplicates, report.distinct, report.not_drawn = draw.duplicates, len(drawn), draw.not_drawn
-        if draw.over_cap:
-            report.dropped[f"more than {lyrics.songs.per_artist:,} songs of one artist"] = draw.over_cap
-        return drawn
-
-
-@cache
-def _pattern(form: str) -> re.Pattern[str]:
-    """The instruction's form with the groups `artist` and `genre`; case, spaces and the full stop may vary."""
-    words = re.split(r"\[(artist|genre)\]", form.strip().rstrip("."))
-    parts = [
-        f"(?P<{part}>.*?)" if index % 2 else r"\s*".join(re.escape(word) for word in re.split(r"\s+", part))
-        for index, part in enumerate(words)
-    ]
-    return re.compile(rf"\s*{''.join(parts)}\s*\.?\s*\Z", re.IGNORECASE)
-
-
-NO_INSTRUCTION = "the instruction does not have the recipe's form"
-
-
-def song_of(row: Mapping[str, Any], songs: Songs) -> Song | str:
-    """The row's song, if a question about it is possible, or the reason why there is none."""
-    for column, said in ((songs.instruction, "instruction"), (songs.lyrics, "words of the song")):
-        if column not in row:
-            return f"no column {column}"
-        if not isinstance(row[column], str) or not row[column].strip():
-            return f"the {said} missing"
-    instruction, lyrics = row[songs.instruction].strip(), row[songs.lyrics].strip()
-    match = _pattern(songs.instruction_form).match(instruction)
-    if not match:
-        return NO_INSTRUCTION
-    artist, genre = (_named(match[part]) for part in ("artist", "genre"))
-    words = len(lyrics.split())
-    if words < songs.min_words:
-        return f"fewer than {songs.min_words:,} words"
-    if words > songs.max_words:
-        return f"more than {songs.max_words:,} words"
-    song = Song(" ".join(instruction.split()), artist, genre, lyrics)
-    if not any(share and kind in _answerable(song) for kind, share in songs.tasks.items()):
-        return "the row answers none of the recipe's tasks"
-    return song
-
-
-def _named(text: str) -> str | None:
-    name = " ".join(text.split()).strip("\"'")
-    return None if name.casefold() in UNKNOWN else name
-
-
-def _answerable(song: Song) -> dict[str, tuple[str, str]]:
-    """The possible questions about a song, as kind → (question, answer): only those that the row answers."""
-    asked: dict[str, tuple[str, str]] = {}
-    if song.artist and song.genre:
-        asked["write_verse"] = (song.instruction, song.lyrics)
-    elif song.artist:
-        asked["write_verse"] = (f"Generate a song verse in the style of {song.artist}.", song.lyrics)
-    elif song.genre:
-        asked["write_verse"] = (f"Generate a song verse in the genre of {song.genre}.", song.lyrics)
-    if song.artist:
-        asked[STYLE[0]] = (f"{STYLE[1]}\n\n{song.lyrics}", song.artist)
-    if song.genre:
-        asked[GENRE[0]] = (f"{GENRE[1]}\n\n{song.lyrics}", song.genre)
-    return asked
-
-
-def _task(song: Song, lyrics: Lyrics) -> SongTask:
-    """A task that the song answers, drawn by the recipe's shares and a hash of the song and the seed."""
-    asked = _answerable(song)
-    shares = {kind: share for kind, share in lyrics.songs.tasks.items() if share and kind in asked}
-    digest = hashlib.sha256(f"task\n{lyrics.seed}\n{song.key}".encode()).digest()
-    ends = list(accumulate(shares.values()))
-    point = int.from_bytes(digest[:4], "big") / 2**32 * ends[-1]
-    kind = next(kind for kind, end in zip(shares, ends, strict=True) if point < end)
-    question, answer = asked[kind]
-    return SongTask(pair(question, answer), kind=kind, song=song.key)
-
-
-class BottomK:
-    """Draws the `count` items whose keys have the smallest hashes, at most `per_owner` of each owner (bottom-k
-    sampling, Cohen and Kaplan 2007). Neither the order of the stream nor other items change the draw, and duplicates
-    are found without remembering all items. duplicates, over_cap, not_drawn: counts of items left out."""
-
-    def __init__(self, count: int, per_owner: int, seed: int) -> None:
-        self.count, self.per_owner, self.seed = count, per_owner, seed
-        self.duplicates = self.over_cap = self.not_drawn = 0
-        self._held: dict[int, tuple[Any, str | None]] = {}
-        # Items with larger hashes are not among the smallest.
-        self._limit = 2**128
-
-    def offer(self, item: Any, key: str, owner: str | None) -> None:
-        """Takes an item, or counts why not. owner: None if it has none; then no owner's limit applies."""
-        rank = int.from_bytes(hashlib.sha256(f"draw\n{self.seed}\n{key}".encode()).digest()[:16], "big")
-        if rank in self._held:
-            self.duplicates += 1
-        elif rank > self._limit:
-            self.not_drawn += 1
-        else:
-            self._held[rank] = (item, owner)
-            if len(self._held) >= 2 * self.count:
-                self.drawn()
-
-    def drawn(self) -> list[Any]:
-        """The items drawn so far, in an order that the seed fixes; the others are forgotten and counted."""
-        kept: dict[int, tuple[Any, str | None]] = {}
-        of_owner = Counter[str]()
-        for rank, (item, owner) in sorted(self._held.items(), key=itemgetter(0)):
-            if owner is not None and of_owner[owner] >= self.per_owner:
-                self.over_cap += 1
-            elif len(kept) >= self.count:
-                self.not_drawn += 1
-            else:
-                kept[rank] = (item, owner)
-                of_owner.update([owner] if owner is not None else ())
-        self._held = kept
-        if len(kept) == self.count:
-            self._limit = max(kept)
-        return [item for item, _ in kept.values()]

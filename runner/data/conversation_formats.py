@@ -24,12 +24,8 @@ NO_FORM = (
 )
 # Axolotl's own names for roles (`ChatTemplatePrompter`, 0.19.0).
 ROLES = {
-    "human": "user",
-    "user": "user",
-    "assistant": "assistant",
-    "gpt": "assistant",
-    "system": "system",
-    "tool": "tool",
+    **{"human": "user", "user": "user", "assistant": "assistant", "gpt": "assistant"},
+    **{"system": "system", "tool": "tool"},
 }
 TrainOn = Literal["assistant", "last", "all"]
 # What Axolotl's `message_field_training` names, beside each turn if not all of a role are trained.
@@ -78,11 +74,8 @@ class Conversation:
 
     @property
     def asking(self) -> int:
-        """The number of the turn that asks first, from 0."""
-        for number, turn in enumerate(self.turns):
-            if turn.role == "user":
-                return number
-        raise ValueError("nobody asks")
+        """The number of the turn that asks first, from 0. Raises ValueError if there is none."""
+        return [turn.role for turn in self.turns].index("user")
 
     @property
     def question(self) -> str:
@@ -139,11 +132,8 @@ class ChatSet(DataSet):
         if self.form != "columns":
             if not all(map(row.__contains__, COLUMNS[self.form])) and (other := told(row)):
                 raise NoConversation(f"it has the form {other}, but the others have {self.form}")
-            tools = row.get("tools")
-            conversation = Conversation(
-                turns(self.form, row),
-                as_json(tools, "its `tools` are") if tools else "",
-            )
+            tools = as_json(row["tools"], "its `tools` are") if row.get("tools") else ""
+            conversation = Conversation(turns(self.form, row), tools)
             if template != OWN and (name := unwritten(conversation, "")):
                 raise NoConversation(
                     f"it has `{name}`, which the chat template `{template}` does not write; `chat_template: {OWN}` uses the model's own"
@@ -163,10 +153,7 @@ class ChatSet(DataSet):
                 return replace(self, form=form)
             columns = columns or list(row)
         if columns:
-            raise Stop(
-                f"The columns of {self.name} match no form. They are {listed(columns)}.",
-                NO_FORM,
-            )
+            raise Stop(f"The columns of {self.name} match no form. They are {listed(columns)}.", NO_FORM)
         # In every form: there is no row, and the reader counts that.
         return replace(self, form="messages")
 
@@ -230,9 +217,8 @@ def _turns(form: Form, row: Mapping[str, Any]) -> Iterator[Turn]:
     said: list[Any]
     if form == "alpaca":
         # With the line end between them that Axolotl's own prompts for Alpaca have.
-        asked = "\n".join(
-            part for part in (_text(row["instruction"], "instruction"), _text(row.get("input"), "input")) if part
-        )
+        texts = _text(row["instruction"], "instruction"), _text(row.get("input"), "input")
+        asked = "\n".join(filter(None, texts))
         said = [{"role": "user", "content": asked}, {"role": "assistant", "content": _text(row["output"], "output")}]
     elif form == "prompt_completion":
         said = [*_said(row["prompt"], "prompt", "user"), *_said(row["completion"], "completion", "assistant")]
@@ -342,16 +328,9 @@ def _given(value: Any) -> Any:
 
 def unwritten(conversation: Conversation, template: str) -> str | None:
     """The fields of a conversation that a template would drop silently, or None."""
-    there = {
-        name
-        for turn in conversation.turns
-        if turn.besides
-        for name in json.loads(turn.besides)
-        if name in (CALLS, REASONING)
-    }
-    return next(
-        (name for name in sorted(there | ({"tools"} if conversation.tools else set())) if name not in template), None
-    )
+    there = {name for turn in conversation.turns if turn.besides for name in json.loads(turn.besides)}
+    there = {name for name in there if name in (CALLS, REASONING)} | ({"tools"} if conversation.tools else set())
+    return next((name for name in sorted(there) if name not in template), None)
 
 
 def rendered(template: ChatTemplate, conversation: list[Message]) -> str:

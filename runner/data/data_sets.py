@@ -13,6 +13,9 @@ from runner.data.tokenizers import Pretrained
 from runner.tools.files import content_of
 from runner.tools.problem import Stop
 
+# Characters that are examined, about 20 MB; of more text a sample is.
+MOST_CHARACTERS = 20_000_000
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataSource:
@@ -63,12 +66,8 @@ class DataSets:
     @property
     def size(self) -> int | None:
         """Bytes of all files together; None if one is not a file."""
-        files = [one.file for one in self.sets]
-        return (
-            sum(file.stat().st_size for file in files if file)
-            if all(file and file.is_file() for file in files)
-            else None
-        )
+        files = [one.file for one in self.sets if one.file and one.file.is_file()]
+        return sum(file.stat().st_size for file in files) if len(files) == len(self.sets) else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,6 +180,11 @@ def licence(source: DataSource) -> str:
     if not names:
         return f"none on the page of {source.hub}; ask its makers before you publish a model"
     return f"{' '.join(names)}, according to {source.hub}; follow it if you publish a model"
+
+
+def licences(source: DataSets) -> str:
+    """What the data sets' pages on the hub say; empty if all are files."""
+    return "; ".join(filter(None, dict.fromkeys(map(licence, source.sets))))
 
 
 def no_dataset(source: DataSource, error: Exception) -> Stop:

@@ -22,9 +22,9 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from runner.data import RenderedExample, data_sets, doctor, rows, tokenizers
+from runner.data import RenderedExample, data_sets, rows, tokenizers
 from runner.data.blocks import in_groups
-from runner.data.report import MOST_NAMED, Report
+from runner.data.report import MOST_NAMED, Report, examiners
 from runner.data.row_files import FilePart
 from runner.data.tokenizers import TokenizerFor
 from runner.recipe.templates import NoText
@@ -158,11 +158,15 @@ class ItemPreparer(ABC, Generic[Asked]):
         return report
 
     def look_through(self, kept: np.ndarray) -> None:
-        facts, self.report.licence = self.spool.facts, doctor.licences(self.asked)
-        numbers = kept[doctor.sampled(facts["key"][kept], facts["characters"][kept])]
-        texts = chain.from_iterable(map(self.said, self.spool.batches(numbers)))
-        looked = (doctor.ExaminedRow(line, *each) for line, each in zip(self.where(numbers), texts, strict=True))
-        doctor.examine(looked, len(kept), self.report)
+        """Examines all items, or as many as have `data_sets.MOST_CHARACTERS`, drawn by hash."""
+        facts, self.report.licence = self.spool.facts[kept], data_sets.licences(self.asked)
+        share = data_sets.MOST_CHARACTERS / max(1, int(facts["characters"].sum()))
+        numbers = kept if share >= 1 else kept[facts["key"][:, 0] < np.uint64(share * 2**64)]
+        for examiner in examiners(self.report):
+            texts = chain.from_iterable(map(self.said, self.spool.batches(numbers)))
+            for line, text in zip(self.where(numbers), texts, strict=True):
+                examiner.add(line, *text)
+            examiner.end(len(kept))
 
     def _write_sides(self, kept: np.ndarray, out: Path) -> None:
         """Splits the items, and writes both sides. Raises Stop if too few are left."""

@@ -9,14 +9,18 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Protocol, Self, cast
 
+from runner import parts
 from runner.data.data_sets import DataSets, Where, drawn, set_name, where
 from runner.data.lengths import UNKNOWN, Lengths
 from runner.data.row_files import Bad, DataRow, Numbered
 from runner.tools.files import Record, read_json, sha256, write_json
 from runner.tools.names import content_hash
 from runner.tools.problem import Stop
+
+if TYPE_CHECKING:
+    import numpy as np
 
 REPORT_FILE = "report.json"
 SHOWN_BAD_LINES = 10
@@ -85,9 +89,28 @@ class DataFinding:
             yield f"{'':<33}{self.remedy}"
 
 
+def too_long(lengths: np.ndarray, limit: int, lines: list[Where], lost: int, what: str = "") -> Iterator[DataFinding]:
+    """What rows of more than `limit` tokens lose: `lost` of them in all. lengths: tokens of each row; lines: of those
+    that are too long; what: happens to them, where they are not left out."""
+    import numpy as np
+
+    if lines:
+        ordered = np.sort(lengths)
+        # Of sizes that a sequence length usually has, the first that keeps all but one row of a hundred, or all.
+        enough = max(int(ordered[min(len(ordered) - 1, round(0.99 * len(ordered)))]), limit + 1)
+        needed = -(-enough // 256) * 256
+        yield DataFinding.of(
+            "too long",
+            len(lines),
+            f"rows{what}, and with them {lost:,} tokens, {lost / int(lengths.sum()):.1%} of all",
+            f"A `sequence_len` of {needed:,} would keep all but {int((lengths > needed).sum()):,}. Or shorten them.",
+            lines,
+        )
+
+
 @dataclass
 class Examined:
-    """The problems of rows. findings: the doctor's, about `looked_at` of `looked_of` rows, none in a rehearsal.
+    """The problems of rows. findings: about `looked_at` of `looked_of` rows, none in a rehearsal.
     licence: of a dataset on the hub. lost: bad rows. bad_lines: their places (see `data_sets.where`) and reasons;
     lost_lines: places by reason, if a place needs no message of its own."""
 
@@ -126,7 +149,7 @@ class Examined:
             yield f"    and {len(self.bad_lines) - SHOWN_BAD_LINES:,} more, all in {REPORT_FILE}"
 
     def examined(self) -> Iterator[str]:
-        """The doctor's findings, for people."""
+        """The findings, for people."""
         if self.licence:
             yield f"licence              {self.licence}"
         if self.looked_at:
@@ -148,6 +171,18 @@ class Examined:
             return cast(Self, _form(cls).validate_python(read_json(folder / REPORT_FILE)))
         except ValueError:
             return None
+
+
+class Examiner(Protocol):
+    """Looks for problems in rows, and adds findings to a report at the end. of: of how many rows those added are a
+    draw; None if they are all."""
+
+    def add(self, line: Where, text: str, answer: str | None = None) -> None: ...
+    def end(self, of: int | None = None) -> None: ...
+
+
+def examiners(report: Examined) -> list[Examiner]:
+    return [begin(report) for begin in parts.hooks("examiner")]
 
 
 def _form(kind: type) -> Any:

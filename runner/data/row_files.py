@@ -429,12 +429,8 @@ class Table(RowFile):
                     continue
                 if not reason and len(fields) not in (0, len(header)):
                     reason = f"{len(fields)} columns, and the first line names {len(header)}"
-                behind = len(lines.taken) - 1
-                if (
-                    reason
-                    and behind
-                    and (reason.startswith("not CSV") or _are_rows(lines.taken[1:], separator, header))
-                ):
+                behind, broken = len(lines.taken) - 1, reason.startswith("not CSV")
+                if reason and behind and (broken or _are_rows(lines.taken[1:], separator, header)):
                     lines.give_back(behind)
                     reason = "a quotation mark opens in it and does not close; close it, or write it twice if it belongs to the text"
                 if not reason and not all(field.isascii() or _whole(field) for field in fields):

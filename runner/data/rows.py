@@ -22,8 +22,6 @@ from runner.tools.problem import Stop
 # Bytes of an image in CIFAR-10's binary files.
 CIFAR_RECORD = 3073
 _ROW = re.compile(rb"<row[ >]")
-# The rows of a part, from (0 the first) and to before; None is the end.
-Span = tuple[int, int | None]
 
 
 def _library(name: str, what: str) -> Any:
@@ -308,14 +306,6 @@ def parts_of_file(file: Path, most: int | None, count: int) -> list[FilePart] | 
         parts.append(FilePart(begin[0], place, begin[1]))
         begin = (place, numbers.get(place, 0))
     return parts
-
-
-def spans(source: DataSource, most: int | None, count: int) -> list[Span]:
-    """The rows from and to of each of `count` parts of a file that cannot be cut. It is parsed once to count them."""
-    if count == 1:
-        return [(0, most)]
-    whole = sum(1 for _ in islice(read(source), most))
-    return [(whole * part // count, whole * (part + 1) // count) for part in range(count)]
 
 
 def columns(file: Path, split: str | None = None) -> list[str]:

@@ -1,8 +1,6 @@
 """Alias of `runner.parts.openshift.file_server`, which pods of `recipe fetch` and `recipe submit` run by this name."""
 
-import sys
-
-from runner.parts.openshift.file_server import main
+import runpy
 
 if __name__ == "__main__":
-    sys.exit(main())
+    runpy.run_module("runner.parts.openshift.file_server", run_name="__main__")

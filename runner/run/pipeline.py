@@ -287,8 +287,9 @@ def _interrupted(folder: StageFolder, step: int, steps: int) -> str:
 def finish(folder: StageFolder) -> Iterable[str]:
     """Records a stage's results once they are complete; returns lines about them. Raises Stop if results are missing,
     or weights do not load."""
-    stage = folder.stage
-    if stage.trains and not _is_of_this_recipe(folder):
+    stage, summary = folder.stage, folder.summary
+    of_this_recipe = summary and summary.fingerprint == stage.config["recipe_runner"]["fingerprint"]
+    if stage.trains and not (of_this_recipe and folder.weights_files):
         log = next(iter(sorted(folder.path.glob("train*.log"))), folder.path / LOG)
         raise Stop(f"The stage `{stage.name}` ended without an error and without results.", f"The whole log: {log}")
     if folder.model.is_dir():
@@ -328,11 +329,6 @@ def _complete(folder: StageFolder) -> None:
         sets=PreparedRows.read(Path(folder.plan.place.data_dir, folder.stage.folder)).sets,
         planned=next((each for each in stages if each.get("stage") == name), None),
     ).write(folder.path)
-
-
-def _is_of_this_recipe(folder: StageFolder) -> bool:
-    told = folder.stage.config["recipe_runner"]["fingerprint"]
-    return folder.summary is not None and folder.summary.fingerprint == told and bool(folder.weights_files)
 
 
 def _time_left(folder: StageFolder, over: bool) -> None:

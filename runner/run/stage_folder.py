@@ -131,7 +131,7 @@ class StageFolder:
         """One hash for the stage's whole model with config and tokenizer; empty for none. look: hash the files now,
         which takes minutes for a large model; else use the record."""
         files = self.outputs() if look else self.state.outputs
-        return _model_hash({name.removeprefix(f"{BEST_MODEL}/"): digest for name, digest in files.items()})
+        return model_hash({name.removeprefix(f"{BEST_MODEL}/"): digest for name, digest in files.items()})
 
     @property
     def has_trained(self) -> bool:
@@ -164,13 +164,7 @@ def weight_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.safetensors"))
 
 
-def model_hash_of(model: Path) -> str:
-    """`StageFolder.model_hash` of a folder with a model, or of a file with an image model."""
-    files = sorted(file for file in model.rglob("*") if file.is_file()) if model.is_dir() else [model]
-    return _model_hash({str(file.relative_to(model)) if file != model else file.name: sha256(file) for file in files})
-
-
-def _model_hash(files: Mapping[str, str]) -> str:
+def model_hash(files: Mapping[str, str]) -> str:
     return content_hash(dict(files), 32) if any(name.endswith((".safetensors", ".pth")) for name in files) else ""
 
 

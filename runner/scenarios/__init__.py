@@ -85,17 +85,17 @@ def rehearsal(scenario: str) -> Substitutions:
 
 def prepare(data: Mapping[str, Any], out: Path, **options: Any) -> Report:
     """Writes what a stage's `data` asks for into `out`; does nothing if it is there already."""
-    return reading(cast(Preparer, _preparer(data)).prepare)(data, out, **options)
+    return reading(cast(Preparer, preparer(data)).prepare)(data, out, **options)
 
 
-def _preparer(data: Mapping[str, Any]) -> ModuleType:
+def preparer(data: Mapping[str, Any]) -> ModuleType:
     return importlib.import_module((PREPARERS | parts.table("preparers"))[data["kind"]])
 
 
 def first(stage: Stage) -> dict[str, Iterator[RenderedExample]]:
     """The rows of a stage as the model will see them, by purpose; empty if they cannot be shown."""
     if stage.data:
-        shown = getattr(_preparer(stage.data), "first", None)
+        shown = getattr(preparer(stage.data), "first", None)
         return {stage.name: reading(shown)(stage.data)} if shown else {}
     scenario, _, function = stage.config.get("work", "").partition(".")
     # The work that every scenario may have belongs to none, and its rows are those of the stage that trains.

@@ -22,6 +22,9 @@ planner's Formulas for a stage of that engine, or None; one of `measures` has `m
 has `load(weights)`, which gives a function from a file to the share of each answer; one of `targets` is a Target, that
 of `forecast` a Forecasting, that of `rules` Rules for every recipe. `hooks` names functions by their moment:
 
+    followers()                            derived settings: of each its causes, and a function that gives settings with their
+                                           values from the recipe before and after a change
+    examiner(report)                       an Examiner of rows that are prepared (`runner.data.report`)
     before_stage(folder, tell, where)      raises Stop if a stage must not start; where: the option that names the cluster
     before_training(cfg, trainer, settings)  in the training process, before the first step: what is wrong, or an empty text
     blocks(settings, batch, resumed_at)    packed blocks to train on and to measure by, and the number of steps to count to

@@ -27,7 +27,7 @@ def hush() -> None:
         os.environ.setdefault(f"{library}_VERBOSITY", "error")
     for name in _CHATTY:
         # A filter, because DeepSpeed sets its own level when it is imported.
-        logging.getLogger(name).addFilter(_errors_only)
+        logging.getLogger(name).addFilter(lambda record: record.levelno >= logging.ERROR)
     warnings.filterwarnings(
         "ignore", module=r"(torch|torchao|transformers|datasets|huggingface_hub|bitsandbytes)(\.|$)"
     )
@@ -37,10 +37,6 @@ def without_scikit_learn() -> None:
     """Call it before the first import of transformers, in a process that only runs models: 5.16 imports scikit-learn
     for an unused kind of generation, a quarter of its import time."""
     sys.modules.setdefault("sklearn", cast(Any, None))
-
-
-def _errors_only(record: logging.LogRecord) -> bool:
-    return record.levelno >= logging.ERROR
 
 
 def memory_gib() -> float:

@@ -2,6 +2,8 @@
 alike."""
 
 import re
+from pathlib import Path
+from string import Template
 from typing import Any
 
 import yaml
@@ -52,3 +54,8 @@ _Dumper.add_representer(str, _string)
 def yaml_text(value: Any) -> str:
     """YAML in the order given. PyYAML writes 2e-05 as `2.0e-05`, which it and Axolotl read as a number."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000)
+
+
+def from_template(file: Path, /, **words: object) -> str:
+    """The text of a file with its blanks, `$NAME` or `${NAME}`, filled in."""
+    return Template(file.read_text(encoding="utf-8")).substitute(words)

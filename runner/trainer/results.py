@@ -55,6 +55,11 @@ ADAPTER_FACTS = {
     **{"kind": "adapter", "rank": "lora_r", "alpha": "lora_alpha", "dropout": "lora_dropout"},
     "layers": "lora_target_modules",
 }
+# What a summary takes from the settings as it is.
+OF_SETTINGS = (
+    *("name", "fingerprint", "world_size", "effective_batch_size", "effective_batch_tokens"),
+    *("base_learning_rate", "learning_rate"),
+)
 
 
 def summary(settings: RunSettings, history: History, config: Mapping[str, Any], engine: str = "axolotl") -> Summary:
@@ -68,20 +73,13 @@ def summary(settings: RunSettings, history: History, config: Mapping[str, Any], 
         steps = (state["global_step"], state["steps"])
         early = early_stop(seen, wanted.patience, wanted.min_improvement, measure, *steps)
     return Summary(
-        name=settings.name,
-        fingerprint=settings.fingerprint,
+        **{name: getattr(settings, name) for name in OF_SETTINGS},
         recipe=read_json(Path(settings.recipe_file)),
         engine=engine,
         base_model=config.get("base_model"),
         adapter={name: config[key] for name, key in ADAPTER_FACTS.items()} if config.get("adapter") else None,
-        world_size=settings.world_size,
         backend=settings.backend if settings.world_size > 1 else None,
-        effective_batch_size=settings.effective_batch_size,
-        effective_batch_tokens=settings.effective_batch_tokens,
-        base_learning_rate=settings.base_learning_rate,
-        learning_rate=settings.learning_rate,
-        trainable_parameters=history.parameters["trainable_parameters"],
-        total_parameters=history.parameters["total_parameters"],
+        **history.parameters,
         steps=state["global_step"],
         epochs=state["epoch"],
         tokens=state["tokens"],

@@ -5,12 +5,14 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 
-class Demo(BaseModel):
+class Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Demo(Settings):
     """Questions before and after training. max_new_tokens: tokens of an answer; categories: by question; turn_end: the
     token that ends an answer, beside end-of-text; chat: whether the model answers, else it continues a text; of_rows:
     the number of validation rows to take questions from if there are none."""
-
-    model_config = ConfigDict(extra="forbid")
 
     base_model: str
     revision: str = "main"
@@ -24,14 +26,12 @@ class Demo(BaseModel):
     trust_remote_code: bool = False
 
 
-class BlocksSettings(BaseModel):
+class BlocksSettings(Settings):
     """Pretraining on packed blocks of one context length.
 
     folder: of `train-<sequence_len>.npy` and `validation-<sequence_len>.npy`. first_step, last_step: where this length
     begins and ends; steps: of all lengths. continue_from: the folder of the checkpoints of the length before.
     """
-
-    model_config = ConfigDict(extra="forbid")
 
     folder: str
     sequence_len: int
@@ -42,15 +42,13 @@ class BlocksSettings(BaseModel):
     continue_from: str | None = None
 
 
-class ProofSettings(BaseModel):
+class ProofSettings(Settings):
     """The proof of rows and batches before the first step.
 
     questions: a file of JSON lines with `question`, for the evaluation after training. show: rows to show. only: end
     after the proof. attention: replaces the `planned` one, which needs a GPU. prepared: the folder of the proof that
     was made with the data, whose forward passes are not repeated on GPUs.
     """
-
-    model_config = ConfigDict(extra="forbid")
 
     questions: str | None = None
     show: int = 2
@@ -60,17 +58,15 @@ class ProofSettings(BaseModel):
     prepared: str | None = None
 
 
-class EarlyStopping(BaseModel):
+class EarlyStopping(Settings):
     """patience: evaluations without improvement; min_improvement: what counts, in nats of validation loss, or for
     images as a share of 1."""
-
-    model_config = ConfigDict(extra="forbid")
 
     patience: int
     min_improvement: float = 0.0
 
 
-class RunSettings(BaseModel):
+class RunSettings(Settings):
     """What the plan expects of the run; the watchdog compares.
 
     world_size: processes in all. effective_batch_size: rows a step; effective_batch_tokens: tokens a step of packed
@@ -80,8 +76,6 @@ class RunSettings(BaseModel):
     FlashAttention. persistent_workers: keep data workers between epochs and evaluations. master_weights: the precision
     of stored weights; None for Axolotl's. blocks: packed blocks instead of Axolotl's own data sets.
     """
-
-    model_config = ConfigDict(extra="forbid")
 
     name: str
     fingerprint: str

@@ -22,7 +22,7 @@ from runner.tools.run_files import STOPPED
 from runner.trainer import checkpoints, records
 from runner.trainer.checkpoints import Saving, saved_anyway
 from runner.trainer.records import LOSS, TimeUsed, elapsed_seconds
-from runner.trainer.settings import BlocksSettings, EarlyStopping, RunSettings
+from runner.trainer.settings import EarlyStopping, RunSettings
 from runner.trainer.telemetry import History, Phases
 
 # A model that knows nothing starts at ln(vocabulary); half as much again means that its weights are broken.
@@ -240,19 +240,6 @@ class TimeLimit(TrainerCallback):
             TimeUsed(self.limit, round(self.used, 1), self.reached).write(self.run_dir)
 
 
-class EndOfLength(TrainerCallback):
-    """Ends a context length at its last step, measured and saved, while the schedule continues to the end of all."""
-
-    def __init__(self, settings: BlocksSettings) -> None:
-        self.settings = settings
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        if state.global_step >= self.settings.last_step:
-            control.should_log = control.should_evaluate = control.should_save = True
-            control.should_training_stop = True
-        return control
-
-
 # As a shell says that SIGTERM ended a process.
 ENDED = 128 + signal.SIGTERM
 
@@ -347,7 +334,6 @@ def callbacks(
         *(Watchdog(settings, of_words), history, *own),
         *(callback for begin in parts.hooks("callbacks") for callback in begin(settings, history)),
         Ended(),
-        *([EndOfLength(settings.blocks)] if settings.blocks else []),
         *([TimeLimit(settings)] if settings.time_limit_seconds is not None else []),
         Saving(settings, resumed_from),
         *([Patience(settings.early_stopping, measure)] if settings.early_stopping else []),

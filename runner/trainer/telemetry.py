@@ -29,7 +29,7 @@ class History(TrainerCallback):
         self.file = Path(settings.run_dir) / HISTORY
         self.steps: list[Mapping[str, Any]] = []
         self.epochs: list[Mapping[str, Any]] = []
-        self.parameters: Mapping[str, int] = {}
+        self.parameters: Mapping[str, Any] = {}
         self.started = self.last_time = time.monotonic()
         self.earlier = 0.0
         self.last_step = self.last_tokens = 0

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from runner import catalog
+from runner.catalog import tables
 from runner.check.validate import load
 from runner.plan import Place
 from runner.recipe.overrides import from_options
@@ -174,7 +175,7 @@ def test_what_deepspeed_takes_is_on_file():
     from schemas.deepspeed_settings import text
 
     assert version("deepspeed") == catalog.DEEPSPEED_VERSION
-    assert catalog.DEEPSPEED_SETTINGS_FILE.read_text("utf-8") == text(), "run `python schemas/deepspeed_settings.py`"
+    assert tables.DEEPSPEED_SETTINGS_FILE.read_text("utf-8") == text(), "run `python schemas/deepspeed_settings.py`"
 
 
 def test_main_memory_is_deepspeeds_own_estimate():
@@ -219,7 +220,7 @@ def test_what_axolotl_takes_is_on_file():
     from schemas.axolotl_settings import text
 
     assert version("axolotl") == catalog.AXOLOTL_VERSION
-    assert catalog.AXOLOTL_SETTINGS_FILE.read_text("utf-8") == text(), "run `python schemas/axolotl_settings.py`"
+    assert tables.AXOLOTL_SETTINGS_FILE.read_text("utf-8") == text(), "run `python schemas/axolotl_settings.py`"
     assert catalog.axolotl_settings()["properties"].keys() == known_keys(AxolotlInputConfig).keys()
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from runner.catalog import hardware
 from runner.catalog.hardware import GIB, KERNEL
+from runner.parts.planner import storage
 
 # What OpenShift's own script reserves of so much memory that Linux sees (harche/openshift-node-sizing, README), GiB.
 RESERVED = {4: 1, 8: 1.8, 16: 2.6, 32: 3.56, 64: 5.48, 128: 9.32, 256: 11.88, 512: 17, 1024: 27.24}
@@ -40,5 +41,5 @@ def test_what_one_pod_has_left_is_whole_cpus(count, left):
 
 @pytest.mark.parametrize("pod", [1, 10, 22, 100, 1000])
 def test_the_smallest_machine_for_a_pod_has_so_much_left_and_a_smaller_one_has_not(pod):
-    size = hardware.machine_gib(pod)
+    size = storage.machine_gib(pod)
     assert hardware.pod_memory_gib(size * GIB) >= pod > hardware.pod_memory_gib((size - 1) * GIB)

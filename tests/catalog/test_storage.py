@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.catalog import tables
+from runner.parts.openshift import submit
 
 
 @pytest.mark.parametrize(
@@ -21,4 +21,4 @@ from runner.catalog import tables
     ],
 )
 def test_a_provisioner_is_known_by_its_name_or_the_end_of_it(provisioner, can):
-    assert tables.shared_storage(provisioner) is can
+    assert submit.shared_storage(provisioner) is can

@@ -306,7 +306,7 @@ def test_set_edits_the_copy_in_place(recipe_command, tmp_path):
     assert "hub" not in data["data"] and data["data"]["path"] == "data/survival-sample.jsonl"
     assert data["demo"]["questions"] == ["What is tinder?"]
     assert data["openshift"]["queue"] == "default"
-    assert "# times through all rows" in text
+    assert "# passes through all rows" in text
 
 
 def test_a_copy_that_would_not_check_clean_leaves_nothing(recipe_command, tmp_path):

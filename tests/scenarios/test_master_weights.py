@@ -176,4 +176,4 @@ def test_bf16_is_noted_for_what_it_loses_and_refused_where_it_cannot_hold(golden
 
 def test_the_setting_is_explained_with_its_reason(recipe_command):
     shown = " ".join(recipe_command("explain", "master_weights", ROOT / "recipes" / "gemma.yaml").stdout.split())
-    assert "bf16 rounds most steps away" in shown and "16 bytes a trained weight" in shown and "GiB" in shown
+    assert "bf16 rounds most steps away" in shown and "16 bytes per trained weight" in shown and "GiB" in shown

@@ -20,10 +20,11 @@ FIRST = {
     "runner.parts.openshift.file_server",
     "runner.parts.nodes.node",
     "runner.parts.ci.pull_request",
-    "runner.entrypoints.stage",
+    "runner.parts.jobs.stage",
     # It measures for some seconds, and ends by itself.
     "runner.parts.planner.processor",
-    # Aliases of 0.1.
+    # Aliases.
+    "runner.entrypoints.stage",
     "runner.cluster.kfp_task",
     "runner.cluster.walk",
     "runner.entrypoints.embedded",

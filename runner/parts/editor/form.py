@@ -188,7 +188,9 @@ class Form:
             for field in self.section.fields:
                 self.fields[field.path] = (field, self._element(field))
             if self.section.in_text:
-                ui.label(f"Only in the text: {', '.join(self.section.in_text)}.").classes("recipe-says")
+                ui.label(f"You can set these only in the text: {', '.join(self.section.in_text)}.").classes(
+                    "recipe-says"
+                )
         self.refresh()
 
     def refresh(self) -> None:
@@ -207,7 +209,7 @@ class Form:
             element = (ui.textarea if field.kind == "lines" else ui.input)(field.title, value=_shown(field))
             for event in ("blur", *(() if field.kind == "lines" else ("keydown.enter",))):
                 element.on(event, lambda path=field.path: self._typed(path))
-        hint = f"{field.name}, one on each line" if field.kind == "lines" else field.name
+        hint = f"{field.name}, one per line" if field.kind == "lines" else field.name
         if field.kind == "lines":
             element.props("autogrow rows=1")
         element.props(f'dense outlined hide-bottom-space hint="{_quoted(hint)}"').classes("recipe-field")

@@ -30,6 +30,7 @@ HERE = Path(__file__).parent
 LOOK = 0.3
 # Attempts to write a form's change while somebody types.
 TRIES = 20
+REHEARSE = "Run the whole recipe on this machine, with a tiny model"
 TYPED = "The text has changed meanwhile, so nothing was written. Try again."
 BLUE, ORANGE, GREY = "#2f76e0", "#d97706", "#8b949e"
 # Lines of the log that are kept.
@@ -114,7 +115,7 @@ class VerdictPane:
         with ui.row().classes("recipe-verdict"):
             # A single element, because every element delays the answer to a key press.
             self.drawn = ui.html("", sanitize=False).classes("recipe-said-of-plan")
-            self.written = ui.input("price of a GPU hour").props("dense outlined").classes("recipe-price")
+            self.written = ui.input("price per GPU hour").props("dense outlined").classes("recipe-price")
         for event in ("blur", "keydown.enter"):
             self.written.on(event, self.take_price)
 
@@ -162,6 +163,9 @@ class RowsPane:
 
     def __init__(self, recipe: Callable[[], Recipe | None]) -> None:
         self.recipe = recipe
+        ui.label("See how the model will read the first rows of your data, with its special tokens.").classes(
+            "recipe-says"
+        )
         ui.button("Show three rows", on_click=self.show).props("outline no-caps dense").classes("recipe-show-rows")
         self.below = ui.column().classes("recipe-rows")
 
@@ -200,7 +204,9 @@ class RehearsalPane:
         self.rehearsal = rehearsal
         # The news, the rehearsal and the number of lines that this pane has shown.
         self.seen, self.number, self.lines = -1, -1, 0
-        self.said = ui.label("A rehearsal trains a tiny twin of the model on this machine, in a few minutes.")
+        self.said = ui.label(
+            "Rehearse runs the whole recipe on this machine, with a tiny model. It takes a few minutes."
+        )
         self.said.classes("recipe-said")
         self.curve = ui.echart(_curve(rehearsal)).classes("recipe-curve")
         self.log = ui.log(max_lines=MOST).classes("recipe-log")
@@ -294,15 +300,16 @@ class Page:
         ui.space()
         buttons = [
             ("Save", "save", self.save, "Save the text to the file"),
-            ("Check", "fact_check", self.check, "Also ask the hub about its data sets and models"),
-            ("Rehearse", "play_arrow", self.rehearse, "Run the whole recipe on this machine, with a tiny model"),
-            ("Report", "article", self.show_report, "Show the latest run of this recipe as a page"),
+            ("Check", "fact_check", self.check, "Also ask the hub whether it has the model and the data sets"),
+            ("Rehearse", "play_arrow", self.rehearse, REHEARSE),
+            ("Report", "article", self.show_report, "Show the result page of this recipe's latest run"),
         ]
         for text, icon, action, tooltip in buttons:
             button = ui.button(text, icon=icon, on_click=action).props("flat no-caps color=white dense")
-            button.tooltip(tooltip).classes(f"recipe-{text.lower()}")
+            with button.classes(f"recipe-{text.lower()}"):
+                explained = ui.tooltip(tooltip)
             if text == "Rehearse":
-                self.rehearse_button = button
+                self.rehearse_button, self.rehearse_tooltip = button, explained
 
     def _build_right(self) -> None:
         self.verdict = VerdictPane(self.changed)
@@ -374,7 +381,7 @@ class Page:
                 self.offer_both(changed.text)
                 return False
             self.show_state()
-            ui.notify(f"{self.file.path.name} is saved.", type="positive", timeout=1500)
+            ui.notify(f"{self.file.path.name} was saved.", type="positive", timeout=1500)
             return True
         return False
 
@@ -394,12 +401,12 @@ class Page:
 
         with ui.dialog() as dialog, ui.card().classes("recipe-both"):
             what = "has been changed by another program" if theirs is not None else "no longer exists"
-            ui.label(f"{self.file.path.name} {what} since it was opened. Nothing is written yet.")
+            ui.label(f"{self.file.path.name} {what} since you opened it. Nothing has been written yet.")
             with ui.row():
-                ui.button("Write mine over it", on_click=mine).props("no-caps outline")
+                ui.button("Overwrite it with my text", on_click=mine).props("no-caps outline")
                 if theirs is not None:
-                    ui.button("Take the file's text", on_click=other).props("no-caps outline")
-                ui.button("Leave both", on_click=dialog.close).props("no-caps flat")
+                    ui.button("Use the text of the file", on_click=other).props("no-caps outline")
+                ui.button("Decide later", on_click=dialog.close).props("no-caps flat")
         dialog.open()
 
     async def check(self) -> None:
@@ -437,7 +444,11 @@ class Page:
 
     def look(self) -> None:
         saves = "Save and rehearse" if self.unsaved else "Rehearse"
-        self.rehearse_button.text = "Stop" if self.rehearsal.running else saves
+        running = self.rehearsal.running
+        self.rehearse_button.text, self.rehearse_button.icon = ("Stop", "stop") if running else (saves, "play_arrow")
+        self.rehearse_tooltip.text = (
+            "Stop the rehearsal; the next one reuses its finished parts" if running else REHEARSE
+        )
         self.live.look()
 
 

@@ -39,8 +39,9 @@ class RehearsalProcess:
         if self.running:
             return f"Rehearsing: {f'step {self.losses[-1][0]} of {self.steps}' if self.losses else 'preparing'}."
         if self.code == INTERRUPTED:
-            return "The rehearsal was stopped. The next one continues with what is finished."
-        return "The rehearsal is done." if self.code == 0 else "The rehearsal has failed; the last lines say why."
+            return "The rehearsal was stopped. The next one reuses the parts that are finished."
+        passed = "The rehearsal passed: the whole recipe works here, with a tiny model. Report shows what it learned."
+        return passed if self.code == 0 else "The rehearsal failed. The last lines below explain why."
 
     async def run(self, file: Path) -> None:
         """Rehearses the saved recipe to the end; does nothing while another rehearsal runs."""

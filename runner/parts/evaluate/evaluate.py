@@ -25,6 +25,8 @@ from runner.tools.text import yaml_text
 from runner.trainer import records
 from runner.trainer.records import Summary
 
+SAMPLE_TASK = Path(__file__).with_name("sample-task.yaml")
+
 
 @dataclass
 class Measures:
@@ -268,22 +270,9 @@ def scores(results: Mapping[str, Any], measures: Measures) -> dict[str, float]:
 
 
 def _sample_task(task: Task) -> str:
-    """A task of lm-eval on a local file: choose the best answer to a question."""
-    return yaml_text(
-        {
-            "task": task.tasks[0],
-            "dataset_path": "json",
-            "dataset_kwargs": {"data_files": {"test": task.sample_task}},
-            "test_split": "test",
-            "output_type": "multiple_choice",
-            "doc_to_text": "{{question}}",
-            "doc_to_choice": "{{choices}}",
-            "doc_to_target": "{{answer}}",
-            "metric_list": [
-                {"metric": name, "aggregation": "mean", "higher_is_better": True} for name in ("acc", "acc_norm")
-            ],
-        }
-    )
+    """A task of lm-eval on the file that replaces the hub."""
+    own = {"task": task.tasks[0], "dataset_kwargs": {"data_files": {"test": task.sample_task}}}
+    return SAMPLE_TASK.read_text(encoding="utf-8") + yaml_text(own)
 
 
 def regression(before: Mapping[str, Any] | None, measures: Measures, name: str) -> float:

@@ -17,7 +17,7 @@ from runner.parts.evaluate import seal
 from runner.parts.evaluate.metrics import HOLDS, bounds, in_words
 from runner.plan import Evaluation, Gate, Plan
 from runner.run.launch import environment, follow
-from runner.run.stage_folder import StageFolder, model_hash_of
+from runner.run.stage_folder import StageFolder, model_hash
 from runner.tools.files import Record, read_json, sha256, write_json
 from runner.tools.names import content_hash, shortened
 from runner.tools.own_words import GENERAL_TEXT
@@ -259,7 +259,7 @@ def _rows(folder: StageFolder) -> str:
 def _code() -> str:
     """A hash of the code that measures, with the general text."""
     own = Path(__file__).parent
-    modules = (own / "evaluate.py", own / "language.py", GENERAL_TEXT)
+    modules = (own / "evaluate.py", own / "language.py", own / "sample-task.yaml", GENERAL_TEXT)
     brought = (Path(str(spec.origin)) for name in parts.table("measures").values() if (spec := find_spec(name)))
     return content_hash([sha256(file) for file in (*modules, *brought)], 32)
 
@@ -292,6 +292,12 @@ def current(folder: StageFolder) -> Measurement | None:
     """The recorded evaluation, if it is of the run folder's current content."""
     known = _about(subject(folder), record(folder))
     return None if isinstance(known, str) else known
+
+
+def model_hash_of(model: Path) -> str:
+    """`StageFolder.model_hash` of a folder with a model, or of a file with an image model."""
+    files = sorted(file for file in model.rglob("*") if file.is_file()) if model.is_dir() else [model]
+    return model_hash({str(file.relative_to(model)) if file != model else file.name: sha256(file) for file in files})
 
 
 def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:

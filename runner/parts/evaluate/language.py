@@ -10,7 +10,8 @@ from typing import Any
 from runner.data import general_documents
 from runner.parts.evaluate.metrics import ACCURACY, NEW_TOKENS
 from runner.tools.names import same
-from runner.trainer.generation import end_tokens
+from runner.trainer import generation
+from runner.trainer.generation import Chat, end_tokens
 
 TEXT_BLOCKS = 64
 GENERAL_TOKENS = 1024
@@ -37,25 +38,16 @@ class ShortAnswer:
 
 def load(folder: str, tokenizer: str, base: str, revision: str | None, trust: bool) -> tuple[Any, Any]:
     """Model and tokenizer, freshly loaded; an adapter on its base, whose revision is `revision`."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
     # The checkpoint of an adapter is the adapter alone; `best_model` is merged.
     adapter = bool(base) and (Path(folder) / "adapter_config.json").is_file()
-    cuda = torch.cuda.is_available()
-    words = AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=trust)
     whole = base if adapter else folder
-    model = AutoModelForCausalLM.from_pretrained(
-        whole,
-        revision=None if Path(whole).is_dir() else revision,
-        dtype=torch.bfloat16 if cuda else torch.float32,
-        trust_remote_code=trust,
-    )
-    if adapter:
-        from peft import PeftModel
+    at = None if Path(whole).is_dir() else revision
+    loaded = generation.load(Chat(whole, at, tokenizer, None, NEW_TOKENS, trust_remote_code=trust))
+    if not adapter:
+        return loaded.model, loaded.tokenizer
+    from peft import PeftModel
 
-        model = PeftModel.from_pretrained(model, folder)
-    return model.to("cuda" if cuda else "cpu").eval(), words
+    return PeftModel.from_pretrained(loaded.model, folder).eval(), loaded.tokenizer
 
 
 def free() -> None:

@@ -4,11 +4,11 @@ the gates and evaluation of each stage; and their substitutes in a rehearsal."""
 import math
 import operator
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from runner import scenarios
+from runner import catalog, scenarios
 from runner.plan import Evaluation, Gate
 from runner.recipe.document import Path_
 from runner.recipe.overrides import Override
@@ -119,12 +119,8 @@ _LESS = re.compile(r"(\w+_)?(perplexity|loss)|loss_rise\.\d+|forgetting")
 _MORE = re.compile(
     r"accuracy(\..+)?|generated_tokens|preference_\w+|improvement\..+|lm_eval\..+\.(acc|acc_norm|exact_match)(,.+)?"
 )
-# The scores of lm-eval's tasks (lm-eval 0.4, api/py and the tasks with names of their own).
-SCORES = (
-    *("acc", "acc_norm", "acc_mutual_info", "exact_match", "f1", "mcc", "bleu", "chrf", "ter", "brier_score"),
-    *("perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte", "mc1", "mc2", "pass@1"),
-    "prompt_level_strict_acc",
-)
+# The usual tasks and scores of lm-eval.
+LM_EVAL: Mapping[str, Any] = catalog.table("lm-eval")
 _OTHER_WAY = str.maketrans("<>", "><")
 
 
@@ -175,11 +171,6 @@ def gate_metrics(recipe: Recipe) -> Iterator[Problem]:
             )
 
 
-# The most common tasks of lm-eval.
-USUAL_TASKS = (
-    *("hellaswag", "arc_easy", "arc_challenge", "piqa", "winogrande", "boolq", "openbookqa", "mmlu", "gsm8k", "sciq"),
-    *("lambada_openai", "truthfulqa_mc1", "truthfulqa_mc2", "commonsense_qa", "ifeval", "wikitext"),
-)
 _TASK = re.compile(r"(?:regression\.)?lm_eval\.([^.]+)\.")
 
 
@@ -189,11 +180,11 @@ def misspelt_tasks(recipe: Recipe) -> dict[str, str]:
     tasks = (recipe.settings.get("evaluation") or {}).get("tasks") or ()
     found = (_TASK.match(text) for _, text in written_gates(recipe) if isinstance(text, str))
     asked = [match[1] for match in found if match]
-    left = [task for task in tasks if task not in asked and task not in USUAL_TASKS]
+    left = [task for task in tasks if task not in asked and task not in LM_EVAL["tasks"]]
     return {
         near: task
         for task in dict.fromkeys(asked)
-        if task not in tasks and (asked.count(task) > 1 or task in USUAL_TASKS) and (near := nearest(task, left))
+        if task not in tasks and (asked.count(task) > 1 or task in LM_EVAL["tasks"]) and (near := nearest(task, left))
     }
 
 
@@ -216,7 +207,7 @@ def tasks(recipe: Recipe) -> Iterator[Problem]:
         if meant := misspelt.get(task):
             message = f"`{task}` is measured, but the gates ask for `{meant}`, so they would never open."
             yield recipe.problem(place, message, f"Write `{meant}`.")
-        elif task not in USUAL_TASKS and (near := nearest(task, USUAL_TASKS, ALIKE)):
+        elif task not in LM_EVAL["tasks"] and (near := nearest(task, LM_EVAL["tasks"], ALIKE)):
             message = f"`{task}` is not a usual task of lm-eval, but `{near}` is."
             yield recipe.note(
                 place, message, f"Write `{near}`, if you mean that one. Otherwise there is nothing to do."
@@ -224,13 +215,14 @@ def tasks(recipe: Recipe) -> Iterator[Problem]:
 
 
 def gate_directions(recipe: Recipe) -> Iterator[Problem]:
+    scores = LM_EVAL["scores"]
     for place, text in written_gates(recipe):
         try:
             gate = parse(text)
         except (TypeError, ValueError):
             continue
         score = gate.metric.rpartition(".")[2].partition(",")[0]
-        if ".lm_eval." in f".{gate.metric}" and score not in SCORES and (near := nearest(score, SCORES, 0.8)):
+        if ".lm_eval." in f".{gate.metric}" and score not in scores and (near := nearest(score, scores, 0.8)):
             message = (
                 f"`{score}` is not a usual score of lm-eval, but `{near}` is. A score that no task has opens no gate."
             )

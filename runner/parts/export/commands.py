@@ -70,7 +70,10 @@ def export(run: str, form: str, quantize: str | None, stage: str | None, out: st
     with source.folder.run.lock():
         made = exporting.export(source, form, kind, Path(os.path.abspath(out)) if out else None, say)
     say(f"{os.path.relpath(made)}/")
-    end(f"The export in {os.path.relpath(made)} is verified: it is the trained model.", "push", run, "OWNER/NAME")
+    more = (*(("--format", form) if form != "safetensors" else ()), *(("--quantize", kind) if kind else ()))
+    end(
+        f"The export in {os.path.relpath(made)} is verified: it is the trained model.", "push", run, "OWNER/NAME", *more
+    )
 
 
 @click.command()
@@ -91,7 +94,7 @@ def push(run: str, name: str, form: str, quantize: str | None, stage: str | None
     kind, source = kind_of(form, quantize), opened(run, stage)
     with source.folder.run.lock():
         say(sending.push(source, name, form, kind, public, say))
-    end(f"The model of {run} is on the hub as {name}.", "register", run, "--registry", "URL")
+    end(f"The model of {run} is on the Hugging Face hub, as {name}.", "register", run, "--registry", "URL")
 
 
 @click.command()
@@ -125,7 +128,7 @@ def register(run: str, server: str, name: str | None, version: str | None, uri: 
     name, version = name or source.run.name, version or usual
     where = sending.register(source, server, name, version, uri)
     say(f"{name} {version} is in the registry; its address is {where}")
-    end(f"The model of {run} is in the registry, as {name} {version}.", "report", run)
+    end(f"The model of {run} is in the Model Registry, as {name}, version {version}.", "report", run)
 
 
 @click.command()
@@ -150,11 +153,8 @@ def merge(path: str, sets: tuple[str, ...], run_dir: str | None, out: str | None
     else:
         recipe, _ = open_recipe(path, sets)
         written = merge_run(recipe, run_dir, Path(out) if out else None)
-    say(f"the whole model is in {written}")
-    end(
-        f"The merged model is in {written}. It needs no adapter.",
-        *(("ask", path, "QUESTION") if Path(path).is_file() else ("doctor",)),
-    )
+    follows = ("ask", path, "QUESTION") if Path(path).is_file() else ("models", "add", written)
+    end(f"The merged model is in {written}. It needs no adapter.", *follows)
 
 
 def merge_run(recipe: Recipe, run_dir: str | None, out: Path | None) -> Path:

@@ -12,7 +12,7 @@ from runner import catalog
 from runner.catalog import Gpu
 from runner.catalog.tables import DEPTHS
 from runner.parts.planner import constants
-from runner.parts.planner.formulas import Advice, Counts, Loss, splits
+from runner.parts.planner.formulas import Changes, Counts, splits
 from runner.parts.planner.memory import Memory, Moment, at_peak
 from runner.parts.planner.row_counts import Rows
 from runner.parts.planner.state import State
@@ -173,16 +173,12 @@ class ImageFormulas:
         once = [2 * layer.weights * layer.pixels**2 for layer in convolutions(self.work)]
         return rows * (3 * sum(once) - once[0] if training else sum(once))
 
-    def rate(self, gpu: Gpu) -> float:
-        table = {"fp32": gpu.fp32_tflops, "bf16": gpu.bf16_tflops, "fp16": gpu.fp16_tflops}
-        return (table[self.work.precision] or gpu.fp32_tflops) * 1e12
-
     def pass_seconds(self, gpu: Gpu, rows: int, training: bool = True) -> float:
         """One micro batch. Activations are written once and read twice or more, and backward moves as much again. With
         small images, the GPU waits for Python, which launches every layer's kernels."""
         from runner.parts.planner.duration import BANDWIDTH_SHARE
 
-        compute = self.flops(rows, training) / (self.rate(gpu) * CONVOLUTION_SHARE)
+        compute = self.flops(rows, training) / (self.work.rate(gpu) * CONVOLUTION_SHARE)
         moved = rows * sum(self._kept) * (6 if training else 2) + self.counts.total * FULL
         launching = len(list(convolutions(self.work))) * SECONDS_A_LAYER * (1 if training else 0.3)
         seconds = max(compute + moved / (gpu.memory_gb_s * 1e9 * BANDWIDTH_SHARE), launching)
@@ -200,49 +196,43 @@ class ImageFormulas:
             link = duration.slowest_link(work.machines, gpu, gbit_s)
             return 0.5 * 2 * (world - 1) / world * state.gradients / link
 
-        wait = waiting(work.network.gbit_s)
         update = (2 * state.optimizer + 3 * state.gradients) / (gpu.memory_gb_s * 1e9 * duration.BANDWIDTH_SHARE)
-        step = self.pass_seconds(gpu, work.micro_batch_size) * work.accumulation + wait + update
+        own = self.pass_seconds(gpu, work.micro_batch_size) * work.accumulation
         batch_seconds = self.pass_seconds(gpu, work.evaluation_batch_size, training=False)
 
         def evaluated(rows: int) -> float:
             return batch_seconds * math.ceil(rows / world / work.evaluation_batch_size)
 
-        # `checkpoint_latest.pth` has the weights again.
-        checkpoint = 2 * state.weights + state.optimizer
-        kept, starting, likely_start = duration.overhead(work, count, step, 0, checkpoint)
         evaluations = times_in(work.evaluation_steps, work, count) + 1
-        return duration.Duration(
-            steps=count,
-            step_seconds=step,
-            waiting_seconds=wait,
-            training_seconds=count * step,
+        return duration.of_run(
+            work,
+            gpu,
+            count,
+            own + waiting(work.network.gbit_s) + update,
+            waiting,
+            evaluations=evaluations,
             evaluation_seconds=evaluations * evaluated(work.evaluation_rows or 0) + evaluated(work.test_rows),
-            overhead_seconds=starting,
+            reading=0,
+            # `checkpoint_latest.pth` has the weights again.
+            checkpoint=2 * state.weights + state.optimizer,
             rows_a_step=work.effective_batch_size,
             tokens_a_step=0,
-            tokens=0,
-            evaluations=evaluations,
-            checkpoints=kept,
             flops=self.flops(work.micro_batch_size),
-            spread=duration.spread(work, gpu),
-            overhead_range=likely_start,
-            network_seconds=duration.by_network(count, work.network, waiting),
         )
 
-    def offers(self, recipe: Recipe, stage: Stage, gpu: Gpu, budget: float) -> list[Advice[Images]]:
-        work, advice = self.work, []
+    def offers(self, recipe: Recipe, stage: Stage, gpu: Gpu, budget: float) -> Iterator[Changes]:
+        def fits(work: Images) -> bool:
+            return ImageFormulas(work).memory.total <= budget
+
+        work, narrow = self.work, self.work.width // 2
         for rows, accumulation in splits(work, smaller=True):
-            changed = replace(work.with_rows(rows), accumulation=accumulation)
-            if ImageFormulas(changed).memory.total <= budget:
-                changes = {"train.micro_batch_size": rows, "train.gradient_accumulation_steps": accumulation}
-                advice.append(Advice(changes, changed))
+            if fits(replace(work.with_rows(rows), accumulation=accumulation)):
+                yield {"train.micro_batch_size": rows, "train.gradient_accumulation_steps": accumulation}
                 break
-        if work.precision == "fp32" and gpu.bf16:
-            advice.append(Advice({"model.precision": "bf16"}, replace(work, precision="bf16"), Loss.EXACTNESS))
-        narrower = replace(work, width=work.width // 2)
-        advice.append(Advice({"model.width": narrower.width}, narrower, Loss.LEARNING))
-        return [change for change in advice if ImageFormulas(change.workload).memory.total <= budget]
+        if work.precision == "fp32" and gpu.bf16 and fits(replace(work, precision="bf16")):
+            yield {"model.precision": "bf16"}
+        if fits(replace(work, width=narrow)):
+            yield {"model.width": narrow}
 
     def written(self, stage: Stage) -> dict[str, int]:
         """Prepared pixels, a checkpoint (weights and optimizer), and three weight files, the latest with optimizer."""

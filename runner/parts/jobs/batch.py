@@ -1,17 +1,21 @@
 """Plain Jobs and pods beside training: they prepare a stage, measure it, or open its claim for a while."""
 
 from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
 
 from runner.parts.jobs import code, kubernetes, podspec
-from runner.parts.jobs.kubernetes import Manifest
+from runner.parts.jobs.kubernetes import Folder, Manifest
 from runner.plan import PLAN_FILE, Machines, Plan, Stage
 from runner.tools.files import Artifact
 from runner.tools.names import content_hash
-from runner.tools.text import yaml_text
+from runner.tools.text import from_template, yaml_text
 
 # The values of the label `recipe-runner/part` of a stage's own Jobs, and their files.
 PREPARE, GATE = "prepare", "gate"
 PREPARE_FILE, GATE_FILE = "job.yaml", "gate.yaml"
+# The folder with the first lines of these files, for people.
+COMMENTS = Path(__file__).parent
 # The retries of a pod that prepares.
 TRIES = 3
 
@@ -25,44 +29,38 @@ def job(plan: Plan, stage: Stage, name: str, part: str, spec: Manifest, annotati
 
 
 def pod(
-    plan: Plan, stage: Stage, part: str, container: Manifest, volumes: list[Manifest], machines: Machines | None = None
+    plan: Plan, stage: Stage, part: str, container: Manifest, folders: list[Folder], machines: Machines | None = None
 ) -> Manifest:
-    """The template of a pod with one container that runs once. machines: with the GPU that it needs; None for any."""
-    return {
-        "metadata": {"labels": kubernetes.pod_labels(plan, stage) | {"recipe-runner/part": part}},
-        "spec": {
-            **podspec.identity(plan),
-            "restartPolicy": "Never",
-            "securityContext": podspec.POD_SECURITY,
-            **podspec.where(plan, machines),
-            **podspec.cloned(plan),
-            "containers": [container],
-            "volumes": volumes,
-        },
-    }
+    """The template of a pod that runs once. machines: with the GPU that it needs; None for any."""
+    labels = kubernetes.pod_labels(plan, stage) | {"recipe-runner/part": part}
+    return podspec.pod(plan, {"labels": labels}, container, folders, machines, restart="Never")
 
 
 def small(
     plan: Plan,
+    stage: Stage,
     part: str,
     command: list[str],
-    mounts: list[Manifest],
+    folders: list[Folder],
     env: dict[str, str] | None = None,
     secrets: list[Manifest] | None = None,
     memory: str = "1Gi",
+    **more: Any,
 ) -> Manifest:
-    """The container of a pod that needs little. mounts: besides scratch and code; env: besides the writable folders and
-    the code's own; secrets: variables from Secrets; memory: a quantity."""
+    """The template of a pod that needs little. folders: besides scratch and code; env: besides the writable folders and
+    the code's own; secrets: variables from Secrets; memory: a quantity; more: about its container."""
     share = {"cpu": "1", "memory": memory}
     variables = podspec.listed(podspec.CACHES | code.environment(plan) | (env or {})) + (secrets or [])
-    mounts = [*mounts, *podspec.own_mounts(plan)]
-    return kubernetes.container(plan, part, command, variables, {"requests": share, "limits": share}, mounts)
+    folders = [*folders, code.SCRATCH, *code.folders(plan)]
+    container = kubernetes.container(plan, part, command, variables, {"requests": share, "limits": share}, folders)
+    return pod(plan, stage, part, container | more, folders)
 
 
-def alone(plan: Plan, stage: Stage, part: str, container: Manifest, volumes: list[Manifest], seconds: int) -> Manifest:
-    """A pod without a Job, which a command creates and deletes. volumes: besides scratch and code; seconds: its
-    limit."""
-    template = pod(plan, stage, part, container, [*volumes, *podspec.own_volumes(plan)])
+def alone(
+    plan: Plan, stage: Stage, part: str, command: list[str], folders: list[Folder], seconds: int, **how: Any
+) -> Manifest:
+    """A pod without a Job, which a command creates and deletes. seconds: its limit; how: as in `small`."""
+    template = small(plan, stage, part, command, folders, **how)
     meta = {"name": f"{kubernetes.job_name(plan)}-{part}", "namespace": plan.site["namespace"]}
     return {
         "apiVersion": "v1",
@@ -75,13 +73,8 @@ def alone(plan: Plan, stage: Stage, part: str, container: Manifest, volumes: lis
 def prepare(plan: Plan, stage: Stage) -> list[Artifact]:
     """The files of a stage without training: a Job without a GPU, because no GPU may wait for a download."""
     name = f"job/{kubernetes.job_name(plan)} --namespace {plan.site['namespace']}"
-    comment = (
-        "# It needs no GPU, and comes before the stages that train. Wait for it with\n"
-        f"#   oc wait --for=condition=complete --timeout=4h {name}\n"
-        "# A Job that is there cannot be changed. To send it again, first take it away with\n"
-        f"#   oc delete {name}\n"
-    )
-    return kubernetes.folder(plan, stage, PREPARE_FILE, yaml_text(prepare_job(plan, stage)), comment)
+    comment = from_template(COMMENTS / "prepare.txt", job=name)
+    return kubernetes.files(plan, stage, PREPARE_FILE, yaml_text(prepare_job(plan, stage)), comment)
 
 
 def prepare_job(plan: Plan, stage: Stage) -> Manifest:
@@ -110,12 +103,8 @@ def gate(plan: Plan, stage: Stage) -> list[Artifact]:
         return []
     conditions = "; ".join(map(str, stage.gates))
     # Not `apply`: an existing Job cannot be changed, and does not measure again.
-    comment = (
-        f"# Once the job beside it is done: oc replace --force -f {GATE_FILE}. Nothing after `{stage.name}` starts, and its model\n"
-        f"# counts as good, before {conditions}.\n"
-        "# What is measured is sealed with the key of the namespace, which `recipe submit` puts into a Secret. Without it, once:\n"
-        f"# openssl rand -hex 32 > {podspec.KEY}; oc create secret generic {podspec.KEY_SECRET} --from-file={podspec.KEY}\n"
-    )
+    words = {"file": GATE_FILE, "key": podspec.KEY, "secret": podspec.KEY_SECRET}
+    comment = from_template(COMMENTS / "gate.txt", stage=stage.name, conditions=conditions, **words)
     return [Artifact(GATE_FILE, comment + yaml_text(gate_job(plan, stage)))]
 
 
@@ -147,6 +136,6 @@ def gate_key(stage: Stage) -> str:
 def _template(plan: Plan, stage: Stage, part: str, command: list[str], plain: dict[str, str]) -> Manifest:
     """The pod of a Job. stage: with the machines that the pod needs; plain: its environment without tokens and code."""
     env = podspec.variables(plan, plain | code.environment(plan))
-    needs = podspec.as_text(podspec.resources(plan, stage))
-    container = kubernetes.container(plan, part, command, env, needs, podspec.mounts(plan, stage), last_words=True)
-    return pod(plan, stage, part, container, podspec.volumes(plan, stage), stage.machines)
+    needs, folders = podspec.as_text(podspec.resources(plan, stage)), podspec.folders(plan, stage)
+    container = kubernetes.container(plan, part, command, env, needs, folders, last_words=True)
+    return pod(plan, stage, part, container, folders, stage.machines)

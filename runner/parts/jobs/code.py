@@ -1,37 +1,22 @@
 """Code by git: an init container clones one commit into a folder of the pod."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from runner.parts.jobs import kubernetes
-from runner.parts.jobs.kubernetes import Manifest
+from runner.parts.jobs.kubernetes import Folder, Manifest
 from runner.plan import Plan
 
 MOUNT = kubernetes.CODE_DIR
 FOLDER = f"{MOUNT}/repository"
 CONTAINER = "clone-code"
+# The folder with the code, for the container that clones it; and home and caches of every container.
+CLONED = kubernetes.folder("code", MOUNT, {"emptyDir": {}})
+SCRATCH = kubernetes.folder("tmp", "/tmp", {"emptyDir": {}})
 
 # Its arguments are the address, the commit and the folder. A restarted pod keeps the folder. Some servers send a commit
 # only with its branch, so the second fetch takes everything.
-SCRIPT = """\
-# Stop at the first line that fails, and at a name that has no value.
-set -eu
-# Begin with an empty folder, also where the pod was started before.
-rm -rf "$3"
-# Make a repository in it,
-git init --quiet "$3"
-# go there,
-cd "$3"
-# and name the address that the code comes from.
-git remote add origin "$1"
-# Fetch this commit alone, or everything from a server that gives no single commits.
-git fetch --quiet --depth 1 origin "$2" 2>/dev/null || git fetch --quiet origin
-# Put the files of this commit into the folder.
-git -c advice.detachedHead=false checkout --quiet --detach "$2"
-# What the pod runs is exactly this commit, or the pod does not start.
-test "$(git rev-parse HEAD)" = "$2"
-# Say so in the log.
-echo "cloned $1 at $2"
-"""
+SCRIPT = Path(__file__).with_name("clone.sh").read_text(encoding="utf-8")
 
 
 def init_containers(plan: Plan, env: list[Manifest]) -> list[Manifest]:
@@ -45,18 +30,13 @@ def init_containers(plan: Plan, env: list[Manifest]) -> list[Manifest]:
     command = ["/bin/sh", "-c", SCRIPT, CONTAINER, *_address(plan.code_from_git)]
     # Otherwise git waits for a user name and password.
     env = [*env, {"name": "GIT_TERMINAL_PROMPT", "value": "0"}]
-    mounts = [{"name": "code", "mountPath": MOUNT}, {"name": "tmp", "mountPath": "/tmp"}]
     # Its last words are git's message, if it fails.
-    return [kubernetes.container(plan, CONTAINER, command, env, resources, mounts, last_words=True)]
+    return [kubernetes.container(plan, CONTAINER, command, env, resources, [CLONED, SCRATCH], last_words=True)]
 
 
-def volumes(plan: Plan) -> list[Manifest]:
-    return [{"name": "code", "emptyDir": {}}] if plan.code_from_git else []
-
-
-def mounts(plan: Plan) -> list[Manifest]:
+def folders(plan: Plan) -> list[Folder]:
     """The pod's own container can read the code, and cannot change it."""
-    return [{"name": "code", "mountPath": MOUNT, "readOnly": True}] if plan.code_from_git else []
+    return [kubernetes.folder("code", MOUNT, {"emptyDir": {}}, readOnly=True)] if plan.code_from_git else []
 
 
 def environment(plan: Plan) -> dict[str, str]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import yaml
 
 from runner import __version__
 from runner.check.origins import Computed
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 
 # An object of Kubernetes' API, or a part of one.
 Manifest = dict[str, Any]
+# A folder of a container: its mount, and the volume behind it.
+Folder = tuple[Manifest, Manifest]
 
 CONFIG_DIR = "/etc/recipe-runner"
 # Where a pod clones its code.
@@ -191,7 +196,7 @@ def container(
     command: list[str],
     env: list[Manifest],
     resources: Manifest,
-    mounts: list[Manifest],
+    folders: list[Folder],
     ports: list[Manifest] | None = None,
     last_words: bool = False,
 ) -> Manifest:
@@ -206,8 +211,42 @@ def container(
         "resources": resources,
         **({"terminationMessagePolicy": "FallbackToLogsOnError"} if last_words else {}),
         "securityContext": CONTAINER_SECURITY,
-        "volumeMounts": mounts,
+        "volumeMounts": mounts(folders),
     }
+
+
+def folder(name: str, path: str, volume: Manifest, **how: Any) -> Folder:
+    """volume: without its name; how: more about the mount."""
+    return {"name": name, "mountPath": path, **how}, {"name": name, **volume}
+
+
+def memory(gib: int) -> Folder:
+    """Shared memory. Its default is 64 MB, too little for NCCL and data loaders. It is part of the pod's memory."""
+    return folder("shm", "/dev/shm", {"emptyDir": {"medium": "Memory", "sizeLimit": f"{gib}Gi"}})
+
+
+def mounts(folders: list[Folder]) -> list[Manifest]:
+    return [mount for mount, _ in folders]
+
+
+def volumes(folders: list[Folder]) -> list[Manifest]:
+    return [volume for _, volume in folders]
+
+
+def filled(template: Path, **words: Any) -> Manifest:
+    """An object from a template in YAML: each text `$NAME` becomes the word of that name, and a key disappears if its
+    word is None."""
+
+    def fill(value: Any) -> Any:
+        if isinstance(value, dict):
+            entries = {key: fill(each) for key, each in value.items()}
+            return {key: each for key, each in entries.items() if each is not None}
+        if isinstance(value, list):
+            return [fill(each) for each in value]
+        return words[value[1:]] if isinstance(value, str) and value.startswith("$") else value
+
+    made: Manifest = fill(yaml.safe_load(template.read_text(encoding="utf-8")))
+    return made
 
 
 def header(plan: Plan, stage: Stage) -> str:
@@ -294,19 +333,19 @@ def claims(plan: Plan) -> Artifact:
     return Artifact(CLAIMS_FILE, "---\n".join(map(yaml_text, documents)))
 
 
-def folder(plan: Plan, stage: Stage, name: str, text: str, comment: str = "", policy: str = "") -> list[Artifact]:
+def files(plan: Plan, stage: Stage, name: str, text: str, comment: str = "", policy: str = "") -> list[Artifact]:
     """The files of a job: claims, config map, network policy, its own, and a kustomization for `oc apply -k FOLDER`.
     name, text: of the job's own file; comment: for the kustomization, which leaves out the claims: a claim of that name
     may be larger, and a cluster refuses to change its size and mode."""
-    files = [claims(plan), config_map(plan, stage), Artifact(POLICY_FILE, policy)]
-    files.append(Artifact(name, header(plan, stage) + text))
-    files = [file for file in files if file.text]
-    resources = [file.path for file in files if file.path != CLAIMS_FILE]
+    own = Artifact(name, header(plan, stage) + text)
+    needed = (claims(plan), config_map(plan, stage), Artifact(POLICY_FILE, policy), own)
+    made = [file for file in needed if file.text]
+    resources = [file.path for file in made if file.path != CLAIMS_FILE]
     comment = f"# oc apply -k . sends everything that `{plan.name}` needs to the cluster.\n{comment}"
-    if len(resources) < len(files):
+    if len(resources) < len(made):
         comment += f"# Before that, once: oc create -f {CLAIMS_FILE} makes the claims that are not there yet.\n"
     listing = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": resources}
-    return [*files, Artifact("kustomization.yaml", comment + yaml_text(listing))]
+    return [*made, Artifact("kustomization.yaml", comment + yaml_text(listing))]
 
 
 def computed(recipe: Recipe) -> Iterator[tuple[Path_, Computed]]:

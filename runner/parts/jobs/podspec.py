@@ -1,8 +1,11 @@
 """The pod that every target for a cluster starts, within OpenShift's restricted-v2, and how pods of several machines
 reach each other, over Ethernet and RDMA."""
 
+from pathlib import Path
+from typing import Any
+
 from runner.parts.jobs import code, kubernetes
-from runner.parts.jobs.kubernetes import Manifest
+from runner.parts.jobs.kubernetes import Folder, Manifest
 from runner.plan import Machines, Plan, Stage
 from runner.tools.run_files import SEAL_KEY
 
@@ -52,38 +55,27 @@ def metadata(plan: Plan, stage: Stage) -> Manifest:
 
 def pod_template(plan: Plan, stage: Stage, container: str, ports: list[Manifest]) -> Manifest:
     """The pod of every machine of a stage, master or worker."""
-    env, needs = variables(plan, environment(plan, stage)), resources(plan, stage)
+    env, needs, inside = variables(plan, environment(plan, stage)), resources(plan, stage), folders(plan, stage)
     ports = [*ports, {"name": "metrics", "containerPort": plan.site["metrics_port"]}]
-    box = kubernetes.container(plan, container, list(stage.command), env, needs, mounts(plan, stage), ports)
-    return {
-        "metadata": metadata(plan, stage),
-        "spec": {
-            **identity(plan),
-            "securityContext": POD_SECURITY,
-            "terminationGracePeriodSeconds": grace(stage),
-            **where(plan, stage.machines),
-            **cloned(plan),
-            "containers": [box],
-            "volumes": volumes(plan, stage),
-        },
-    }
+    box = kubernetes.container(plan, container, list(stage.command), env, needs, inside, ports)
+    return pod(plan, metadata(plan, stage), box, inside, stage.machines, grace=grace(stage))
 
 
-def cloned(plan: Plan) -> Manifest:
-    """The init container of a pod that clones its code."""
-    init = code.init_containers(plan, listed(stated(plan) | CACHES))
-    return {"initContainers": init} if init else {}
+def pod(
+    plan: Plan, meta: Manifest, container: Manifest, folders: list[Folder], machines: Machines | None, **own: Any
+) -> Manifest:
+    """The template of a pod with one container, and one before it that clones its code. machines: with the GPU that it
+    needs; None for any. own: `restart` and `grace` of `pod.yaml`."""
+    words = dict.fromkeys(("restart", "grace", "nodeSelector", "tolerations")) | where(plan, machines) | own
+    words |= {"metadata": meta, "container": container, "volumes": kubernetes.volumes(folders)}
+    words |= {"account": plan.site.get("service_account"), "security": POD_SECURITY}
+    before = code.init_containers(plan, listed(stated(plan) | CACHES))
+    return kubernetes.filled(Path(__file__).with_name("pod.yaml"), before=before or None, **words)
 
 
 def grace(stage: Stage) -> int:
     """The seconds that a pod has for its last checkpoint after SIGTERM."""
     return stage.grace_seconds or USUAL_GRACE
-
-
-def identity(plan: Plan) -> Manifest:
-    """The pod's account. Training sends no requests to the cluster, so it gets no token for it."""
-    account = plan.site.get("service_account")
-    return {"automountServiceAccountToken": False, **({"serviceAccountName": account} if account else {})}
 
 
 def where(plan: Plan, machines: Machines | None) -> Manifest:
@@ -126,53 +118,26 @@ def as_text(resources: Manifest) -> Manifest:
     return {part: {name: str(amount) for name, amount in amounts.items()} for part, amounts in resources.items()}
 
 
-def config(plan: Plan, stage: Stage) -> tuple[Manifest, Manifest]:
-    """The mount of a stage's config map, and its volume."""
-    volume = {"name": "config", "configMap": {"name": kubernetes.config_map_name(plan, stage)}}
-    return {"name": "config", "mountPath": plan.place.config_dir, "readOnly": True}, volume
+def config(plan: Plan, stage: Stage) -> Folder:
+    """The folder with a stage's config map."""
+    volume = {"configMap": {"name": kubernetes.config_map_name(plan, stage)}}
+    return kubernetes.folder("config", plan.place.config_dir, volume, readOnly=True)
 
 
-def mounts(plan: Plan, stage: Stage) -> list[Manifest]:
-    shared_memory = {"name": "shm", "mountPath": "/dev/shm"}
-    return [config(plan, stage)[0], shared_memory, *own_mounts(plan), *claim_mounts(plan)]
+def folders(plan: Plan, stage: Stage) -> list[Folder]:
+    return [config(plan, stage), kubernetes.memory(stage.shm_gib), code.SCRATCH, *code.folders(plan), *claims(plan)]
 
 
-def own_mounts(plan: Plan) -> list[Manifest]:
-    """The mounts of every container: scratch, which has home and caches, and cloned code."""
-    return [{"name": "tmp", "mountPath": "/tmp"}, *code.mounts(plan)]
-
-
-def own_volumes(plan: Plan) -> list[Manifest]:
-    return [{"name": "tmp", "emptyDir": {}}, *code.volumes(plan)]
-
-
-def claim_mounts(plan: Plan, read_only: bool = False) -> list[Manifest]:
-    how = {"readOnly": True} if read_only else {}
+def claims(plan: Plan, read_only: bool = False) -> list[Folder]:
+    """A claim's volume has the claim's name, unless the pod has another volume of that name."""
     return [
-        {"name": _volume(claim["name"]), "mountPath": claim["mount"]} | how for claim in plan.site.get("claims") or ()
-    ]
-
-
-def claim_volumes(plan: Plan) -> list[Manifest]:
-    return [
-        {"name": _volume(claim["name"]), "persistentVolumeClaim": {"claimName": claim["name"]}}
+        kubernetes.folder(
+            f"{name}-claim" if (name := claim["name"]) in _OWN_VOLUMES else name,
+            claim["mount"],
+            {"persistentVolumeClaim": {"claimName": name}},
+            **({"readOnly": True} if read_only else {}),
+        )
         for claim in plan.site.get("claims") or ()
-    ]
-
-
-def _volume(claim: str) -> str:
-    """The volume of a claim. It has the claim's name, unless the pod has another volume of that name."""
-    return f"{claim}-claim" if claim in _OWN_VOLUMES else claim
-
-
-def volumes(plan: Plan, stage: Stage) -> list[Manifest]:
-    """The volumes behind `mounts`."""
-    return [
-        config(plan, stage)[1],
-        # The default of /dev/shm is 64 MB, too little for NCCL and data loaders. It is part of the pod's memory.
-        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{stage.shm_gib}Gi"}},
-        *own_volumes(plan),
-        *claim_volumes(plan),
     ]
 
 

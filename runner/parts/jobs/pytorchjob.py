@@ -2,14 +2,13 @@
 
 import copy
 from pathlib import Path
-from string import Template
 
 from runner.parts.jobs import batch, kubernetes, podspec
 from runner.parts.jobs.kubernetes import Manifest
 from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.tools.files import Artifact
-from runner.tools.text import yaml_text
+from runner.tools.text import from_template, yaml_text
 
 # The operator looks for a container and a container port of these names.
 PYTORCH = "pytorch"
@@ -29,9 +28,8 @@ def job(plan: Plan, stage: Stage) -> list[Artifact]:
     if not stage.trains:
         return batch.prepare(plan, stage)
     text, name = yaml_text(_pytorchjob(plan, stage)), kubernetes.job_name(plan)
-    words = {"name": name, "namespace": plan.site["namespace"], "port": plan.site["metrics_port"]}
-    policy = Template(POLICY.read_text(encoding="utf-8")).substitute(words)
-    return [*kubernetes.folder(plan, stage, "pytorchjob.yaml", text, policy=policy), *batch.gate(plan, stage)]
+    policy = from_template(POLICY, name=name, namespace=plan.site["namespace"], port=plan.site["metrics_port"])
+    return [*kubernetes.files(plan, stage, "pytorchjob.yaml", text, policy=policy), *batch.gate(plan, stage)]
 
 
 def _pytorchjob(plan: Plan, stage: Stage) -> Manifest:

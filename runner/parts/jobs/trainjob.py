@@ -50,7 +50,7 @@ def job(plan: Plan, stage: Stage) -> list[Artifact]:
         "trainer.opendatahub.io/metrics-poll-interval": f"{plan.site['progress_seconds']}s",
     }
     text = _unsaid(plan, stage) + yaml_text(made)
-    return [*kubernetes.folder(plan, stage, "trainjob.yaml", text), *batch.gate(plan, stage)]
+    return [*kubernetes.files(plan, stage, "trainjob.yaml", text), *batch.gate(plan, stage)]
 
 
 def _unsaid(plan: Plan, stage: Stage) -> str:
@@ -118,17 +118,15 @@ def _pod(plan: Plan, stage: Stage) -> Manifest:
     """The additions to the runtime's pod. Until 3.5 restricted-v2 itself adds the security context when it admits the
     pod."""
     account = plan.site.get("service_account")
+    folders = podspec.folders(plan, stage)
     # The trainer clones its code itself, because a TrainJob takes no init container; so it must write there.
-    mounts = [
-        {key: value for key, value in mount.items() if mount["mountPath"] != code.MOUNT or key != "readOnly"}
-        for mount in podspec.mounts(plan, stage)
-    ]
+    mounts = [code.CLONED[0] if mount["mountPath"] == code.MOUNT else mount for mount, _ in folders]
     return {
         "metadata": podspec.metadata(plan, stage),
         "spec": {
             **({"serviceAccountName": account} if account else {}),
             **podspec.where(plan, stage.machines),
             "containers": [{"name": NODE, "volumeMounts": mounts}],
-            "volumes": podspec.volumes(plan, stage),
+            "volumes": kubernetes.volumes(folders),
         },
     }

@@ -6,13 +6,15 @@ tasks after a gate are in a condition on its verdict; a closed gate ends the run
 config map beside the pipeline. Sources: kfp 2.17's specification, and the output of its compiler.
 """
 
+from pathlib import Path
+
 from runner.parts.jobs import code, kubernetes, podspec
 from runner.parts.openshift import driver_job, jobs
 from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.render import planned
 from runner.tools.files import Artifact
-from runner.tools.text import yaml_text
+from runner.tools.text import from_template, yaml_text
 
 # A piece of a pipeline, as Kubeflow Pipelines defines it.
 Spec = kubernetes.Manifest
@@ -55,14 +57,9 @@ def render(plan: Plan) -> list[Artifact]:
     # The annotations of `jobs.Owner`.
     marks = zip(jobs.OWNER, ('"$(oc whoami)"', '"$(hostname)"', '"$(realpath RECIPE)"'), strict=True)
     signed = " ".join(f"{name}={value}" for name, value in marks)
-    comment = (
-        f"# The recipe `{plan.name}` ({plan.fingerprint}) as a pipeline.\n"
-        f"# 1. Once: send the site with its rights, which `recipe site` writes. `recipe submit` sends files beside the recipe and the key\n"
-        f"#    that its gates are sealed with.\n"
-        f"# 2. Send the plan with your name. For RECIPE write your recipe's file. `already exists` means that this plan has been sent before.\n"
-        f"#    oc annotate --local -f {kubernetes.CONFIG_FILE} -o yaml {signed} | oc create -f -\n"
-        f"# 3. Import this file in the dashboard, under Pipelines of `{plan.site['namespace']}`, or with kfp's own client, and start a run.\n"
-    )
+    words = {"recipe": plan.name, "fingerprint": plan.fingerprint, "namespace": plan.site["namespace"]}
+    file = Path(__file__).with_name("header.txt")
+    comment = from_template(file, config=kubernetes.CONFIG_FILE, signed=signed, **words)
     tasks = _Tasks(plan)
     root = tasks.up_to_a_gate(list(plan.stages), None, None)
     labels = sorted({one["executorLabel"] for one in tasks.components.values() if "executorLabel" in one})
@@ -85,7 +82,7 @@ def render(plan: Plan) -> list[Artifact]:
 def _platform(alone: Plan, config: str) -> Spec:
     """A task's pod beside its container: the plan, a folder for cloned code, and the current build of its image."""
     place = {"configMapName": config, "mountPath": alone.place.config_dir, "optional": False}
-    folders = [{"volumeName": volume["name"], "mountPath": code.MOUNT} for volume in code.volumes(alone)]
+    folders = [{"volumeName": mount["name"], "mountPath": mount["mountPath"]} for mount, _ in code.folders(alone)]
     return {
         "configMapAsVolume": [place],
         **({"emptyDirMounts": folders} if folders else {}),

@@ -7,4 +7,5 @@ PART = Part(
     sections=("nodes",),
     rules="target",
     targets={"nodes": "target"},
+    hooks={"followers": "target.followers"},
 )

@@ -20,10 +20,9 @@ import click
 from runner import parts
 from runner.check.validate import changed, valid
 from runner.data.tokenizers import forget_older
-from runner.entrypoints import stage
 from runner.parts.nodes import rendezvous, target
 from runner.parts.nodes.rendezvous import Hello, Tell
-from runner.plan import PLAN_FILE, Plan
+from runner.plan import PLAN_FILE, Plan, read_plan
 from runner.recipe import reading
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
@@ -91,7 +90,7 @@ def meet(file: str, rank: int, address: str, port: int, gpus: str, total: int) -
 @click.option("--results", required=True)
 def finish(results: str) -> None:
     """Marks the run as finished, or as stopped at its time limit, and prints its report."""
-    plan = stage.read(Path(results) / "config" / PLAN_FILE)
+    plan = read_plan(Path(results) / "config" / PLAN_FILE)
     training = StageFolder(plan, plan.stages[-1])
     for line in (*pipeline.finish(training), *report(plan)):
         _tell(line)
@@ -175,7 +174,7 @@ def _shared(recipe: Recipe, rank: int, files: Mapping[str, str]) -> Plan:
             continue
         problem = f"Machine {rank} does not see the files that machine 0 wrote to `{place.run_dir}`."
         raise Stop(problem, "That folder must be on storage that all machines share, under the same path.")
-    return stage.read(config / PLAN_FILE)
+    return read_plan(config / PLAN_FILE)
 
 
 def _hash_of(file: Path) -> str:

@@ -11,11 +11,12 @@ import ipaddress
 import json
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from runner.check.rules import of_section
 from runner.plan import RECIPE_FILE, Place, Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.render import planned
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 FOLDER = "nodes"
 TEMPLATE = Path(__file__).with_name("run_node.sh")
+NODES, GPUS, PLAIN = "machines.nodes", "machines.gpus_per_node", "nodes.machines"
 
 
 def named(recipe: Recipe) -> bool:
@@ -123,11 +125,8 @@ _MEANINGS = {
 }
 
 
-def counts_agree(recipe: Recipe) -> Iterator[Problem]:
+def counts_agree(recipe: Recipe, plain: Nodes) -> Iterator[Problem]:
     """`nodes` names as many machines and GPUs as `machines`."""
-    plain: Nodes | None = recipe.settings.get("nodes")
-    if plain is None:
-        return
     counts, stated = recipe.gpu_counts, recipe.machines
     if len(counts) != stated.nodes:
         message = f"`nodes` names {len(counts)} machine{('s' if len(counts) > 1 else '')}, but `machines.nodes` is {stated.nodes}."
@@ -148,11 +147,10 @@ def counts_agree(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("nodes.machines", message, hint, key=True)
 
 
-def addresses(recipe: Recipe) -> Iterator[Problem]:
+def addresses(recipe: Recipe, plain: Nodes) -> Iterator[Problem]:
     """Each plain machine has a valid address of its own."""
-    plain: Nodes | None = recipe.settings.get("nodes")
     seen: set[str] = set()
-    for index, machine in enumerate(plain.machines if plain else ()):
+    for index, machine in enumerate(plain.machines):
         place, address = ("nodes", "machines", index, "address"), machine.address
         try:
             this_machine = address == "localhost" or ipaddress.ip_address(address).is_loopback
@@ -168,4 +166,31 @@ def addresses(recipe: Recipe) -> Iterator[Problem]:
         seen.add(address.lower())  # Names of machines ignore case.
 
 
-RULES = (counts_agree, addresses)
+def _counted(before: Recipe, after: Recipe) -> Iterator[tuple[str, Any]]:
+    """`machines` must have the number of the plain machines that are now named."""
+    if "nodes" in after.settings and _agree(before):
+        yield NODES, len(after.gpu_counts)
+        yield GPUS, max(after.gpu_counts)
+
+
+def _named(before: Recipe, after: Recipe) -> Iterator[tuple[str, Any]]:
+    """If fewer machines or GPUs are needed, the first remain. If more are needed, a person must name them."""
+    if "nodes" not in after.settings or not _agree(before):
+        return
+    machines: list[Mapping[str, Any]] = after.document.lookup(("nodes", "machines"))
+    if after.machines.nodes < len(after.gpu_counts):
+        yield PLAIN, machines[: after.machines.nodes]
+    for index, machine in enumerate(machines[: after.machines.nodes]):
+        if after.machines.gpus_per_node < len(machine["gpus"]):
+            yield f"{PLAIN}.{index}.gpus", machine["gpus"][: after.machines.gpus_per_node]
+
+
+def _agree(recipe: Recipe) -> bool:
+    return (recipe.machines.nodes, recipe.machines.gpus_per_node) == (len(recipe.gpu_counts), max(recipe.gpu_counts))
+
+
+def followers() -> tuple[tuple[tuple[str, ...], Callable[..., Any]], ...]:
+    return ((PLAIN,), _counted), ((NODES, GPUS), _named)
+
+
+RULES = of_section("nodes", counts_agree, addresses)

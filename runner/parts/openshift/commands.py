@@ -109,7 +109,7 @@ def site(paths: tuple[str, ...], sets: tuple[str, ...], out: str | None) -> None
     for step in sites.steps(plans, str(folder)):
         say(step)
     end(
-        f"The files for the cluster are in {folder}. Run the commands above once, or send it to an admin.",
+        f"What the namespace needs is in {folder}. Apply it with the commands above, or send the folder to an admin.",
         "submit",
         paths[0],
     )
@@ -162,7 +162,8 @@ def submit(
     # The same plan with the names of files on this machine.
     here = translate(recipe, place(recipe))
     print_notes(validate.require_fits(recipe, here, allowed))
-    print_notes(rules.only_here(recipe))
+    for note in rules.RENDER_NOTES:
+        print_notes(note(recipe))
     # Rows that are in the image were read from the hub when it was built.
     asked = [] if plan.stages[0].trains or plan.stages[0].name == FETCHING else list(sources.datasets(recipe))
     print_notes(asked)
@@ -186,7 +187,7 @@ def submit(
                 watch.follow(cluster, what, lambda state, reasons: show(_progress(state, reasons)))
         else:
             say(f"Watch it: recipe status {path}, recipe logs {path} -f")
-        end(f"The job of `{plan.name}` was sent to the cluster.", "status", path)
+        end(f"The job of `{plan.name}` {'has finished' if follow else 'was sent to the cluster'}.", "status", path)
 
 
 def confirm(yes: bool, taken: tuple[str, ...]) -> Confirm:
@@ -254,8 +255,8 @@ def status(path: str | None, sets: tuple[str, ...], stage: str | None, namespace
     if path is None:
         cluster = connect()
         namespace = namespace or cluster.namespace
-        _table(cluster, namespace, live)
-        end(f"These are the jobs in the namespace {namespace}.", "status", "RECIPE")
+        jobs_there = _table(cluster, namespace, live)
+        end(f"The namespace `{namespace}` has {jobs_there or 'no'} jobs of recipe-runner.", "status", "RECIPE")
         return
     plan = open_plan(path, sets)
     way = _stages(connect(), plan, stage, path)
@@ -267,22 +268,17 @@ def status(path: str | None, sets: tuple[str, ...], stage: str | None, namespace
     end(said, verb, path, *follows)
 
 
-def _table(cluster: Cluster, namespace: str, live: bool) -> None:
-    def text() -> tuple[str, bool]:
-        rows = watch.rows(cluster, namespace)
-        lines = watch.table(rows) if rows else [f"No job of recipe-runner in `{namespace}`."]
-        return "\n".join(lines), all(row.state.ended for row in rows)
-
-    if not live:
-        return say(text()[0])
-    cluster, shown = cluster.once(), ""
+def _table(cluster: Cluster, namespace: str, live: bool) -> int:
+    """Shows all jobs of a namespace, and returns how many there are."""
+    cluster, shown = cluster.once() if live else cluster, ""
     with screen() as show:
         while True:
             try:
-                shown, over = text()
+                rows = watch.rows(cluster, namespace)
+                shown = "\n".join(watch.table(rows)) if rows else f"No job of recipe-runner in `{namespace}`."
                 show(shown)
-                if over:
-                    return
+                if not live or all(row.state.ended for row in rows):
+                    return len(rows)
             except TryAgain as silence:
                 show("\n".join(filter(None, [shown, f"{silence.text.splitlines()[0]} Trying again."])))
             pause()
@@ -362,7 +358,7 @@ def logs(path: str, sets: tuple[str, ...], stage: str | None, node: int, follow:
     if follow:
         cluster, meta = cluster.once(), job["metadata"]
         watch.follow_log(cluster, lambda: cluster.get(job["kind"], meta["namespace"], meta["name"]), node, say)
-        return
+        return end(f"The job of `{plan.name}` has ended, and so has the log of machine {node}.", "status", path)
     for line in watch.whole_log(cluster, job, node):
         say(line)
     for reason in why(cluster, look(cluster, job)):
@@ -400,7 +396,8 @@ def fetch(path: str, sets: tuple[str, ...], stage: str | None, to: str | None, e
         keep(folder, recipe, plan)
         for after_fetch in parts.hooks("after_fetch"):
             after_fetch(folder, say)
-    end(f"The results of `{plan.name}` are in {where}.", "compare", path)
+    here = ("--run", to) if to else ()
+    end(f"The results of `{plan.name}` are in {where}.", *(("compare", path, *here) if current else ("status", path)))
 
 
 @click.command()
@@ -429,7 +426,7 @@ def stop(path: str, sets: tuple[str, ...], stage: str | None, yes: bool, taken: 
     say(
         f"Stopped {', '.join(stopped)}. The results so far are in {plan.only(chosen).place.run_dir}; `recipe submit` continues from there."
     )
-    end(f"The job of `{plan.name}` is stopped. Its results so far are kept.", "submit", path)
+    end(f"The job of `{plan.name}` was stopped. Its results so far stay on the cluster.", "submit", path)
 
 
 def _end(cluster: Cluster, plan: Plan, stage: str | None, ask: Callable[[Manifest], None], stopped: list[str]) -> Stage:

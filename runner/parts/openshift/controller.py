@@ -9,9 +9,9 @@ import signal
 import sys
 from pathlib import Path
 
-from runner.entrypoints import stage as entry
 from runner.parts.jobs import batch, podspec
 from runner.parts.jobs.kubernetes import Manifest
+from runner.parts.jobs.stage import leave
 from runner.parts.openshift import driver_job, pipeline, submit
 from runner.parts.openshift.client import Cluster, connect_in_pod
 from runner.parts.openshift.driver_job import ACCOUNT
@@ -23,7 +23,7 @@ from runner.parts.openshift.status import FAILED
 from runner.parts.openshift.submit import Sending, Tell, ask, make_room, post, replacing, seal, step
 from runner.parts.openshift.transfer import Files
 from runner.parts.openshift.watch import Failed
-from runner.plan import PLAN_FILE, Plan, Stage
+from runner.plan import PLAN_FILE, Plan, Stage, read_plan
 from runner.tools.problem import Stop
 
 
@@ -49,7 +49,7 @@ class Program(argparse.ArgumentParser):
 
 def opened(given: argparse.Namespace) -> tuple[Cluster, Plan]:
     """The cluster, and the plan in the pod. Raises Stop without either."""
-    plan = entry.read(given.file, driver_job.read)
+    plan = read_plan(given.file, driver_job.read)
     return connect_in_pod(given.server, given.keys, plan.site["namespace"]), plan
 
 
@@ -140,10 +140,8 @@ def promotion_pod(plan: Plan, stage: Stage, by: str, reason: str) -> Manifest:
     """The pod: no GPU, the claims, and half an hour, because it hashes a large model's weights."""
     file = f"{plan.place.config_dir}/{PLAN_FILE}"
     command = ["python", "-m", "runner.entrypoints.stage", PROMOTE, file, "--by", by, "--reason", reason]
-    config, config_volume = podspec.config(plan, stage)
-    mounts, volumes = [config, *podspec.claim_mounts(plan)], [config_volume, *podspec.claim_volumes(plan)]
-    container = batch.small(plan, PROMOTE, command, mounts, secrets=podspec.seal_key(plan), memory="4Gi")
-    return batch.alone(plan, stage, PROMOTE, container, volumes, seconds=1800)
+    folders, secrets = [podspec.config(plan, stage), *podspec.claims(plan)], podspec.seal_key(plan)
+    return batch.alone(plan, stage, PROMOTE, command, folders, seconds=1800, secrets=secrets, memory="4Gi")
 
 
 def walk(
@@ -196,9 +194,9 @@ def main(arguments: list[str]) -> int:
         walk(cluster, plan, given.target, given.files, say)
     except Stop as stop:
         print(stop.text, file=sys.stderr, flush=True)
-        entry.leave(stop.text)
+        leave(stop.text)
         return driver_job.DECIDED
-    entry.leave(f"All stages of `{plan.name}` are done.")
+    leave(f"All stages of `{plan.name}` are done.")
     return 0
 
 

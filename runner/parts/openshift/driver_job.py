@@ -85,10 +85,8 @@ def command(plan: Plan, module: str = "runner.cluster.walk") -> list[str]:
 
 def job(plan: Plan, own: Stage, options: list[str]) -> Manifest:
     """The Job. plan: of the driver alone; own: its stage; options: of its command."""
-    config, volume = podspec.config(plan, own)
-    container = batch.small(plan, PART, [*command(plan), *options], [config])
-    container |= {"resources": SHARE, "terminationMessagePolicy": "FallbackToLogsOnError"}
-    pod = batch.pod(plan, own, PART, container, [volume, *podspec.own_volumes(plan)])
+    more: Manifest = {"resources": SHARE, "terminationMessagePolicy": "FallbackToLogsOnError"}
+    pod = batch.small(plan, own, PART, [*command(plan), *options], [podspec.config(plan, own)], **more)
     pod["spec"] |= {"serviceAccountName": ACCOUNT, "automountServiceAccountToken": True}
     rules = [
         {"action": "FailJob", "onExitCodes": {"containerName": PART, "operator": "In", "values": [DECIDED]}},

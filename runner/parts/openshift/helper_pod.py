@@ -207,12 +207,10 @@ def pod(plan: Plan, stage: Stage, word: str, folder: str, writes: bool = False) 
     plan: of the stage alone, which names the pod."""
     part = SEND if writes else FETCH
     command = ["python", "-m", "runner.entrypoints.file_server", folder, *([WRITES] if writes else [])]
-    mounts, env = podspec.claim_mounts(plan, not writes), {WORD: word, PORT: str(SHARE_PORT)}
-    container = batch.small(plan, part, command, mounts, env) | {
-        "ports": [{"containerPort": SHARE_PORT}],
-        "readinessProbe": {"tcpSocket": {"port": SHARE_PORT}, "periodSeconds": 2},
-    }
-    return batch.alone(plan, stage, part, container, podspec.claim_volumes(plan), seconds=4 * 3600)
+    folders, env = podspec.claims(plan, read_only=not writes), {WORD: word, PORT: str(SHARE_PORT)}
+    ready = {"tcpSocket": {"port": SHARE_PORT}, "periodSeconds": 2}
+    port = {"ports": [{"containerPort": SHARE_PORT}], "readinessProbe": ready}
+    return batch.alone(plan, stage, part, command, folders, seconds=4 * 3600, env=env, **port)
 
 
 def require_rows(cluster: Cluster, plan: Plan, stage: Stage, contents: str, tell: Tell) -> None:
@@ -226,9 +224,8 @@ def look_pod(plan: Plan, stage: Stage, contents: str) -> Manifest:
     """The pod: the image of training, no GPU, no claim, and an hour, because the image may have to be pulled."""
     module, what = "runner.entrypoints.embedded", [plan.place.data_dir, asked(stage.data), contents, plan.name]
     room = {ROOM: stage.env[ROOM]} if ROOM in stage.env else {}
-    container = batch.small(plan, LOOK, ["python", "-m", module, *what], [], room)
-    container["terminationMessagePolicy"] = "FallbackToLogsOnError"
-    return batch.alone(plan, stage, LOOK, container, [], seconds=3600)
+    end = {"terminationMessagePolicy": "FallbackToLogsOnError"}
+    return batch.alone(plan, stage, LOOK, ["python", "-m", module, *what], [], seconds=3600, env=room, **end)
 
 
 def look(folder: str, expected: str, contents: str, name: str) -> int:

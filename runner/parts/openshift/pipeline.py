@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import yaml
 
 from runner.catalog import troubles
-from runner.entrypoints.stage import ON_CLUSTER
 from runner.parts.jobs import batch, kubernetes
 from runner.parts.jobs.kubernetes import Manifest
+from runner.parts.jobs.stage import ON_CLUSTER
 from runner.parts.openshift import diagnose, driver_job, jobs
 from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.diagnose import MORE_MEMORY

@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 import re
 import tomllib
-from collections.abc import Callable, Iterator
-from functools import wraps
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.catalog import hardware
 from runner.catalog.hardware import GIB
-from runner.check.rules import limits_can_be_meant, memory_sizes
+from runner.check.rules import limits_can_be_meant, memory_sizes, of_section
 from runner.parts.jobs import code, kubernetes
 from runner.recipe import units
 from runner.recipe.document import Path_
@@ -49,18 +48,6 @@ _COMES = {
 }
 
 
-def _of_site(rule: Callable[[Recipe, Openshift], Iterator[Problem]]) -> Callable[[Recipe], Iterator[Problem]]:
-    """A rule about the section `openshift`, if a recipe has it."""
-
-    @wraps(rule)
-    def judge(recipe: Recipe) -> Iterator[Problem]:
-        site: Openshift | None = recipe.settings.get("openshift")
-        return rule(recipe, site) if site is not None else iter(())
-
-    return judge
-
-
-@_of_site
 def links_are_used(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     """Over Ethernet, NCCL uses only the named interfaces. A name without a number at its end is a prefix."""
     if site.network.kind != "ethernet":
@@ -72,7 +59,6 @@ def links_are_used(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
         yield recipe.problem("openshift.network.links", message, hint)
 
 
-@_of_site
 def pods_fit(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     """A pod that requests more than its machine has waits without end."""
     if any(memory_sizes(recipe)):
@@ -113,7 +99,6 @@ def _pod_fits(
         yield recipe.problem(place, message, f"Write at least {shown(asked)}, or delete the line.")
 
 
-@_of_site
 def deadline(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     """Training saves a model at its own limit, but not at the cluster's deadline. A pipeline's limit is for all
     jobs."""
@@ -128,7 +113,6 @@ def deadline(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
         yield recipe.note("openshift.deadline_hours", message, hint, mending=math.ceil(hours * 1.1) + 1)
 
 
-@_of_site
 def data_place(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     """Data that the cluster prepares needs a claim, and data from a clone needs a commit."""
     if site.data_from == "git" and recipe.code_from_git is None:
@@ -146,7 +130,6 @@ def data_place(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
         yield recipe.problem(("openshift", named), message, hint)
 
 
-@_of_site
 def only_here(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     """Which version of the files beside a recipe pods read. It is no rule, because a recipe may run only here."""
     place, comes = kubernetes.place(recipe), _COMES[site.data_from]
@@ -164,7 +147,6 @@ def placeholder_commit(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.note("image.code_from_git.commit", message, hint)
 
 
-@_of_site
 def storage(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     claims = site.claims or ()
     for setting in ("name", "mount"):
@@ -189,7 +171,6 @@ def storage(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
         yield recipe.problem(("openshift", "job_name") if site.job_name else ("name",), message, hint)
 
 
-@_of_site
 def anothers_image(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     """An image in the cluster's own registry belongs to a namespace, and pods of another one need a right to pull
     it."""
@@ -200,7 +181,6 @@ def anothers_image(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
         yield recipe.note("openshift.image", message, hint)
 
 
-@_of_site
 def folders(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     """A claim must not hide folders of a pod, and prepared rows need a folder of their own."""
     for index, claim in enumerate(site.claims or ()):
@@ -222,7 +202,6 @@ def folders(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
         yield recipe.note("openshift.data_dir", message, hint)
 
 
-@_of_site
 def ports(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     hint = "Write another number, or delete the line."
     for setting in ("metrics_port", "progress_port"):
@@ -234,7 +213,6 @@ def ports(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
         yield recipe.problem("openshift.progress_port", message, hint)
 
 
-@_of_site
 def stated_twice(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     """A variable or label that pods already have would have two values, and a recipe is no place for a secret."""
     every = [(section, name) for section in ("environment", "node_selector") for name in site.get(section) or ()]
@@ -253,7 +231,6 @@ def stated_twice(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
             yield recipe.note(("openshift", section, name), message, hint, key=True)
 
 
-@_of_site
 def secrets_beside_code(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     """Cloned code can read a pod's Secrets and send them elsewhere, and so can a server that replaces the hub."""
     secrets = [site[name] for name in ("hub_token_secret", "tracking_secret") if site.get(name)]
@@ -277,7 +254,6 @@ def _tools(recipe: Recipe) -> Iterator[tuple[Path_, str]]:
     return ((path, tool) for path, tool in homes if tool in ("wandb", "mlflow"))
 
 
-@_of_site
 def trackers(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     """Pods need a key for a tracking server."""
     if site.get("tracking_secret"):
@@ -307,9 +283,24 @@ def mlflow_is_there(recipe: Recipe) -> Iterator[Problem]:
             yield recipe.problem(path, message, hint)
 
 
+def gated(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
+    """The hub gives a gated model only to accounts that accepted its licence; pods need a token for it."""
+    facts = recipe.model_facts
+    if facts is None or not facts.gated or recipe.base_folder or site.hub_token_secret:
+        return
+    base = recipe.model.base
+    message = f"`{base}` is gated: the hub requires that you accept its licence, and pods have no token."
+    hint = (
+        f"Accept it at https://huggingface.co/{base}; then `oc create secret generic hub-token --namespace {site.namespace} "
+        "--from-file=token=FILE`, and write `hub_token_secret: hub-token` under `openshift`."
+    )
+    yield recipe.note("model.base", message, hint)
+
+
 RULES = (
-    *(storage, pods_fit, links_are_used, data_place, deadline, anothers_image, folders, ports),
-    *(trackers, mlflow_is_there, stated_twice, secrets_beside_code, placeholder_commit),
+    *of_section("openshift", storage, pods_fit, links_are_used, data_place, deadline, anothers_image, folders, ports),
+    *of_section("openshift", trackers, stated_twice, secrets_beside_code, gated),
+    *(mlflow_is_there, placeholder_commit),
 )
 # Notes about a recipe's files for rendering and sending it, which `check` does not print.
-RENDER_NOTES = (only_here,)
+RENDER_NOTES = of_section("openshift", only_here)

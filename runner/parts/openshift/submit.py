@@ -387,13 +387,22 @@ def require_storage(cluster: Cluster, made: Manifests, tell: Callable[[str], Non
     unknown: dict[str, list[str]] = {}
     for claim in made:
         name = _class_of(claim, classes)
-        if tables.shared_storage(classes[name].get("provisioner", "")) is None:
+        if shared_storage(classes[name].get("provisioner", "")) is None:
             unknown.setdefault(name, []).append(claim["metadata"]["name"])
     for name, claims in unknown.items():
         storage = f"`{name}` ({classes[name].get('provisioner')})"
         tell(
             f"Several machines will write to {listed(claims)}. It is unknown whether {storage} supports {SHARED}. If it does not, pods wait without end, and `recipe status` says so."
         )
+
+
+def shared_storage(provisioner: str) -> bool | None:
+    """Whether volumes of a provisioner can be ReadWriteMany; None for an unknown one. An operator may put its name
+    before the driver's (`openshift-storage.cephfs.csi.ceph.com`)."""
+    for known, facts in tables.table("storage").items():
+        if provisioner == known or provisioner.endswith(f".{known}"):
+            return bool(facts["shared"])
+    return None
 
 
 def _class_of(claim: Manifest, classes: dict[str, Manifest]) -> str:
@@ -404,11 +413,11 @@ def _class_of(claim: Manifest, classes: dict[str, Manifest]) -> str:
         problem = f"The claim `{claim_name}` names no storage class, and this cluster has no default, so the claim would wait without end."
     elif name not in classes:
         problem = f"This cluster has no storage class `{name}`, which the claim `{claim_name}` asks for."
-    elif tables.shared_storage(provisioner) is False:
+    elif shared_storage(provisioner) is False:
         problem = f"Several machines write to the claim `{claim_name}`, but `{name}` ({provisioner}) creates volumes for one at a time."
     else:
         return str(name)
-    able = [other for other, one in sorted(classes.items()) if tables.shared_storage(one.get("provisioner", ""))]
+    able = [other for other, one in sorted(classes.items()) if shared_storage(one.get("provisioner", ""))]
     write = f"Write {listed(able, 'or')} there" if able else "Ask its admin for one"
     raise Stop(problem, f"{SETTING} names the storage class. {write}. Or use one machine, `machines.nodes: 1`.")
 

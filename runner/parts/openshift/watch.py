@@ -242,7 +242,10 @@ def pod_of(cluster: Cluster, job: Manifest, node: int) -> Manifest:
     if ended(job) and not pods:
         raise Stop(f"{name} has {ended(job)}.", GONE)
     missing = f"no pod for machine {node}" if pods else "no pods"
-    raise NotYet(f"{name} has {missing}, so it has no log.", "`recipe status` explains why, if the cause is known.")
+    raise NotYet(
+        f"{name} has {missing}, so it has no log.",
+        "`recipe status` explains why, if the cause is known. `recipe logs RECIPE -f` waits for it.",
+    )
 
 
 def whole_log(cluster: Cluster, job: Manifest, node: int) -> list[str]:
@@ -255,7 +258,10 @@ def whole_log(cluster: Cluster, job: Manifest, node: int) -> list[str]:
     now = cluster.log(space, name, jobs.container(job))
     # Without a machine a pod's log is empty; while its container waits, there is none.
     if not lines and (now is None or (not now and jobs.phase_of(pod) == "Pending")):
-        raise Stop(f"`{name}` has not started, and has no log yet.", "`recipe status` shows what it waits for.")
+        raise Stop(
+            f"`{name}` has not started, and has no log yet.",
+            "`recipe status` shows what it waits for. `recipe logs RECIPE -f` waits for it.",
+        )
     return lines + (now or "").splitlines()
 
 
@@ -266,7 +272,7 @@ def _restarts(pod: Manifest) -> int:
 def follow_log(cluster: Cluster, find: Callable[[], Manifest | None], node: int, say: Callable[[str], None]) -> None:
     """Prints every new line of a machine's log until its job ends, also after restarts and lost connections. Raises
     Stop if the cluster refuses, and if there is no such machine."""
-    since, silent, restarts = "", False, 0
+    since, silent, restarts, waits = "", False, 0, False
     while True:
         try:
             job = find()
@@ -294,4 +300,7 @@ def follow_log(cluster: Cluster, find: Callable[[], Manifest | None], node: int,
         except NotYet:
             if over:
                 raise
+        if not (since or silent or waits):
+            say(f"--- waiting for the first line of machine {node} ---")
+            waits = True
         pause()

@@ -1,11 +1,10 @@
 """A plan as JSON for tools, and as a picture: GPU memory over one step of each stage, and time by stage. The picture is
 one SVG file without other files and follows the reader's light or dark colours."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from pathlib import Path
 from xml.sax.saxutils import escape, quoteattr
 
 from runner.parts.plan_view.scaling import StageOnMachines, rows
@@ -20,31 +19,22 @@ from runner.recipe import units
 
 # How many moments of the backward pass are reported; it has one for each layer.
 MOST_MOMENTS = 12
-# What a GPU holds at a moment of a step.
-PARTS = ("weights", "optimizer", "gradients", "activations", "loss", "other", "reserve")
+# What a GPU holds at a moment of a step: for people, and in colours that people with any kind of sight tell apart, on
+# white and on black (Okabe and Ito 2008). other: buffers, gathered weights, and messages.
+PARTS = {
+    "weights": ("weights", "#0072b2"),
+    "optimizer": ("optimizer state", "#56b4e9"),
+    "gradients": ("gradients", "#009e73"),
+    "activations": ("activations", "#e69f00"),
+    "loss": ("logits and loss", "#d55e00"),
+    "other": ("buffers", "#cc79a7"),
+    "reserve": ("CUDA context and slack", "#8c8c8c"),
+}
 
 
-@dataclass(frozen=True)
-class MomentParts:
-    """Bytes of a GPU at one moment of a step: forward, loss, backward, step. other: buffers, gathered weights, and
-    messages. reserve: CUDA context and allocator slack."""
-
-    moment: str
-    weights: int
-    optimizer: int
-    gradients: int
-    activations: int
-    loss: int
-    other: int
-    reserve: int
-
-    @property
-    def total(self) -> int:
-        return sum(getattr(self, name) for name in PARTS)
-
-
-def step(memory: Memory) -> list[MomentParts]:
-    """The moments of a step in order; a long backward pass is thinned evenly, and keeps its peak."""
+def step(memory: Memory) -> list[tuple[str, dict[str, int]]]:
+    """The moments of a step in order (forward, loss, backward, step), each with bytes of a GPU by part; a long backward
+    pass is thinned evenly, and keeps its peak."""
     backward = [moment for moment in memory.moments if moment.name == "backward"]
     most = max(backward, key=lambda moment: moment.size, default=None)
     every = -(-len(backward) // MOST_MOMENTS) or 1
@@ -54,15 +44,17 @@ def step(memory: Memory) -> list[MomentParts]:
     start = whole[0]._replace(name="forward", activations=0, logits=0, temporary=0)
     weights, optimizer, slack = memory.weights, memory.optimizer, memory.slack / max(memory.tensors, 1)
     return [
-        MomentParts(
-            moment=each.name,
-            weights=weights,
-            optimizer=optimizer,
-            gradients=each.gradients,
-            activations=each.activations,
-            loss=each.logits,
-            other=each.base - weights - optimizer + each.temporary,
-            reserve=round(each.size * slack) + memory.context,
+        (
+            each.name,
+            {
+                "weights": weights,
+                "optimizer": optimizer,
+                "gradients": each.gradients,
+                "activations": each.activations,
+                "loss": each.logits,
+                "other": each.base - weights - optimizer + each.temporary,
+                "reserve": round(each.size * slack) + memory.context,
+            },
         )
         for each in (start, *whole)
     ]
@@ -131,7 +123,7 @@ def _stage(planned: Planned, stage: Forecast, nodes: list[int], traced: Traced |
             # Of tensors, and of all.
             "evaluation": memory.evaluation,
             "in_evaluation": memory.in_evaluation,
-            "step": step(memory),
+            "step": [{"moment": moment, **parts} for moment, parts in step(memory)],
         },
         "fits": stage.fits,
         "largest_micro_batch": stage.largest_micro_batch,
@@ -182,43 +174,18 @@ PLOT, EVALUATION = 190, 62  # height of a plot, and width of the bar beside it, 
 AXIS = 46  # room for the figures at a plot's left
 ROW = 30  # height of a stage's line in the picture of time
 
-# Colours that people with any kind of sight tell apart, on white and on black (Okabe and Ito 2008).
-COLOURS = {
-    "weights": "#0072b2",
-    "optimizer": "#56b4e9",
-    "gradients": "#009e73",
-    "activations": "#e69f00",
-    "loss": "#d55e00",
-    "other": "#cc79a7",
-    "reserve": "#8c8c8c",
-}
-NAMES = {
-    "optimizer": "optimizer state",
-    "loss": "logits and loss",
-    "other": "buffers",
-    "reserve": "CUDA context and slack",
-}
 SPENT = {
     "training_seconds": ("training", "#0072b2"),
     "evaluation_seconds": ("evaluation", "#e69f00"),
     "overhead_seconds": ("start and saving", "#8c8c8c"),
 }
-MOMENTS = {"forward": "forward", "loss": "loss", "backward": "backward", "step": "optimizer"}
-# The stretch of the x axis for each phase, which is not its duration, and the place of its name in it.
-PHASES = {"forward": (0.0, 0.25), "loss": (0.25, 0.34), "backward": (0.42, 0.9), "step": (0.9, 1.0)}
-PLACES = {"forward": (0.0, "start"), "loss": (1.0, "middle"), "backward": (0.5, "middle"), "step": (1.0, "end")}
-STYLE = """
-text { font: 13px system-ui, "Segoe UI", "DejaVu Sans", sans-serif; fill: #1b1f24 }
-.title { font-size: 17px; font-weight: 600 } .head { font-weight: 600 } .soft { fill: #57606a; font-size: 12px }
-.paper { fill: #ffffff } .figure { font-size: 12px; font-weight: 600 } .grid { stroke: #d0d7de } .axis { stroke: #57606a }
-.limit { stroke: #c8102e; stroke-width: 2; stroke-dasharray: 7 4 } .over { fill: #c8102e; font-size: 12px }
-.own { stroke: #8250df; stroke-width: 2; stroke-dasharray: 2 4 } .owned { fill: #8250df; font-size: 12px }
-.range { stroke: #1b1f24; stroke-width: 1.5 }
-@media (prefers-color-scheme: dark) {
-  text { fill: #e6edf3 } .soft { fill: #9da7b1 } .paper { fill: #0d1117 } .grid { stroke: #30363d }
-  .axis { stroke: #9da7b1 } .limit { stroke: #ff7b72 } .over { fill: #ff7b72 } .own { stroke: #d2a8ff } .owned { fill: #d2a8ff } .range { stroke: #e6edf3 }
+# For each phase its name, the stretch of the x axis, which is not its duration, and the place of its name in it.
+PHASES = {
+    "forward": ("forward", (0.0, 0.25), (0.0, "start")),
+    "loss": ("loss", (0.25, 0.34), (1.0, "middle")),
+    "backward": ("backward", (0.42, 0.9), (0.5, "middle")),
+    "step": ("optimizer", (0.9, 1.0), (1.0, "end")),
 }
-"""
 
 
 def svg(planned: Planned) -> str:
@@ -227,7 +194,7 @@ def svg(planned: Planned) -> str:
     wide = (WIDTH - 2 * MARGIN - (columns - 1) * GAP) / columns
     parts, top = [_text(MARGIN, 34, f"{name}: what it needs", "title")], 62.0
     if stages:
-        parts.append(_legend(MARGIN, top, [(NAMES.get(part, part), COLOURS[part]) for part in PARTS]))
+        parts.append(_legend(MARGIN, top, list(PARTS.values())))
         top += 44
     limit = limits.gpu_memory(planned.recipe)
     for first in range(0, len(stages), columns):
@@ -242,7 +209,7 @@ def svg(planned: Planned) -> str:
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" role="img">',
             f"<title>{escape(name)}: GPU memory over one step, and time by stage</title>",
-            f"<style>{STYLE}</style>",
+            f"<style>\n{Path(__file__).with_name('picture.css').read_text(encoding='utf-8')}</style>",
             f'<rect class="paper" width="{WIDTH}" height="{height}"/>',
             *parts,
             "</svg>\n",
@@ -271,28 +238,28 @@ def _memory(stage: Forecast, limit: int | None, left: float, top: float, wide: f
     yield _text(left, top + 26, "GiB", "soft")
     spots = _spots(moments, x0, x1)
     below = [0.0] * len(spots)
-    for part in PARTS:
-        sizes = [getattr(moment, part) for moment in moments]
+    for part, (words, colour) in PARTS.items():
+        sizes = [parts[part] for _, parts in moments]
         above = [low + size for low, size in zip(below, sizes, strict=True)]
         edge = [*zip(spots, map(y, above), strict=True), *reversed([*zip(spots, map(y, below), strict=True)])]
         if above != below:
             points = " ".join(f"{x:.2f},{height:.2f}" for x, height in edge)
-            title = f"<title>{NAMES.get(part, part)}: at most {units.gib(max(sizes))}</title>"
-            yield f'<polygon data-part="{part}" points="{points}" fill="{COLOURS[part]}">{title}</polygon>'
+            title = f"<title>{words}: at most {units.gib(max(sizes))}</title>"
+            yield f'<polygon data-part="{part}" points="{points}" fill="{colour}">{title}</polygon>'
         below = above
-    for name, (start, end) in PHASES.items():
-        share, anchor = PLACES[name]
-        yield _text(x0 + (x1 - x0) * (start + share * (end - start)), base + 17, MOMENTS[name], "soft", anchor)
+    for name, (start, end), (share, anchor) in PHASES.values():
+        yield _text(x0 + (x1 - x0) * (start + share * (end - start)), base + 17, name, "soft", anchor)
     x, low = right - EVALUATION, 0
-    held = moments[0]
-    edges = (held.weights, held.weights + held.optimizer, memory.evaluation, memory.in_evaluation)
+    held = memory.weights + memory.optimizer
+    edges = (memory.weights, held, memory.evaluation, memory.in_evaluation)
     for part, high in zip(("weights", "optimizer", "activations", "reserve"), edges, strict=True):
         size = max(0, high - low)
-        yield f'<rect data-part="{part}" x="{x:.2f}" y="{y(low + size):.2f}" width="{EVALUATION}" height="{size / scale:.2f}" fill="{COLOURS[part]}"/>'
+        yield f'<rect data-part="{part}" x="{x:.2f}" y="{y(low + size):.2f}" width="{EVALUATION}" height="{size / scale:.2f}" fill="{PARTS[part][1]}"/>'
         low += size
     yield _text(x + EVALUATION / 2, base + 17, "evaluation", "soft", "middle")
-    spot, most = max(zip(spots, moments, strict=True), key=lambda each: each[1].total)
-    yield _text(max(spot, x0 + 28), y(most.total) - 5, units.gib(most.total), "figure", "middle")
+    # After the last part, `below` is all of each moment.
+    most, spot = max(zip(below, spots, strict=True), key=lambda each: each[0])
+    yield _text(max(spot, x0 + 28), y(most) - 5, units.gib(most), "figure", "middle")
     yield _text(x + EVALUATION / 2, y(low) - 5, units.gib(low), "figure", "middle")
     yield _line(x0, base, right, base, "axis")
     if usable:
@@ -305,11 +272,11 @@ def _memory(stage: Forecast, limit: int | None, left: float, top: float, wide: f
     yield "</g>"
 
 
-def _spots(moments: Sequence[MomentParts], left: float, right: float) -> list[float]:
+def _spots(moments: Sequence[tuple[str, dict[str, int]]], left: float, right: float) -> list[float]:
     """The place of each moment on the x axis; the moments of a phase are evenly apart."""
     spots = []
-    for name, (start, end) in PHASES.items():
-        count = sum(moment.moment == name for moment in moments)
+    for phase, (_, (start, end), _) in PHASES.items():
+        count = sum(moment == phase for moment, _ in moments)
         shares = [start + (end - start) * n / (count - 1) for n in range(count)] if count > 1 else [end] * count
         spots += [left + (right - left) * share for share in shares]
     return spots

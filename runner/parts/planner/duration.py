@@ -16,7 +16,6 @@ from runner.parts.planner.workload import (
     HALF,
     START_SECONDS,
     Checkpoints,
-    Network,
     Run,
     Workload,
     attended,
@@ -194,12 +193,6 @@ def traffic(workload: Workload, rows: float, training: bool = True) -> float:
     return again * passes * kept + (3 if training else 2) * logits
 
 
-def rate(workload: Workload, gpu: Gpu) -> float:
-    """Operations a second on the card's data sheet, in the run's precision."""
-    table = {"bf16": gpu.bf16_tflops, "fp16": gpu.fp16_tflops, "fp32": gpu.fp32_tflops}
-    return (table[workload.precision] or gpu.fp32_tflops) * 1e12
-
-
 class Passing(NamedTuple):
     """Seconds of one micro batch on one GPU: linear layers, attention, moving bytes, and Python's launching of all of
     them, which counts where it is more than the rest."""
@@ -216,7 +209,7 @@ class Passing(NamedTuple):
 
 def passing(workload: Workload, gpu: Gpu, rows: float, training: bool = True) -> Passing:
     """One micro batch, forward and backward, or forward alone, by formulas alone."""
-    counted, reached, peak = operations(workload, rows, training), shares(gpu), rate(workload, gpu)
+    counted, reached, peak = operations(workload, rows, training), shares(gpu), workload.rate(gpu)
     gain = FP8_GAIN if workload.fp8 and gpu.fp8 else 1.0
     weights = (3 if training else 1) * held(workload).weights + unpacked(workload)
     moved = traffic(workload, rows, training) + weights
@@ -310,13 +303,6 @@ def slowest_link(machines: Machines, gpu: Gpu, gbit_s: float) -> float:
     return link
 
 
-def by_network(steps: int, network: Network, wait: Callable[[float], float]) -> tuple[float, float]:
-    """Seconds that these steps take less and more with the fastest and the slowest assumed network. wait: seconds of a
-    step at a number of Gbit/s."""
-    usual = wait(network.gbit_s)
-    return steps * (usual - wait(network.most)), steps * (wait(network.least) - usual)
-
-
 def updating(workload: Workload, gpu: Gpu) -> float:
     """The optimizer's step: weights, gradients and state are read, weights and state written; the plain AdamW goes over
     its lists of tensors about 20 times (a step of PEFT's full run on an L40S takes 363 ms). Clipping reads gradients
@@ -353,59 +339,72 @@ def _step_seconds(workload: Workload, gpu: Gpu, own: float, wait: float) -> floa
 
 def estimate(workload: Workload, gpu: Gpu) -> Duration | None:
     """The time of a run; None if the number of rows is unknown."""
-    return _estimate(workload, gpu, constants.constants(gpu.name), spread(workload, gpu))
+    return _estimate(workload, gpu, constants.constants(gpu.name))
 
 
 @lru_cache(maxsize=1024)
-def _estimate(workload: Workload, gpu: Gpu, _: constants.Constants, likely: tuple[float, float]) -> Duration | None:
+def _estimate(workload: Workload, gpu: Gpu, _: constants.Constants) -> Duration | None:
     """The constants of the card are part of the cache key, because `constants.taking` changes them."""
     count = steps(workload)
     if count is None:
         return None
     own = computing(workload, gpu)
-    wait = waiting(workload, gpu, own)
-    step = _step_seconds(workload, gpu, own, wait)
+    wait = partial(waiting, workload, gpu, own)
     evaluations, pass_of_all = evaluating(workload, gpu, count)
-    reading, checkpoint = workload.readers * host_memory.whole(workload), host_memory.checkpoint(workload)
-    kept, starting, likely_start = overhead(workload, count, step, reading, checkpoint)
-    tokens = row_tokens(workload) * workload.effective_batch_size * workload.answers
-    return Duration(
-        steps=count,
-        step_seconds=step,
-        waiting_seconds=wait,
-        training_seconds=count * step,
-        evaluation_seconds=evaluations * pass_of_all,
-        overhead_seconds=starting,
-        rows_a_step=workload.batch_rows or workload.effective_batch_size,
-        tokens_a_step=tokens,
-        tokens=tokens * count,
+    return of_run(
+        workload,
+        gpu,
+        count,
+        _step_seconds(workload, gpu, own, wait(workload.network.gbit_s)),
+        wait,
         evaluations=evaluations,
-        checkpoints=kept,
+        evaluation_seconds=evaluations * pass_of_all,
+        reading=workload.readers * host_memory.whole(workload),
+        checkpoint=host_memory.checkpoint(workload),
+        rows_a_step=workload.batch_rows or workload.effective_batch_size,
+        tokens_a_step=row_tokens(workload) * workload.effective_batch_size * workload.answers,
         flops=flops(workload, workload.micro_batch_size * workload.answers),
-        spread=likely,
-        overhead_range=likely_start,
-        network_seconds=by_network(count, workload.network, partial(waiting, workload, gpu, own)),
     )
 
 
-def overhead(
-    run: Run, steps: int, step_seconds: float, reading: float, checkpoint: float
-) -> tuple[Checkpoints, float, tuple[float, float]]:
-    """The checkpoints of a run, the seconds of starting, reading and saving, and their range. reading, checkpoint:
-    bytes. On a slower disk checkpoints by the clock are rarer."""
+def of_run(
+    run: Run,
+    gpu: Gpu,
+    steps: int,
+    step_seconds: float,
+    wait: Callable[[float], float],
+    *,
+    reading: float,
+    checkpoint: float,
+    tokens_a_step: float,
+    **figures: Any,
+) -> Duration:
+    """The duration of any run, from that of its steps and evaluations. wait: seconds of a step that GPUs wait for each
+    other, at a number of Gbit/s. reading, checkpoint: bytes. figures: further fields of Duration."""
 
-    def at(start: float, disk: float) -> tuple[Checkpoints, float]:
+    def starting(start: float, disk: float) -> tuple[Checkpoints, float]:
+        # On a slower disk checkpoints by the clock are rarer.
         kept = checkpoints_of(run, steps, step_seconds, disk * checkpoint / (run.disk_mb_s * 1e6))
         return kept, start * START_SECONDS + disk * reading / (run.disk_mb_s * 1e6) + kept.seconds
 
-    least, most = (at(*shares)[1] for shares in zip(ASSUMED, run.disk_spread, strict=True))
-    return *at(1.0, 1.0), (least, most)
-
-
-def spread(run: Run, gpu: Gpu) -> tuple[float, float]:
-    """The fastest and the slowest likely time, as shares: as measured of this card, else by the errors of published
-    runs."""
-    return constants.constants(gpu.name).spread or published_runs.time(run).of(1.0)
+    checkpoints, overhead = starting(1.0, 1.0)
+    least, most = (starting(*shares)[1] for shares in zip(ASSUMED, run.disk_spread, strict=True))
+    usual = wait(run.network.gbit_s)
+    return Duration(
+        steps=steps,
+        step_seconds=step_seconds,
+        waiting_seconds=usual,
+        training_seconds=steps * step_seconds,
+        overhead_seconds=overhead,
+        tokens_a_step=tokens_a_step,
+        tokens=tokens_a_step * steps,
+        checkpoints=checkpoints,
+        # As measured of this card, else by the errors of published runs.
+        spread=constants.constants(gpu.name).spread or published_runs.time(run).of(1.0),
+        overhead_range=(least, most),
+        network_seconds=(steps * (usual - wait(run.network.most)), steps * (wait(run.network.least) - usual)),
+        **figures,
+    )
 
 
 def evaluating(workload: Workload, gpu: Gpu, steps: int) -> tuple[int, float]:

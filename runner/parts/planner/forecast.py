@@ -15,7 +15,7 @@ from runner import catalog, parts
 from runner.catalog import Gpu
 from runner.parts.planner import constants, published_runs
 from runner.parts.planner import row_counts as counted
-from runner.parts.planner.formulas import MOST_TRIED, Advice, Counts, Formulas
+from runner.parts.planner.formulas import MOST_TRIED, Changes, Counts, Formulas
 from runner.parts.planner.memory import EVALUATION, Memory, usable
 from runner.parts.planner.parameters import FAMILIES, UnknownArchitecture
 from runner.parts.planner.published_runs import Spread
@@ -157,7 +157,7 @@ class Forecast:
 
         return largest(lambda rows: taken(rows) <= room)
 
-    def offers(self, recipe: Recipe, budget: float) -> Sequence[Advice[Run]]:
+    def offers(self, recipe: Recipe, budget: float) -> Iterable[Changes]:
         """See `Formulas.offers`."""
         return self.formulas.offers(recipe, self.stage, self.gpu, budget) if self.gpu else []
 
@@ -183,6 +183,12 @@ def largest(fits: Callable[[int], bool]) -> int:
 def stated(recipe: Recipe) -> dict[str, Any]:
     """The recipe's limits by name."""
     return recipe.settings.get("limits") or {}
+
+
+def section(recipe: Recipe, stage: Stage) -> str:
+    """The section of a recipe that has the settings of a stage: its own, that of a curriculum, or `train`."""
+    names = (stage.name, stage.name.partition("-")[0])
+    return next((name for name in names if name in recipe.settings), "train")
 
 
 def of(
@@ -280,10 +286,10 @@ def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
     """Settings that are valid and hardly intended: a learning rate that never stops rising, evaluations and checkpoints
     that never come."""
     for forecast in forecasts:
-        section = next(name for name in (forecast.stage.name, "pretrain", "train") if name in recipe.settings)
-        yield from _patience(recipe, forecast, section)
+        home = section(recipe, forecast.stage)
+        yield from _patience(recipe, forecast, home)
         if forecast.steps:
-            yield from _too_late(recipe, forecast, section, forecast.steps)
+            yield from _too_late(recipe, forecast, home, forecast.steps)
 
 
 def _patience(recipe: Recipe, forecast: Forecast, section: str) -> Iterator[Problem]:

@@ -3,10 +3,10 @@ here is that of Axolotl's language models."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 from runner import catalog
 from runner.catalog import Gpu
@@ -20,8 +20,6 @@ from runner.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
     from runner.parts.planner.duration import Duration
-
-W_co = TypeVar("W_co", bound=Run, covariant=True)
 
 
 @dataclass(frozen=True)
@@ -37,6 +35,10 @@ class Counts:
 MOST_TRIED = 4096
 
 
+# Dotted settings with their values.
+Changes = Mapping[str, Any]
+
+
 class Loss(IntEnum):
     """The kind of loss in what is learned, the least first."""
 
@@ -44,15 +46,6 @@ class Loss(IntEnum):
     EXACTNESS = 1  # numbers with fewer digits
     LEARNING = 2  # fewer rows, fewer steps, or less that can be learned
     ANOTHER_MODEL = 3
-
-
-@dataclass(frozen=True)
-class Advice(Generic[W_co]):
-    """A change by formulas alone: dotted settings with their values, the workload after it, and its loss."""
-
-    changes: Mapping[str, Any]
-    workload: W_co
-    loss: Loss = Loss.NOTHING
 
 
 def splits(run: Run, smaller: bool) -> Iterator[tuple[int, int]]:
@@ -93,10 +86,7 @@ class Formulas(Protocol):
     def time(self, gpu: Gpu) -> Duration | None:
         """None if the rows are unknown."""
 
-    def rate(self, gpu: Gpu) -> float:
-        """Operations a second on the card's data sheet."""
-
-    def offers(self, recipe: Recipe, stage: Stage, gpu: Gpu, budget: float) -> Sequence[Advice[Run]]:
+    def offers(self, recipe: Recipe, stage: Stage, gpu: Gpu, budget: float) -> Iterable[Changes]:
         """The changes that bring the memory of a GPU to `budget` bytes, the least loss first."""
 
     def written(self, stage: Stage) -> dict[str, int]:
@@ -192,15 +182,11 @@ class LanguageFormulas:
 
         return duration.estimate(self.work, gpu)
 
-    def rate(self, gpu: Gpu) -> float:
-        from runner.parts.planner import duration
-
-        return duration.rate(self.work, gpu)
-
-    def offers(self, recipe: Recipe, stage: Stage, gpu: Gpu, budget: float) -> list[Advice[Workload]]:
+    def offers(self, recipe: Recipe, stage: Stage, gpu: Gpu, budget: float) -> Iterable[Changes]:
         from runner.parts.planner import memory_offers
 
-        return memory_offers.cheapest(memory_offers.Lines.of(recipe, stage), self.work, gpu, budget)
+        found = memory_offers.cheapest(memory_offers.Lines.of(recipe, stage), self.work, gpu, budget)
+        return [advice.changes for advice in found]
 
     def written(self, stage: Stage) -> dict[str, int]:
         """Prepared rows, a checkpoint, the best model, a model merged with its adapter; and the download."""

@@ -8,7 +8,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from runner.catalog import Gpu
-from runner.parts.planner.forecast import OFFERED, Forecast, stated
+from runner.parts.planner.forecast import OFFERED, Forecast, section, stated
 from runner.parts.planner.memory import EVALUATION, usable
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
@@ -60,21 +60,15 @@ def broken(recipe: Recipe, forecasts: list[Forecast]) -> list[Problem]:
         kept = {"time": "Training obeys a time limit anyway, but no plan can predict it."}
         judged = [name for name, limit in limits.items() if limit and name in (*_BY_MEMORY, *_BY_TIME)]
         return [_unknown(recipe, setting, why, kept.get(setting, "Delete it.")) for setting in judged]
-    problems: list[Problem] = []
-    for setting, of_memory in _BY_MEMORY.items():
-        if limits.get(setting):
-            problems += of_memory(recipe, forecasts, limits[setting])
-    for setting, of_time in _BY_TIME.items():
-        if limits.get(setting) is None:
-            continue
-        timed = [(each, each.gpu, each.time) for each in forecasts if each.gpu and each.time]
-        if untimed := next((each for each in forecasts if not (each.gpu and each.time)), None):
-            unknown = f"the GPU `{untimed.stage.machines.gpu}` is not in the catalog"
-            why = untimed.rows.source if untimed.gpu else unknown
-            problems.append(_unknown(recipe, setting, why, "Fix that, or delete the limit."))
-        else:
-            problems += of_time(recipe, timed, limits[setting])
-    return problems
+    by_memory = {name: judge for name, judge in _BY_MEMORY.items() if limits.get(name)}
+    by_time = {name: judge for name, judge in _BY_TIME.items() if limits.get(name) is not None}
+    problems = [note for name, judge in by_memory.items() for note in judge(recipe, forecasts, limits[name])]
+    if untimed := next((each for each in forecasts if not (each.gpu and each.time)), None):
+        unknown = f"the GPU `{untimed.stage.machines.gpu}` is not in the catalog"
+        why = untimed.rows.source if untimed.gpu else unknown
+        return problems + [_unknown(recipe, name, why, "Fix that, or delete the limit.") for name in by_time]
+    timed = [(each, each.gpu, each.time) for each in forecasts if each.gpu and each.time]
+    return problems + [note for name, judge in by_time.items() for note in judge(recipe, timed, limits[name])]
 
 
 def _unknown(recipe: Recipe, setting: str, why: str, hint: str) -> Problem:
@@ -151,7 +145,7 @@ def _speed(recipe: Recipe, timed: list[Timed], limit: float) -> Iterator[Problem
     digits = 2 - math.floor(math.log10(pace))
     holds = math.floor(pace * 10**digits) / 10**digits
     operations = time.flops / slowest.workload.micro_batch_size
-    peak = slowest.formulas.rate(gpu) * gpus
+    peak = slowest.workload.rate(gpu) * gpus
     yield recipe.note(
         "limits.samples_per_second",
         f"Stage `{slowest.stage.name}` trains on about {units.speed(pace)} samples a second, but the limit asks for {limit:g}.",
@@ -172,11 +166,6 @@ _BY_TIME: dict[str, Callable[[Recipe, list[Timed], Any], Iterator[Problem]]] = {
 }
 
 
-def section(recipe: Recipe, forecast: Forecast) -> str:
-    """The section of a recipe that has the epochs of a stage."""
-    return forecast.stage.name if forecast.stage.name in recipe.settings else "train"
-
-
 def too_short(forecasts: Sequence[Forecast]) -> list[Forecast]:
     """The stages that read rows and make too few steps of them."""
     return [each for each in forecasts if each.steps and each.steps < TOO_FEW and not each.workload.max_steps]
@@ -190,4 +179,4 @@ def too_few_steps(recipe: Recipe, forecasts: Sequence[Forecast], hint: str = MOR
             f"Stage `{forecast.stage.name}` makes only {steps} step{'' if steps == 1 else 's'} of {forecast.workload.effective_batch_size:,} "
             f"rows, {forecast.warmup_steps} of them as warmup. That is too few to learn much."
         )
-        yield recipe.note((section(recipe, forecast), "epochs"), message, hint)
+        yield recipe.note((section(recipe, forecast.stage), "epochs"), message, hint)

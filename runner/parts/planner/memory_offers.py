@@ -10,7 +10,8 @@ from operator import attrgetter
 from runner import catalog
 from runner.catalog import Gpu
 from runner.parts.planner import duration, memory, parameters
-from runner.parts.planner.formulas import Advice, Loss, splits
+from runner.parts.planner.forecast import section
+from runner.parts.planner.formulas import Changes, Loss, splits
 from runner.parts.planner.memory import Memory
 from runner.parts.planner.workload import Workload
 from runner.plan import Stage
@@ -23,6 +24,15 @@ RANKS = (64, 32, 16, 8)
 
 
 @dataclass(frozen=True)
+class Advice:
+    """A change by formulas alone: settings, the workload after it, and its loss."""
+
+    changes: Changes
+    workload: Workload
+    loss: Loss = Loss.NOTHING
+
+
+@dataclass(frozen=True)
 class Lines:
     """Where a recipe has the settings of a stage. section: the stage's own, or `train`."""
 
@@ -31,23 +41,22 @@ class Lines:
 
     @classmethod
     def of(cls, recipe: Recipe, stage: Stage) -> Lines:
-        names = (stage.name, stage.name.partition("-")[0], "train")
-        return cls(recipe, next((name for name in names if name in recipe.settings), "train"))
+        return cls(recipe, section(recipe, stage))
 
     def find(self, *settings: str) -> str | None:
         """The dotted name of the first of these settings that the recipe has; None if it has none."""
-        for section in (self.section, "model", "speed"):
+        for home in (self.section, "model", "speed"):
             for setting in settings:
-                if section in self.recipe.settings and setting in self.recipe.settings[section]:
-                    return f"{section}.{setting}"
+                if home in self.recipe.settings and setting in self.recipe.settings[home]:
+                    return f"{home}.{setting}"
         return None
 
 
-def _smaller_values(lines: Lines, work: Workload, budget: float) -> Iterator[Advice[Workload]]:
+def _smaller_values(lines: Lines, work: Workload, budget: float) -> Iterator[Advice]:
     """Smaller numbers: the largest of each kind that fits; else the smallest, because it may be enough together with
     another change."""
     section, adapter, whole = lines.section, work.adapter, attrgetter("total")
-    kinds: list[tuple[Callable[[Memory], int], list[Advice[Workload]]]] = []
+    kinds: list[tuple[Callable[[Memory], int], list[Advice]]] = []
     if lines.find("micro_batch_size"):
         names = (f"{section}.micro_batch_size", f"{section}.gradient_accumulation_steps")
         batches = [(split, replace(work.with_rows(split[0]), accumulation=split[1])) for split in splits(work, True)]
@@ -70,7 +79,7 @@ def _smaller_values(lines: Lines, work: Workload, budget: float) -> Iterator[Adv
             yield next(enough, candidates[-1])
 
 
-def _other_ways(lines: Lines, work: Workload, budget: float) -> Iterator[Advice[Workload]]:
+def _other_ways(lines: Lines, work: Workload, budget: float) -> Iterator[Advice]:
     """Other ways to compute or store the same."""
     if not work.checkpointing:
         yield Advice({"model.gradient_checkpointing": True}, replace(work, checkpointing=True))
@@ -92,7 +101,7 @@ def _other_ways(lines: Lines, work: Workload, budget: float) -> Iterator[Advice[
         yield Advice({"train.adapter": "qlora"}, four_bit, Loss.EXACTNESS)
 
 
-def _smaller_model(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
+def _smaller_model(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice]:
     """The largest smaller model of the catalog that fits; one with a stricter licence only where no other does."""
     if not lines.find("base"):
         return
@@ -122,16 +131,16 @@ def _moved(workload: Workload, other: catalog.Model) -> tuple[str, ...]:
     return tuple(patterns)
 
 
-def _fits(advice: Advice[Workload], budget: float) -> bool:
+def _fits(advice: Advice, budget: float) -> bool:
     return memory.estimate(advice.workload).total <= budget
 
 
-Change = Callable[[Lines, Workload, float], Iterator[Advice[Workload]]]
+Change = Callable[[Lines, Workload, float], Iterator[Advice]]
 WITHIN_A_MODEL: tuple[Change, ...] = (_smaller_values, _other_ways)
 OFFERS: tuple[Change, ...] = (*WITHIN_A_MODEL, _smaller_model)
 
 
-def cheapest(lines: Lines, workload: Workload, gpu: Gpu, budget: float, count: int = 8) -> list[Advice[Workload]]:
+def cheapest(lines: Lines, workload: Workload, gpu: Gpu, budget: float, count: int = 8) -> list[Advice]:
     """The changes that bring a GPU's memory to at most `budget` bytes, the least loss first: single ones, and
     combinations if fewer than two single ones lose nothing."""
     started = [advice for change in OFFERS for advice in change(lines, workload, budget)]
@@ -156,7 +165,7 @@ def cheapest(lines: Lines, workload: Workload, gpu: Gpu, budget: float, count: i
             for advice in started
             if _fits(advice, budget) and not any(k <= advice.changes.items() for k in known)
         ]
-    chosen: list[Advice[Workload]] = []
+    chosen: list[Advice] = []
     for advice in sorted(enough, key=lambda advice: (advice.loss, len(advice.changes), _row_seconds(advice, gpu))):
         # One way of each kind: three sequence lengths are one idea.
         if all(advice.changes.keys() != known.changes.keys() for known in chosen):
@@ -164,7 +173,7 @@ def cheapest(lines: Lines, workload: Workload, gpu: Gpu, budget: float, count: i
     return chosen[:count]
 
 
-def _row_seconds(advice: Advice[Workload], gpu: Gpu) -> float:
+def _row_seconds(advice: Advice, gpu: Gpu) -> float:
     work = advice.workload
     card = catalog.gpu(work.machines.gpu) or gpu
     return duration.step_seconds(work, card) / (work.micro_batch_size * work.accumulation)

@@ -1,18 +1,19 @@
 """Parameters: every weight of a model by name and shape, and what its layers keep for the backward pass, from its sizes
 alone."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
+from runner import catalog
 from runner.catalog import Model
 from runner.parts.planner.workload import FULL, HALF, Adapter, Workload, matches
 
 
 @dataclass(frozen=True)
 class Family:
-    """What one architecture adds to the LLaMA layer, as its modelling file in transformers 5.16.1 has it.
+    """What one architecture adds to the LLaMA layer (families.toml in the catalog).
 
     fused: one layer for q, k, v and one for gate, up. qkv_bias: biases on q, k, v. head_norms: norms on q and k heads;
     joint_norms: each over all heads at once. norms: norms of a layer.
@@ -22,31 +23,10 @@ class Family:
     qkv_bias: bool = False
     head_norms: bool = False
     joint_norms: bool = False
-    norms: tuple[str, ...] = ("input_layernorm", "post_attention_layernorm")
+    norms: Sequence[str] = ("input_layernorm", "post_attention_layernorm")
 
 
-_GEMMA_NORMS = (
-    "input_layernorm",
-    "post_attention_layernorm",
-    "pre_feedforward_layernorm",
-    "post_feedforward_layernorm",
-)
-
-FAMILIES = {
-    "llama": Family(),
-    "mistral": Family(),
-    # Its multipliers scale by constants, which no backward pass keeps.
-    "granite": Family(),
-    "smollm3": Family(),
-    "qwen2": Family(qkv_bias=True),
-    "qwen3": Family(head_norms=True),
-    "olmo2": Family(
-        head_norms=True, joint_norms=True, norms=("post_attention_layernorm", "post_feedforward_layernorm")
-    ),
-    "phi3": Family(fused=True),
-    "gemma2": Family(norms=_GEMMA_NORMS),
-    "gemma3_text": Family(head_norms=True, norms=_GEMMA_NORMS),
-}
+FAMILIES = {name: Family(**facts) for name, facts in catalog.table("families").items()}
 
 
 class UnknownArchitecture(Exception):

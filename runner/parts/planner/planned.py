@@ -145,5 +145,5 @@ def hardware(recipe: Recipe, forecasts: Sequence[Forecast]) -> Hardware | None:
         gpu_memory_gb_s=gpus * gpu.memory_gb_s if gpu else 0,
         main_memory=round(machines.nodes * units.size(recipe.machines.memory)),
         network_gbit_s=machines.nodes * work.network.gbit_s if machines.nodes > 1 else 0,
-        tflops=gpus * largest.formulas.rate(gpu) / 1e12 if gpu else 0,
+        tflops=gpus * work.rate(gpu) / 1e12 if gpu else 0,
     )

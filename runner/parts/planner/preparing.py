@@ -1,7 +1,5 @@
 """Preparing: how long the stages of a pipeline take that train nothing: its data, and its first weights. Seconds."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from runner import catalog

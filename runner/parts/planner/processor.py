@@ -1,8 +1,6 @@
 """Processor: how fast this machine's own processor trains, measured in a second and stored, so that it can be planned
 like a GPU of the catalog if there is none."""
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

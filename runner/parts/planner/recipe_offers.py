@@ -2,18 +2,17 @@
 is then tried: `check` must pass it, and its plan must fit."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
 from operator import attrgetter
-from typing import Any
 
 from runner.catalog import Gpu
 from runner.check.validate import override, valid
 from runner.parts.planner import limits
-from runner.parts.planner.forecast import Forecast, stated
-from runner.parts.planner.formulas import MOST_TRIED, Loss, splits
+from runner.parts.planner.forecast import Forecast, section, stated
+from runner.parts.planner.formulas import MOST_TRIED, Changes, Loss, splits
 from runner.parts.planner.memory import cards
 from runner.parts.planner.memory_offers import Lines
 from runner.parts.planner.planned import Planned
@@ -38,8 +37,6 @@ TRIES, ROUNDS = 4, 8
 MOST_EPOCHS = 10
 # The first letters of a curriculum's stages, one sequence length each.
 CURRICULUM = "pretrain-"
-
-Changes = Mapping[str, Any]
 
 
 class OfferScope(IntEnum):
@@ -207,7 +204,7 @@ def _settled(planned: Planned, changes: Changes) -> Offer | None:
             return offer
         if (tight := _tight(offer.after)) and changes and not elsewhere:
             stage, budget = tight[0]
-            fitting = (advice.changes for advice in stage.offers(offer.after.recipe, budget))
+            fitting = stage.offers(offer.after.recipe, budget)
             if more := next((one for one in fitting if not one.keys() & changes.keys()), None):
                 changes = {**changes, **more}
                 continue
@@ -303,8 +300,7 @@ def _ways(planned: Planned) -> Iterator[tuple[str, Changes]]:
     broken = {problem.mends[0] for problem in planned.problems if problem.mends}
     if tight:
         stage, budget = tight[0]
-        for advice in stage.offers(planned.recipe, budget):
-            yield str(sorted(advice.changes)), advice.changes
+        yield from ((str(sorted(changes)), changes) for changes in stage.offers(planned.recipe, budget))
     elif not planned.problems or broken & {"limits.time", "limits.cost", "limits.samples_per_second"}:
         yield from _faster(planned)
         for share in _shares(planned):
@@ -325,7 +321,7 @@ def _longer(planned: Planned) -> Iterator[Changes]:
     """Settings that make about ENOUGH steps of the first stage with too few: smaller steps and more epochs, on the same
     machines and on one GPU."""
     for stage in limits.too_short(planned.forecasts)[:1]:
-        work, home = stage.workload, limits.section(planned.recipe, stage)
+        work, home = stage.workload, section(planned.recipe, stage.stage)
         every = (stage.steps or 0) * work.effective_batch_size / work.epochs
         rows = min(every, work.rows or every)
         for gpus in dict.fromkeys((work.machines.world_size, 1)):
@@ -351,7 +347,7 @@ def _fewer_steps(planned: Planned, share: float) -> Changes:
     if longest.workload.max_steps:
         return {"pretrain.steps" if curriculum else "advanced.axolotl.max_steps": fewer}
     epochs = math.floor(longest.workload.epochs * share * 100) / 100
-    return {f"{limits.section(planned.recipe, longest)}.epochs": epochs}
+    return {f"{section(planned.recipe, longest.stage)}.epochs": epochs}
 
 
 def _shares(planned: Planned) -> Iterator[float]:
@@ -405,9 +401,9 @@ def _fewer_checkpoints(planned: Planned) -> Iterator[Changes]:
     stage, time = max(timed, key=lambda each: each[1].checkpoints.seconds, default=(None, None))
     if stage and time and time.checkpoints.seconds > SAVING * time.total_seconds:
         every = math.ceil(time.steps / max(1, int(SAVED * time.training_seconds / time.checkpoints.writing)))
-        section = Lines.of(planned.recipe, stage.stage).section
+        home = section(planned.recipe, stage.stage)
         for names in (("save_steps",), ("eval_steps",), ("eval_steps", "save_steps")):
-            yield {f"{section}.{name}": every for name in names}
+            yield {f"{home}.{name}": every for name in names}
 
 
 def _batch(section: str, rows: int, accumulation: int) -> dict[str, float]:
@@ -418,15 +414,15 @@ def _on(planned: Planned, nodes: int) -> Changes:
     """The settings for another number of machines, with the same rows in each step where possible."""
     changes: dict[str, float] = {"machines.nodes": nodes}
     for stage in planned.forecasts:
-        work, section = stage.workload, Lines.of(planned.recipe, stage.stage).section
+        work, home = stage.workload, section(planned.recipe, stage.stage)
         before, world = work.machines.world_size, nodes * work.machines.gpus_per_node
         rows = work.effective_batch_size // world
         if rows * world != work.effective_batch_size or work.machines.uneven:
             continue
         at_once = max(size for size in range(1, min(work.micro_batch_size, MOST_TRIED) + 1) if rows % size == 0)
-        changes |= _batch(section, at_once, rows // at_once)
-        if planned.recipe.settings[section].get("learning_rate_scaling") == "linear" and before != world:
-            changes[f"{section}.learning_rate"] = float(f"{work.learning_rate / world:.12g}")
+        changes |= _batch(home, at_once, rows // at_once)
+        if planned.recipe.settings[home].get("learning_rate_scaling") == "linear" and before != world:
+            changes[f"{home}.learning_rate"] = float(f"{work.learning_rate / world:.12g}")
     return changes
 
 

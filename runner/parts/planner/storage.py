@@ -1,12 +1,11 @@
 """Disk and main memory: the bytes that a run writes to its claims and holds beside its GPUs; and the seconds that a pod
 gets to end."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import count
 
 from runner.catalog import hardware
 from runner.data.lengths import BYTES_A_TOKEN
@@ -188,17 +187,22 @@ def _machines(document: Document, plan: Plan, forecasts: list[Forecast]) -> Iter
         yield document.problem(where, message, remedy, severity="note")
 
 
+def machine_gib(pod_gib: int) -> int:
+    """The smallest machine, in whole GiB, that has this many GiB for a pod."""
+    return next(size for size in count(pod_gib) if hardware.pod_memory_gib(size * GIB) >= pod_gib)
+
+
 def wanted_memory(plan: Plan, forecasts: list[Forecast]) -> int:
     """GiB of main memory that each machine must have; on a cluster with the part that no pod gets."""
     gib = int(-(-max(sum(host(forecast).values()) for forecast in forecasts) // GIB))
-    return hardware.machine_gib(gib) if plan.place.on_cluster else gib
+    return machine_gib(gib) if plan.place.on_cluster else gib
 
 
 def _more_memory(plan: Plan, gib: int) -> tuple[tuple[str, ...], str]:
     """The line with the memory of a machine or pod, and the remedy."""
     if not plan.place.on_cluster:
         return ("machines", "memory"), f"Use machines with `memory: {gib} GiB` or more."
-    have = f"{hardware.machine_gib(gib)} GiB"
+    have = f"{machine_gib(gib)} GiB"
     for section in ("limits", "requests"):
         if plan.site[section].get("memory"):
             return ("openshift", section, "memory"), f"Write `memory: {gib} GiB`, on machines with {have} or more."

@@ -66,13 +66,13 @@ def network(kind: str, gbit_s: float | None = None, links: int | None = None) ->
     return replace(known, title=title, gbit_s=count * known.gbit_s, least=count * known.least, most=count * known.most)
 
 
-# Bytes a number.
+# Bytes per number.
 HALF, FULL = 2, 4
 
 
 @dataclass(frozen=True)
 class Widths:
-    """Bytes a number. stream: the residual stream; linear: inside linear layers and attention."""
+    """Bytes per number. stream: the residual stream; linear: inside linear layers and attention."""
 
     stream: int
     linear: int
@@ -168,6 +168,11 @@ class Run:
         """The same with another micro batch; evaluation follows unless the recipe says how many rows it takes."""
         own = self.evaluation_batch_size
         return replace(self, micro_batch_size=rows, evaluation_batch_size=rows if self.evaluation_follows else own)
+
+    def rate(self, gpu: Gpu) -> float:
+        """Operations a second on a card's data sheet, in the run's precision."""
+        table = {"bf16": gpu.bf16_tflops, "fp16": gpu.fp16_tflops, "fp32": gpu.fp32_tflops}
+        return (table[self.precision] or gpu.fp32_tflops) * 1e12
 
     def runs_on(self, gpu: Gpu) -> bool:
         """Whether a card knows the numbers that the run multiplies."""

@@ -4,6 +4,7 @@ from runner.parts import Part
 
 PART = Part(
     package=__name__,
+    needs=("data_doctor",),
     scenarios={"pipeline": ""},
-    hooks={"blocks": "training.load"},
+    hooks={"blocks": "training.load", "callbacks": "training.callbacks"},
 )

@@ -31,9 +31,10 @@ from datatrove.pipeline.readers import HuggingFaceDatasetReader, JsonlReader
 from datatrove.pipeline.writers.jsonl import JsonlWriter
 from datatrove.utils.word_tokenizers import SpaCyTokenizer, WordTokenizer, load_word_tokenizer, strip_strings
 
-from runner.data import data_sets, doctor, rows
+from runner.data import data_sets, rows
 from runner.data.report import require_few
 from runner.data.row_files import Bad, DataRow, FilePart
+from runner.parts.data_doctor import doctor
 from runner.parts.pretrain import executors
 from runner.parts.pretrain.stages import Cleaning, Corpus, CorpusSet
 from runner.tools.files import read_json, write_json
@@ -41,6 +42,8 @@ from runner.tools.names import content_hash
 from runner.tools.problem import Stop
 
 REPORT_FILE = "cleaning.json"
+# The rows of a part, from (0 the first) and to before; None is the end.
+Span = tuple[int, int | None]
 
 # What datatrove calls its reasons, in words; the numbers are those of Gopher (arXiv 2112.11446).
 REASONS = {
@@ -128,6 +131,14 @@ def help_clean(corpus: Corpus, folder: Path, where: Cleaning) -> None:
         _worked(corpus, _work(folder, key, on), on)
 
 
+def spans(source: data_sets.DataSource, most: int | None, count: int) -> list[Span]:
+    """The rows from and to of each of `count` parts of a file that cannot be cut. It is parsed once to count them."""
+    if count == 1:
+        return [(0, most)]
+    whole = sum(1 for _ in islice(rows.read(source), most))
+    return [(whole * part // count, whole * (part + 1) // count) for part in range(count)]
+
+
 def _worked(corpus: Corpus, work: Path, on: executors.Executor) -> Path:
     """Runs datatrove's steps; gives the folder of the kept documents, a file for each task that has some."""
     doctor.quiet_datatrove()
@@ -202,7 +213,7 @@ class CorpusRows(PipelineStep):
     name = "Rows"
     type = "reader"
 
-    def __init__(self, corpus: Corpus, index: int, dropped: Path, parts: list[FilePart] | list[rows.Span]) -> None:
+    def __init__(self, corpus: Corpus, index: int, dropped: Path, parts: list[FilePart] | list[Span]) -> None:
         super().__init__()
         self.corpus, self.index, self.dropped, self.parts = corpus, index, str(dropped), parts
         self.source = corpus.sets[index]
@@ -313,7 +324,7 @@ def _reader(corpus: Corpus, index: int, work: Path, on: executors.Executor) -> P
 
 def _parts(one: CorpusSet, tasks: int) -> list[Any]:
     cut = rows.parts_of_file(one.file, one.limit, tasks) if one.file else None
-    return [astuple(part) for part in cut] if cut else rows.spans(one, one.limit, tasks)
+    return [astuple(part) for part in cut] if cut else spans(one, one.limit, tasks)
 
 
 class HubRows(HuggingFaceDatasetReader):

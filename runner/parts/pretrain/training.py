@@ -1,12 +1,14 @@
 """Training on packed blocks: several context lengths with one schedule, optimizer and count of steps."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from torch.utils.data import Dataset
+from transformers import TrainerCallback
 
 from runner.catalog.tables import VALIDATION_BLOCKS
-from runner.trainer.settings import BlocksSettings
+from runner.trainer.settings import BlocksSettings, RunSettings
 
 
 class TrainBlocks(Dataset):
@@ -69,3 +71,20 @@ def load(settings: BlocksSettings, batch: int, resumed_at: int) -> tuple[TrainBl
         for side in ("train", "validation")
     )
     return TrainBlocks(train, settings, batch, steps), ValidationBlocks(validation), steps
+
+
+class EndOfLength(TrainerCallback):
+    """Ends a context length at its last step, measured and saved, while the schedule continues to the end of all."""
+
+    def __init__(self, settings: BlocksSettings) -> None:
+        self.settings = settings
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        if state.global_step >= self.settings.last_step:
+            control.should_log = control.should_evaluate = control.should_save = True
+            control.should_training_stop = True
+        return control
+
+
+def callbacks(settings: RunSettings, history: object) -> list[TrainerCallback]:
+    return [EndOfLength(settings.blocks)] if settings.blocks else []

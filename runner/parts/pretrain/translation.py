@@ -1,8 +1,6 @@
 """Scenario pipeline: a model from nothing to a domain adapter, in stages with gates between them; and the stages that
 train (pretraining, SFT, DPO and LoRA) in Axolotl's settings (0.19.0)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 

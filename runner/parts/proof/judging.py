@@ -5,6 +5,7 @@ import hashlib
 import json
 import random
 import time
+import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,61 +22,8 @@ from runner.tools.names import same, shortened
 from runner.trainer.generation import written
 from runner.trainer.records import Proof
 
-# For each kind of fault, the beginning of its sentence and the remedy.
-KINDS = {
-    "end_not_trained": (
-        "The end of an answer is not trained, so the model would never learn to stop",
-        "Name the token that ends a turn (`eot_tokens` under `advanced.axolotl`), use another `data.chat_template`, or remove what changes the engine's collator.",
-    ),
-    "nothing_trained": (
-        "Rows have no trained token, so nothing is learned from them",
-        "Check `data.train_on`, and rows that are too long for `model.sequence_len`.",
-    ),
-    "nothing_masked": (
-        "Rows are trained from their first token to their last, although questions should not be trained",
-        "Check `data.train_on`, and the lines under `advanced.axolotl`.",
-    ),
-    "padding_trained": (
-        "Padding is trained: the model would learn to write it",
-        "Give the tokenizer its own padding token, and remove what changes the engine's collator.",
-    ),
-    "labels_changed": (
-        "A batch has other labels than its rows",
-        "Remove what changes the engine's collator: plugins, and lines under `advanced.axolotl`.",
-    ),
-    "text_not_whole": (
-        "Plain text is not trained completely",
-        "Remove what masks tokens: plugins, and lines under `advanced.axolotl`.",
-    ),
-    "prompt_differs": (
-        "The text before an answer differs from what the model gets when it is asked",
-        "When asked for an answer (`add_generation_prompt`), the chat template must write its beginning. The text before it must be that of training. Use another `data.chat_template`.",
-    ),
-    "template_fails": (
-        "The chat template cannot write some rows",
-        "Use another `data.chat_template`, or leave such rows out.",
-    ),
-    "row_differs": (
-        "The engine's rows differ from what the chat template writes",
-        "Use another `data.chat_template`, or remove the lines under `advanced.axolotl`.",
-    ),
-    "rows_mixed": (
-        "Rows of one batch see each other: a change of one row changes what the model says about the next",
-        "Turn packing off, or use an attention that keeps rows apart.",
-    ),
-    "accumulation": (
-        "The loss depends on accumulation: the same eight rows give another loss in one batch than in eight",
-        "Remove what computes the loss (plugins, `cross_entropy`), or train with one batch a step.",
-    ),
-    "image_leak": (
-        "Measured images are also in training, so the measurement says nothing",
-        "Delete the prepared images and prepare them again, which removes those from training.",
-    ),
-    "leak": (
-        "Validation rows are also in the training rows, so the validation loss says nothing",
-        "Delete them from one of the two.",
-    ),
-}
+# The kinds of fault, each with its sentence and its remedy.
+KINDS = tomllib.loads(Path(__file__).with_name("faults.toml").read_text(encoding="utf-8"))
 MOST_EXAMPLES = 3
 
 
@@ -96,8 +44,8 @@ class Faults:
         for kind, count in self.counts.items():
             times = f" ({count:,} times)" if count > 1 else ""
             seen = "".join(f"\n  {example}" for example in self.examples[kind])
-            sentence, remedy = KINDS[kind]
-            yield {"kind": kind, "message": f"{sentence}{times}.{seen}\n{remedy}"}
+            known = KINDS[kind]
+            yield {"kind": kind, "message": f"{known['fault']}{times}.{seen}\n{known['remedy']}"}
 
 
 UNTRAINED = -100

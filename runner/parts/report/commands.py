@@ -68,14 +68,15 @@ def why(path: str, sets: tuple[str, ...], stage: str | None) -> None:
     elif sets or stage:
         raise Stop("`--set` and `--stage` need a recipe.", "Leave them out, or name the recipe.", code=2)
     elif given.is_dir():
-        lines = _of_run(find("", path)) if (given / RUN).is_file() else _of_folder(given)
+        is_run = (given / RUN).is_file()
+        lines, follows = (_of_run(find("", path)), ("report", path)) if is_run else (_of_folder(given), follows)
     elif path == "-":
         lines = _of_text(sys.stdin.buffer.read().decode(errors="replace")[-MOST:])
     else:
         lines = _of_text(facts.end_of(given, MOST))
     for line in lines:
         say(line)
-    end(f"Nothing else is recorded about {'this text' if path == '-' else path}.", *follows)
+    end(f"This is everything that recipe found about {'this text' if path == '-' else path}.", *follows)
 
 
 def _of_recipe(path: str, sets: tuple[str, ...], stage: str | None) -> tuple[Iterable[str], str]:

@@ -1,6 +1,7 @@
 """Facts: the content of a run folder as frozen records. Nothing is measured or judged here."""
 
 import math
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -26,16 +27,7 @@ LOG_LINES, ROW_TOKENS = 60, 2_000
 NUMBER = int | float
 Point = tuple[float, float]
 
-# The curves of a history: title, unit, and of each line its name, its list (`steps` or `epochs`) and its key.
-CURVES: tuple[tuple[str, str, tuple[tuple[str, str, str], ...]], ...] = (
-    ("Loss", "nats", (("training", "steps", "loss"), ("validation", "epochs", "validation_loss"))),
-    ("Accuracy on validation images", "share", (("accuracy", "epochs", "accuracy"),)),
-    ("Better answer preferred", "share of pairs", (("preference accuracy", "epochs", "preference_accuracy"),)),
-    ("Learning rate", "", (("learning rate", "steps", "learning_rate"),)),
-    ("Tokens a second", "tokens/s", (("tokens a second", "steps", "tokens_per_second"),)),
-    ("Rows a second", "rows/s", (("rows a second", "steps", "samples_per_second"),)),
-    ("GPU memory", "GiB", (("allocated at most", "steps", "gpu_memory_gib"),)),
-)
+FIGURES = tomllib.loads(Path(__file__).with_name("figures.toml").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)
@@ -86,7 +78,7 @@ class StageFacts:
 
     @cached_property
     def curves(self) -> tuple[Curve, ...]:
-        made = (Curve(title, unit, tuple(self._series(lines))) for title, unit, lines in CURVES)
+        made = (Curve(one["title"], one["unit"], tuple(self._series(one["lines"]))) for one in FIGURES["curves"])
         whole = [curve for curve in made if curve.series]
         # Rows a second say the same as tokens a second if there are tokens.
         tokens = any(curve.title == "Tokens a second" for curve in whole)
@@ -192,10 +184,6 @@ class RunFacts:
         return tuple(stage for stage in self.stages if stage.proof)
 
     @property
-    def states(self) -> tuple[tuple[str, str], ...]:
-        return tuple((stage.name, stage.status) for stage in self.stages)
-
-    @property
     def failed(self) -> StageFacts | None:
         """The stage where an unfinished run ended; None for a finished run."""
         if self.state.status == "finished" and not self.state.fault:
@@ -212,11 +200,6 @@ class RunFacts:
             (made.setting, _text(made.before), _text(made.after).removeprefix(home), made.why or made.by)
             for made in self.state.substitutions
         )
-
-    @property
-    def differs(self) -> tuple[tuple[str, str, str, str], ...]:
-        """The differences from the most similar starter: setting, value there and here, and origin of the value."""
-        return tuple((one.setting, one.starter, one.here, one.origin) for one in self.planned.differs)
 
     @property
     def changes(self) -> tuple[tuple[str, str, str, str], ...]:

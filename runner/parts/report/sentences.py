@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from runner.parts.evaluate import gates
-from runner.parts.report.facts import ROW_TOKENS, DataFacts, RunFacts, StageFacts
+from runner.parts.report.facts import FIGURES, ROW_TOKENS, DataFacts, RunFacts, StageFacts
 from runner.recipe import units
 from runner.tools.names import listed
 from runner.tools.own_words import pieces
@@ -198,20 +198,6 @@ def fault(run: RunFacts) -> str:
     return failed.stopped or failed.meaning
 
 
-# Losses and shares of a summary: name, field and format.
-_RESULTS = (
-    ("validation loss at the start", "first_validation_loss", ".4f"),
-    ("validation loss at best", "best_validation_loss", ".4f"),
-    ("validation loss at the end", "last_validation_loss", ".4f"),
-    ("training loss at the end", "last_training_loss", ".4f"),
-    ("test loss", "test_loss", ".4f"),
-    ("best accuracy", "best_accuracy", ".1%"),
-    ("test accuracy", "test_accuracy", ".1%"),
-    ("better answer preferred, at the start", "first_preference_accuracy", ".1%"),
-    ("better answer preferred, at the end", "last_preference_accuracy", ".1%"),
-)
-
-
 def results(stage: StageFacts) -> Iterator[tuple[str, str]]:
     """The result of a stage, one figure in each line."""
     told = stage.summary
@@ -222,7 +208,7 @@ def results(stage: StageFacts) -> Iterator[tuple[str, str]]:
     if told.tokens:
         yield "tokens", f"{told.tokens:,}"
     yield "training", units.duration(told.training_seconds)
-    for name, key, form in _RESULTS:
+    for name, (key, form) in FIGURES["results"].items():
         if (value := getattr(told, key)) is not None:
             yield name, format(value, form)
     rows = f"{told.effective_batch_size:,} rows"
@@ -265,10 +251,6 @@ def full_size(run: RunFacts) -> Iterator[tuple[str, ...]]:
         )
 
 
-def verdicts(stage: StageFacts) -> Iterator[tuple[str, ...]]:
-    return ((one.metric, one.threshold, one.got, one.said) for one in stage.verdicts)
-
-
 def metrics(stage: StageFacts) -> Iterator[tuple[str, str]]:
     for name, value in sorted(stage.measured.items()):
         yield name, gates.shown(value)
@@ -276,29 +258,12 @@ def metrics(stage: StageFacts) -> Iterator[tuple[str, str]]:
         yield name, f"not measured: {why}"
 
 
-_COUNTS = {
-    "rows read": "rows_in",
-    "exact duplicates": "duplicates",
-    "training rows": "train_rows",
-    "validation rows": "validation_rows",
-    "test rows": "test_rows",
-    "lost rows": "lost",
-    "not taken": "not_taken",
-}
-_LENGTHS = {
-    "min": "tokens of the shortest row",
-    "median": "tokens of the median row",
-    "p95": "tokens that 95 % of rows stay below",
-    "max": "tokens of the longest row",
-}
-
-
 def data(facts: DataFacts) -> Iterator[tuple[str, str]]:
     """The use of the rows, one figure in each line, for rows of any kind."""
     record = facts.record
     if source := _source(record):
         yield "from", source
-    for name, key in _COUNTS.items():
+    for name, key in FIGURES["counts"].items():
         if isinstance(number := record.get(key), int) and (number or key not in ("test_rows", "lost", "not_taken")):
             yield name, f"{number:,}"
     for side in ("train", "validation"):
@@ -306,7 +271,7 @@ def data(facts: DataFacts) -> Iterator[tuple[str, str]]:
         for what, number in counts.items() if isinstance(counts, dict) else ():
             yield f"{side}: {what}", f"{number:,}"
     for what, number in (record.get("token_lengths") or {}).items():
-        yield _LENGTHS.get(what, f"tokens a row, {what}"), f"{number:,}"
+        yield FIGURES["lengths"].get(what, f"tokens a row, {what}"), f"{number:,}"
     if record.get("classes"):
         yield "classes", ", ".join(map(str, record["classes"]))
     if record.get("licence"):

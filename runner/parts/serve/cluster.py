@@ -12,22 +12,10 @@ from dataclasses import dataclass, field
 from runner.catalog import troubles
 from runner.parts.jobs import kubernetes
 from runner.parts.jobs.kubernetes import Manifest
-from runner.parts.openshift import client, diagnose, pipeline
+from runner.parts.openshift import client, diagnose, jobs, pipeline
 from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.errors import TryAgain, accounted, pause
-from runner.parts.openshift.jobs import (
-    Confirm,
-    Owner,
-    annotation,
-    conditions_of,
-    containers_of,
-    delete,
-    gone,
-    holds,
-    named,
-    queue_of,
-    require_of,
-)
+from runner.parts.openshift.jobs import Confirm, Owner, annotation, named
 from runner.parts.openshift.status import FAILED, entry_of, events_about, going
 from runner.parts.openshift.submit import ask
 from runner.parts.serve import kserve
@@ -86,7 +74,7 @@ def stop(cluster: Cluster, plan: Plan, tell: Tell, mine: Owner, confirm: Confirm
     for one in there[:1]:
         ask(one, mine, confirm)
     for one in there:
-        delete(cluster, one, [])
+        jobs.delete(cluster, one, [])
         tell(f"{named(one)} removed.")
     if not there:
         tell(f"`{plan.site['namespace']}` has no server of `{plan.name}`.")
@@ -137,7 +125,7 @@ def _ours(cluster: Cluster, plan: Plan) -> list[Manifest]:
     """The server and the runtime of a plan on the cluster. Raises Stop if one of them is another recipe's."""
     names = ((SERVICE, kubernetes.job_name(plan)), (RUNTIME, kserve.own_runtime(plan)))
     found = [(kind, cluster.get(kind, plan.site["namespace"], name)) for kind, name in names]
-    return [require_of({"kind": kind, **there}, plan.name) for kind, there in found if there]
+    return [jobs.require_of({"kind": kind, **there}, plan.name) for kind, there in found if there]
 
 
 def send(cluster: Cluster, manifests: list[Manifest], tell: Tell, mine: Owner, confirm: Confirm) -> None:
@@ -147,7 +135,7 @@ def send(cluster: Cluster, manifests: list[Manifest], tell: Tell, mine: Owner, c
     there = cluster.get(SERVICE, meta["namespace"], meta["name"])
     if there and going(there):
         tell(f"The old {SERVICE} `{meta['name']}` is being deleted. Waiting for its end.")
-        gone(cluster, SERVICE, meta["namespace"], meta["name"], there["metadata"]["uid"])
+        jobs.gone(cluster, SERVICE, meta["namespace"], meta["name"], there["metadata"]["uid"])
         there = None
     if there and _same(there, service):
         tell(f"{named(service)} already exists, made from this recipe as it is now. Nothing changes.")
@@ -233,7 +221,7 @@ def _pods(cluster: Cluster, service: Manifest) -> Manifests:
 
 def _ready(pods: Manifests) -> str | None:
     """The name of the first of these pods that answers."""
-    return next((str(pod["metadata"]["name"]) for pod in pods if holds(pod, "Ready")), None)
+    return next((str(pod["metadata"]["name"]) for pod in pods if jobs.holds(pod, "Ready")), None)
 
 
 LESS = "`serve.gpus` or `serve.concurrency`"
@@ -279,7 +267,7 @@ class ServerState:
 
     @property
     def _containers(self) -> Manifests:
-        entries = [entry for pod in self.pods for entry in containers_of(pod)]
+        entries = [entry for pod in self.pods for entry in jobs.containers_of(pod)]
         return [entry for entry in entries if entry["name"] == kserve.CONTAINER]
 
     @property
@@ -288,7 +276,7 @@ class ServerState:
             return "no pod yet"
         if any(pod["spec"].get("schedulingGates") for pod in self.pods):
             return "queued"
-        conditions = [(each["type"], each["status"]) for pod in self.pods for each in conditions_of(pod)]
+        conditions = [(each["type"], each["status"]) for pod in self.pods for each in jobs.conditions_of(pod)]
         if ("PodScheduled", "False") in conditions:
             return "waiting for a machine"
         if any("running" in entry.get("state", {}) for entry in self._containers):
@@ -326,12 +314,12 @@ def _refused(server: ServerState) -> Iterator[str]:
 def _pod(server: ServerState, pod: Manifest) -> Iterator[str]:
     where = f"`{pod['metadata']['name']}`"
     if pod["spec"].get("schedulingGates"):
-        queue = queue_of(server.service)
+        queue = jobs.queue_of(server.service)
         said = list(diagnose.queued(queue, entry_of(server.workloads, pod)))
         yield from said or [f"It waits for {(f'the queue `{queue}`' if queue else 'a queue')} to admit it."]
         return
     yield from diagnose.placing(pod, server.events, where, LESS)
-    for entry in (*containers_of(pod, before=True), *containers_of(pod)):
+    for entry in (*jobs.containers_of(pod, before=True), *jobs.containers_of(pod)):
         yield from _container(server, pod, entry, where)
 
 

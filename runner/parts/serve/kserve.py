@@ -2,10 +2,11 @@
 OpenShift AI's vLLM runtime or a ServingRuntime of its own. KServe appends our arguments to the runtime's; the last one
 of a name counts."""
 
-from __future__ import annotations
+from pathlib import Path
+from typing import Any
 
 from runner.parts.jobs import kubernetes, podspec
-from runner.parts.jobs.kubernetes import Manifest
+from runner.parts.jobs.kubernetes import Folder, Manifest
 from runner.parts.serve import serving
 from runner.parts.serve.serving import Serving, ServingForecast
 from runner.plan import Machines, Plan
@@ -15,19 +16,16 @@ from runner.tools.files import Artifact
 from runner.tools.names import content_hash
 from runner.tools.problem import Stop
 from runner.tools.run_files import ADAPTER, BEST_MODEL, SERVED_TEMPLATE
-from runner.tools.text import yaml_text
+from runner.tools.text import from_template, yaml_text
 from runner.tools.vllm import SERVER
 
 NAME = "kserve"
 FOLDER = "serve"
-# KServe's name of the container that serves, and the model format of the platform's vLLM runtimes.
-CONTAINER, FORMAT = "kserve-container", "vLLM"
-PORT = 8080
-# KServe's mount of the model, and the mount of training's results if they are on another claim than the base model.
-MODELS, TRAINED = "/mnt/models", "/mnt/trained"
+# As in the templates beside this file: KServe's container that serves, its port, and its mount of the model.
+CONTAINER, PORT, MODELS = "kserve-container", 8080, "/mnt/models"
+# The mount of training's results if they are on another claim than the base model.
+TRAINED = "/mnt/trained"
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-# Before the first answer, vLLM reads the weights from a network disk, compiles and records graphs.
-START_MINUTES, PROBE_SECONDS = 60, 10
 SHM_GIB = 2
 CONTENT = "recipe-runner/content"
 
@@ -67,69 +65,42 @@ def render(plan: Plan, server: Serving) -> list[Artifact]:
 
 
 def service(plan: Plan, server: Serving) -> Manifest:
-    spec = {"predictor": _predictor(plan, server)}
-    content = {CONTENT: content_hash([spec, plan.stages[-1].keys.get("", ""), plan.fingerprint])}
+    machines, folders = Machines(1, server.gpus, server.gpu, server.memory_gib, server.cpus), _folders(server)
+    # The platform creates a route only for this label.
+    route = {"networking.kserve.io/visibility": "exposed"} if server.route else {}
+    made = _filled(
+        "inferenceservice",
+        plan,
+        name=kubernetes.job_name(plan),
+        labels=_labels(plan) | kubernetes.queue(plan) | route,
+        run_dir=plan.place.run_dir,
+        service_account=plan.site.get("service_account"),
+        pod_security=podspec.POD_SECURITY,
+        security=kubernetes.CLOSED,
+        runtime=own_runtime(plan) if server.image else server.runtime,
+        uri=server.source.uri,
+        arguments=arguments(server),
+        # All files are mounted; and no telemetry.
+        env=podspec.listed(podspec.stated(plan) | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}),
+        resources=podspec.as_text(podspec.amounts(machines)),
+        mounts=kubernetes.mounts(folders) or None,
+        volumes=kubernetes.volumes(folders) or None,
+        **{"nodeSelector": None, "tolerations": None} | podspec.where(plan, machines),
+    )
+    content = content_hash([made["spec"], plan.stages[-1].keys.get("", ""), plan.fingerprint])
+    made["metadata"]["annotations"][CONTENT] = content
     # Also on its pods, so that a server of other weights is another pod.
-    spec["predictor"]["annotations"] = content
-    return {
-        "apiVersion": "serving.kserve.io/v1beta1",
-        "kind": "InferenceService",
-        "metadata": {
-            "name": kubernetes.job_name(plan),
-            "namespace": plan.site["namespace"],
-            "labels": _labels(plan)
-            | kubernetes.queue(plan)
-            # The platform creates a route only for this label.
-            | ({"networking.kserve.io/visibility": "exposed"} if server.route else {}),
-            "annotations": {
-                "openshift.io/display-name": plan.name,
-                "recipe-runner/recipe": plan.name,
-                "recipe-runner/run-dir": plan.place.run_dir,
-                **content,
-                # Deployments, which wait for a GPU without limit, and not Knative. Newer versions also accept this name.
-                "serving.kserve.io/deploymentMode": "RawDeployment",
-                # The platform's proxy then asks the cluster whether the user may `get` this object.
-                "security.opendatahub.io/enable-auth": "true",
-            },
-        },
-        "spec": spec,
-    }
+    made["spec"]["predictor"]["annotations"] = {CONTENT: content}
+    return made
+
+
+def _filled(kind: str, plan: Plan, **words: Any) -> Manifest:
+    file = Path(__file__).with_name(f"{kind}.yaml")
+    return kubernetes.filled(file, namespace=plan.site["namespace"], recipe=plan.name, **words)
 
 
 def _labels(plan: Plan) -> dict[str, str]:
     return kubernetes.labels(plan, plan.stages[-1]) | {"opendatahub.io/dashboard": "true"}
-
-
-def _predictor(plan: Plan, server: Serving) -> Manifest:
-    account, machines = (
-        plan.site.get("service_account"),
-        Machines(1, server.gpus, server.gpu, server.memory_gib, server.cpus),
-    )
-    volumes, mounts = _volumes(server)
-    return {
-        "minReplicas": 1,
-        "maxReplicas": 1,
-        # A second server beside the first would need as many GPUs again.
-        "deploymentStrategy": {"type": "Recreate"},
-        **({"serviceAccountName": account} if account else {}),
-        **podspec.where(plan, machines),
-        "securityContext": podspec.POD_SECURITY,
-        "model": {
-            "name": CONTAINER,
-            "modelFormat": {"name": FORMAT},
-            "runtime": own_runtime(plan) if server.image else server.runtime,
-            "storageUri": server.source.uri,
-            "args": arguments(server),
-            # All files are mounted; and no telemetry.
-            "env": podspec.listed(podspec.stated(plan) | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}),
-            "resources": podspec.as_text(podspec.amounts(machines)),
-            # Its root stays writable, because the platform's image decides where vLLM writes.
-            "securityContext": kubernetes.CLOSED,
-            **_probes(),
-            **({"volumeMounts": mounts} if mounts else {}),
-        },
-        **({"volumes": volumes} if volumes else {}),
-    }
 
 
 def arguments(server: Serving) -> list[str]:
@@ -170,82 +141,39 @@ def own_runtime(plan: Plan) -> str:
 
 
 def runtime(plan: Plan, server: Serving) -> Manifest | None:
-    """The recipe's own ServingRuntime, with the content of the platform's; None if the server uses that one."""
+    """The recipe's own ServingRuntime; None if the server uses the platform's."""
     if not server.image:
         return None
-    movable = {"imagePullPolicy": "Always"} if "@" not in server.image else {}
-    container = {
-        "name": CONTAINER,
-        "image": server.image,
-        **movable,
-        "command": ["python", "-m", SERVER],
-        "args": [f"--port={PORT}", f"--model={MODELS}"],
-        "env": podspec.listed(podspec.CACHES | {"HF_HOME": f"{podspec.HOME}/huggingface"}),
-        "ports": [{"containerPort": PORT, "protocol": "TCP"}],
-    }
-    return {
-        "apiVersion": "serving.kserve.io/v1alpha1",
-        "kind": "ServingRuntime",
-        "metadata": {
-            "name": own_runtime(plan),
-            "namespace": plan.site["namespace"],
-            "labels": _labels(plan),
-            "annotations": {"openshift.io/display-name": f"vLLM for {plan.name}", "recipe-runner/recipe": plan.name},
-        },
-        "spec": {
-            "annotations": {"prometheus.io/port": str(PORT), "prometheus.io/path": "/metrics"},
-            "multiModel": False,
-            # The platform must not choose it for another model.
-            "supportedModelFormats": [{"name": FORMAT, "autoSelect": False}],
-            "containers": [container],
-        },
-    }
+    return _filled(
+        "servingruntime",
+        plan,
+        name=own_runtime(plan),
+        labels=_labels(plan),
+        title=f"vLLM for {plan.name}",
+        image=server.image,
+        pull=None if "@" in server.image else "Always",
+        module=SERVER,
+        env=podspec.listed(podspec.CACHES | {"HF_HOME": f"{podspec.HOME}/huggingface"}),
+    )
 
 
-def _probes() -> Manifest:
-    """vLLM answers `/health` once it accepts requests, and no longer if its engine is dead."""
-    asked = {"httpGet": {"path": "/health", "port": PORT}, "periodSeconds": PROBE_SECONDS, "timeoutSeconds": 5}
-    return {
-        "startupProbe": asked | {"failureThreshold": START_MINUTES * 60 // PROBE_SECONDS},
-        "readinessProbe": asked | {"failureThreshold": 3},
-        "livenessProbe": asked | {"failureThreshold": 6},
-    }
-
-
-def _volumes(server: Serving) -> tuple[list[Manifest], list[Manifest]]:
-    """The volumes that KServe does not mount: results beside a base model, and shared memory of GPUs; and their
-    mounts."""
-    volumes: list[Manifest] = []
-    mounts: list[Manifest] = []
-    source = server.source
+def _folders(server: Serving) -> list[Folder]:
+    """The folders that KServe does not mount: results beside a base model, and shared memory of GPUs."""
+    found, source = [], server.source
     if source.rank and source.results and source.results_below is None:
         path = {"subPath": source.results.path} if source.results.path else {}
-        claim = {"claimName": source.results.claim, "readOnly": True}
-        volumes.append({"name": "trained", "persistentVolumeClaim": claim})
-        mounts.append({"name": "trained", "mountPath": TRAINED, **path, "readOnly": True})
+        claim = {"persistentVolumeClaim": {"claimName": source.results.claim, "readOnly": True}}
+        found.append(kubernetes.folder("trained", TRAINED, claim, **path, readOnly=True))
     if server.gpus > 1:
-        volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{SHM_GIB}Gi"}})
-        mounts.append({"name": "shm", "mountPath": "/dev/shm"})
-    return volumes, mounts
+        found.append(kubernetes.memory(SHM_GIB))
+    return found
 
 
 def header(plan: Plan, server: Serving) -> str:
     """The first lines of the InferenceService's file, for people."""
-    name, space = kubernetes.job_name(plan), plan.site["namespace"]
-    asked = f"`{server.name}`" + (f", and `{server.base_name}` as it was before" if server.base_name else "")
-    lines = [
-        f"Made by recipe-runner from the recipe `{plan.name}` ({plan.fingerprint}): {server.gpus} × {server.gpu}. Change the "
-        "recipe and render again.",
-        f"`recipe serve RECIPE --cluster` sends it and connects its port to your machine; manually: oc apply -f {FOLDER}/",
-        f"Requests name the model {asked}; up to {server.concurrency} at a time, of {server.context:,} tokens each.",
-        f"Its address in the cluster is https://{name}-predictor.{space}.svc.cluster.local:8443/v1, with a token in the header:",
-        "  Authorization: Bearer $(oc whoami -t)",
-        f"Whoever may `get` the object inferenceservices/{name} is answered; the role `recipe-user` of `recipe site` has that.",
-    ]
-    if not server.image:
-        lines.append(
-            f"The runtime `{server.runtime}` is the platform's. Where the namespace has none of that name, the platform's template "
-            "makes it:"
-        )
-        lines.append(f"  oc process -n redhat-ods-applications {server.runtime}-template | oc apply -n {space} -f -")
-    return "".join(f"# {line}\n" for line in lines)
+    words = {"recipe": plan.name, "fingerprint": plan.fingerprint, "gpus": server.gpus, "gpu": server.gpu}
+    words |= {"name": kubernetes.job_name(plan), "namespace": plan.site["namespace"], "folder": FOLDER}
+    words |= {"concurrency": server.concurrency, "context": f"{server.context:,}", "runtime": server.runtime}
+    models = f"`{server.name}`" + (f", and `{server.base_name}` as it was before" if server.base_name else "")
+    head, for_platform = from_template(Path(__file__).with_name("header.txt"), models=models, **words).split("\n\n")
+    return f"{head}\n" if server.image else f"{head}\n{for_platform}"

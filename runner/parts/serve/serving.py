@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from runner import catalog
 from runner.catalog import Gpu, Model
+from runner.check.rules import of_section
 from runner.parts.planner import parameters
 from runner.parts.planner.memory import GIB, NCCL_LEAST
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.plan import OnClaim, Plan, Stage
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
-from runner.scenarios.contract import Rule
 from runner.tools.names import listed
 from runner.tools.problem import Problem, Stop
 from runner.tools.run_files import BEST_MODEL
@@ -310,21 +310,16 @@ def problems(recipe: Recipe, server: Serving, needs: ServingForecast | None) -> 
     return found
 
 
-def _section(recipe: Recipe) -> Serve | None:
-    found: Serve | None = recipe.settings.get("serve")
-    return found
-
-
-def on_a_cluster(recipe: Recipe) -> Iterator[Problem]:
-    if _section(recipe) and "openshift" not in recipe.settings:
+def on_a_cluster(recipe: Recipe, section: Serve) -> Iterator[Problem]:
+    if "openshift" not in recipe.settings:
         message = "`serve` configures a server on a cluster, but the recipe names none. It has no effect."
         hint = "Add the section `openshift` with a `namespace`, or delete this one."
         yield recipe.note("serve", message, hint, key=True)
 
 
-def context_is_read(recipe: Recipe) -> Iterator[Problem]:
-    section, facts = _section(recipe), recipe.model_facts
-    if section and facts and section.context and section.context > facts.max_position_embeddings:
+def context_is_read(recipe: Recipe, section: Serve) -> Iterator[Problem]:
+    facts = recipe.model_facts
+    if facts and section.context and section.context > facts.max_position_embeddings:
         message = (
             f"The model reads at most {facts.max_position_embeddings:,} tokens, but `context` is {section.context:,}."
         )
@@ -332,9 +327,9 @@ def context_is_read(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("serve.context", message, hint)
 
 
-def heads_can_be_split(recipe: Recipe) -> Iterator[Problem]:
-    section, facts = _section(recipe), recipe.model_facts
-    if not section or not facts or not section.gpus:
+def heads_can_be_split(recipe: Recipe, section: Serve) -> Iterator[Problem]:
+    facts = recipe.model_facts
+    if not facts or not section.gpus:
         return
     heads, groups, count = facts.num_attention_heads, facts.num_key_value_heads, section.gpus
     able = splits(facts, range(1, 17))
@@ -344,11 +339,11 @@ def heads_can_be_split(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("serve.gpus", message, hint)
 
 
-def one_server(recipe: Recipe) -> Iterator[Problem]:
-    if (section := _section(recipe)) and section.image and recipe.document.lookup(("serve", "runtime")) is not None:
+def one_server(recipe: Recipe, section: Serve) -> Iterator[Problem]:
+    if section.image and recipe.document.lookup(("serve", "runtime")) is not None:
         message = "`image` gives the recipe its own runtime, but `runtime` names the platform's."
         hint = "Delete one of the two lines."
         yield recipe.problem("serve.runtime", message, hint)
 
 
-RULES: tuple[Rule, ...] = (on_a_cluster, context_is_read, heads_can_be_split, one_server)
+RULES = of_section("serve", on_a_cluster, context_is_read, heads_can_be_split, one_server)

@@ -5,21 +5,24 @@ import math
 import os
 import re
 import shutil
+import sys
 import tomllib
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from runner import catalog
+from runner import catalog, scenarios
 from runner.catalog.models import why_no_hub
 from runner.check import base_model, by_schema
 from runner.check.by_schema import as_text
 from runner.check.validate import judge, with_followers
-from runner.data import RenderedExample, conversation_formats, data_sets, first, held_out, row_files, rows
+from runner.data import RenderedExample, conversation_formats, data_sets, reading, row_files, rows
 from runner.parts.planner import forecast, recipe_offers, storage
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
@@ -73,6 +76,8 @@ ASKING = ("question", "prompt", "instruction", "input", "query", "ask", "q", "ti
 ANSWERING = ("answer", "response", "output", "completion", "reply", "a", "target", "lyrics", "label", "text")
 BETTER, WORSE = "chosen", "rejected"
 SONG = "Generate a song verse in the style of [{artist}] in the genre of [{genre}]."
+# From this size on, files are not prepared only to find questions; this many of their rows are read instead.
+LARGE, AMONG = 100_000_000, 50
 # The songs that are drawn if the rows of a data set were not counted.
 DRAWN = 90_000
 # The name of a data set on the hub, and endings that such names do not have.
@@ -453,7 +458,13 @@ def drafted(name: str, answers: Answers, more: Iterable[Override] = ()) -> Draft
 
 def first_rows(name: str, answers: Answers, most: int) -> list[RenderedExample]:
     """The first rows as the model sees them; none for images. Raises Stop if they cannot be read."""
-    return first(_data(name, answers), most)
+    return _first(_data(name, answers), most)
+
+
+def _first(data: Mapping[str, Any], most: int) -> list[RenderedExample]:
+    shown = getattr(scenarios.preparer(data), "first", None)
+    examples = islice(reading(shown)(data), most) if shown else ()
+    return [example for example in examples if not example.picture]
 
 
 def _data(name: str, answers: Answers) -> Mapping[str, Any]:
@@ -498,12 +509,33 @@ def finished(name: str, answers: Answers, sets: Iterable[Override] = ()) -> Draf
     return drafted(name, answers, [*fitting, *wishes, *sets])
 
 
+def _held_out(data: Mapping[str, Any]) -> list[str]:
+    """The questions of the rows that preparation would hold out, or the beginnings of such documents; those of the
+    first rows if the file is large. Raises Stop if the rows cannot be read."""
+    beginning = [example.asked for example in _first(data, AMONG)]
+    files = [Path(one["path"]) for one in data.get("sets", ()) if one["path"]]
+    if not beginning or sum(file.stat().st_size for file in files if file.is_file()) > LARGE:
+        return beginning
+    # Too few rows, or too many bad ones, are reported when they are prepared.
+    with suppress(Stop):
+        if data["kind"] == "plain-text":
+            return [example.asked for example in reading(scenarios.preparer(data).first)(data, "validation")]
+        from pyarrow import parquet
+
+        with TemporaryDirectory() as folder:
+            # A sample of all rows leaves out checks that only reports need.
+            scenarios.prepare(data, Path(folder), sample_rows=sys.maxsize)
+            asked = parquet.read_table(Path(folder) / "validation.parquet", columns=["full-question"])
+        return [str(question) for question in asked["full-question"].to_pylist()]
+    return beginning
+
+
 def _questions(name: str, answers: Answers) -> list[str]:
     """A few short questions of validation rows, far from each other."""
     from runner.trainer.generation import GLANCE
     from runner.trainer.records import evenly
 
-    asked = {} if on_hub(answers.data) else dict.fromkeys(held_out(_data(name, answers)))
+    asked = {} if on_hub(answers.data) else dict.fromkeys(_held_out(_data(name, answers)))
     return evenly([each for each in asked if 0 < len(each) <= GLANCE and each.isprintable()], QUESTIONS)
 
 

@@ -135,22 +135,14 @@ def _grouped(left: Sequence[int], right: Sequence[int], *given: Any, out_shape: 
     return 2 * prod(left) * right[-1] if len(left) == 2 else 2 * prod(out_shape) * left[-1]
 
 
-def _attended(query: Sequence[int], key: Sequence[int], value: Sequence[int], *given: Any, **named: Any) -> int:
-    return int(sdpa_flop_count(query, key, value))
-
-
-def _attended_back(
-    gradient: Sequence[int], query: Sequence[int], key: Sequence[int], value: Sequence[int], *given: Any, **named: Any
-) -> int:
-    return int(sdpa_backward_flop_count(gradient, query, key, value))
-
-
 # What PyTorch's own counter has no formula for (2.13, torch/utils/flop_counter.py): products of a mixture of experts, and the
 # attention of processors, in whose place a GPU has its own.
 UNCOUNTED = {
     torch.ops.aten._grouped_mm: _grouped,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attended,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attended_back,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: lambda *shapes, **named: sdpa_flop_count(*shapes[:3]),
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: (
+        lambda *shapes, **named: sdpa_backward_flop_count(*shapes[:4])
+    ),
 }
 
 

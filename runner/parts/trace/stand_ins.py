@@ -259,7 +259,7 @@ def autocast_seen(enabled: bool) -> AbstractContextManager[object]:
 
 
 class EightBitAdam(torch.optim.Optimizer):
-    """bitsandbytes' blockwise 8-bit Adam: two bytes a number and 8 bytes for each 256; in fp32 for small tensors
+    """bitsandbytes' blockwise 8-bit Adam: two bytes per number and 8 bytes for each 256; in fp32 for small tensors
     (under 4,096 numbers) and, as transformers' Trainer asks, for embeddings."""
 
     def __init__(self, parameters: Any, embeddings: set[nn.Parameter]) -> None:

@@ -3,8 +3,6 @@
 `lora` trains a low-rank adapter beside a frozen model (Hu et al. 2021, arXiv 2106.09685), kept in 4 bits with qlora (Dettmers
 et al. 2023, arXiv 2305.14314); `last-layers` the last transformer layers; `full` and `causal-lm` every weight."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -15,7 +13,6 @@ from runner.catalog import Model
 from runner.data.conversation_formats import CLASSES, ChatData, Lyrics, Preferences, Songs
 from runner.data.data_sets import DataSets
 from runner.plan import EngineConfig, Evaluation, Place, Plan, Stage
-from runner.recipe import templates
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import PREFERENCES, SONGS, TEXT, Recipe
 from runner.scenarios.contract import Measurable
@@ -28,7 +25,6 @@ if TYPE_CHECKING:
     from runner.recipe.sections import DataSongs
 
 # What the form of a song's instruction names.
-PARTS = ("artist", "genre")
 
 
 def translate(recipe: Recipe, place: Place) -> Plan:
@@ -165,27 +161,6 @@ def layers(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem(("train", "lora_layers", index), message, hint)
 
 
-def songs(recipe: Recipe) -> Iterator[Problem]:
-    chosen = recipe.data.get("songs")
-    if not chosen:
-        return
-    if not sum(chosen.tasks.values()):
-        message = "No task has a share, so no question would be asked."
-        hint = f"Give at least one of {listed(chosen.tasks)} a share above 0."
-        yield recipe.problem("data.songs.tasks", message, hint, key=True)
-    named = templates.columns(chosen.instruction_form)
-    if sorted(named) != sorted(PARTS) or templates.unclosed(chosen.instruction_form) is not None:
-        message = "The form of the instruction must contain `[artist]` and `[genre]`, each once, and nothing else in brackets."
-        hint = "For example: Generate a song verse in the style of [artist] in the genre of [genre]."
-        yield recipe.problem("data.songs.instruction_form", message, hint)
-    if chosen.min_words > chosen.max_words:
-        message = (
-            f"The shortest song has {chosen.min_words} words, and the longest {chosen.max_words}. No song would remain."
-        )
-        hint = "Lower `min_words`, or raise `max_words`."
-        yield recipe.problem("data.songs.min_words", message, hint)
-
-
 def trained_layers(recipe: Recipe) -> Iterator[Problem]:
     if not recipe.model_facts or "last_layers" not in recipe.train:
         return
@@ -206,7 +181,7 @@ def decay(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("train.weight_decay", message, "Delete one of the two lines.")
 
 
-RULES = (layers, trained_layers, decay, songs, text.one_validation, common.cadence_rule(text.validates))
+RULES = (layers, trained_layers, decay, text.one_validation, common.cadence_rule(text.validates))
 
 
 def before_data(recipe: Recipe, file: str | None) -> list[Override]:

@@ -54,7 +54,7 @@ def test_a_mistake_is_shown_at_its_line_mended_by_the_form_and_saved(copy, tmp_p
         tab.click(".recipe-save")
         tab.until("document.querySelector('.recipe-both')")
         assert copy.read_text("utf-8") == after + "# from elsewhere\n"
-        tab.push(".recipe-both button", "Take the file's text")
+        tab.push(".recipe-both button", "Use the text of the file")
         tab.until_says(".recipe-state", "saved")
         assert tab.complaints == []
 
@@ -81,7 +81,7 @@ def test_proposals_meanings_and_the_verdict_come_as_one_types(copy, tmp_path):
         tab.until("document.querySelector('.recipe-tooltip')")
         assert "whole number" in tab.says(".recipe-tooltip")
         # A price makes money of hours.
-        tab.click("[aria-label='price of a GPU hour']")
+        tab.click("[aria-label='price per GPU hour']")
         tab.type("2.5")
         tab.press("Enter", 13)
         tab.until("document.querySelector('.recipe-verdict').innerText.includes('GPU hours at 2.5.')")
@@ -129,6 +129,8 @@ def test_check_asks_the_hub_and_what_it_says_stands_at_its_line(tmp_path, hub): 
         tab.until_says(".recipe-summary", "1 error")
         assert hub.asked
         assert tab.says(".recipe-is-error .recipe-where") == "line 7" and "query" in tab.says(".recipe-is-error")
+        # The line in the text is marked by another message than the list below it.
+        tab.until("document.querySelector('.recipe-line-error')")
         assert tab.value("document.querySelector('.recipe-line-error').textContent").startswith(
             "    - {hub: someone/rows"
         )

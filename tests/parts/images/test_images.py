@@ -635,14 +635,14 @@ OF_LANGUAGE = {
     "openpyxl": ("data.rows",),
     "httpx": ("parts.start.commands.models", "entrypoints.prepare", "parts.start.commands.doctor"),
     "datatrove": (
-        "data.doctor",
+        "parts.data_doctor.doctor",
         "parts.pretrain.cleaning",
         "parts.pretrain.executors",
     ),
     "spacy": ("parts.pretrain.cleaning",),
-    "loguru": ("data.doctor",),
+    "loguru": ("parts.data_doctor.doctor",),
     "ray": ("parts.pretrain.executors",),
-    "py3langid": ("data.doctor",),
+    "py3langid": ("parts.data_doctor.doctor",),
     "lm_eval": ("parts.evaluate.evaluate",),
     "peft": ("parts.evaluate.language",),
 }

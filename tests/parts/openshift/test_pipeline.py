@@ -24,7 +24,7 @@ from runner.render import planned
 from runner.run import inference, run_folder
 from runner.tools.run_files import SEAL_KEY
 from tests.conftest import ROOT
-from tests.entrypoints.test_stage import PASSING, Claim
+from tests.parts.jobs.test_stage import PASSING, Claim
 from tests.parts.openshift.api import stamp
 from tests.parts.openshift.conftest import VERSION, in_process, job_status
 from tests.parts.report import pages

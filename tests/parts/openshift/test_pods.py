@@ -25,8 +25,8 @@ from runner.scenarios.shared import twin
 from runner.tools.files import sha256, write_text
 from tests import shapes
 from tests.conftest import ROOT
-from tests.entrypoints.test_stage import BEFORE_SFT, Claim, whole
 from tests.listening import as_the_trainer_reads, ask
+from tests.parts.jobs.test_stage import BEFORE_SFT, Claim, whole
 from tests.parts.openshift.pods import blind, indexed, once, operate, pods, processes
 from tests.rendering import render
 

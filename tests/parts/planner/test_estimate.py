@@ -383,13 +383,15 @@ def test_the_largest_micro_batch_fits_and_the_next_one_does_not():
 
 
 def test_advice_makes_it_fit_and_keeps_the_effective_batch():
+    from runner.parts.planner.memory_offers import Lines, cheapest
+
     recipe, plan = planned(
         ROOT / "recipes" / "survival.yaml", "train.micro_batch_size=96", "train.effective_batch_size=768"
     )
     (found,) = forecast.of(recipe, plan)
     assert found.fits is False
-    offers = found.offers(recipe, found.usable)
-    assert len(offers) >= 3
+    offers = cheapest(Lines.of(recipe, found.stage), found.workload, found.gpu, found.usable)
+    assert len(offers) >= 3 and [offer.changes for offer in offers] == found.offers(recipe, found.usable)
     for offer in offers:
         assert memory.estimate(offer.workload).total <= found.usable
     assert offers[0].workload.effective_batch_size == found.workload.effective_batch_size

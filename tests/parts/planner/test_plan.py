@@ -529,7 +529,7 @@ def test_the_7b_on_one_gpu_by_arithmetic_alone():
             packing=True,
             fp8=fp8,
         )
-        least = 6 * 6.08e9 * 32 * 1024 * 100_000 / duration.rate(job, gpu(name)) / 3600
+        least = 6 * 6.08e9 * 32 * 1024 * 100_000 / job.rate(gpu(name)) / 3600
         found = duration.estimate(job, gpu(name)).total_seconds / 3600
         assert found > least
         assert found > 1.5 * hoped

@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from runner.check.validate import load
-from runner.data import rows
 from runner.data.rows import parts_of_file
 from runner.parts.pretrain import cleaning, executors, stages
 from runner.parts.pretrain.stages import Cleaning, Corpus, CorpusSet
@@ -292,7 +291,7 @@ def by_tasks(text: Corpus, dropped: Path, tasks: int) -> tuple[list[list], int]:
     """What each task yields or keeps aside, as (id, text) and lines, and the bytes that all of them have read."""
 
     one = text.sets[0]
-    parts = parts_of_file(one.file, one.limit, tasks) or rows.spans(one, one.limit, tasks)
+    parts = parts_of_file(one.file, one.limit, tasks) or cleaning.spans(one, one.limit, tasks)
     began, given = read_bytes(), []
     for rank in range(tasks):
         reader = cleaning.CorpusRows(text, 0, dropped / str(tasks), parts)

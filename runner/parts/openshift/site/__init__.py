@@ -10,7 +10,6 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from string import Template
 
 from runner.catalog import hardware
 from runner.parts.jobs import batch, kubernetes, podspec, trainjob
@@ -22,7 +21,7 @@ from runner.scenarios.shared.common import data_file
 from runner.tools.files import Artifact
 from runner.tools.names import listed
 from runner.tools.problem import Stop
-from runner.tools.text import yaml_text
+from runner.tools.text import from_template, yaml_text
 
 TEMPLATES = Path(__file__).parent
 # The default service account of pods, also of TensorBoard's.
@@ -252,8 +251,7 @@ def _resources(files: dict[str, str]) -> str:
 def _filled(name: str, /, **words: str) -> str:
     """A template with its blanks filled in, as YAML values."""
     values = {key: word if key in FREE else _word(word) for key, word in words.items()}
-    template = (TEMPLATES / f"{name}.yaml").read_text(encoding="utf-8")
-    return _aligned(Template(template).substitute(values))
+    return _aligned(from_template(TEMPLATES / f"{name}.yaml", **values))
 
 
 def _word(text: str) -> str:
@@ -301,14 +299,12 @@ def beside_jobs(recipe: Recipe, plan: Plan) -> list[Artifact]:
 
 def _instructions(comes: str, typed: Iterable[str], words: Mapping[str, str]) -> Artifact:
     """The instructions for a value of `openshift.data_from`. typed: the commands that copy the files."""
-    text = (TEMPLATES / f"files-{comes}.md").read_text(encoding="utf-8")
     copies = "\n".join(f"    {command}" for command in typed)
-    return Artifact(README, Template(text).substitute(words, copies=copies))
+    return Artifact(README, from_template(TEMPLATES / f"files-{comes}.md", copies=copies, **words))
 
 
 def opening_pod(plan: Plan, stage: Stage) -> Manifest:
     """A pod that opens the claims and waits. Its image needs `tar`, as `oc cp` does."""
     # It runs nothing of the recipe's code.
     alone = replace(plan.only(stage), code_from_git=None)
-    container = batch.small(alone, PART, ["sleep", str(OPEN_SECONDS)], podspec.claim_mounts(plan))
-    return batch.alone(alone, stage, PART, container, podspec.claim_volumes(plan), seconds=OPEN_SECONDS)
+    return batch.alone(alone, stage, PART, ["sleep", str(OPEN_SECONDS)], podspec.claims(plan), seconds=OPEN_SECONDS)

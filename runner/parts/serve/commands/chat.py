@@ -8,16 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from runner.commands.options import (
-    end,
-    open_recipe,
-    port_option,
-    recipe_path,
-    run_option,
-    say,
-    set_option,
-    stage_option,
-)
+from runner.commands import options
+from runner.commands.options import end, say
 from runner.tools.problem import Stop
 
 if TYPE_CHECKING:
@@ -27,19 +19,19 @@ HELP = "/1, /2, … asks a question from the list, /new begins a new conversatio
 
 
 @click.command()
-@recipe_path
-@set_option
-@run_option
-@stage_option
+@options.recipe_path
+@options.set_option
+@options.run_option
+@options.stage_option
 @click.option("--page", is_flag=True, help="Open a page in the browser instead of the terminal, for a demo.")
-@port_option(7860, "the page")
+@options.port_option(7860, "the page")
 def chat(path: str, sets: tuple[str, ...], run_dir: str | None, stage: str | None, page: bool, port: int) -> None:
     """Chat with the original and the trained model at once. Both stay loaded, and their answers appear side by
     side."""
     from runner.parts.serve import chat as chatting
     from runner.run import inference
 
-    recipe, _ = open_recipe(path, sets)
+    recipe, _ = options.open_recipe(path, sets)
     folder = inference.folder_of(recipe, run_dir, stage)
     say(f"`{folder.stage.name}` of the {folder.run.kind} in {folder.run.shown}; loading …")
     sides = chatting.sides(recipe, folder)

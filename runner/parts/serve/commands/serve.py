@@ -10,19 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from runner.commands.options import (
-    end,
-    open_recipe,
-    port_option,
-    print_notes,
-    recipe_path,
-    run_option,
-    say,
-    set_option,
-    stage_option,
-    table,
-    with_section,
-)
+from runner.commands import options
+from runner.commands.options import end, print_notes, say, table
 from runner.parts.openshift.commands import confirm, take_over_option
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
@@ -34,11 +23,11 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@recipe_path
-@set_option
-@run_option
-@stage_option
-@port_option(8000, "the server")
+@options.recipe_path
+@options.set_option
+@options.run_option
+@options.stage_option
+@options.port_option(8000, "the server")
 @click.option(
     "--engine",
     type=click.Choice(("vllm", "transformers")),
@@ -78,7 +67,7 @@ def serve(
     from runner.parts.serve import openai_api
     from runner.run import inference
 
-    recipe, _ = open_recipe(path, sets)
+    recipe, _ = options.open_recipe(path, sets)
     folder = inference.folder_of(recipe, run_dir, stage)
     before, after = inference.models(recipe, folder)
     chosen = engine or openai_api.engine_for(after)
@@ -101,7 +90,7 @@ def _on_cluster(path: str, sets: tuple[str, ...], stops: bool, dry_run: bool, po
     from runner.parts.serve import kserve, serving
     from runner.render import planned
 
-    recipe = with_section(open_recipe(path, sets, look=False)[0], "serve", "--cluster")
+    recipe = options.with_section(options.open_recipe(path, sets, look=False)[0], "serve", "--cluster")
     if not stops:
         plan, server, needs = kserve.served(recipe)
         problems = serving.problems(recipe, server, needs)

@@ -1,7 +1,5 @@
 """`recipe doctor`: the hardware and software of this machine, and what stops a recipe on it, each with a remedy."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -13,7 +13,7 @@ from runner import catalog, parts
 from runner.catalog.models import Model, described, in_folder, near_model
 from runner.check import by_schema
 from runner.check.validate import judge
-from runner.commands.options import card_named, end, gpu_option, listing_option, say, short, table
+from runner.commands.options import complete_gpu, end, listing_option, say, short, table
 from runner.parts.planner import forecast, memory, parameters
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.recipe import lock, units
@@ -23,6 +23,7 @@ from runner.recipe.recipe import Recipe
 from runner.scenarios import translate
 from runner.scenarios.targets import place
 from runner.tools import packaged
+from runner.tools.names import listed
 from runner.tools.problem import Stop, errors_of
 
 # Ways to train a language model: the minimal starter of each, and the settings that differ from it.
@@ -80,9 +81,24 @@ def licence(model: catalog.Model) -> str:
     return (model.licence or "unknown") + (", gated" if model.gated else "")
 
 
+def card_named(name: str) -> catalog.Gpu:
+    """The catalog's card of that label. Raises Stop if it has none."""
+    if found := catalog.gpu(name):
+        return found
+    near = catalog.alike(name)
+    hint = f"Did you mean {listed(near, 'or')}? " if near else ""
+    raise Stop(f"The catalog has no GPU `{name}`.", f"{hint}`recipe gpus` lists them.")
+
+
 @click.group(invoke_without_command=True)
 @click.option("--recipe", metavar="RECIPE", help="The lock file to show. Default: that of this folder.")
-@gpu_option("Show the models that fit this card, and what each needs.")
+@click.option(
+    "--gpu",
+    "card",
+    metavar="GPU",
+    help="Show the models that fit this card, and what each needs.",
+    shell_complete=complete_gpu,
+)
 @listing_option
 @click.pass_context
 def models(context: click.Context, recipe: str | None, card: str | None, style: str) -> None:

@@ -12,22 +12,11 @@ import click
 
 from runner import catalog
 from runner.check.validate import valid
-from runner.commands.options import (
-    Completing,
-    card_named,
-    complete_gpu,
-    complete_model,
-    complete_recipe,
-    complete_starter,
-    end,
-    say,
-    set_option,
-    short,
-    table,
-)
+from runner.commands import options
+from runner.commands.options import Completing, end, say, table
 from runner.data.conversation_formats import COLUMNS
 from runner.parts.start import drafting
-from runner.parts.start.commands.models import licence, size
+from runner.parts.start.commands.models import card_named, licence, size
 from runner.parts.start.drafting import KINDS, PLACES, TABLES, Answers, Draft
 from runner.recipe import overrides as changing
 from runner.recipe.overrides import Override
@@ -118,7 +107,7 @@ def _show(one: Question, answers: Answers) -> None:
         say(f"The columns of {answers.data}: {', '.join(answers.columns)}")
     elif one.name == "model":
         found = drafting.choices(answers)
-        rows = [(model.id, size(model), short(need.cards[0]), licence(model)) for model, need in found]
+        rows = [(model.id, size(model), options.short(need.cards[0]), licence(model)) for model, need in found]
         table([("MODEL", "PARAMETERS", "SMALLEST GPU", "LICENCE"), *rows])
 
 
@@ -181,7 +170,11 @@ PROPOSED: Mapping[str, Callable[[Answers], Any]] = {
     "numbers": lambda answers: ",".join(map(str, answers.starts("nodes.machines.0.gpus", []))),
     "gpus": lambda answers: answers.starts("machines.gpus_per_node", 1),
 }
-COMPLETED: Mapping[str, Completing] = {"data": complete_recipe, "model": complete_model, "gpu": complete_gpu}
+COMPLETED: Mapping[str, Completing] = {
+    "data": options.complete_recipe,
+    "model": options.complete_model,
+    "gpu": options.complete_gpu,
+}
 STARTERS = ", ".join(name for name, kind in KINDS.items() if kind.keeps and name != "pipeline")
 
 
@@ -193,7 +186,7 @@ def _questions(part: str) -> tuple[Question, ...]:
 DATA, PLACE = _questions("data"), _questions("place")
 
 
-def options(command: Callable[..., Any]) -> Callable[..., Any]:
+def as_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for one in reversed((*DATA, *PLACE)):
         completed = COMPLETED.get(one.name)
         command = click.option(one.called, one.name, help=one.help, shell_complete=completed)(command)
@@ -338,7 +331,7 @@ def as_command(name: str, answers: Answers, sets: tuple[str, ...]) -> str:
     "source",
     metavar="RECIPE",
     help="A starter recipe's name, or any recipe file. Without it, you are asked in the terminal.",
-    shell_complete=complete_starter,
+    shell_complete=options.complete_starter,
 )
 @click.option(
     "--minimal",
@@ -346,8 +339,8 @@ def as_command(name: str, answers: Answers, sets: tuple[str, ...]) -> str:
     is_flag=True,
     help="Use the minimal starter of that starter's scenario instead, with the same data where possible.",
 )
-@set_option
-@options
+@options.set_option
+@as_options
 def new(name: str, source: str | None, short: bool, sets: tuple[str, ...], **answers: str | None) -> None:
     """Create a recipe called NAME: a copy of a starter, with its comments, schema and sample.
 

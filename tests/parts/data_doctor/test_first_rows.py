@@ -41,20 +41,6 @@ def test_the_first_rows_are_looked_at(case, tmp_path, golden_message):
     golden_message(note.message.replace(str(tmp_path), "<tmp>") + "\n" + note.hint)
 
 
-@pytest.mark.parametrize("count", [20, 300])
-def test_songs_that_nobody_asks_for_in_the_recipes_words_are_said(tmp_path, golden_message, count):
-    (tmp_path / "songs.csv").write_text("Band,Text\n" + "".join(f"The Planes,Song {n} of oak\n" for n in range(count)))
-    recipe = yaml.safe_load((ROOT / "recipes" / "lyrics.yaml").read_text())
-    recipe["data"] = {"path": "songs.csv", "songs": {"instruction": "Band", "lyrics": "Text", "count": 20}}
-    (tmp_path / "my.yaml").write_text(yaml.safe_dump(recipe))
-    (problem,) = [one for one in examine(tmp_path / "my.yaml") if "instruction_form" in one.message]
-    assert problem.severity == "note"
-    golden_message(problem.message.replace(str(tmp_path), "<tmp>") + "\n" + problem.hint, str(count))
-    asks = "Generate a song verse in the style of Abba in the genre of pop."
-    (tmp_path / "songs.csv").write_text(f"Band,Text\n{asks},words\n" + "The Planes,words\n" * 20)
-    assert not [one for one in examine(tmp_path / "my.yaml") if "instruction_form" in one.message]
-
-
 def test_good_rows_and_rows_behind_the_first_are_not_spoken_of(tmp_path):
     assert not notes(tmp_path, GOOD)
     others = [row(n, f"{n} is one of many numbers.") for n in range(200)]

@@ -9,12 +9,12 @@ from itertools import chain
 import pytest
 
 from runner.catalog import chat_template
-from runner.data import blocks, chat, doctor, tokenizers
+from runner.data import blocks, chat, data_sets, tokenizers
 from runner.data.conversation_formats import Preferences, PreferenceSet
 from runner.data.data_sets import PlainText, TextSet
-from runner.data.doctor import ExaminedRow
 from runner.data.report import Report
 from runner.data.tokenizers import Pretrained
+from runner.parts.data_doctor.doctor import ExaminedRow, Examiner
 from tests.data.test_chat_data import prepare, wanted
 
 WORDS = (
@@ -23,9 +23,17 @@ WORDS = (
 )
 
 
-def found(rows: list[ExaminedRow]) -> dict[str, tuple[int, ...]]:
+def examined(rows: list[ExaminedRow]) -> Report:
     report = Report()
-    doctor.examine(rows, len(rows), report)
+    examiner = Examiner(report)
+    for each in rows:
+        examiner.add(each.line, each.text, each.answer)
+    examiner.end()
+    return report
+
+
+def found(rows: list[ExaminedRow]) -> dict[str, tuple[int, ...]]:
+    report = examined(rows)
     assert (report.looked_at, report.looked_of) == (len(rows), len(rows))
     return {finding.kind: finding.lines for finding in report.findings}
 
@@ -88,8 +96,7 @@ def test_likely_personal_data_is_named_by_its_line_and_never_said(kind, tmp_path
     lines = found(rows)[kind]
     assert lines[: len(PERSONAL[kind])] == tuple(range(1, len(PERSONAL[kind]) + 1))
     assert len(lines) == 2 * len(PERSONAL[kind])
-    report = Report()
-    doctor.examine([row(n, f"{PERSONAL[kind][0]} again") for n in range(1, 41)], 40, report)
+    report = examined([row(n, f"{PERSONAL[kind][0]} again") for n in range(1, 41)])
     report.write(tmp_path)
     said = "\n".join([*report.lines(), (tmp_path / "report.json").read_text()])
     assert PERSONAL[kind][0][-8:] not in said
@@ -103,7 +110,7 @@ def test_rows_in_another_language_are_named():
 def test_of_much_text_a_sample_is_looked_through_and_that_is_said(tmp_path, monkeypatch):
     rows = [{"topic": "t", "question": f"Question {n}?", "answer": f"Answer {n}. {WORDS}"} for n in range(400)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
-    monkeypatch.setattr(doctor, "MOST_CHARACTERS", 20_000)
+    monkeypatch.setattr(data_sets, "MOST_CHARACTERS", 20_000)
     report = prepare(wanted(tmp_path / "rows.jsonl"), tmp_path / "out")
     assert 40 < report.looked_at < 140
     assert report.looked_of == 400
@@ -151,8 +158,8 @@ def test_documents_are_looked_through_as_conversations_are(tmp_path, golden_mess
 
 
 def test_of_a_long_stream_no_more_is_held_than_is_looked_at_and_equal_texts_come_together(monkeypatch):
-    monkeypatch.setattr(doctor, "MOST_CHARACTERS", 5000)
-    drawn = doctor.Drawn()
+    monkeypatch.setattr(data_sets, "MOST_CHARACTERS", 5000)
+    drawn = Examiner(Report())
     for line in range(2000):
         drawn.add(line, f"Text {line % 1000} {WORDS}")
         assert drawn.characters <= 5000

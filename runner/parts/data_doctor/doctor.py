@@ -1,25 +1,17 @@
 """Doctor: what readable rows may still do to training, with lines and a remedy. It removes nothing."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from runner.data import data_sets
-from runner.data.data_sets import DataSets, Where
+from runner.data.data_sets import Where
 from runner.data.report import DataFinding, Examined
 from runner.tools import packaged
 
-if TYPE_CHECKING:
-    import numpy as np
-
-
-# Characters that are looked at, about 20 MB; of more text a sample is.
-MOST_CHARACTERS = 20_000_000
 # An answer of fewer characters hardly says anything, unless a label or a number is meant.
 SHORT = 10
 # This many answers that begin with the same words are reported; a share means something from this many rows on.
@@ -40,51 +32,25 @@ class ExaminedRow:
     answer: str | None
 
 
-def too_long(lengths: np.ndarray, limit: int, lines: list[Where], lost: int, what: str = "") -> Iterator[DataFinding]:
-    """What rows of more than `limit` tokens lose: `lost` of them in all. lengths: tokens of each row; lines: of those
-    that are too long; what: happens to them, where they are not left out."""
-    import numpy as np
-
-    if lines:
-        ordered = np.sort(lengths)
-        # Of sizes that a sequence length usually has, the first that keeps all but one row of a hundred, or all.
-        enough = max(int(ordered[min(len(ordered) - 1, round(0.99 * len(ordered)))]), limit + 1)
-        needed = -(-enough // 256) * 256
-        yield DataFinding.of(
-            "too long",
-            len(lines),
-            f"rows{what}, and with them {lost:,} tokens, {lost / int(lengths.sum()):.1%} of all",
-            f"A `sequence_len` of {needed:,} would keep all but {int((lengths > needed).sum()):,}. Or shorten them.",
-            lines,
-        )
-
-
-def sampled(keys: np.ndarray, characters: np.ndarray) -> np.ndarray:
-    """Which rows are examined: all, or as many as have MOST_CHARACTERS, drawn by hash. keys: of spooled items."""
-    import numpy as np
-
-    share = MOST_CHARACTERS / max(1, int(characters.sum()))
-    return np.ones(len(keys), bool) if share >= 1 else keys[:, 0] < np.uint64(share * 2**64)
-
-
 @dataclass
-class Drawn:
-    """The rows of a stream that are examined, drawn by their hashes, with at most MOST_CHARACTERS in memory. of: all
-    rows of the stream."""
+class Examiner:
+    """Draws rows of a stream by their hashes, with at most `data_sets.MOST_CHARACTERS` in memory, and adds findings about
+    them to the report at its end."""
 
+    report: Examined
     of: int = 0
     limit: int = 2**64
     characters: int = 0
     held: list[tuple[int, ExaminedRow]] = field(default_factory=list)
 
-    def add(self, line: Where, text: str) -> None:
+    def add(self, line: Where, text: str, answer: str | None = None) -> None:
         self.of += 1
         place = data_sets.hash_64(text)
         if place >= self.limit:
             return
-        self.held.append((place, ExaminedRow(line, text, None)))
+        self.held.append((place, ExaminedRow(line, text, answer)))
         self.characters += len(text)
-        while self.characters > MOST_CHARACTERS and len(self.held) > 1:
+        while self.characters > data_sets.MOST_CHARACTERS and len(self.held) > 1:
             self.limit //= 2
             self.held = [(place, row) for place, row in self.held if place < self.limit]
             self.characters = sum(len(row.text) for _, row in self.held)
@@ -93,22 +59,15 @@ class Drawn:
     def rows(self) -> list[ExaminedRow]:
         return [row for _, row in self.held]
 
-
-def licences(source: DataSets) -> str:
-    """What the data sets' pages on the hub say; empty if all are files."""
-    return "; ".join(filter(None, dict.fromkeys(map(data_sets.licence, source.sets))))
-
-
-def examine(drawn: Iterable[ExaminedRow], of: int, report: Examined) -> None:
-    """Adds findings about the rows, drawn from `of` rows, to the report."""
-    rows = list(drawn)
-    report.looked_at, report.looked_of = len(rows), of
-    quickly = list(quick(rows))
-    try:
-        report.findings += [*quickly, *languages(rows), *near_duplicates(rows)]
-    except ImportError:
-        missing = DataFinding.of("not looked for", 0, "near duplicates and languages", packaged.install("data"))
-        report.findings += [missing, *quickly]
+    def end(self, of: int | None = None) -> None:
+        rows, report = self.rows, self.report
+        report.looked_at, report.looked_of = len(rows), self.of if of is None else of
+        quickly = list(quick(rows))
+        try:
+            report.findings += [*quickly, *languages(rows), *near_duplicates(rows)]
+        except ImportError:
+            missing = DataFinding.of("not looked for", 0, "near duplicates and languages", packaged.install("data"))
+            report.findings += [missing, *quickly]
 
 
 def _named(kind: str, lines: Sequence[Where], said: str, remedy: str) -> Iterator[DataFinding]:

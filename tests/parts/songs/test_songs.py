@@ -9,14 +9,15 @@ from collections import Counter
 from dataclasses import asdict
 
 import pytest
+import yaml
 from pydantic import TypeAdapter
 
 from runner import catalog
-from runner.check.validate import load
-from runner.data import chat
-from runner.data.chat import BottomK
+from runner.check.validate import examine, load
 from runner.data.conversation_formats import Lyrics
 from runner.parts.jobs import kubernetes
+from runner.parts.songs.rows import BottomK, SongRows
+from runner.parts.songs.tasks import _pattern
 from runner.scenarios import prepare, translate
 from runner.tools.problem import Stop
 from tests.conftest import ROOT
@@ -160,7 +161,7 @@ def test_a_stream_of_any_length_takes_the_memory_of_the_draw(tmp_path, monkeypat
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     settings: Lyrics = TypeAdapter(Lyrics).validate_python(asked_for(count=200))
-    songs = chat.SongRows(settings)
+    songs = SongRows(settings)
     tracemalloc.start()
     try:
         drawn = songs._draw(200)
@@ -254,10 +255,10 @@ def test_nothing_left_is_a_stop_that_shows_the_reasons(tmp_path, file_of, golden
 
 def test_a_form_of_other_words_is_read_as_the_recipe_says():
 
-    read = chat._pattern("A [genre] song by [artist]")
+    read = _pattern("A [genre] song by [artist]")
     found = read.match("a  trip hop song by The Long Name.")
     assert (found["genre"], found["artist"]) == ("trip hop", "The Long Name")
-    greedy = chat._pattern(FORM)
+    greedy = _pattern(FORM)
     found = greedy.match(instruction("In the Genre", "r&b / soul"))
     assert (found["artist"], found["genre"]) == ("In the Genre", "r&b / soul")
 
@@ -270,3 +271,17 @@ def test_the_recipes_own_sample_gives_every_task(tmp_path):
     assert report.train_rows + report.validation_rows == 120
     assert set(report.tasks) == set(ALL)
     assert all(row["messages"][0]["role"] == "system" for side in sides.values() for row in side)
+
+
+@pytest.mark.parametrize("count", [20, 300])
+def test_songs_that_nobody_asks_for_in_the_recipes_words_are_said(tmp_path, golden_message, count):
+    (tmp_path / "songs.csv").write_text("Band,Text\n" + "".join(f"The Planes,Song {n} of oak\n" for n in range(count)))
+    recipe = yaml.safe_load((ROOT / "recipes" / "lyrics.yaml").read_text())
+    recipe["data"] = {"path": "songs.csv", "songs": {"instruction": "Band", "lyrics": "Text", "count": 20}}
+    (tmp_path / "my.yaml").write_text(yaml.safe_dump(recipe))
+    (problem,) = [one for one in examine(tmp_path / "my.yaml") if "instruction_form" in one.message]
+    assert problem.severity == "note"
+    golden_message(problem.message.replace(str(tmp_path), "<tmp>") + "\n" + problem.hint, str(count))
+    asks = "Generate a song verse in the style of Abba in the genre of pop."
+    (tmp_path / "songs.csv").write_text(f"Band,Text\n{asks},words\n" + "The Planes,words\n" * 20)
+    assert not [one for one in examine(tmp_path / "my.yaml") if "instruction_form" in one.message]

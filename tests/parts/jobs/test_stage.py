@@ -16,9 +16,9 @@ import pytest
 
 from runner.check.validate import load
 from runner.data.report import ROOM, PreparedRows
-from runner.entrypoints import stage as entry
 from runner.parts.evaluate import gates
 from runner.parts.jobs import batch, kubernetes
+from runner.parts.jobs import stage as entry
 from runner.plan import PLAN_FILE, Plan, Stage, read_keys
 from runner.recipe.overrides import from_options
 from runner.render import planned
@@ -355,7 +355,7 @@ def test_a_gate_does_not_measure_what_the_recipe_as_it_was_has_left(claim):
 
 def test_the_clusters_wish_to_end_reaches_the_engine(claim):
     code = (
-        "import sys; from runner.entrypoints.stage import _child; sys.exit(_child([sys.executable, '-c', "
+        "import sys; from runner.parts.jobs.stage import _child; sys.exit(_child([sys.executable, '-c', "
         "'import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(9)); "
         'print("up", flush=True); time.sleep(60)\']))'
     )

@@ -1,0 +1,164 @@
+"""`python -m runner.entrypoints.stage VERB FILE …`: a stage in a pod, by the records on the claim.
+
+    run FILE -- COMMAND…                    a stage: COMMAND, once the stages before it are finished and their gates open
+    gate FILE                               measures the stage and opens or closes the gate after it
+    promote FILE --by NAME --reason TEXT    a person's override of that gate
+
+FILE is the stage's `plan.json` (see `runner.plan.Plan.upto`). Whatever is missing, broken or about something else is a no.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from runner import parts
+from runner.data.report import require_room
+from runner.plan import read_keys, read_plan
+from runner.run import pipeline
+from runner.run.run_folder import require_of
+from runner.run.stage_folder import StageFolder
+from runner.tools import child_process
+from runner.tools.problem import Stop
+from runner.tools.process import ensure_home, helping_pod
+from runner.tools.run_files import PROGRESS
+
+# The cluster shows the text of this file as the reason of a pod's end, up to 4096 bytes. It exists only in pods.
+TERMINATION_LOG = Path("/dev/termination-log")
+MOST = 4000
+ON_CLUSTER = " --cluster"
+TAKEN = "Name another folder with `openshift.output_dir`, or delete that one from the claim."
+
+Tell = Callable[[str], None]
+
+
+def run(folder: StageFolder, command: list[str], tell: Tell) -> int:
+    """Runs a stage after the gates before it; returns the exit code of its command.
+
+    Every machine checks before it starts; only the first one hashes other stages' results, and keeps the stage's
+    record. Raises Stop if an earlier stage is not as this one needs it, a gate is closed, or the results are
+    incomplete.
+    """
+    first = os.environ.get("PET_NODE_RANK", "0") == "0" and not helping_pod()
+    require(folder, hashes=first)
+    pipeline.guard(folder, tell, ON_CLUSTER)
+    decision = pipeline.decision_on(folder)
+    if decision.action == "keep":
+        if first:
+            # Its inputs are the current ones, whatever their names; the stages after it look for its keys.
+            folder.mark("finished", keys=dict(folder.stage.keys))
+        tell(f"{folder.stage.name}: done already")
+        leave_progress(folder)
+        return 0
+    if folder.stage.trains:
+        require_room(Path(folder.plan.place.data_dir))
+        if not first:
+            os.execvp(command[0], command)
+    if not first:
+        return _child(command)
+    # The results of another recipe would be deleted.
+    require_of(folder.run, folder.plan.name, TAKEN)
+    folder.run.mark("running", recipe=folder.plan.name)
+    pipeline.begin(folder, decision, tell)
+    if code := _child(command):
+        return code
+    for line in pipeline.finish(folder):
+        tell(line)
+    leave_progress(folder)
+    return 0
+
+
+def require(folder: StageFolder, hashes: bool) -> None:
+    """Raises Stop if a stage that this one reads is not finished, was made from other settings than the plan's, or,
+    with `hashes`, if its files have changed since."""
+    stage = folder.stage
+    for name, beginnings in stage.reads.items():
+        before = folder.other(name)
+        submit = "`recipe submit RECIPE` sends the first stage that is not finished."
+        if not before.finished:
+            raise Stop(f"The stage `{stage.name}` builds on `{name}`, which is not finished.", submit)
+        planned, made = (read_keys(keys, beginnings) for keys in (before.stage.keys, before.state.keys))
+        if not all(planned.values()) or made != planned:
+            raise Stop(f"`{name}` was made from other settings than this recipe's. It must run again first.", submit)
+        if hashes and (wrong := before.changed_outputs(beginnings)):
+            what = f"`{wrong[0]}` of the stage `{name}` has changed since it was made."
+            raise Stop(f"{what} The stage must run again first.", submit)
+
+
+def gate(folder: StageFolder, tell: Tell) -> int:
+    """0 if the gate after the stage is open, 1 if it is closed. Raises Stop if the stage has no result that could be
+    measured."""
+    _require_finished(folder)
+    is_open, said = parts.hook("gate_in_pod")(folder, tell)
+    leave("\n".join(said))
+    return 0 if is_open else 1
+
+
+def promote(folder: StageFolder, by: str, reason: str, tell: Tell) -> int:
+    """A person's override of the gate. Raises Stop if there is nothing to overrule."""
+    _require_finished(folder)
+    parts.hook("promote_in_pod")(folder, by, reason, tell)
+    return 0
+
+
+def _require_finished(folder: StageFolder) -> None:
+    if pipeline.decision_on(folder).action != "keep":
+        raise Stop(
+            f"The stage `{folder.stage.name}` is not finished, or was made from other settings than this recipe's."
+        )
+
+
+def _child(command: list[str]) -> int:
+    """Runs the engine, which prints into the pod's log, and passes on the cluster's signal to end; returns its exit
+    code, for a signal as a shell does."""
+    process = subprocess.Popen(command, env=os.environ | {child_process.PARENT: str(os.getpid())})
+    # The first process of a pod gets no default reaction to signals.
+    for passed_on in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(passed_on, lambda number, _: process.send_signal(number))
+    code = process.wait()
+    return 128 - code if code < 0 else code
+
+
+def leave(text: str) -> None:
+    """Writes the reason of the pod's end for the cluster; of a long one the end."""
+    if TERMINATION_LOG.exists():
+        TERMINATION_LOG.write_bytes(text.encode()[-MOST:])
+
+
+def leave_progress(folder: StageFolder) -> None:
+    """Writes the final progress of training, once the stage has succeeded, for OpenShift AI's Trainer. A hook before
+    the pod's stop would not run, because the container's process ends by itself."""
+    if (file := folder.path / PROGRESS).is_file():
+        leave(file.read_text(encoding="utf-8"))
+
+
+def main(arguments: list[str]) -> int:
+    ensure_home()
+    parser = argparse.ArgumentParser(prog="python -m runner.entrypoints.stage")
+    parser.add_argument("verb", choices=("run", "gate", "promote"))
+    parser.add_argument("file")
+    parser.add_argument("--by")
+    parser.add_argument("--reason")
+    split = arguments.index("--") if "--" in arguments else len(arguments)
+    chosen, command = parser.parse_args(arguments[:split]), arguments[split + 1 :]
+    try:
+        plan = read_plan(Path(chosen.file))
+        folder = StageFolder(plan, plan.stages[-1])
+        if chosen.verb == "run":
+            return run(folder, command, _say)
+        return gate(folder, _say) if chosen.verb == "gate" else promote(folder, chosen.by, chosen.reason, _say)
+    except Stop as stop:
+        print(stop.text, file=sys.stderr, flush=True)
+        leave(stop.text)
+        return 1
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
