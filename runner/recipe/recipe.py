@@ -177,6 +177,8 @@ def with_defaults(value: Any, schema: Mapping[str, Any]) -> Any:
             filled[key] = with_defaults(value[key], part)
         elif "default" in part and part.get("x-default-unless") not in value:
             filled[key] = with_defaults(part["default"], part)
+        elif there := [one for other, one in part.get("x-default-if", {}).items() if filled.get(other) is True]:
+            filled[key] = there[0]
         elif other := part.get("x-default-twice"):
             filled[key] = 2 * filled[other] if isinstance(filled[other], int | float) else filled[other]
         elif part.get("type") == "object" and not part.get("required") and not part.get("x-only-written"):

@@ -70,7 +70,7 @@ class Train(Settings):
     lr_scheduler: Literal["cosine", "linear", "constant", "constant_with_warmup", "inverse_sqrt", "polynomial", "cosine_with_restarts"]
     warmup_ratio: float | None
     warmup_steps: int | None
-    weight_decay: float
+    weight_decay: float | None
     neftune_noise: float | None
     max_grad_norm: float
     optimizer: Literal["adamw_torch_fused", "adamw_torch", "adamw_bnb_8bit", "sgd"]
@@ -88,9 +88,12 @@ class Train(Settings):
     lm_head: bool
     adapter: Literal["lora", "qlora"]
     lora_rank: int
+    use_rslora: bool | None
     lora_alpha: int
     lora_dropout: float
     lora_layers: tuple[str, ...] | None
+    use_dora: bool | None
+    loraplus_lr_ratio: float | None
 
 class TrainEarlyStopping(Settings):
     patience: int

@@ -66,13 +66,13 @@ def network(kind: str, gbit_s: float | None = None, links: int | None = None) ->
     return replace(known, title=title, gbit_s=count * known.gbit_s, least=count * known.least, most=count * known.most)
 
 
-# Bytes a number.
+# Bytes per number.
 HALF, FULL = 2, 4
 
 
 @dataclass(frozen=True)
 class Widths:
-    """Bytes a number. stream: the residual stream; linear: inside linear layers and attention."""
+    """Bytes per number. stream: the residual stream; linear: inside linear layers and attention."""
 
     stream: int
     linear: int
@@ -82,13 +82,15 @@ class Widths:
 class Adapter:
     """A LoRA adapter (Hu et al. 2021, arXiv 2106.09685): rank, names of the linear layers, dropout 0 to 1.
 
-    four_bit: whether the base is held in 4 bits (QLoRA, Dettmers et al. 2023, arXiv 2305.14314).
+    four_bit: whether the base is held in 4 bits (QLoRA, Dettmers et al. 2023, arXiv 2305.14314). dora: whether it also
+    learns the length of each row of a weight (Liu et al. 2024, arXiv 2402.09353).
     """
 
     rank: int
     targets: tuple[str, ...]
     dropout: float = 0.0
     four_bit: bool = False
+    dora: bool = False
 
 
 @dataclass(frozen=True)
@@ -373,6 +375,7 @@ def _adapter(config: Mapping[str, Any], model: Model) -> Adapter | None:
         targets=targets if targets and not config.get("lora_target_linear") else model.linear,
         dropout=float(config.get("lora_dropout") or 0),
         four_bit=bool(config.get("load_in_4bit")) or config.get("adapter") == "qlora",
+        dora=bool(config.get("peft_use_dora")),
     )
 
 

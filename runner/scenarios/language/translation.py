@@ -179,7 +179,13 @@ def trained_layers(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("train.last_layers", message, hint)
 
 
-RULES = (layers, trained_layers, text.one_validation, common.cadence_rule(text.validates))
+def decay(recipe: Recipe) -> Iterator[Problem]:
+    if recipe.train.get("loraplus_lr_ratio") and recipe.train.get("weight_decay"):
+        message = "With `loraplus_lr_ratio` this line has no effect: LoRA+ trains without weight decay (PEFT 0.20, optimizers/loraplus.py)."
+        yield recipe.problem("train.weight_decay", message, "Delete one of the two lines.")
+
+
+RULES = (layers, trained_layers, decay, text.one_validation, common.cadence_rule(text.validates))
 
 
 def before_data(recipe: Recipe, file: str | None) -> list[Override]:

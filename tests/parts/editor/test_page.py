@@ -129,6 +129,8 @@ def test_check_asks_the_hub_and_what_it_says_stands_at_its_line(tmp_path, hub): 
         tab.until_says(".recipe-summary", "1 error")
         assert hub.asked
         assert tab.says(".recipe-is-error .recipe-where") == "line 7" and "query" in tab.says(".recipe-is-error")
+        # The line in the text is marked by another message than the list below it.
+        tab.until("document.querySelector('.recipe-line-error')")
         assert tab.value("document.querySelector('.recipe-line-error').textContent").startswith(
             "    - {hub: someone/rows"
         )

@@ -462,6 +462,11 @@ def by_hand(site, *sets: str) -> None:
             # A claim keeps what it is, and a Job that is done too.
             if there is None or manifest["kind"] not in ("PersistentVolumeClaim", "Job"):
                 mine.apply(manifest)
+    for _ in range(300):
+        if site.job("Job", "survival-model").get("status", {}).get("conditions"):
+            return
+        time.sleep(0.1)
+    raise AssertionError("the model has not come")
 
 
 def test_a_changed_recipe_that_was_applied_by_hand_is_not_what_its_pods_are(site, capsys):

@@ -208,9 +208,10 @@ def test_a_time_limit_ends_a_length_with_a_usable_model_and_a_higher_one_goes_on
         carry_out(plan, chosen, told.append, lambda: nullcontext(lambda event: None))
         return plan
 
+    # No machine takes 48 steps in this time, and the slowest takes one.
     with pytest.raises(Stop, match="has ended `pretrain-64` after step") as stop:
-        until_second_length("4 s")
-    assert "Raise `limits.time`" in stop.value.text
+        until_second_length("0.1 s")
+    assert "your recipe need not change" in stop.value.text
     first = json.loads((run.path / "pretrain-64" / "training_summary.json").read_text("utf-8"))
     assert 0 < first["steps"] < 48 and first["time_limit"]["reached"] and first["last_validation_loss"]
     assert AutoModelForCausalLM.from_pretrained(run.path / "pretrain-64" / "best_model").num_parameters() > 0

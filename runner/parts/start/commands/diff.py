@@ -179,5 +179,5 @@ def diff(before: str, after: str, plans: bool, price: float | None, style: str) 
                 say()
         if not settings:
             say("No setting differs.")
-        several, one = f"{len(settings)} settings differ.", "One setting differs."
-        end(several if len(settings) > 1 else one if settings else "Both recipes are the same.", "plan", new.file)
+        count = f"{len(settings)} settings differ" if len(settings) > 1 else "One setting differs"
+        end(f"{count if settings else 'No setting differs'} between {before} and {after}.", "plan", new.file)
