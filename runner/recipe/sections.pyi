@@ -564,9 +564,12 @@ class StagesModel(Settings):
 class StagesTrain(Settings):
     adapter: Literal["lora", "qlora"]
     lora_rank: int
+    use_rslora: bool | None
     lora_alpha: int
     lora_dropout: float
     lora_layers: tuple[str, ...] | None
+    use_dora: bool | None
+    loraplus_lr_ratio: float | None
     last_layers: int
     lm_head: bool
     objective: Literal["dpo", "ipo", "hinge"]
