@@ -175,10 +175,10 @@ def with_defaults(value: Any, schema: Mapping[str, Any]) -> Any:
     for key, part in schema["properties"].items():
         if key in value:
             filled[key] = with_defaults(value[key], part)
+        elif (when := part.get("x-default-if")) and filled.get(when[0]) == when[1]:
+            filled[key] = when[2]
         elif "default" in part and part.get("x-default-unless") not in value:
             filled[key] = with_defaults(part["default"], part)
-        elif there := [one for other, one in part.get("x-default-if", {}).items() if filled.get(other) is True]:
-            filled[key] = there[0]
         elif other := part.get("x-default-twice"):
             filled[key] = 2 * filled[other] if isinstance(filled[other], int | float) else filled[other]
         elif part.get("type") == "object" and not part.get("required") and not part.get("x-only-written"):

@@ -58,8 +58,9 @@ class Model(Settings):
     seed: int
 
 class Train(Settings):
-    objective: Literal["dpo", "ipo", "hinge"]
+    objective: Literal["dpo", "ipo", "hinge", "orpo", "simpo"]
     beta: float
+    simpo_margin: float | None
     epochs: float
     micro_batch_size: int
     eval_batch_size: int | None
