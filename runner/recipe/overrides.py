@@ -11,6 +11,7 @@ from runner.recipe.document import Document, path_of
 from runner.recipe.reading import parse as parse_yaml
 from runner.recipe.reading import scalar
 from runner.recipe.recipe import Recipe
+from runner.recipe.stages import STAGES
 from runner.tools.files import Record
 from runner.tools.names import shortened
 from runner.tools.problem import Problem, Stop
@@ -172,6 +173,19 @@ def _put(parent: Any, path: tuple[str | int, ...], change: Override) -> None:
         if isinstance(parent, list):
             raise Stop(f"{where} has {len(parent)} entries, and no entry `{last}`.", "Entries are counted from 0.")
         raise Stop(f"{where} is one value, and has no setting `{last}`.")
+
+
+def of_each(recipe: Recipe, changes: Callable[[str, Recipe], Iterable[Override]]) -> list[Override]:
+    """The changes of every stage's recipe, by their settings in the whole one; those of shared lines once. The length of
+    rows follows from each stage's own. Of a recipe without `stages`, its changes; the name is then empty."""
+    found: dict[str, Override] = {}
+    for name, one in (recipe.stage_recipes or {"": recipe}).items():
+        for change in changes(name, one):
+            setting = recipe.setting_of(name, change.setting)
+            if name and change.setting == "model.sequence_len":
+                setting = f"{STAGES}.{list(recipe.stage_recipes).index(name)}.{change.setting}"
+            found.setdefault(setting, replace(change, setting=setting))
+    return list(found.values())
 
 
 def without_time_limit(by: str) -> Override:
