@@ -29,26 +29,30 @@ if TYPE_CHECKING:
 
 def translate(recipe: Recipe, place: Place) -> Plan:
     def stages(place: Place) -> Iterator[Stage]:
-        what = measurable(recipe)[""]
-        conditions, evaluation = common.measured(recipe, Evaluation(what.kind, asked=what.asked))
-        runs_on = common.machines(recipe, place)
-        shared, shared_files = sharding.settings(recipe, place, runs_on)
-        whole = config(recipe, place)
-        training = axolotl.stage(
-            recipe,
-            place,
-            axolotl.with_advanced(recipe, whole | shared | axolotl.plugin(recipe, place, whole)),
-            name="train",
-            data=asdict(rows(recipe, place)),
-            files=shared_files,
-            shm_gib=common.shared_memory_gib(runs_on),
-            model=common.fetched_model(recipe) if place.model_dir else None,
-            gates=conditions,
-            evaluation=evaluation,
-        )
-        yield from common.rows_and_training(recipe, place, training)
+        yield from common.rows_and_training(recipe, place, training(recipe, place))
 
     return common.plan(recipe, place, stages, common.batch_facts(recipe))
+
+
+def training(recipe: Recipe, place: Place) -> Stage:
+    """The stage that trains."""
+    what = measurable(recipe)[""]
+    conditions, evaluation = common.measured(recipe, Evaluation(what.kind, asked=what.asked))
+    runs_on = common.machines(recipe, place)
+    shared, shared_files = sharding.settings(recipe, place, runs_on)
+    whole = config(recipe, place)
+    return axolotl.stage(
+        recipe,
+        place,
+        axolotl.with_advanced(recipe, whole | shared | axolotl.plugin(recipe, place, whole)),
+        name="train",
+        data=asdict(rows(recipe, place)),
+        files=shared_files,
+        shm_gib=common.shared_memory_gib(runs_on),
+        model=common.fetched_model(recipe) if place.model_dir else None,
+        gates=conditions,
+        evaluation=evaluation,
+    )
 
 
 def config(recipe: Recipe, place: Place) -> EngineConfig:
