@@ -573,8 +573,9 @@ class StagesTrain(Settings):
     loraplus_lr_ratio: float | None
     last_layers: int
     lm_head: bool
-    objective: Literal["dpo", "ipo", "hinge"]
+    objective: Literal["dpo", "ipo", "hinge", "orpo", "simpo"]
     beta: float
+    simpo_margin: float | None
     epochs: float
     micro_batch_size: int
     eval_batch_size: int | None
