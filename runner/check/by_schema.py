@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, cast
 from runner import parts, scenarios
 from runner.catalog import Schema
 from runner.check import schema_errors
-from runner.recipe.document import Document, Path_, leaves
-from runner.recipe.overrides import Override, path_of
+from runner.recipe import stages
+from runner.recipe.document import Document, Path_, leaves, path_of
+from runner.recipe.overrides import Override
 from runner.recipe.recipe import BROKEN, Settings, rows_of, with_defaults
 from runner.tools import packaged
 from runner.tools.names import listed, nearest, setting
@@ -117,6 +118,10 @@ def read(document: Document) -> Reading:
     rows = rows_of(document.data.get("data"), schema(scenario))
     whole = schema(scenario, rows)
     filled = with_defaults(document.data, whole)
+    for _, index, one in stages.documents(document) if "stages" in whole["properties"] else ():
+        known = schema(one.data["scenario"])
+        own = with_defaults(one.data, schema(one.data["scenario"], rows_of(one.data.get("data"), known)))
+        filled[stages.STAGES][index] = stages.filled(filled[stages.STAGES][index], own)
     if _fits(scenario, rows)(document.data):
         return Reading(Settings(filled, whole), [])
     errors = list(_validator(scenario, rows).iter_errors(document.data))

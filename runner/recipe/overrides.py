@@ -2,13 +2,12 @@
 
 import copy
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from runner.recipe.document import Document
+from runner.recipe.document import Document, path_of
 from runner.recipe.reading import parse as parse_yaml
 from runner.recipe.reading import scalar
 from runner.recipe.recipe import Recipe
@@ -48,12 +47,6 @@ class Override(Record):
 
     def __str__(self) -> str:
         return f"{self.setting}: {_shown(self.before)} → {_shown(self.after)}  ({self.why or self.by})"
-
-
-def path_of(setting: str) -> tuple[str | int, ...]:
-    """The keys and indices of a dotted setting, whose indices may be in brackets."""
-    parts = re.sub(r"\[(\d+)\]", r".\1", setting).split(".")
-    return tuple(int(part) if part.isdecimal() else part for part in parts)
 
 
 def _shown(value: Any) -> str:

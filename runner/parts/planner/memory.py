@@ -251,7 +251,7 @@ def adapter_alone(workload: Workload) -> bool:
 def _gathered_at_loss(workload: Workload, state: State) -> int:
     """Gathered weights at the loss. The piece of a layer remains until the next one is gathered, which an adapter's
     matrices soon are; and preferences are compared outside of the model, when all of it is split again."""
-    if workload.sharding == "fsdp" and workload.objective == "dpo":
+    if workload.sharding == "fsdp" and workload.answers > 1:
         return 0
     return state.root if adapter_alone(workload) else state.gathered
 
@@ -291,7 +291,7 @@ def _head_backward(
 def _forward_end(workload: Workload, tokens: int, training: bool = True) -> int:
     """Bytes of logits and loss, and of autocast's copies, at the end of the forward pass. In preference training the
     loss comes after it, and the logits are in both precisions."""
-    if workload.objective == "dpo":
+    if workload.answers > 1:
         return (HALF + FULL) * tokens * workload.model.vocab_size
     return loss(workload, tokens, training and workload.fused_loss != "none")
 
@@ -308,10 +308,12 @@ def loss(workload: Workload, tokens: int, training: bool = True) -> int:
     """
     model, way = workload.model, workload.fused_loss
     words = tokens * model.vocab_size
-    if workload.objective == "dpo":
-        # TRL 1.9 holds the logits of both models in fp32 and a copy of one while it logs their entropy; backward, the
-        # logits' gradient by rows, stacked, and that of the chosen words, beside the logits themselves.
-        return (4 if training else 3) * FULL * words
+    if workload.answers > 1:
+        # Of DPO, TRL 1.9 holds the logits of both models in fp32 and a copy of one while it logs their entropy; backward,
+        # the logits' gradient by rows, stacked, and that of the chosen words, beside the logits themselves. ORPO and SimPO
+        # have one model, whose logits are in both precisions, and ORPO also the log-softmax of the chosen answers.
+        held_by = {"orpo": (5, 2.0), "simpo": (4, 1.5)}.get(workload.objective, (4, 3.0))
+        return round(held_by[not training] * FULL * words)
     if way == "cut" or (way == "fused" and training):
         wide = workload.widths.linear
         at_once = -(-tokens // max(1, -(-model.vocab_size // model.hidden_size)))

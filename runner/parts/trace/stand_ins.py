@@ -354,6 +354,20 @@ class Live(TorchDispatchMode):
 BETA = 0.1
 
 
+def alone(objective: str, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """The loss of TRL's ORPO and of its SimPO (1.9, trl.experimental), which ask no reference: of the mean
+    log-probabilities of both answers' words, and ORPO's also of the chosen one's text."""
+    from trl.trainer.utils import selective_log_softmax
+
+    gain = selective_log_softmax(logits[:, :-1, :], tokens[:, 1:]).mean(-1).chunk(2, dim=0)
+    compared = -torch.nn.functional.logsigmoid(BETA * (gain[0] - gain[1])).mean()
+    if objective != "orpo":
+        return compared
+    chosen, words = logits.chunk(2, dim=0)[0], tokens.chunk(2, dim=0)[0]
+    text = chosen[..., :-1, :].contiguous().view(-1, logits.shape[-1])
+    return compared + torch.nn.functional.cross_entropy(text, words[..., 1:].reshape(-1))
+
+
 def loss(
     model: nn.Module, reference: nn.Module | None, output: Callable[..., Any], tokens: torch.Tensor
 ) -> torch.Tensor:

@@ -157,6 +157,9 @@ OBJECTIVES: Mapping[str, EngineConfig] = {
     "dpo": {"rl": "dpo", "dpo_loss_type": ["sigmoid"]},
     "ipo": {"rl": "dpo", "dpo_loss_type": ["ipo"]},
     "hinge": {"rl": "dpo", "dpo_loss_type": ["hinge"]},
+    "orpo": {"rl": "orpo"},
+    # Without this, TRL 1.9 adds a loss of the chosen answer's words, which SimPO has not.
+    "simpo": {"rl": "simpo", "cpo_alpha": 0.0},
 }
 
 

@@ -283,11 +283,13 @@ PREFERENCES = {
     "a reference model beside it": {},
     "two pairs, everything kept": {"micro_batch_size": 2, "evaluation_batch_size": 2, "checkpointing": False},
     "an adapter, switched off": {"adapter": True},
+    "ORPO": {"objective": "orpo", "micro_batch_size": 4, "evaluation_batch_size": 4},
+    "SimPO": {"objective": "simpo"},
     "over pretended GPUs": {"machines": Machines(1, 8, "NVIDIA-H100-80GB-HBM3", 64, 8), "sharding": "fsdp"},
 }
 
 
-@pytest.mark.parametrize("kind", but_for({"an adapter, switched off", "over pretended GPUs"}, PREFERENCES))
+@pytest.mark.parametrize("kind", but_for({"an adapter, switched off", "ORPO", "over pretended GPUs"}, PREFERENCES))
 def test_preference_training_is_traced_as_it_is_reckoned(kind):
     from dataclasses import replace
 

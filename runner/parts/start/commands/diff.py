@@ -17,8 +17,7 @@ from runner.parts.planner.planned import Planned
 from runner.plan import RECIPE_FILE, Plan, flat, without_place
 from runner.recipe import reading, units
 from runner.recipe.copying import written
-from runner.recipe.document import Document, differing, leaves
-from runner.recipe.overrides import path_of
+from runner.recipe.document import Document, differing, leaves, path_of
 from runner.scenarios import translate
 from runner.scenarios.targets import place
 from runner.tools import packaged

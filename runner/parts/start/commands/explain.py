@@ -21,8 +21,8 @@ from runner.parts.planner.planned import Planned
 from runner.recipe import overrides as changing
 from runner.recipe import units
 from runner.recipe.copying import written
-from runner.recipe.document import value_at
-from runner.recipe.overrides import Override, path_of
+from runner.recipe.document import path_of, value_at
+from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.render import emit
 from runner.scenarios import names, targets, translate
