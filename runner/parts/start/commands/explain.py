@@ -90,7 +90,9 @@ def named(word: str, scenarios: tuple[str, ...]) -> list[str]:
     for meant in (word, tables.setting_called(end_of_word, ends) or word):
         # Those of a stage come last, because recipes of one stage have them too.
         for names_of in (known, of_stages):
-            if found := [name for name in names_of if name == meant] or [n for n in names_of if n.endswith(f".{meant}")]:
+            if found := [name for name in names_of if name == meant] or [
+                n for n in names_of if n.endswith(f".{meant}")
+            ]:
                 return found
     by_end = ends.get(nearest(end_of_word, ends) or "")
     near = (nearest(word, known) or by_end) if "." in word else (by_end or nearest(word, known))
