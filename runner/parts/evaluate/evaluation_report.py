@@ -148,7 +148,7 @@ def _markdown(
         yield from _grid(("not measured", "why"), [(f"`{name}`", why) for name, why in reasons])
     if classes := list(measured.confusion):
         seen = [(name, *(str(measured.confusion[name].get(other, "")) for other in classes)) for name in classes]
-        yield from _grid(("true, taken for", *classes), seen)
+        yield from _grid(("true class, predicted class", *classes), seen)
     yield from _counted(measured)
 
 

@@ -496,7 +496,7 @@ def test_a_missing_namespace_is_named(site, capsys):
             "quota `gpus` allows requests.nvidia.com/gpu=4",
         ),
         (lambda api: api.missing.add("pytorchjobs"), "This cluster does not know PyTorchJob"),
-        (lambda api: setattr(api, "faults", 10_000), "cannot be reached: nobody answers."),
+        (lambda api: setattr(api, "faults", 10_000), "cannot be reached: it does not answer."),
     ],
     ids=["forbidden", "quota", "missing kind", "no answer"],
 )

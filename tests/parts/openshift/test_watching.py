@@ -453,7 +453,7 @@ def test_following_shows_every_phase_and_survives_a_lost_connection(site, capsys
     order = [
         "survival: waiting for machines, 0 of 4 machines run",
         "survival: step 50 of 100, loss 1.500, about 1 min left",
-        "cannot be reached: nobody answers. The job continues; trying again.",
+        "cannot be reached: it does not answer. The job continues; trying again.",
         "survival: finished",
     ]
     places = [said.find(part) for part in order]

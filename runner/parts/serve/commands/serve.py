@@ -129,7 +129,7 @@ def _show(server: Serving, needs: ServingForecast) -> None:
     every = f"on each of {needs.gpus} GPUs" if needs.gpus > 1 else "on its GPU"
     card = needs.gpu.title if needs.gpu else f"`{server.gpu}`, which is not in the catalog"
     verdict = {True: "fits", False: "does not fit", None: "needs"}[needs.fits]
-    room = f", and may take {units.gib(needs.budget)}" if needs.budget is not None else ""
+    room = f", of the {units.gib(needs.budget)} that vLLM takes" if needs.budget is not None else ""
     say(f"Serving {server.name} {verdict}: it needs {units.gib(needs.total)} {every} ({card}){room}.")
     if needs.requests is not None:
         say(
