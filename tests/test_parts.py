@@ -25,6 +25,7 @@ USES = {
     "pretrain": ("minimal/pipeline", "scenario", ()),
     "songs": ("minimal/lyrics-demo", "  songs", ()),
     "serve": ("minimal/last-layers", "serve", ("--set", "serve={}")),
+    "stages": ("minimal/stages", "scenario", ()),
 }
 
 
@@ -78,7 +79,7 @@ def test_without_a_part_a_recipe_that_uses_it_gets_one_message_at_its_line(witho
     starter, line, more = USES[part]
     done = recipe("check", f"recipes/{starter}.yaml", *more)
     assert done.returncode == 1 and done.stdout.count("belongs to the part") == 1, done.stdout + done.stderr
-    name = {"images": "image-classification", "pretrain": "pipeline"}.get(part, line.strip())
+    name = {"images": "image-classification", "pretrain": "pipeline", "stages": "stages"}.get(part, line.strip())
     belongs = (
         f"the part `{part}`, which" if part != "jobs" else "the part `openshift`, which needs the part `jobs`, and that"
     )

@@ -53,6 +53,12 @@ INSTEAD = {
     r"for want of": "without",
     r"by every default": "with every default",
     r"is waited for": "the command waits for it",
+    r"(?:bytes|bits|GiB|GB) an? (?:trained )?(?:number|parameter|weight)": "bytes per number",
+    r"by heart": "memorises",
+    r"calmer": "steadier",
+    r"until it breaks": "until training breaks down",
+    r"start of (?:the|all) (?:random )?draws?": "the starting point of the random draw",
+    r"some hundred": "about a hundred",
 }
 # Words that messages and pages may have, but comments and docstrings not.
 IN_CODE = {

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, cast
 from runner import parts, scenarios
 from runner.catalog import Schema
 from runner.check import schema_errors
-from runner.recipe.document import Document, Path_, leaves
-from runner.recipe.overrides import Override, path_of
+from runner.recipe import stages
+from runner.recipe.document import Document, Path_, leaves, path_of
+from runner.recipe.overrides import Override
 from runner.recipe.recipe import BROKEN, Settings, rows_of, with_defaults
 from runner.tools import packaged
 from runner.tools.names import listed, nearest, setting
@@ -87,6 +88,11 @@ def settings(scenario: str) -> Iterator[tuple[str, Schema]]:
     return ((setting(path), part) for path, part in schema_errors.settings(schema(scenario)))
 
 
+def of_a_stage(scenario: str) -> Iterator[tuple[Path_, Schema]]:
+    """Every setting of a stage, by its path there; nothing if recipes of the scenario have no `stages`."""
+    return schema_errors.settings(part(scenario, "stages.0"))
+
+
 def sentence(scenario: str, path: Path_) -> str:
     """The first sentence of a setting's description, without its full stop; empty if it has none."""
     return str(_part(scenario, path).get("description", "")).strip().partition(". ")[0].removesuffix(".")
@@ -117,6 +123,10 @@ def read(document: Document) -> Reading:
     rows = rows_of(document.data.get("data"), schema(scenario))
     whole = schema(scenario, rows)
     filled = with_defaults(document.data, whole)
+    for _, index, one in stages.documents(document) if "stages" in whole["properties"] else ():
+        known = schema(one.data["scenario"])
+        own = with_defaults(one.data, schema(one.data["scenario"], rows_of(one.data.get("data"), known)))
+        filled[stages.STAGES][index] = stages.filled(filled[stages.STAGES][index], own)
     if _fits(scenario, rows)(document.data):
         return Reading(Settings(filled, whole), [])
     errors = list(_validator(scenario, rows).iter_errors(document.data))

@@ -13,8 +13,9 @@ from runner.tools.problem import Problem
 HIGHEST_RATE, HIGHEST_SCALED, HIGHEST_OF_IMAGES = 0.02, 0.002, 1.0
 # A warmup of more than half of the steps; fewer epochs than a tenth.
 LONGEST_WARMUP, FEWEST_EPOCHS = 0.5, 0.1
-# The weight of an adapter, alpha / rank: below an eighth it has hardly any effect, above four training diverges.
-LEAST_SCALE, MOST_SCALE = 1 / 8, 4
+# The weight of an adapter, alpha / rank: below an eighth it has hardly any effect, above four training diverges. PEFT's
+# published run of rsLoRA has 8 (method_comparison, rank 64).
+LEAST_SCALE, MOST_SCALE, MOST_STABLE = 1 / 8, 4, 8
 
 
 def _sections(recipe: Recipe) -> Iterator[tuple[str, Settings]]:
@@ -52,13 +53,18 @@ def lengths(recipe: Recipe) -> Iterator[Problem]:
 def adapters(recipe: Recipe) -> Iterator[Problem]:
     for name, section in recipe.sections.items():
         for of in ("", "lora_"):
-            rank, alpha = section.get(f"{of}rank"), section.get(f"{of}alpha")
-            if not rank or not alpha or LEAST_SCALE <= alpha / rank <= MOST_SCALE:
+            rank, alpha, stable = section.get(f"{of}rank"), section.get(f"{of}alpha"), section.get("use_rslora")
+            by, root, most = (rank**0.5, "√", MOST_STABLE) if rank and stable else (rank, "", MOST_SCALE)
+            if not rank or not alpha or LEAST_SCALE <= alpha / by <= most:
                 continue
-            message = f"Divided by a rank of {rank}, an alpha of {alpha:g} makes the adapter almost ineffective."
+            message = f"Divided by {'the root of ' if root else ''}a rank of {rank}, an alpha of {alpha:g} makes the adapter almost ineffective."
             hint = f"Write `{of}alpha: {2 * rank}` for a rank of {rank}, or delete the line. Usual values are {rank} to {2 * rank}."
-            if alpha > rank:
-                message = f"The adapter counts alpha / rank = {alpha / rank:g} times. Far more than 2 breaks training."
+            if stable:
+                hint = "Delete the line; with `use_rslora` an alpha of 16 is usual at any rank."
+            if alpha > by:
+                message = (
+                    f"The adapter counts alpha / {root}rank = {alpha / by:.3g} times. Far more than 2 breaks training."
+                )
             yield recipe.note((name, f"{of}alpha"), message, hint)
 
 

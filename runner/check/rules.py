@@ -15,6 +15,7 @@ from runner import catalog, parts, scenarios
 from runner.check import base_model, by_schema, lints, schema_errors, sources
 from runner.recipe import units
 from runner.recipe.recipe import BrokenSetting, Recipe, Settings
+from runner.recipe.stages import STAGES
 from runner.scenarios.contract import Rule
 from runner.scenarios.shared import common, sharding
 from runner.scenarios.shared.axolotl import FLASH
@@ -35,6 +36,8 @@ def judge(recipe: Recipe, look: bool = True) -> list[Problem]:
     modules = parts.modules("rules")
     shared = (*RULES, *(rule for module in modules for rule in module.RULES))
     files = (*FILE_RULES, *(rule for module in modules for rule in getattr(module, "FILE_RULES", ()))) if look else ()
+    if recipe.settings.knows(STAGES):
+        shared, files = (), ()  # the recipe of each stage has them
     for rule in (*shared, *files, *scenarios.rules(recipe.scenario, look)):
         try:
             problems.extend(rule(recipe))

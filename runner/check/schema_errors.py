@@ -118,11 +118,13 @@ def meant(key: str, known: Iterable[str]) -> str | None:
 
 
 def settings(section: Schema, path: Path_ = ()) -> Iterator[tuple[Path_, Schema]]:
-    """Every setting and section of a schema, by its path, with its part of the schema; entries of a list are `[0]`."""
+    """Every setting and section of a schema, by its path, with its part of the schema; entries of a list are `[0]`. A stage's
+    are those of recipes of its technique."""
     for name, part in section.get("properties", {}).items():
         yield (*path, name), part
         yield from settings(part, (*path, name))
-        yield from settings(part.get("items", {}), (*path, name, 0))
+        if "x-own-recipe" not in (items := part.get("items", {})):
+            yield from settings(items, (*path, name, 0))
 
 
 def _home(schema: Schema, key: str) -> str | None:

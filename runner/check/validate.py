@@ -12,6 +12,7 @@ from runner.check import by_schema, rules, sources
 from runner.plan import Plan
 from runner.recipe import lock, reading
 from runner.recipe import overrides as changing
+from runner.recipe import stages as of_stages
 from runner.recipe.document import Document
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import BrokenSetting, Recipe, Settings
@@ -68,10 +69,26 @@ def judge(document: Document, look: bool = True) -> tuple[Recipe | None, list[Pr
     if missing := by_schema.missing_parts(document):
         return None, missing
     judged = by_schema.read(document)
-    recipe = Recipe(document, judged.settings, _model_facts(document, judged.settings))
-    problems = [*judged.problems, *rules.judge(recipe, look)]
+    stages, in_stages = _stages(document, look)
+    recipe = Recipe(document, judged.settings, _model_facts(document, judged.settings), stages)
+    # A stage's own schema says more of its lines than that of all stages together; and each has the shared lines.
+    there = {(problem.line, problem.column) for problem in in_stages}
+    refused = [problem for problem in judged.problems if (problem.line, problem.column) not in there]
+    every = [*refused, *in_stages, *rules.judge(recipe, look)]
+    problems = [one for index, one in enumerate(every) if one not in every[:index]]
     problems.sort(key=lambda problem: (problem.line, problem.column))
-    return (None if judged.problems else recipe), problems
+    return (None if judged.problems or errors_of(in_stages) else recipe), problems
+
+
+def _stages(document: Document, look: bool) -> tuple[dict[str, Recipe], list[Problem]]:
+    """The recipes of a recipe's stages by name, and their problems."""
+    recipes, problems = {}, []
+    for name, index, one in of_stages.documents(document):
+        recipe, wrong = judge(one, look)
+        problems += [of_stages.found_in(document, index, problem) for problem in wrong]
+        if recipe:
+            recipes[name] = recipe
+    return recipes, problems
 
 
 def _model_facts(document: Document, settings: Settings) -> catalog.Model | None:

@@ -91,7 +91,7 @@ def render(
             print_notes(rule(recipe))
     said = f"{len(written)} {'file is' if len(written) == 1 else 'files are'} in {folder}/."
     if "openshift" in recipe.settings:
-        end(said, "submit", path)
+        end(said, *(("serve", path, "--cluster") if targets == ("kserve",) else ("submit", path)))
     else:
         end(f"{said} Copy them to every machine, check each one, and start its script there.", "doctor", path)
 

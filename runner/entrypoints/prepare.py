@@ -60,9 +60,14 @@ def rows(work: Mapping[str, Any], tell: Tell) -> None:
     `out`: the folder; `data`: for a preparer; `model`: the model and its folder; `twin`: in a rehearsal, what replaces
     the base model (see `runner.scenarios.shared.twin`).
     """
-    out = Path(work["out"])
     if work["model"]:
         fetch_model(work["model"], tell)
+    write_rows(work, tell)
+
+
+def write_rows(work: Mapping[str, Any], tell: Tell) -> None:
+    """The same, once the base model is there."""
+    out = Path(work["out"])
     if work["on_claim"]:
         require_space(out, RESERVE, "the prepared data")
     report = _rows(work, out)

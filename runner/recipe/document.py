@@ -1,5 +1,6 @@
 """Document: a recipe's YAML as plain data, with the line and column of every key and value."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -73,6 +74,12 @@ class Document:
     def lookup(self, path: Path_) -> Any:
         """The value at `path`, or None."""
         return value_at(self.data, path)
+
+
+def path_of(setting: str) -> Path_:
+    """The keys and indices of a dotted setting, whose indices may be in brackets."""
+    parts = re.sub(r"\[(\d+)\]", r".\1", setting).split(".")
+    return tuple(int(part) if part.isdecimal() else part for part in parts)
 
 
 def value_at(value: Any, path: Path_) -> Any:

@@ -2,16 +2,16 @@
 
 import copy
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from runner.recipe.document import Document
+from runner.recipe.document import Document, path_of
 from runner.recipe.reading import parse as parse_yaml
 from runner.recipe.reading import scalar
 from runner.recipe.recipe import Recipe
+from runner.recipe.stages import STAGES
 from runner.tools.files import Record
 from runner.tools.names import shortened
 from runner.tools.problem import Problem, Stop
@@ -48,12 +48,6 @@ class Override(Record):
 
     def __str__(self) -> str:
         return f"{self.setting}: {_shown(self.before)} → {_shown(self.after)}  ({self.why or self.by})"
-
-
-def path_of(setting: str) -> tuple[str | int, ...]:
-    """The keys and indices of a dotted setting, whose indices may be in brackets."""
-    parts = re.sub(r"\[(\d+)\]", r".\1", setting).split(".")
-    return tuple(int(part) if part.isdecimal() else part for part in parts)
 
 
 def _shown(value: Any) -> str:
@@ -179,6 +173,19 @@ def _put(parent: Any, path: tuple[str | int, ...], change: Override) -> None:
         if isinstance(parent, list):
             raise Stop(f"{where} has {len(parent)} entries, and no entry `{last}`.", "Entries are counted from 0.")
         raise Stop(f"{where} is one value, and has no setting `{last}`.")
+
+
+def of_each(recipe: Recipe, changes: Callable[[str, Recipe], Iterable[Override]]) -> list[Override]:
+    """The changes of every stage's recipe, by their settings in the whole one; those of shared lines once. The length of
+    rows follows from each stage's own. Of a recipe without `stages`, its changes; the name is then empty."""
+    found: dict[str, Override] = {}
+    for name, one in (recipe.stage_recipes or {"": recipe}).items():
+        for change in changes(name, one):
+            setting = recipe.setting_of(name, change.setting)
+            if name and change.setting == "model.sequence_len":
+                setting = f"{STAGES}.{list(recipe.stage_recipes).index(name)}.{change.setting}"
+            found.setdefault(setting, replace(change, setting=setting))
+    return list(found.values())
 
 
 def without_time_limit(by: str) -> Override:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.catalog import Model
 from runner.plan import claim_of
-from runner.recipe.document import Document, Path_
+from runner.recipe.document import Document, Path_, path_of
+from runner.recipe.stages import STAGES, path_in
 from runner.tools.files import normal
 from runner.tools.names import content_hash
 from runner.tools.problem import Problem, Stop
@@ -168,12 +169,14 @@ def with_defaults(value: Any, schema: Mapping[str, Any]) -> Any:
         return [with_defaults(item, schema.get("items", {})) for item in value]
     if isinstance(value, float) and value.is_integer() and schema.get("type") == "integer":
         return int(value)  # JSON Schema counts 4.0 as a whole number
-    if not isinstance(value, dict) or "properties" not in schema:
+    if not isinstance(value, dict) or "properties" not in schema or "x-own-recipe" in schema:
         return value
     filled = dict(value)
     for key, part in schema["properties"].items():
         if key in value:
             filled[key] = with_defaults(value[key], part)
+        elif (when := part.get("x-default-if")) and filled.get(when[0]) == when[1]:
+            filled[key] = when[2]
         elif "default" in part and part.get("x-default-unless") not in value:
             filled[key] = with_defaults(part["default"], part)
         elif other := part.get("x-default-twice"):
@@ -234,6 +237,8 @@ class Recipe(Sections):
     settings: Settings
     # Facts about its base model, if there are any.
     model_facts: Model | None
+    # If it has `stages`: each of them as a recipe of its own, by name.
+    stage_recipes: Mapping[str, Recipe] = field(default_factory=dict)
 
     if not TYPE_CHECKING:
 
@@ -245,7 +250,7 @@ class Recipe(Sections):
 
     def problem(self, setting: Path_ | str, message: str, hint: str = "", **how: Any) -> Problem:
         """A Problem at a setting, by its path or dotted name. how: arguments of `Document.problem`."""
-        path = tuple(setting.split(".")) if isinstance(setting, str) else setting
+        path = path_of(setting) if isinstance(setting, str) else setting
         return self.document.problem(path, message, hint, **how)
 
     def note(self, setting: Path_ | str, message: str, hint: str = "", **how: Any) -> Problem:
@@ -258,6 +263,16 @@ class Recipe(Sections):
         data = self.settings["data"]
         own = {"songs": SONGS, "text": TEXT, "chosen": PREFERENCES}
         return next((rows for name, rows in own.items() if name in data), CONVERSATIONS)
+
+    def of_stage(self, name: str) -> Recipe:
+        """The recipe of a stage: this one, unless it has `stages`."""
+        return self.stage_recipes.get(name, self)
+
+    def setting_of(self, stage: str, setting: str) -> str:
+        """The dotted name of a stage's setting in this recipe. setting: in the stage's own (see `of_stage`)."""
+        if stage not in self.stage_recipes:
+            return setting
+        return ".".join(map(str, path_in(self.document, list(self.stage_recipes).index(stage), path_of(setting))))
 
     @cached_property
     def file(self) -> Path:
@@ -303,10 +318,15 @@ class Recipe(Sections):
         """The section `data`, and `data` inside other sections, with its path, unless the schema has refused it."""
         homes: dict[Path_, Any] = {("data",): self.sections.get("data")}
         homes |= {(name, "data"): section._values.get("data") for name, section in self.sections.items()}
+        for index, one in enumerate(self.stage_recipes.values()):
+            homes[(STAGES, index, "data")] = one.settings.get("data")
         return tuple((home, data) for home, data in homes.items() if isinstance(data, Settings))
 
     def longest_row(self, home: Path_) -> tuple[Path_, int | None]:
         """The setting that limits rows of the data section or set at `home`, and its number of tokens, or None."""
+        if home[0] == STAGES:
+            of, limit = list(self.stage_recipes.values())[int(home[1])].longest_row(home[2:])
+            return path_in(self.document, int(home[1]), of), limit
         owner = str(home[0]) if "data" in home[1:2] else "model"
         section = self.settings.get(owner)
         return (owner, "sequence_len"), section.get("sequence_len") if isinstance(section, Settings) else None
@@ -360,6 +380,8 @@ class Recipe(Sections):
                 if sets := values.get("sets"):
                     kept = [{key: value for key, value in one.items() if key not in names} for one in sets]
                     settings[section]["sets"] = kept
+        if STAGES in settings:
+            settings[STAGES] = [one.fingerprint for one in self.stage_recipes.values()]
         # Equal counts are in `machines` already.
         uneven = {"gpu_counts": self.gpu_counts} if len(set(self.gpu_counts)) > 1 else {}
         pinned = {"commit": self.model_facts.revision} if self.model_facts and self.model_facts.revision else {}

@@ -5,7 +5,7 @@ from typing import Literal
 from runner.recipe.recipe import Settings
 
 class Sections:
-    scenario: Literal["causal-lm", "full", "image-classification", "last-layers", "lora", "pipeline"]
+    scenario: Literal["causal-lm", "full", "image-classification", "last-layers", "lora", "pipeline", "stages"]
     name: str
     description: str | None
     model: Model
@@ -32,6 +32,7 @@ class Sections:
     dpo: Dpo
     lora: Lora | None
     report_to: Literal["tensorboard", "wandb", "mlflow", "none"]
+    stages: tuple[Stages, ...]
 
 class Model(Settings):
     base: str
@@ -57,8 +58,9 @@ class Model(Settings):
     seed: int
 
 class Train(Settings):
-    objective: Literal["dpo", "ipo", "hinge"]
+    objective: Literal["dpo", "ipo", "hinge", "orpo", "simpo"]
     beta: float
+    simpo_margin: float | None
     epochs: float
     micro_batch_size: int
     eval_batch_size: int | None
@@ -69,7 +71,7 @@ class Train(Settings):
     lr_scheduler: Literal["cosine", "linear", "constant", "constant_with_warmup", "inverse_sqrt", "polynomial", "cosine_with_restarts"]
     warmup_ratio: float | None
     warmup_steps: int | None
-    weight_decay: float
+    weight_decay: float | None
     neftune_noise: float | None
     max_grad_norm: float
     optimizer: Literal["adamw_torch_fused", "adamw_torch", "adamw_bnb_8bit", "sgd"]
@@ -87,9 +89,12 @@ class Train(Settings):
     lm_head: bool
     adapter: Literal["lora", "qlora"]
     lora_rank: int
+    use_rslora: bool | None
     lora_alpha: int
     lora_dropout: float
     lora_layers: tuple[str, ...] | None
+    use_dora: bool | None
+    loraplus_lr_ratio: float | None
 
 class TrainEarlyStopping(Settings):
     patience: int
@@ -539,3 +544,131 @@ class LoraDataSets(Settings):
 class LoraEarlyStopping(Settings):
     patience: int
     min_improvement: float
+
+class Stages(Settings):
+    name: str
+    model: StagesModel
+    train: StagesTrain
+    data: StagesData
+    gates: tuple[str, ...] | None
+    demo: StagesDemo
+    advanced: StagesAdvanced
+    technique: Literal["lora", "last-layers", "full"]
+
+class StagesModel(Settings):
+    precision: Literal["bf16", "fp16", "fp32"]
+    attention: Literal["flash_attention_2", "sdpa", "eager"]
+    gradient_checkpointing: bool
+    sequence_len: int
+    master_weights: Literal["fp32", "bf16"]
+
+class StagesTrain(Settings):
+    adapter: Literal["lora", "qlora"]
+    lora_rank: int
+    use_rslora: bool | None
+    lora_alpha: int
+    lora_dropout: float
+    lora_layers: tuple[str, ...] | None
+    use_dora: bool | None
+    loraplus_lr_ratio: float | None
+    last_layers: int
+    lm_head: bool
+    objective: Literal["dpo", "ipo", "hinge", "orpo", "simpo"]
+    beta: float
+    simpo_margin: float | None
+    epochs: float
+    micro_batch_size: int
+    eval_batch_size: int | None
+    gradient_accumulation_steps: int
+    effective_batch_size: int | None
+    learning_rate: float
+    learning_rate_scaling: Literal["linear", "none"]
+    lr_scheduler: Literal["cosine", "linear", "constant", "constant_with_warmup", "inverse_sqrt", "polynomial", "cosine_with_restarts"]
+    warmup_ratio: float | None
+    warmup_steps: int | None
+    weight_decay: float
+    neftune_noise: float | None
+    max_grad_norm: float
+    optimizer: Literal["adamw_torch_fused", "adamw_torch", "adamw_bnb_8bit"]
+    cross_entropy: Literal["auto", "fused", "chunked", "plain"]
+    packing: Literal["auto", "flatten", "pack", "none"]
+    kernels: Literal["auto", "none"]
+    seed: int
+    logging_steps: int
+    eval_steps: int | None
+    save_steps: int | None
+    early_stopping: StagesTrainEarlyStopping | None
+    keep_checkpoints: int
+    report_to: Literal["tensorboard", "wandb", "mlflow", "none"]
+
+class StagesTrainEarlyStopping(Settings):
+    patience: int
+    min_improvement: float
+
+class StagesData(Settings):
+    hub: str | None
+    revision: str | None
+    subset: str | None
+    split: str | None
+    validation_split: str | None
+    path: str | None
+    validation_path: str | None
+    sample: str | None
+    sets: tuple[StagesDataSets, ...] | None
+    form: Literal["auto", "columns", "messages", "sharegpt", "alpaca", "prompt_completion", "text", "preferences"]
+    text: str
+    question: str | None
+    answer: str | None
+    prompt: str
+    chosen: str
+    rejected: str
+    songs: StagesDataSongs | None
+    system_prompt: str | None
+    train_on: Literal["assistant", "last", "all"]
+    chat_template: Literal["auto", "chatml", "tokenizer_default"]
+    validation_share: float
+    max_lost_share: float
+    seed: int
+
+class StagesDataSets(Settings):
+    hub: str | None
+    revision: str | None
+    subset: str | None
+    split: str | None
+    path: str | None
+    share: float
+    sample: str | None
+    form: Literal["auto", "columns", "messages", "sharegpt", "alpaca", "prompt_completion"] | None
+    question: str | None
+    answer: str | None
+    prompt: str | None
+    chosen: str | None
+    rejected: str | None
+    text: str | None
+
+class StagesDataSongs(Settings):
+    instruction: str
+    lyrics: str
+    instruction_form: str
+    count: int
+    per_artist: int
+    min_words: int
+    max_words: int
+    tasks: StagesDataSongsTasks
+
+class StagesDataSongsTasks(Settings):
+    write_verse: float
+    recognise_style: float
+    classify_genre: float
+
+class StagesDemo(Settings):
+    questions: tuple[str, ...] | None
+    categories: tuple[StagesDemoCategories, ...] | None
+    max_new_tokens: int
+
+class StagesDemoCategories(Settings):
+    name: str
+    questions: tuple[str, ...]
+
+class StagesAdvanced(Settings):
+    axolotl: Settings

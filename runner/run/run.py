@@ -149,8 +149,9 @@ def _on_these(recipe: Recipe, gpus: list[str], tell: Tell) -> list[Override]:
     if not gpus:
         tell("This machine has no GPU, so its processor trains. What needs a GPU is replaced:")
         changes = list(rehearsal.without_gpu(recipe, BY))
-    if count != planned and "train" in recipe.settings:
-        changes.append(Override("train.effective_batch_size", None, None, BY, "follows the GPUs"))
+    if count != planned:
+        batch = Override("train.effective_batch_size", None, None, BY, "follows the GPUs")
+        changes += overrides.of_each(recipe, lambda name, one: [batch] if "train" in one.settings else [])
     shared = recipe.settings.get("distribution", "ddp") not in ("ddp", "auto")
     if gpus and count == 1 and shared and not sharding.by_zero_alone(recipe):
         changes.append(Override("distribution", None, "ddp", BY, "one GPU has no other to share with"))

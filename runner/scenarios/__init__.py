@@ -95,12 +95,18 @@ def preparer(data: Mapping[str, Any]) -> ModuleType:
 def first(stage: Stage) -> dict[str, Iterator[RenderedExample]]:
     """The rows of a stage as the model will see them, by purpose; empty if they cannot be shown."""
     if stage.data:
-        shown = getattr(preparer(stage.data), "first", None)
-        return {stage.name: reading(shown)(stage.data)} if shown else {}
+        shown = seen(stage.data)
+        return {stage.name: shown} if shown else {}
     scenario, _, function = stage.config.get("work", "").partition(".")
     # The work that every scenario may have belongs to none, and its rows are those of the stage that trains.
     shows = getattr(part(scenario, "work"), "FIRST", {}).get(function) if function else None
     return reading(shows)(stage.config) if shows else {}
+
+
+def seen(data: Mapping[str, Any]) -> Iterator[RenderedExample] | None:
+    """The rows that a preparer is asked for, as the model will see them; None if they cannot be shown."""
+    shown = getattr(preparer(data), "first", None)
+    return reading(shown)(data) if shown else None
 
 
 def work(name: str) -> Callable[[Mapping[str, Any], Callable[[str], None]], None]:
@@ -130,8 +136,10 @@ def composed(scenario: str) -> Schema:
 
 
 def _whole(scenario: str) -> Schema:
-    source = dict(yaml_file.read(_file(packages()[scenario], "schema.yaml")).data)
-    return cast(Schema, narrowed(inlined(source), "scenario", scenario))
+    """A scenario's schema; or, by the name of a folder in TOGETHER, that of all its scenarios in one."""
+    package = packages().get(scenario, f"{__name__}.{scenario}")
+    source = dict(yaml_file.read(_file(package, "schema.yaml")).data)
+    return cast(Schema, narrowed(inlined(source), "scenario", scenario if scenario in packages() else ""))
 
 
 @cache
@@ -143,7 +151,7 @@ def foreign_sections() -> Schema:
 
 def narrowed(node: Any, key: str, kind: str) -> Any:
     """A schema for one kind of scenario or of rows: without the settings whose `x-KEY` lists others, with the values
-    of `x-by-KEY`, and with `x-renamed` for what it loses."""
+    of `x-by-KEY`, and with `x-renamed` for what it loses. kind: empty for all of them together."""
     if isinstance(node, list):
         return [narrowed(item, key, kind) for item in node]
     if not isinstance(node, dict):
@@ -154,7 +162,9 @@ def narrowed(node: Any, key: str, kind: str) -> Any:
         name: value for name, value in node.items() if name not in (f"x-{key}", f"x-by-{key}") and value is not None
     }
     if isinstance(known := made.get("properties"), dict):
-        others = {name: part for name, part in known.items() if kind not in part.get(f"x-{key}", (kind,))}
+        others = {
+            name: part for name, part in known.items() if kind and part and kind not in part.get(f"x-{key}", (kind,))
+        }
         made["properties"] = {name: part for name, part in known.items() if name not in others}
         said = {name: _elsewhere(key, kind, part) for name, part in others.items()}
         made |= {"x-renamed": said | made.get("x-renamed", {})} if said else {}

@@ -8,8 +8,11 @@ from typing import Any
 
 import torch
 from accelerate import PartialState
+from axolotl import train as training
 from axolotl.common.datasets import TrainDatasetMeta
 from axolotl.integrations.base import BasePlugin
+from axolotl.prompt_strategies.dpo import chat_template as dpo
+from axolotl.prompt_strategies.orpo import chat_template as orpo
 from axolotl.utils import trainer
 from axolotl.utils.dict import DictDefault
 from transformers import set_seed
@@ -51,6 +54,14 @@ class RecipePlugin(BasePlugin):
                 # without naming a backend.
                 PartialState(cpu=True)
         settings = run_settings(cfg)
+        if settings.warmup_ratio is not None:
+            cfg.warmup_ratio = settings.warmup_ratio  # after Axolotl's own rules
+        if cfg.rl == "orpo":
+            # Its own reading knows one pair of columns and no system prompt in them; DPO's reads the same rows.
+            orpo.default = dpo.default
+        if cfg.rl == "simpo":
+            # Axolotl 0.19.0 loads a second model, which this trainer never sees.
+            training.setup_reference_model = lambda *args, **kwargs: None
         # Axolotl 0.19.0 stores weights in the precision of the computation, and bf16 loses small steps. It reads this
         # setting before `pre_model_load`. DeepSpeed stores fp32 weights itself. Frozen weights need no fp32; only FSDP
         # shards weights of one precision.

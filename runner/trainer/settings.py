@@ -74,7 +74,7 @@ class RunSettings(Settings):
     too. save_steps: steps between two checkpoints beside those of evaluations; None for as often as they are worth it.
     demo: None if there is nothing to ask, as with images. flatten: join the rows of a micro batch, also without
     FlashAttention. persistent_workers: keep data workers between epochs and evaluations. master_weights: the precision
-    of stored weights; None for Axolotl's. blocks: packed blocks instead of Axolotl's own data sets.
+    of stored weights; None for Axolotl's. warmup_ratio: only where Axolotl refuses its own. blocks: packed blocks instead of Axolotl's own data sets.
     """
 
     name: str
@@ -95,6 +95,7 @@ class RunSettings(Settings):
     demo: Demo | None = None
     persistent_workers: bool = False
     master_weights: Literal["fp32", "bf16"] | None = None
+    warmup_ratio: float | None = None
     blocks: BlocksSettings | None = None
     proof: ProofSettings = ProofSettings()
 

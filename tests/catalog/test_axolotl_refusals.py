@@ -164,9 +164,8 @@ def test_a_second_warmup_is_answered_with_a_line_that_can_be_written(golden_mess
 
 def test_a_dora_adapter_is_let_through():
     lyrics = ROOT / "recipes" / "lyrics.yaml"
-    assert not [
-        one for one in examine(lyrics, [with_setting("lyrics", "peft_use_dora", True)]) if one.severity == "error"
-    ]
+    for changes in ([with_setting("lyrics", "peft_use_dora", True)], from_options(["train.use_dora=true"])):
+        assert not [one for one in examine(lyrics, changes) if one.severity == "error"]
 
 
 def test_what_goes_with_the_rest_is_let_through():

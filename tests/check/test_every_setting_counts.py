@@ -102,6 +102,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "openshift.network.links": RDMA,
     "sharding": ZERO3,
     "sharding.nvme": ON_DISK,
+    "train.simpo_margin": {"train.objective": "simpo"},
     "train.learning_rate_scaling": {"machines.gpus_per_node": 2},
 }
 # A model outside the catalog: Axolotl has no fused loss for its type, and its chat template is in its own tokenizer.

@@ -86,7 +86,7 @@ def test_list_puts_descriptions_below_on_a_narrow_terminal(monkeypatch, capsys, 
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     assert len(shown(200)) == 3 + len(STARTERS)
     below = shown(90)
-    assert below[1] == "    DESCRIPTION" and below[2].startswith("gemma") and below[3].startswith("    Gemma 3 270M")
+    assert below[1] == "    DESCRIPTION" and below[2].startswith("domain") and below[3].startswith("    Qwen2.5-1.5B")
     assert max(map(len, below)) <= 90
 
 
@@ -201,7 +201,8 @@ def test_the_minimal_form_of_a_starter_has_its_scenario_model_and_data(path):
     short = reading.read(minimal_starter(path.stem))
     whole = reading.read(path)
     assert Path(short.file).parent.name == "minimal"
-    for setting in (("scenario",), ("model", "base"), ("data", "hub"), ("sft", "data", "hub")):
+    same = (("model", "base"), ("data", "hub"), ("sft", "data", "hub")) if "stages" not in whole.data else ()
+    for setting in (("scenario",), *same):
         assert short.lookup(setting) == whole.lookup(setting), setting
 
 
@@ -384,7 +385,7 @@ def test_every_scalar_of_a_recipe_can_be_replaced_in_its_text(path):
         again_plain, plain = dict(again.data), dict(document.data)
         assert set(again_plain) == set(plain)
         done += 1
-    assert done > 20
+    assert done > (20 if "stages" not in document.data else 6)
 
 
 def test_render_writes_into_build_or_straight_into_a_folder(recipe_command, tmp_path):

@@ -125,7 +125,7 @@ def promote(
         )
     if on_cluster:
         parts.hook("promote_on_cluster")(path, sets, stage, by.strip(), reason.strip(), say)
-        end(f"The gate after `{stage}` is overruled, on record.", "status", path)
+        end(f"The gate after `{stage}` is overruled, and this is recorded.", "status", path)
         return
     recipe, _ = open_recipe(path, sets)
     run = find(recipe.name, run_dir)
@@ -134,7 +134,11 @@ def promote(
         override = gates.promote(StageFolder(plan, plan.stage(stage)), by.strip(), reason.strip())
     for line in override.lines:
         say(line)
-    end(f"The gate after `{stage}` is overruled, on record.", "run" if run.kind == "run" else "rehearse", path)
+    end(
+        f"The gate after `{stage}` is overruled, and this is recorded.",
+        "run" if run.kind == "run" else "rehearse",
+        path,
+    )
 
 
 @click.command()

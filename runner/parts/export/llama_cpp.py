@@ -94,7 +94,7 @@ def convert(converter: Path, model: Path, out: Path, kind: str, turn_end: int | 
 
 
 def quantise(whole: Path, out: Path, kind: str) -> None:
-    """Writes a GGUF file with fewer bits a weight. Raises Stop if llama.cpp refuses."""
+    """Writes a GGUF file with fewer bits per weight. Raises Stop if llama.cpp refuses."""
     done = _run("quantise", str(whole), str(out), kind)
     if done.returncode:
         raise Stop(f"llama.cpp cannot write this model as {kind}: {_why(done)}", "Name another kind with `--quantize`.")

@@ -69,8 +69,9 @@ class AdapterFolder:
 
     @property
     def follows_formula(self) -> bool:
-        """Whether the merged model is base + scale · B · A, which the proof of a merged export requires."""
-        return not (self.config.get("use_dora") or self.config.get("modules_to_save"))
+        """Whether the merged model is base + scale · B · A, of DoRA with the rows' own lengths, which the proof of a merged
+        export requires."""
+        return not self.config.get("modules_to_save")
 
     def scale(self, layer: str) -> float:
         """The factor of a layer's change: alpha by rank, or by its root (PEFT's `use_rslora`)."""
@@ -220,7 +221,7 @@ def merged(folder: Path, adapter: AdapterFolder, base: Base, trust_remote_code: 
             if was.data_ptr() not in tied and not torch.equal(tensor, was):
                 raise unproven(f"`{name}` differs from the base model's, but the adapter does not change it")
             continue
-        change = _change(adapter, parts, changes[name])
+        change = _change(adapter, parts, changes[name], was.double())
         if not change.any():
             continue
         if torch.equal(tensor, was):
@@ -228,8 +229,10 @@ def merged(folder: Path, adapter: AdapterFolder, base: Base, trust_remote_code: 
                 f"`{name}` is the same as in the base model: the adapter was lost, or is too small for this precision"
             )
         off = (tensor.double() - was.double() - change).abs()
-        # Twice half a unit in the last place of both, and sums over the rank in another order.
-        allowed = torch.finfo(dtype).eps * (2 * was.double().abs() + 8 * change.abs().max())
+        # Twice half a unit in the last place of both, and sums over the rank in another order; DoRA also rounds a row's
+        # length and what it is multiplied by.
+        rounded = 4 if adapter.config.get("use_dora") else 2
+        allowed = torch.finfo(dtype).eps * (rounded * was.double().abs() + 8 * change.abs().max())
         if bool((off > allowed).any()):
             raise unproven(
                 f"`{name}` is not the base model's plus the adapter's change; they differ by up to {float(off.max()):.3g}"
@@ -238,16 +241,21 @@ def merged(folder: Path, adapter: AdapterFolder, base: Base, trust_remote_code: 
     return {"changed_tensors": len(changes), "tensors": len(whole), "largest_difference": furthest}
 
 
-def _change(adapter: AdapterFolder, parts: Mapping[str, Any], layer: str) -> Any:
-    """s·B·A of a layer, in fp64 [out, in]. Raises Stop for anything but plain LoRA."""
+def _change(adapter: AdapterFolder, parts: Mapping[str, Any], layer: str, was: Any) -> Any:
+    """s·B·A of a layer whose weight was `was`, both in fp64 [out, in]; of DoRA what gives each row of the sum its learned
+    length. Raises Stop for anything but LoRA and DoRA of linear layers, and LoRA of embeddings."""
     names = adapter.layers[layer]
-    embedding = "lora_embedding_A" in names
+    embedding, turned = "lora_embedding_A" in names, adapter.config.get("fan_in_fan_out")
     wanted = ("lora_embedding_A", "lora_embedding_B") if embedding else ("lora_A", "lora_B")
-    if set(names) != set(wanted):
+    lengths = ("lora_magnitude_vector",) if adapter.config.get("use_dora") and not embedding and not turned else ()
+    if set(names) != {*wanted, *lengths}:
         raise unproven(f"the adapter's part of `{layer}` is not plain LoRA ({', '.join(sorted(names))})")
     a, b = (parts[names[part]].double() for part in wanted)
     change = (b @ a) * adapter.scale(layer)
-    return change.T if embedding or adapter.config.get("fan_in_fan_out") else change
+    for part in lengths:
+        whole = was + change
+        return whole / whole.norm(dim=1, keepdim=True) * parts[names[part]].double()[:, None] - was
+    return change.T if embedding or turned else change
 
 
 def trained(folder: Path, base: Base, trust_remote_code: bool = False) -> Proof:

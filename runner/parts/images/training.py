@@ -65,7 +65,7 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
     resume = checkpoints.last_good(Path(args.output_dir))
     # A continued run has the evaluation before training in its history already.
     args.eval_on_start = resume is None
-    # A loss of exactly 0 is possible here: the Trainer rounds it, and small sets are learned by heart.
+    # A loss of exactly 0 is possible here: the Trainer rounds it, and small sets can be memorised.
     callbacks = stopping.callbacks(settings, history, of_words=False, measure=ACCURACY, own=[weights])
     trainer = Trainer(
         model=model,

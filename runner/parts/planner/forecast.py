@@ -157,9 +157,13 @@ class Forecast:
 
         return largest(lambda rows: taken(rows) <= room)
 
-    def offers(self, recipe: Recipe, budget: float) -> Iterable[Changes]:
+    def offers(self, recipe: Recipe, budget: float) -> list[Changes]:
         """See `Formulas.offers`."""
-        return self.formulas.offers(recipe, self.stage, self.gpu, budget) if self.gpu else []
+        if not self.gpu:
+            return []
+        name = self.stage.name
+        found = self.formulas.offers(recipe.of_stage(name), self.stage, self.gpu, budget)
+        return [{recipe.setting_of(name, each): value for each, value in one.items()} for one in found]
 
     def on(self, count: int) -> Forecast:
         """The same stage on another number of machines; one GPU shares nothing."""
@@ -286,10 +290,11 @@ def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
     """Settings that are valid and hardly intended: a learning rate that never stops rising, evaluations and checkpoints
     that never come."""
     for forecast in forecasts:
-        home = section(recipe, forecast.stage)
-        yield from _patience(recipe, forecast, home)
+        own = recipe.of_stage(forecast.stage.name)
+        home = section(own, forecast.stage)
+        yield from _patience(own, forecast, home)
         if forecast.steps:
-            yield from _too_late(recipe, forecast, home, forecast.steps)
+            yield from _too_late(own, forecast, home, forecast.steps)
 
 
 def _patience(recipe: Recipe, forecast: Forecast, section: str) -> Iterator[Problem]:

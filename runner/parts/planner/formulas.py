@@ -134,6 +134,7 @@ def of_stage(recipe: Recipe, stage: Stage, rows: Rows, look: bool) -> LanguageFo
     """The formulas for a stage; None if its model is unknown. look: whether to read the hub's cache."""
     # The stage's model is the recipe's own, else that of its config in the catalog or in the hub's cache.
     name, revision = (str(stage.config.get(key) or "") for key in ("base_model", "revision_of_model"))
+    recipe = recipe.of_stage(stage.name)
     model = recipe.model_facts or catalog.model(name, recipe.folder)
     if model is None and look:
         model = catalog.cached_model(name, revision or "main")

@@ -179,4 +179,5 @@ def too_few_steps(recipe: Recipe, forecasts: Sequence[Forecast], hint: str = MOR
             f"Stage `{forecast.stage.name}` makes only {steps} step{'' if steps == 1 else 's'} of {forecast.workload.effective_batch_size:,} "
             f"rows, {forecast.warmup_steps} of them as warmup. That is too few to learn much."
         )
-        yield recipe.note((section(recipe, forecast.stage), "epochs"), message, hint)
+        own = recipe.of_stage(forecast.stage.name)
+        yield own.note((section(own, forecast.stage), "epochs"), message, hint)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from runner import catalog
 from runner.catalog import Gpu
 from runner.parts.planner import constants, parameters
-from runner.parts.planner.state import State, copies, gradient, held, loaded, of_words
+from runner.parts.planner.state import State, by_length, copies, gradient, held, loaded, of_words
 from runner.parts.planner.workload import FULL, HALF, Run, Workload
 
 GIB = 2**30
@@ -161,7 +161,8 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
     model, tokens = workload.model, workload.micro_batch_size * workload.answers * workload.most_tokens
     base = state.weights + state.optimizer + state.buffers + state.gathered
     trained, lowest = parameters.layers_trained(workload), parameters.first_trained(workload)
-    by_trained = {kind: parameters.layer_activations(workload, kind) * tokens for kind in set(trained)}
+    measuring, in_flight, again = by_length(workload, tokens)
+    by_trained = {kind: parameters.layer_activations(workload, kind) * tokens + again for kind in set(trained)}
     whole_layer = [by_trained[kind] for kind in trained]
     layer_input = parameters.boundary(workload) * tokens
     # Checkpointing keeps every layer's input, also below the first trained layer, if nothing else is kept
@@ -189,7 +190,7 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
     # A tied head's gradient waits for the embedding's, beside those of the micro batches before.
     tied_head = head if model.tied and not state.root else 0
     tied_and_earlier = tied_head if workload.accumulation > 1 else 0
-    backward_pass = parameters.backward(workload) * tokens
+    backward_pass = max(parameters.backward(workload) * tokens + in_flight, measuring)
     linear, wide = parameters.linear(model), workload.widths.linear
     gradients = [
         0 if workload.adapter else gradient(workload, numbers)
@@ -250,7 +251,7 @@ def adapter_alone(workload: Workload) -> bool:
 def _gathered_at_loss(workload: Workload, state: State) -> int:
     """Gathered weights at the loss. The piece of a layer remains until the next one is gathered, which an adapter's
     matrices soon are; and preferences are compared outside of the model, when all of it is split again."""
-    if workload.sharding == "fsdp" and workload.objective == "dpo":
+    if workload.sharding == "fsdp" and workload.answers > 1:
         return 0
     return state.root if adapter_alone(workload) else state.gathered
 
@@ -290,7 +291,7 @@ def _head_backward(
 def _forward_end(workload: Workload, tokens: int, training: bool = True) -> int:
     """Bytes of logits and loss, and of autocast's copies, at the end of the forward pass. In preference training the
     loss comes after it, and the logits are in both precisions."""
-    if workload.objective == "dpo":
+    if workload.answers > 1:
         return (HALF + FULL) * tokens * workload.model.vocab_size
     return loss(workload, tokens, training and workload.fused_loss != "none")
 
@@ -307,10 +308,12 @@ def loss(workload: Workload, tokens: int, training: bool = True) -> int:
     """
     model, way = workload.model, workload.fused_loss
     words = tokens * model.vocab_size
-    if workload.objective == "dpo":
-        # TRL 1.9 holds the logits of both models in fp32 and a copy of one while it logs their entropy; backward, the
-        # logits' gradient by rows, stacked, and that of the chosen words, beside the logits themselves.
-        return (4 if training else 3) * FULL * words
+    if workload.answers > 1:
+        # Of DPO, TRL 1.9 holds the logits of both models in fp32 and a copy of one while it logs their entropy; backward,
+        # the logits' gradient by rows, stacked, and that of the chosen words, beside the logits themselves. ORPO and SimPO
+        # have one model, whose logits are in both precisions, and ORPO also the log-softmax of the chosen answers.
+        held_by = {"orpo": (5, 2.0), "simpo": (4, 1.5)}.get(workload.objective, (4, 3.0))
+        return round(held_by[not training] * FULL * words)
     if way == "cut" or (way == "fused" and training):
         wide = workload.widths.linear
         at_once = -(-tokens // max(1, -(-model.vocab_size // model.hidden_size)))
@@ -357,7 +360,7 @@ def evaluation(workload: Workload, state: State) -> int:
     edge = parameters.boundary(workload) * tokens
     # Gate, its activation and up; an adapter's share is beside its layer's, and their sum.
     wide = 3 if not workload.adapter else 6 if parameters.family(workload.model).fused else 5
-    layer = wide * workload.widths.linear * workload.model.intermediate_size * tokens
+    layer = wide * workload.widths.linear * workload.model.intermediate_size * tokens + by_length(workload, tokens)[0]
     if workload.attention == "eager":  # the scores, masked, and their softmax in fp32
         layer = max(layer, 2 * FULL * tokens * workload.most_tokens * workload.model.num_attention_heads)
     at_loss = loss(workload, tokens, training=False)

@@ -34,28 +34,38 @@ class Advice:
 
 @dataclass(frozen=True)
 class Lines:
-    """Where a recipe has the settings of a stage. section: the stage's own, or `train`."""
+    """Where a recipe has the settings of a stage. section: the stage's own, or `train`, in the stage's own recipe."""
 
-    recipe: Recipe
+    whole: Recipe
     section: str
+    stage: str = ""
 
     @classmethod
-    def of(cls, recipe: Recipe, stage: Stage) -> Lines:
-        return cls(recipe, section(recipe, stage))
+    def of(cls, whole: Recipe, stage: Stage) -> Lines:
+        return cls(whole, section(whole.of_stage(stage.name), stage), stage.name)
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.whole.of_stage(self.stage)
+
+    @property
+    def home(self) -> str:
+        """The section by its name in the whole recipe."""
+        return self.whole.setting_of(self.stage, self.section)
 
     def find(self, *settings: str) -> str | None:
         """The dotted name of the first of these settings that the recipe has; None if it has none."""
         for home in (self.section, "model", "speed"):
             for setting in settings:
                 if home in self.recipe.settings and setting in self.recipe.settings[home]:
-                    return f"{home}.{setting}"
+                    return self.whole.setting_of(self.stage, f"{home}.{setting}")
         return None
 
 
 def _smaller_values(lines: Lines, work: Workload, budget: float) -> Iterator[Advice]:
     """Smaller numbers: the largest of each kind that fits; else the smallest, because it may be enough together with
     another change."""
-    section, adapter, whole = lines.section, work.adapter, attrgetter("total")
+    section, adapter, whole = lines.home, work.adapter, attrgetter("total")
     kinds: list[tuple[Callable[[Memory], int], list[Advice]]] = []
     if lines.find("micro_batch_size"):
         names = (f"{section}.micro_batch_size", f"{section}.gradient_accumulation_steps")

@@ -139,11 +139,12 @@ def total(model: Model) -> int:
 
 
 def adapter(workload: Workload) -> int:
-    """Parameters of the adapter: rank × (in + out) for each linear layer that it names (arXiv 2106.09685, 4.1)."""
-    if not workload.adapter:
+    """Parameters of the adapter: rank × (in + out) for each linear layer that it names (arXiv 2106.09685, 4.1), and
+    with DoRA one more for each output."""
+    if not (one := workload.adapter):
         return 0
-    sizes = [sum(shape) for name, shape in linear(workload.model).items() if name in workload.adapter.targets]
-    return workload.adapter.rank * sum(sizes) * workload.model.num_hidden_layers
+    shapes = [shape for name, shape in linear(workload.model).items() if name in one.targets]
+    return sum(one.rank * sum(shape) + one.dora * shape[1] for shape in shapes) * workload.model.num_hidden_layers
 
 
 def trainable(workload: Workload) -> int:
@@ -209,9 +210,12 @@ def _adapted(workload: Workload, adapter: Adapter) -> int:
     layer the input is shared, unless dropout makes each its own. Dropout keeps a byte a number.
     """
     wide, shapes = workload.widths.linear, linear(workload.model)
-    own = adapter.dropout > 0 or not (adapter.four_bit or workload.precision == "fp32")
+    own = adapter.dropout > 0 or adapter.dora or not (adapter.four_bit or workload.precision == "fp32")
     kept, shared = len(adapter.targets) * wide * adapter.rank, dict[str, int]()
     for name in adapter.targets:
+        # DoRA keeps the outputs of the layer and of the matrices, which the lengths multiply (lora/dora.py); beside a 4-bit
+        # layer its result stays in fp32, and so does what follows (traces of Llama and Qwen).
+        kept += round((3.2 if adapter.four_bit else 2) * wide * shapes[name][1]) if adapter.dora else 0
         if own:
             kept += (wide + (1 if adapter.dropout else 0)) * shapes[name][0]
         elif name != "o_proj":  # attention keeps its output already
@@ -229,8 +233,9 @@ def backward(workload: Workload) -> int:
     """Bytes a token in flight at the widest point of a layer's backward pass, in the feed-forward part: the gradients
     of the product, of gate and of up, and of the stream."""
     wide, count = workload.widths, 3
-    adapted = workload.adapter and {"gate_proj", "up_proj", "gate_up_proj"} & set(workload.adapter.targets)
-    if adapted and workload.checkpointing and not (workload.adapter and workload.adapter.four_bit):
+    adapter = workload.adapter
+    adapted = adapter and {"gate_proj", "up_proj", "gate_up_proj"} & set(adapter.targets)
+    if adapted and workload.checkpointing and not (adapter and adapter.four_bit and not adapter.dora):
         # An adapter's own, before both are summed; what is kept without checkpointing is gone by then. Beside 4-bit
         # weights it reads what they read, and needs no copy of it.
         count += 2 if family(workload.model).fused else 1

@@ -42,7 +42,7 @@ def kind(run: Run) -> Kind:
     method = "last" if run.unfrozen else "full"
     if run.adapter:
         method = "qlora" if run.adapter.four_bit else "lora"
-    return Kind("dpo" if run.objective == "dpo" else method, run.sharding, run.fused_loss, run.machines.gpu)
+    return Kind("dpo" if run.objective != "sft" else method, run.sharding, run.fused_loss, run.machines.gpu)
 
 
 @dataclass(frozen=True)

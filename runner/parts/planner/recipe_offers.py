@@ -11,7 +11,7 @@ from operator import attrgetter
 from runner.catalog import Gpu
 from runner.check.validate import override, valid
 from runner.parts.planner import limits
-from runner.parts.planner.forecast import Forecast, section, stated
+from runner.parts.planner.forecast import Forecast, stated
 from runner.parts.planner.formulas import MOST_TRIED, Changes, Loss, splits
 from runner.parts.planner.memory import cards
 from runner.parts.planner.memory_offers import Lines
@@ -321,7 +321,7 @@ def _longer(planned: Planned) -> Iterator[Changes]:
     """Settings that make about ENOUGH steps of the first stage with too few: smaller steps and more epochs, on the same
     machines and on one GPU."""
     for stage in limits.too_short(planned.forecasts)[:1]:
-        work, home = stage.workload, section(planned.recipe, stage.stage)
+        work, home = stage.workload, Lines.of(planned.recipe, stage.stage).home
         every = (stage.steps or 0) * work.effective_batch_size / work.epochs
         rows = min(every, work.rows or every)
         for gpus in dict.fromkeys((work.machines.world_size, 1)):
@@ -347,7 +347,7 @@ def _fewer_steps(planned: Planned, share: float) -> Changes:
     if longest.workload.max_steps:
         return {"pretrain.steps" if curriculum else "advanced.axolotl.max_steps": fewer}
     epochs = math.floor(longest.workload.epochs * share * 100) / 100
-    return {f"{section(planned.recipe, longest.stage)}.epochs": epochs}
+    return {f"{Lines.of(planned.recipe, longest.stage).home}.epochs": epochs}
 
 
 def _shares(planned: Planned) -> Iterator[float]:
@@ -382,7 +382,7 @@ def _faster(planned: Planned) -> Iterator[tuple[str, Changes]]:
         if stage.gpu and (time := formulas.time(stage.gpu)):
             sizes.append((time.total_seconds, rows, accumulation))
     if sizes:
-        yield "larger batch", _batch(lines.section, *min(sizes)[1:])
+        yield "larger batch", _batch(lines.home, *min(sizes)[1:])
     yield from (("fewer checkpoints", changes) for changes in _fewer_checkpoints(planned))
     values = {"packing": "auto", "kernels": "auto", "cross_entropy": "auto", "gradient_checkpointing": False}
     for name, value in values.items():
@@ -401,7 +401,7 @@ def _fewer_checkpoints(planned: Planned) -> Iterator[Changes]:
     stage, time = max(timed, key=lambda each: each[1].checkpoints.seconds, default=(None, None))
     if stage and time and time.checkpoints.seconds > SAVING * time.total_seconds:
         every = math.ceil(time.steps / max(1, int(SAVED * time.training_seconds / time.checkpoints.writing)))
-        home = section(planned.recipe, stage.stage)
+        home = Lines.of(planned.recipe, stage.stage).home
         for names in (("save_steps",), ("eval_steps",), ("eval_steps", "save_steps")):
             yield {f"{home}.{name}": every for name in names}
 
@@ -414,15 +414,15 @@ def _on(planned: Planned, nodes: int) -> Changes:
     """The settings for another number of machines, with the same rows in each step where possible."""
     changes: dict[str, float] = {"machines.nodes": nodes}
     for stage in planned.forecasts:
-        work, home = stage.workload, section(planned.recipe, stage.stage)
+        work, lines = stage.workload, Lines.of(planned.recipe, stage.stage)
         before, world = work.machines.world_size, nodes * work.machines.gpus_per_node
         rows = work.effective_batch_size // world
         if rows * world != work.effective_batch_size or work.machines.uneven:
             continue
         at_once = max(size for size in range(1, min(work.micro_batch_size, MOST_TRIED) + 1) if rows % size == 0)
-        changes |= _batch(home, at_once, rows // at_once)
-        if planned.recipe.settings[home].get("learning_rate_scaling") == "linear" and before != world:
-            changes[f"{home}.learning_rate"] = float(f"{work.learning_rate / world:.12g}")
+        changes |= _batch(lines.home, at_once, rows // at_once)
+        if lines.recipe.settings[lines.section].get("learning_rate_scaling") == "linear" and before != world:
+            changes[f"{lines.home}.learning_rate"] = float(f"{work.learning_rate / world:.12g}")
     return changes
 
 

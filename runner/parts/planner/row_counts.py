@@ -51,7 +51,7 @@ def of(recipe: Recipe, plan: Plan, stage: Stage, run_dir: Path | None, given: in
     and catalog, so that the answer is the same on every machine. given: the value of `--rows`, for every stage whose
     rows are counted."""
     source, data = source_of(plan, stage)
-    sections = dict(recipe.data_sections)
+    sections = dict(recipe.of_stage(stage.name).data_sections)
     home = next((home for home in ((stage.name, "data"), ("data",)) if home in sections), None)
     told = [one.get("sample") for _, one in sets_of(home, sections[home])] if home else []
     samples = [recipe.folder / name if name else None for name in told]

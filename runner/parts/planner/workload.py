@@ -66,13 +66,13 @@ def network(kind: str, gbit_s: float | None = None, links: int | None = None) ->
     return replace(known, title=title, gbit_s=count * known.gbit_s, least=count * known.least, most=count * known.most)
 
 
-# Bytes a number.
+# Bytes per number.
 HALF, FULL = 2, 4
 
 
 @dataclass(frozen=True)
 class Widths:
-    """Bytes a number. stream: the residual stream; linear: inside linear layers and attention."""
+    """Bytes per number. stream: the residual stream; linear: inside linear layers and attention."""
 
     stream: int
     linear: int
@@ -82,13 +82,15 @@ class Widths:
 class Adapter:
     """A LoRA adapter (Hu et al. 2021, arXiv 2106.09685): rank, names of the linear layers, dropout 0 to 1.
 
-    four_bit: whether the base is held in 4 bits (QLoRA, Dettmers et al. 2023, arXiv 2305.14314).
+    four_bit: whether the base is held in 4 bits (QLoRA, Dettmers et al. 2023, arXiv 2305.14314). dora: whether it also
+    learns the length of each row of a weight (Liu et al. 2024, arXiv 2402.09353).
     """
 
     rank: int
     targets: tuple[str, ...]
     dropout: float = 0.0
     four_bit: bool = False
+    dora: bool = False
 
 
 @dataclass(frozen=True)
@@ -187,8 +189,8 @@ class Workload(Run):
     together. prefetch: numbers that ZeRO-3 gathers ahead, None for transformers' rule; reuse: it keeps weights that are
     needed again within this many numbers; group: numbers that a step of its optimizer works through at a time. All as
     DeepSpeed has them. fused_loss: none, fused (Liger: no whole logits in training), cut (Cut Cross-Entropy: none at
-    all) or chunked. objective: sft or dpo. packing: rows fill the length; evaluation_packing: in evaluation too.
-    several: whether a row that fills the length is several of the data's, as many as fit. joined: the rows of a micro
+    all) or chunked. objective: sft, or dpo, orpo or simpo of preferences. packing: rows fill the length; evaluation_packing: in
+    evaluation too. several: whether a row that fills the length is several of the data's, as many as fit. joined: the rows of a micro
     batch are one, without padding. lengths: of the data's rows in tokens, empty if they were not counted; longest: of
     the longest one, or 0. compile: whether torch.compile runs. fused_kernels: whether norms, rotation and feed-forward
     (or, beside an adapter, its matrices) are fused kernels.
@@ -244,7 +246,7 @@ class Workload(Run):
     def answers(self) -> int:
         """Rows that the model reads for one row of the data: a preference has a chosen and a rejected answer (TRL
         1.9)."""
-        return 2 if self.objective == "dpo" else 1
+        return 2 if self.objective != "sft" else 1
 
     @property
     def whole_logits(self) -> bool:
@@ -341,14 +343,14 @@ def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload
         **_zero_sizes(zero),
         fused_loss=next((loss for loss, setting in losses.items() if config.get(setting)), "none"),
         optimizer=str(config.get("optimizer") or _OPTIMIZER),
-        objective="dpo" if config.get("rl") in ("dpo", "ipo", "kto", "simpo", "orpo") else "sft",
+        objective=rl if (rl := config.get("rl") or "sft") in ("sft", "orpo", "simpo") else "dpo",
         packing=bool(config.get("sample_packing")) or _blocks(config),
         several=bool(config.get("sample_packing")) and not _blocks(config),
         joined=bool(config.get("batch_flattening")),
         evaluation_packing=_blocks(config) or bool(config.get("eval_sample_packing", config.get("sample_packing"))),
         epochs=float(config.get("num_epochs") or 1),
         max_steps=int(max_steps),
-        warmup_ratio=float(config.get("warmup_ratio") or 0) if rises else 0.0,
+        warmup_ratio=float(config.get("warmup_ratio") or runner.get("warmup_ratio") or 0) if rises else 0.0,
         warmup_steps=max(0, int(config.get("warmup_steps") or 0) - int(part.get("first_step", 0))) if rises else 0,
         learning_rate=float(config.get("learning_rate") or 0),
         rows=rows.training,
@@ -373,6 +375,7 @@ def _adapter(config: Mapping[str, Any], model: Model) -> Adapter | None:
         targets=targets if targets and not config.get("lora_target_linear") else model.linear,
         dropout=float(config.get("lora_dropout") or 0),
         four_bit=bool(config.get("load_in_4bit")) or config.get("adapter") == "qlora",
+        dora=bool(config.get("peft_use_dora")),
     )
 
 

@@ -28,6 +28,16 @@ from runner.trainer.settings import RunSettings
 # sample misses all of them in one case of 10^13.
 MOST_ROWS = 3000
 BATCHES = 4
+SIDES = ("chosen", "rejected")
+
+
+def _pair(row: Mapping[str, Any]) -> Mapping[str, list[int]]:
+    """A row of preferences in the names of TRL's DPO; its ORPO and CPO keep prompt and answer together, under labels."""
+    if "prompt_ids" in row:
+        return row
+    start = row["chosen_labels"].count(UNTRAINED)
+    answers = {f"{side}_ids": row[f"{side}_input_ids"][row[f"{side}_labels"].count(UNTRAINED) :] for side in SIDES}
+    return {"prompt_ids": row["chosen_input_ids"][:start], **answers}
 
 
 class _Rows:
@@ -190,8 +200,8 @@ class Prover:
 
     def _preferences(self) -> None:
         """Every prompt must be as in inference, and both answers must have an end; counts cut tokens."""
-        dataset, limit = self.trainer.train_dataset, self.trainer.args.max_length
-        prompts = {tuple(row) for row in dataset["prompt_ids"]}
+        dataset, limit = [_pair(row) for row in self.trainer.train_dataset], self.trainer.args.max_length
+        prompts = {tuple(row["prompt_ids"]) for row in dataset}
         asked = 0
         for prepared in self._prepared():
             messages = [*prepared["messages"], {"role": "assistant", "content": ""}]
@@ -249,8 +259,13 @@ class Prover:
         for numbers, batch in made:
             rows = self.engine.rows(numbers)
             if self.kind == "preferences":
-                rows = self._pairs(rows)
-                batch = {**batch, "labels": batch["input_ids"].masked_fill(batch["completion_mask"] == 0, UNTRAINED)}
+                rows = self._pairs([_pair(row) for row in rows])
+                if "chosen_input_ids" in batch:
+                    joined = self.trainer.concatenated_inputs(batch, padding_value=self.tokenizer.pad_token_id)
+                    batch = {name.removeprefix("concatenated_"): part for name, part in joined.items()}
+                else:
+                    trained = batch["completion_mask"] != 0
+                    batch = {**batch, "labels": batch["input_ids"].masked_fill(~trained, UNTRAINED)}
             padding += judging.judge(batch, rows, self.ends, self.faults)
             batches += 1
         self.facts |= {"batches": batches, "padding": padding}

@@ -503,7 +503,7 @@ def finished(name: str, answers: Answers, sets: Iterable[Override] = ()) -> Draf
         return drafted(name, answers, [*_fitting(name, answers, sets), *sets])
     told: dict[str, Any] = {"description": (_described(answers), "")}
     if questions := _questions(name, answers):
-        told["demo.questions"] = (questions, "of rows held out for validation; asked before and after training")
+        told["demo.questions"] = (questions, "of held-out rows; the model answers them before and after training")
     wishes = _overrides(told)
     fitting = _fitting(name, answers, [*wishes, *sets])
     return drafted(name, answers, [*fitting, *wishes, *sets])
@@ -614,7 +614,7 @@ def _batch(planned: Planned, least: int) -> list[Override]:
     wanted = max(least, _power(usual * min(1, steps / STEPS)))
     micro = min(wanted, _power(stage.largest_micro_batch or work.micro_batch_size))
     sizes = {
-        "train.gradient_accumulation_steps": (wanted // micro, "micro batches before a step"),
+        "train.gradient_accumulation_steps": (wanted // micro, "micro batches added up before each step"),
         "train.micro_batch_size": (micro, "rows at once on one GPU"),
     }
     return _overrides(sizes)

@@ -126,7 +126,13 @@ def _with_adapter(model: Any, adapter: Adapter, real: bool) -> Any:
             f"Its linear layers are {listed(sorted(own))}. Write some of them as `lora_layers`.",
         )
     targets = list(adapter.targets)
-    config = LoraConfig(r=adapter.rank, lora_dropout=adapter.dropout, target_modules=targets, task_type="CAUSAL_LM")
+    config = LoraConfig(
+        r=adapter.rank,
+        lora_dropout=adapter.dropout,
+        target_modules=targets,
+        use_dora=adapter.dora,
+        task_type="CAUSAL_LM",
+    )
     if real:
         return get_peft_model(model, config)
     with patch.object(torch.nn.Module, "_apply", stand_ins.applied):

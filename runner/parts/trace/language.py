@@ -119,6 +119,8 @@ def forward(
 
     if workload.objective == "dpo":
         return stand_ins.loss(model, reference, output, tokens)
+    if workload.objective != "sft":
+        return stand_ins.alone(workload.objective, output(model).logits, tokens)
     return output(model, labels=tokens)["loss"]
 
 

@@ -141,6 +141,12 @@ class FourBit(bnb.nn.Linear4bit):
         output = _MatMul4Bit.apply(given.to(self.compute_dtype), self.weight, self.shape)
         return output if self.bias is None else output + self.bias.to(output.dtype)
 
+    # DoRA asks for the weights, of this kind of layer by HQQ's names (peft 0.20.0, utils/integrations.py).
+    W_q = property(lambda self: self.weight)
+
+    def dequantize(self) -> torch.Tensor:
+        return torch.empty(self.shape, dtype=self.compute_dtype, device=self.weight.device)
+
 
 def four_bit(model: nn.Module, dtype: torch.dtype, stored: torch.dtype = torch.uint8) -> None:
     """Replaces every linear layer but the LM head, as bitsandbytes' loading in transformers does. stored: FSDP splits
@@ -253,7 +259,7 @@ def autocast_seen(enabled: bool) -> AbstractContextManager[object]:
 
 
 class EightBitAdam(torch.optim.Optimizer):
-    """bitsandbytes' blockwise 8-bit Adam: two bytes a number and 8 bytes for each 256; in fp32 for small tensors
+    """bitsandbytes' blockwise 8-bit Adam: two bytes per number and 8 bytes for each 256; in fp32 for small tensors
     (under 4,096 numbers) and, as transformers' Trainer asks, for embeddings."""
 
     def __init__(self, parameters: Any, embeddings: set[nn.Parameter]) -> None:
@@ -346,6 +352,20 @@ class Live(TorchDispatchMode):
 
 
 BETA = 0.1
+
+
+def alone(objective: str, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """The loss of TRL's ORPO and of its SimPO (1.9, trl.experimental), which ask no reference: of the mean
+    log-probabilities of both answers' words, and ORPO's also of the chosen one's text."""
+    from trl.trainer.utils import selective_log_softmax
+
+    gain = selective_log_softmax(logits[:, :-1, :], tokens[:, 1:]).mean(-1).chunk(2, dim=0)
+    compared = -torch.nn.functional.logsigmoid(BETA * (gain[0] - gain[1])).mean()
+    if objective != "orpo":
+        return compared
+    chosen, words = logits.chunk(2, dim=0)[0], tokens.chunk(2, dim=0)[0]
+    text = chosen[..., :-1, :].contiguous().view(-1, logits.shape[-1])
+    return compared + torch.nn.functional.cross_entropy(text, words[..., 1:].reshape(-1))
 
 
 def loss(

@@ -29,26 +29,30 @@ if TYPE_CHECKING:
 
 def translate(recipe: Recipe, place: Place) -> Plan:
     def stages(place: Place) -> Iterator[Stage]:
-        what = measurable(recipe)[""]
-        conditions, evaluation = common.measured(recipe, Evaluation(what.kind, asked=what.asked))
-        runs_on = common.machines(recipe, place)
-        shared, shared_files = sharding.settings(recipe, place, runs_on)
-        whole = config(recipe, place)
-        training = axolotl.stage(
-            recipe,
-            place,
-            axolotl.with_advanced(recipe, whole | shared | axolotl.plugin(recipe, place, whole)),
-            name="train",
-            data=asdict(rows(recipe, place)),
-            files=shared_files,
-            shm_gib=common.shared_memory_gib(runs_on),
-            model=common.fetched_model(recipe) if place.model_dir else None,
-            gates=conditions,
-            evaluation=evaluation,
-        )
-        yield from common.rows_and_training(recipe, place, training)
+        yield from common.rows_and_training(recipe, place, training(recipe, place))
 
     return common.plan(recipe, place, stages, common.batch_facts(recipe))
+
+
+def training(recipe: Recipe, place: Place) -> Stage:
+    """The stage that trains."""
+    what = measurable(recipe)[""]
+    conditions, evaluation = common.measured(recipe, Evaluation(what.kind, asked=what.asked))
+    runs_on = common.machines(recipe, place)
+    shared, shared_files = sharding.settings(recipe, place, runs_on)
+    whole = config(recipe, place)
+    return axolotl.stage(
+        recipe,
+        place,
+        axolotl.with_advanced(recipe, whole | shared | axolotl.plugin(recipe, place, whole)),
+        name="train",
+        data=asdict(rows(recipe, place)),
+        files=shared_files,
+        shm_gib=common.shared_memory_gib(runs_on),
+        model=common.fetched_model(recipe) if place.model_dir else None,
+        gates=conditions,
+        evaluation=evaluation,
+    )
 
 
 def config(recipe: Recipe, place: Place) -> EngineConfig:
@@ -58,7 +62,7 @@ def config(recipe: Recipe, place: Place) -> EngineConfig:
         how = axolotl.OBJECTIVES[recipe.train.objective]
     elif not is_text:
         how = axolotl.packing(recipe, place, recipe.train)
-    return {
+    config = {
         **axolotl.model(recipe, place),
         **trained(recipe, place),
         **axolotl.fused(recipe, place),
@@ -68,6 +72,10 @@ def config(recipe: Recipe, place: Place) -> EngineConfig:
         **how,
         **axolotl.training(recipe, place, validates),
     }
+    if how.get("rl") == "simpo" and "warmup_ratio" in config:
+        # Axolotl 0.19.0 refuses it here, although its trainer has it.
+        config["recipe_runner"] = {"warmup_ratio": config.pop("warmup_ratio")}
+    return config
 
 
 def rows(recipe: Recipe, place: Place) -> DataSets:
@@ -175,7 +183,19 @@ def trained_layers(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("train.last_layers", message, hint)
 
 
-RULES = (layers, trained_layers, text.one_validation, common.cadence_rule(text.validates))
+def margin(recipe: Recipe) -> Iterator[Problem]:
+    if recipe.train.get("simpo_margin") is not None and recipe.train.objective != "simpo":
+        message = f"With `objective: {recipe.train.objective}` this line has no effect; only SimPO has a margin."
+        yield recipe.problem("train.simpo_margin", message, "Write `objective: simpo`, or delete the line.")
+
+
+def decay(recipe: Recipe) -> Iterator[Problem]:
+    if recipe.train.get("loraplus_lr_ratio") and recipe.train.get("weight_decay"):
+        message = "With `loraplus_lr_ratio` this line has no effect: LoRA+ trains without weight decay (PEFT 0.20, optimizers/loraplus.py)."
+        yield recipe.problem("train.weight_decay", message, "Delete one of the two lines.")
+
+
+RULES = (layers, trained_layers, decay, margin, text.one_validation, common.cadence_rule(text.validates))
 
 
 def before_data(recipe: Recipe, file: str | None) -> list[Override]:

@@ -49,8 +49,10 @@ def model(recipe: Recipe, place: Place) -> EngineConfig:
 
 def lora_kernels(recipe: Recipe, place: Place) -> dict[str, bool]:
     """Axolotl's fused LoRA kernels, on by default there. They need a GPU, separate query, key and value, and no code
-    of the model's own."""
+    of the model's own. DoRA's lengths they would keep as they were before the first step, because fused and 8-bit AdamW
+    leave the version of a tensor as it is (Axolotl 0.19.0, kernels/lora.py, _compute_dora_scale; torch 2.13)."""
     fused = place.accelerator and recipe.facts.fused_lora and not recipe.model.get("trust_remote_code")
+    fused = fused and not (recipe.settings.get("train") or {}).get("use_dora")
     return dict.fromkeys(("lora_qkv_kernel", "lora_o_kernel", "lora_mlp_kernel", "lora_embedding_kernel"), fused)
 
 
@@ -155,6 +157,9 @@ OBJECTIVES: Mapping[str, EngineConfig] = {
     "dpo": {"rl": "dpo", "dpo_loss_type": ["sigmoid"]},
     "ipo": {"rl": "dpo", "dpo_loss_type": ["ipo"]},
     "hinge": {"rl": "dpo", "dpo_loss_type": ["hinge"]},
+    "orpo": {"rl": "orpo"},
+    # Without this, TRL 1.9 adds a loss of the chosen answer's words, which SimPO has not.
+    "simpo": {"rl": "simpo", "cpo_alpha": 0.0},
 }
 
 

@@ -67,6 +67,8 @@ def real(recipe: Recipe, model: Path) -> list[Override]:
     """Substitutions for a real base model in the folder `model`. Raises Stop if the recipe has no base model."""
     if not recipe.settings["model"].knows("base"):
         raise Stop("`--model` replaces the base model, but this recipe has none.", "Leave out `--model`.")
+    if recipe.stage_recipes:
+        raise Stop("`--model` trains a real model in one stage, but this recipe has several.", "Leave out `--model`.")
     if not (model / "config.json").is_file():
         raise Stop(
             f"`{model}` is not the folder of a model, because it has no `config.json`.",
@@ -248,6 +250,10 @@ NEEDS_GPU: tuple[tuple[str, tuple[str, ...], Any, str], ...] = (
 
 def without_gpu(recipe: Recipe, by: str) -> Iterator[Override]:
     """The changes that let a recipe train on this machine's processor, in full size, with the same computation."""
+    yield from overrides.of_each(recipe, lambda name, one: _without_gpu(one, by))
+
+
+def _without_gpu(recipe: Recipe, by: str) -> Iterator[Override]:
     yield from overrides.on_one_machine(recipe, 1, by, "one process, with all processors")
     yield Override("machines.gpu", None, PROCESSOR, by, "no GPU is here")
     for name, values, value, why in NEEDS_GPU:

@@ -149,6 +149,34 @@ def test_a_merge_in_half_precision_is_proven_within_its_rounding(adapted, tmp_pa
         trained_model.merged(out, adapter, base)
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("stable", [False, True])
+def test_a_merge_of_dora_is_proven_with_the_lengths_that_its_rows_have_learned(adapted, tmp_path, precision, stable):
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    from runner.trainer import merging
+
+    base, out = (str(adapted.path / "base_model"), None), tmp_path / "merged"
+    told = LoraConfig(r=4, lora_alpha=8, use_dora=True, use_rslora=stable, target_modules=["o_proj", "down_proj"])
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(base[0]), told)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for name, part in model.named_parameters():
+            if "lora_" in name:
+                part.mul_(1 + 0.1 * torch.rand_like(part)).add_(0.02 * torch.randn_like(part))
+    model.save_pretrained(tmp_path / "adapter")
+    merging.merge(tmp_path / "adapter", out, precision, known=base)
+    folder = trained_model.AdapterFolder(tmp_path / "adapter")
+    proof = trained_model.merged(out, folder, base)
+    assert proof["changed_tensors"] == 4 and proof["largest_difference"] < 0.1
+    one = "model.layers.0.self_attn.o_proj.weight"
+    rewritten(out / "model.safetensors", lambda tensors: {**tensors, one: tensors[one] * 1.5})
+    with pytest.raises(Stop, match="plus the adapter's change; they differ"):
+        trained_model.merged(out, folder, base)
+
+
 def test_an_adapter_is_proven_beside_its_base_model(adapted, told):
     folder = exporting.export(trained_model.of(adapted), "adapter", None, None, told.append)
     made = exporting.Export.read(folder)
@@ -196,9 +224,7 @@ def test_what_servers_cannot_serve_is_refused_before_anything_is_written(adapted
     file = stage.path / ADAPTER / "adapter_config.json"
     file.write_text(json.dumps(read_record(file) | change))
     text = refused(tmp_path / "run", "adapter", tmp_path / "out")
-    elsewhere = (
-        "`--format safetensors`" if "use_dora" not in change and "modules_to_save" not in change else "best_model/"
-    )
+    elsewhere = "`--format safetensors`" if "modules_to_save" not in change else "best_model/"
     assert said in text and elsewhere in text
 
 

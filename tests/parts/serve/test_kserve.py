@@ -134,7 +134,7 @@ def test_an_adapter_has_the_smallest_room_that_vllm_has_for_it(rank, room):
     [
         (("train.lora_rank=1024",), "vLLM serves ranks up to 512"),
         (("advanced.axolotl={lora_modules_to_save: [embed_tokens]}",), "`embed_tokens`, `modules_to_save`"),
-        (("advanced.axolotl={peft_use_dora: true}",), "DoRA"),
+        (("train.use_dora=true",), "DoRA"),
     ],
     ids=["rank", "whole layers", "dora"],
 )

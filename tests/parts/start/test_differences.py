@@ -124,7 +124,7 @@ def test_the_command_says_both(style, tmp_path, capsys):
         assert [one["name"] for one in whole["settings"]] == ["train.epochs"] and len(whole["plan"]) > 3
     else:
         assert "train.epochs" in said and "GiB" in said and "num" in said
-        assert ("One setting differs.\nNext: recipe plan " in ending) == (style == "text")
+        assert (f"One setting differs between survival and {other}.\nNext: recipe plan " in ending) == (style == "text")
     assert cli._code(["diff", "survival", "survival", "--format", style]) == 0
     same = capsys.readouterr().out
     assert json.loads(same)["settings"] == [] if style == "json" else same == "No setting differs.\n"

@@ -8,13 +8,14 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Collection, Iterable
+from itertools import product
 
 import pytest
 
 from benchmarks.estimate_accuracy import MEDIAN, MODELS, WORST, cells, compare
 from runner import catalog
 from runner.parts.images.formulas import ImageFormulas, Images
-from runner.parts.planner import memory, parameters
+from runner.parts.planner import duration, memory, parameters
 from runner.parts.planner.workload import Adapter, Workload
 from runner.parts.trace.tracing import trace
 from runner.plan import Machines
@@ -74,13 +75,15 @@ KINDS = {
     "last layer, fp32 weights": {"unfrozen": ("^model.layers.2.", "embed_tokens"), "fp32_weights": True},
     "lora": {"adapter": True},
     "qlora": {"adapter": True, "four_bit": True},
+    "dora": {"adapter": True, "dora": True},
+    "dora on 4 bits": {"adapter": True, "dora": True, "four_bit": True},
     "8 bit": {"optimizer": "adamw_bnb_8bit"},
     "plain AdamW": {"optimizer": "adamw_torch"},
 }
 
 
 # The others take as long each and say little beside these.
-QUICK = ("full", "lora", "qlora", "8 bit, fp32 weights", "last layer, fp32 weights")
+QUICK = ("full", "lora", "qlora", "dora", "8 bit, fp32 weights", "last layer, fp32 weights")
 
 
 @pytest.mark.parametrize("kind", but_for(QUICK, KINDS))
@@ -90,13 +93,40 @@ def test_what_is_held_between_steps_agrees_to_two_thousandths(kind):
     model = replace(shrunk(MODELS[0]), linear=MODELS[0].linear)
     other = dict(KINDS[kind])
     if other.pop("adapter", False):
-        other["adapter"] = Adapter(16, model.linear, 0.05, other.pop("four_bit", False))
+        other["adapter"] = Adapter(16, model.linear, 0.05, other.pop("four_bit", False), other.pop("dora", False))
     job = work(model, **other)
     exact, quick = trace(job), memory.held(job)
     assert exact.parameters == parameters.total(model) + parameters.adapter(job)
     assert exact.trainable == parameters.trainable(job)
     for part in ("weights", "gradients", "optimizer"):
         assert getattr(quick, part) == pytest.approx(getattr(exact, part), rel=2e-3), part
+
+
+DORA = [
+    pytest.param(*cell, marks=() if cell in {(False, 8, 0.05, False), (True, 1, 0.0, False)} else pytest.mark.long)
+    for cell in product((False, True), (1, 8), (0.0, 0.05), (False, True))
+]
+
+
+@pytest.mark.parametrize(("checkpointing", "rows", "dropout", "four_bit"), DORA)
+def test_dora_is_reckoned_as_it_is_traced(checkpointing, rows, dropout, four_bit):
+    """Its peak, and its operations: with dropout it multiplies by the frozen weights twice."""
+    model = shrunk(MODELS[1], layers=4)
+    plain, dora = (
+        work(
+            model,
+            adapter=Adapter(16, model.linear, dropout, four_bit, on),
+            checkpointing=checkpointing,
+            micro_batch_size=rows,
+        )
+        for on in (False, True)
+    )
+    exact = trace(dora)
+    assert exact.trainable == parameters.adapter(dora) > parameters.adapter(plain)
+    assert memory.estimate(dora).in_steps == pytest.approx(exact.peak, rel=0.12)
+    # What replaces 4-bit layers has no operations.
+    assert four_bit or duration.flops(dora, rows) == pytest.approx(exact.flops, rel=0.05)
+    assert (duration.flops(dora, rows) > 1.5 * duration.flops(plain, rows)) == bool(dropout)
 
 
 def test_checkpointing_is_seen_by_the_trace():
@@ -253,11 +283,13 @@ PREFERENCES = {
     "a reference model beside it": {},
     "two pairs, everything kept": {"micro_batch_size": 2, "evaluation_batch_size": 2, "checkpointing": False},
     "an adapter, switched off": {"adapter": True},
+    "ORPO": {"objective": "orpo", "micro_batch_size": 4, "evaluation_batch_size": 4},
+    "SimPO": {"objective": "simpo"},
     "over pretended GPUs": {"machines": Machines(1, 8, "NVIDIA-H100-80GB-HBM3", 64, 8), "sharding": "fsdp"},
 }
 
 
-@pytest.mark.parametrize("kind", but_for({"an adapter, switched off", "over pretended GPUs"}, PREFERENCES))
+@pytest.mark.parametrize("kind", but_for({"an adapter, switched off", "ORPO", "over pretended GPUs"}, PREFERENCES))
 def test_preference_training_is_traced_as_it_is_reckoned(kind):
     from dataclasses import replace
 

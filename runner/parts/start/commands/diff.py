@@ -17,8 +17,7 @@ from runner.parts.planner.planned import Planned
 from runner.plan import RECIPE_FILE, Plan, flat, without_place
 from runner.recipe import reading, units
 from runner.recipe.copying import written
-from runner.recipe.document import Document, differing, leaves
-from runner.recipe.overrides import path_of
+from runner.recipe.document import Document, differing, leaves, path_of
 from runner.scenarios import translate
 from runner.scenarios.targets import place
 from runner.tools import packaged
@@ -180,5 +179,5 @@ def diff(before: str, after: str, plans: bool, price: float | None, style: str) 
                 say()
         if not settings:
             say("No setting differs.")
-        several, one = f"{len(settings)} settings differ.", "One setting differs."
-        end(several if len(settings) > 1 else one if settings else "Both recipes are the same.", "plan", new.file)
+        count = f"{len(settings)} settings differ" if len(settings) > 1 else "One setting differs"
+        end(f"{count if settings else 'No setting differs'} between {before} and {after}.", "plan", new.file)

@@ -21,8 +21,8 @@ from runner.parts.planner.planned import Planned
 from runner.recipe import overrides as changing
 from runner.recipe import units
 from runner.recipe.copying import written
-from runner.recipe.document import value_at
-from runner.recipe.overrides import Override, path_of
+from runner.recipe.document import path_of, value_at
+from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.render import emit
 from runner.scenarios import names, targets, translate
@@ -84,11 +84,16 @@ def named(word: str, scenarios: tuple[str, ...]) -> list[str]:
     of `train` first, which most recipes have. Raises Stop with a similar name if there is none."""
     known = list(dict.fromkeys(name for one in scenarios for name, _ in by_schema.settings(one)))
     known.sort(key=lambda name: not name.startswith("train"))
+    of_stages = [name_of(("stages", 0, *path)) for one in scenarios for path, _ in by_schema.of_a_stage(one)]
     word = name_of(0 if isinstance(part, int) else part for part in path_of(word.replace("[]", "[0]")))
     ends, end_of_word = {name.rpartition(".")[2]: name for name in reversed(known)}, word.rpartition(".")[2]
     for meant in (word, tables.setting_called(end_of_word, ends) or word):
-        if found := [name for name in known if name == meant] or [name for name in known if name.endswith(f".{meant}")]:
-            return found
+        # Those of a stage come last, because recipes of one stage have them too.
+        for names_of in (known, of_stages):
+            if found := [name for name in names_of if name == meant] or [
+                n for n in names_of if n.endswith(f".{meant}")
+            ]:
+                return found
     by_end = ends.get(nearest(end_of_word, ends) or "")
     near = (nearest(word, known) or by_end) if "." in word else (by_end or nearest(word, known))
     hint = "docs/settings.md lists all settings; `recipe explain SECTION` lists those of a section."
@@ -198,7 +203,7 @@ def _emitted(recipe: Recipe) -> dict[str, str]:
 
 
 # Without a recipe, a setting is tried on the first of these starters that has it.
-STARTERS = ("survival", "lyrics", "gemma", "resnet", "seven-b")
+STARTERS = ("survival", "lyrics", "gemma", "resnet", "seven-b", "sft-dpo")
 MOST_LINES, WIDTH = 6, 110
 
 

@@ -136,6 +136,7 @@ CHOICES: Mapping[str, Callable[[Answers], Collection[str]]] = {
 WORDS = {"kind": "kind of data", "technique": "way to train on {} today", "where": "place to train"}
 ASKED: Mapping[str, Callable[[Answers], bool]] = {
     "technique": lambda answers: not answers.of.keeps and answers.of.rows != "images",
+    "data": lambda answers: answers.of.rows != "stages",  # each stage has its own
     "question": lambda answers: bool(answers.data) and not answers.form,
     "answer": lambda answers: bool(answers.question),
     "instruction_form": _reads_otherwise,
