@@ -26,6 +26,7 @@ ROWS = {
     "full": "data/survival-sample.jsonl",
     "causal-lm": "data/gemma-sample.txt",
     "pipeline": "data/seven-b-text.jsonl",
+    "stages": "data/survival-sample.jsonl",
     "image-classification": "data/shapes-sample.parquet",
 }
 POOLS: dict[str, list[Any]] = {

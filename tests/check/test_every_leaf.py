@@ -38,14 +38,15 @@ MOST_LAYERS = 100
 
 
 def leaves(part: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
-    """Every setting that is no section of its own, with its path; in a list, that of the first entry."""
+    """Every setting that is no section of its own, with its path; in a list, that of the first entry. The settings of a stage are
+    those of recipes of its technique, which have them too."""
     for name, inner in part.get("properties", {}).items():
         here = (*path, name)
         if inner.get("properties"):
             yield from leaves(inner, here)
             continue
         yield here, inner
-        if inner.get("items", {}).get("properties"):
+        if inner.get("items", {}).get("properties") and "x-own-recipe" not in inner["items"]:
             yield from leaves(inner["items"], (*here, "0"))
 
 

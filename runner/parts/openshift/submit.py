@@ -190,7 +190,7 @@ class _Sender:
         if there:
             # Under another name, because the existing one can only be replaced.
             job["metadata"]["name"] = f"{sent.name[:44].rstrip('-')}-dry-run"
-        cluster.apply(job, dry_run=True)
+        cluster.create(job, dry_run=True)  # `post` reports one that somebody has sent in the meantime
         if keeps or alone:
             return
         helpers = [helper_pod.pod(sent.plan, sent.stage, "word", files.folder, writes=True)] if files else []
@@ -291,18 +291,18 @@ def _heal(cluster: Cluster, sent: Sent, job: Manifest | None, tell: Tell) -> Non
 def post(cluster: Cluster, sent: Sent, owner: Owner, tell: Tell) -> None:
     """Sends the job itself, with its owner's annotations. Then deletes the unused config maps of earlier jobs of this
     name, if this person may."""
-    named = jobs.named(sent.job)
-    if cluster.create(owner.signed(sent.job)):
+    job, named = sent.job, jobs.named(sent.job)
+    if cluster.create(owner.signed(job)):
         tell(f"{named} in `{sent.namespace}`")
     else:
-        there = cluster.get(sent.kind, sent.namespace, sent.name)
-        if there is None or _made_from(there) != _made_from(sent.job):
+        job = cluster.get(sent.kind, sent.namespace, sent.name) or {}
+        if not job or _made_from(job) != _made_from(sent.job):
             hint = "`recipe status RECIPE` shows it; submit again to replace it."
             raise Stop(f"Someone else sent another {named} a moment ago.", hint)
         tell(f"{named} already exists, made from this recipe as it is now. Nothing changes.")
     with suppress(Stop):
         for name in jobs.config_maps(cluster, sent.plan, sent.stage):
-            if name != jobs.config_of(sent.job):
+            if name != jobs.config_of(job):
                 cluster.delete("ConfigMap", sent.namespace, name)
 
 

@@ -497,6 +497,25 @@ def test_two_submits_of_different_recipes_under_one_name_leave_one_and_say_so(qu
         assert len(wrong) <= 1 and all("was not sent" in one for one in wrong)
 
 
+def test_a_job_that_someone_sends_while_the_cluster_checks_the_same_stays_with_what_it_reads(quick, monkeypatch):
+    """The model is the same for both, but the jobs that fetch it have recipes of their own beside them."""
+    theirs, mine = (opened(quick, "survival", sets)[1] for sets in (OLD, NEW))
+    look = submit._Sender.existing
+
+    def looked(sender, sent):
+        found = look(sender, sent)
+        monkeypatch.setattr(submit._Sender, "existing", look)
+        submit.step(connect(), theirs, None, sending())
+        return found
+
+    monkeypatch.setattr(submit._Sender, "existing", looked)
+    submit.submit(connect(), mine, None, sending())
+    (fetching,) = [jobs.sent(theirs, stage).job for stage in theirs.stages if stage.name == "model"]
+    assert jobs.config_of(quick.job("Job", "survival-model")) == jobs.config_of(fetching)
+    assert quick.job("ConfigMap", jobs.config_of(fetching))
+    assert made_from(quick, "PyTorchJob", "survival", NEW)
+
+
 def test_two_people_who_send_the_same_files_at_the_same_moment_both_succeed(quick, tmp_path, monkeypatch):
     sets = ("data.hub=", f"data.path={ROOT}/recipes/data/survival-sample.jsonl", "openshift.data_from=claim")
     recipe, plan = opened(quick, "survival", *sets)
