@@ -129,7 +129,8 @@ def _confused(measured: Measurement) -> Iterator[str]:
 def _counted(measured: Measurement) -> Iterator[str]:
     if measured.counts:
         yield "measured on " + ", ".join(
-            f"{count:,} {name.replace('_', ' ')}" for name, count in measured.counts.items()
+            f"{count:,} {name.replace('held_out', 'held-out').replace('_', ' ')}"
+            for name, count in measured.counts.items()
         )
 
 

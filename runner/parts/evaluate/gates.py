@@ -356,7 +356,7 @@ def promote(folder: StageFolder, by: str, reason: str) -> Promotion:
     """Records a person's override of a gate. Raises Stop if there is no finished result, or the gate is open."""
     stage, about, judged = folder.stage, subject(folder, look=True), verdicts(folder, look=True)
     if not stage.gates:
-        raise Stop(f"The stage `{stage.name}` has no gate to overrule.")
+        raise Stop(f"The stage `{stage.name}` has no gate to overrule.", "Write a requirement under `gates` first.")
     if about is None or about.model != folder.model_hash():
         raise Stop(f"The stage `{stage.name}` has no finished result to promote.", "Run it first.")
     if passed(judged):

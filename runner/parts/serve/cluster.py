@@ -162,7 +162,7 @@ def _same(there: Manifest, wanted: Manifest) -> bool:
 
 def wait(cluster: Cluster, service: Manifest, tell: Tell) -> str:
     """The name of the first pod that answers. Raises Stop if the server is deleted or changed, or can never start."""
-    tell("Waiting until it is ready. ^C stops the waiting, not the server; the same command continues.")
+    tell("Waiting until it is ready. ^C leaves the server there; the same command continues.")
     cluster, meta, missing, said = cluster.once(), service["metadata"], 0, list[str]()
     while True:
         lines: list[str] = []

@@ -423,7 +423,7 @@ STORAGE = {
     "a named one can": ([("block", RBD), ("fs", CEPHFS)], "fs", True, ""),
     "a named one is not there": ([("block", RBD), ("fs", CEPHFS)], "nfs", False, "no storage class `nfs`"),
     "nobody knows": ([("new", NEW)], "", True, "It is unknown whether"),
-    "none can": ([("block", RBD)], "", False, "Ask its admin for one"),
+    "none can": ([("block", RBD)], "", False, "Ask the cluster's admin for one"),
 }
 
 

@@ -58,7 +58,7 @@ def serve(
     """Serve the original and the trained model with OpenAI's API until ^C. Questions are formatted as in
     training.
 
-    On the cluster the server records who sent it. One of another person is replaced or removed only after a question.
+    A server on the cluster records who sent it. You are asked before it replaces or removes another person's server.
     """
     if dry_run and (stops or not on_cluster):
         raise Stop("`--dry-run` needs `--cluster`, without `--stop`.", "Leave it out.", code=2)
