@@ -296,12 +296,12 @@ def groups(replayed: Sequence[Replayed]) -> list[Group]:
 
 
 def table(replayed: Sequence[Replayed], unread: Sequence[str]) -> str:
-    lines = [f"{len(replayed)} published runs, planned as they ran: planned over measured, less 1"]
+    lines = [f"{len(replayed)} published runs, planned as they ran; the error is planned / measured - 1"]
     for what in ANSWERED:
         of = summary(replayed, what)
         lines.append(
-            f"{what:<10} {of.rows:>4} rows: median {of.median_abs:.1%} off, {of.too_low:.1%} more than 3 % too low, "
-            f"{of.inside_range:.1%} inside the printed range, {of.kept_aside:.1%} inside one made without their source and kind"
+            f"{what:<10} {of.rows:>4} rows: median error {of.median_abs:.1%}, {of.too_low:.1%} of rows more than 3 % too low, "
+            f"{of.inside_range:.1%} inside the printed range, {of.kept_aside:.1%} inside a range made without their source and kind"
         )
     untold = sum(not each.told for each in replayed)
     strange = sum(each.error("allocated") is not None and not each.alike for each in replayed)

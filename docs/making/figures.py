@@ -50,7 +50,7 @@ def hardware() -> str:
         "# Which GPU for what",
         "",
         GENERATED,
-        "For people who choose a GPU. Every figure here is an estimate of `recipe plan`; this project measured none. Compared with published runs:",
+        "For people who choose a GPU. Every figure here is an estimate of `recipe plan`; this project has measured none of them. This is how the plan compares with published runs:",
         "",
         "```text",
         *basis,

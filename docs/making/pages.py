@@ -137,7 +137,7 @@ def _starters() -> str:
         "",
         "## In a few lines",
         "",
-        "`recipes/minimal/` has a short starter for every scenario: at most 15 lines, and more for several stages. It names only what you must decide: model,",
+        "`recipes/minimal/` has a short starter for every scenario: at most 15 lines (more for several stages). It names only what you must decide: model,",
         "data and GPU. Everything else has a default.",
         "",
         "```sh",

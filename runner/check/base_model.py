@@ -205,7 +205,7 @@ def master_weights_fit(recipe: Recipe) -> Iterator[Problem]:
     if (recipe.settings.get("model") or {}).get("master_weights") != "bf16" or sharding.by_zero(recipe):
         return
     precision, say = recipe.model.precision, recipe.note
-    message = "A weight in bf16 moves only if a step changes it by 0.2 % or more. At usual rates most weights would never move."
+    message = "A weight in bf16 moves only if a step changes it by 0.2 % or more. At usual learning rates most weights would never move."
     hint = "Write `master_weights: fp32`. To save memory, use a suggestion of `recipe plan` instead."
     if precision in ("fp16", "fp32"):
         say = recipe.problem

@@ -57,14 +57,12 @@ def adapters(recipe: Recipe) -> Iterator[Problem]:
             by, root, most = (rank**0.5, "√", MOST_STABLE) if rank and stable else (rank, "", MOST_SCALE)
             if not rank or not alpha or LEAST_SCALE <= alpha / by <= most:
                 continue
-            message = f"Divided by {'the root of ' if root else ''}a rank of {rank}, an alpha of {alpha:g} makes the adapter almost ineffective."
+            message = f"An alpha of {alpha:g} is so small for a rank of {rank} that the adapter has almost no effect."
             hint = f"Write `{of}alpha: {2 * rank}` for a rank of {rank}, or delete the line. Usual values are {rank} to {2 * rank}."
             if stable:
                 hint = "Delete the line; with `use_rslora` an alpha of 16 is usual at any rank."
             if alpha > by:
-                message = (
-                    f"The adapter counts alpha / {root}rank = {alpha / by:.3g} times. Far more than 2 breaks training."
-                )
+                message = f"The adapter is multiplied by alpha / {root}rank = {alpha / by:.3g}. Far more than 2 breaks training."
             yield recipe.note((name, f"{of}alpha"), message, hint)
 
 

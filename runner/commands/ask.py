@@ -39,7 +39,7 @@ def ask(
                 "There is no original model to ask: this model started from random weights.", "Leave out `--base`."
             )
         said, formatted = asking.shares(classes(Path(question).expanduser())), "It read the picture as in training."
-        say(f"what `{folder.stage.name}` left of the {folder.run.kind} in {folder.run.path}")
+        say(f"the model that `{folder.stage.name}` trained, of the {folder.run.kind} in {folder.run.path}")
     else:
         before, after = asking.models(recipe, folder)
         chat = before if base else after
@@ -48,4 +48,4 @@ def ask(
         said = asking.answers_of(chat, [question])[0]
     say()
     say(said)
-    end(f"The model has answered. {formatted}", "compare", path)
+    end(f"The {'original' if base else 'trained'} model has answered. {formatted}", "compare", path)

@@ -173,7 +173,9 @@ def run(path: str, sets: tuple[str, ...], yes: bool, out: str | None, fresh: boo
 
     with _at_work("run", path, sets, out, fresh) as (recipe, made, home):
         running.run(recipe, home, Selection(**stages), say, watch, made, partial(confirm, yes))
-    end("Training finished. The model is in the run folder.", "compare", path)
+    part = any(stages.values())
+    done = f"{'The chosen stages are finished' if part else 'Training finished'}. The results are in {home.shown}."
+    end(done, "run" if part else "compare", path)
 
 
 @click.command()
@@ -201,9 +203,8 @@ def rehearse(
     from runner.trainer.fork_server import forking
 
     with _at_work("rehearsal", path, sets, out, fresh, "rehearsal") as (recipe, made, home), forking():
-        chosen = Selection(**stages)
-        rehearsing.rehearse(recipe, home, data, chosen, say, watch, made, real_model(model))
-    done = f"Rehearsal passed: the whole recipe works here, with a {'real' if model else 'tiny'} model."
+        rehearsing.rehearse(recipe, home, data, Selection(**stages), say, watch, made, real_model(model))
+    done = f"Rehearsal passed: {'these stages work' if any(stages.values()) else 'the whole recipe works'} here, with a {'real' if model else 'tiny'} model."
     end(done, "submit" if "openshift" in recipe.settings else "run", path)
 
 

@@ -188,7 +188,7 @@ class ChatRows(ConversationRows[ChatData]):
         forms = []
         for stated in self.asked.sets:
             one = stated.told()
-            forms.append(f"{one.form}{'' if stated.form else ', told from the columns'}")
+            forms.append(f"{one.form}{'' if stated.form else ', recognised by the columns'}")
             yield partial(one.conversation, self.asked.special_tokens.axolotl)
         self.report.form = "; ".join(dict.fromkeys(forms))
 

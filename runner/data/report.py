@@ -48,8 +48,8 @@ def require_few(lost: int, of: int, share: float, lines: Iterable[str]) -> None:
         return
     said = "\n".join(lines)
     raise Stop(
-        f"{lost:,} of {of:,} rows are lost ({lost / of:.1%}), and at most {100 * share:.3g}% may be.\n{said}",
-        f"Fix the rows above. Or allow more lost rows beside the data, such as `max_lost_share: {math.ceil(lost / of * 100) / 100:g}`.",
+        f"{lost:,} of {of:,} rows are lost ({lost / of:.1%}), but at most {100 * share:.3g}% may be lost.\n{said}",
+        f"Fix the rows above. Or allow more in this data's section: `max_lost_share: {math.ceil(lost / of * 100) / 100:g}`.",
     )
 
 
@@ -103,7 +103,7 @@ def too_long(lengths: np.ndarray, limit: int, lines: list[Where], lost: int, wha
             "too long",
             len(lines),
             f"rows{what}, and with them {lost:,} tokens, {lost / int(lengths.sum()):.1%} of all",
-            f"A `sequence_len` of {needed:,} would keep all but {int((lengths > needed).sum()):,}. Or shorten them.",
+            f"A `sequence_len` of {needed:,} would leave out {int((lengths > needed).sum()):,}. Or shorten them.",
             lines,
         )
 
@@ -134,7 +134,7 @@ class Examined:
     def lose(self, line: Where, reason: str, why: str = "") -> None:
         """Leaves out a bad row. why: the message for this line."""
         self.lost += 1
-        self.leave_out(f"{reason}, named by line below" if why else reason)
+        self.leave_out(f"{reason}, listed below by line" if why else reason)
         if why:
             if len(self.bad_lines) < MOST_NAMED:
                 self.bad_lines.append((line, why))
@@ -291,7 +291,7 @@ class Report(Examined):
         yield f"training rows        {self.train_rows:>9,}"
         for index, one in enumerate(several):
             yield f"  {f'sets[{index}]':<19}{one.train_rows:>9,}   {one.train_rows / max(1, self.train_rows):.1%} of them"
-        yield f"validation rows      {self.validation_rows:>9,}   no {self.unit} on both sides"
+        yield f"validation rows      {self.validation_rows:>9,}   no {self.unit} is also among the training rows"
         for task, count in self.tasks.items():
             yield f"  {task.replace('_', ' '):<19}{count:>9,}"
         if self.token_lengths:

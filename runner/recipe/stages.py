@@ -12,16 +12,20 @@ from runner.tools.problem import Problem
 # The lines of a stage that its own recipe has under other names.
 NAME, TECHNIQUE = "name", "technique"
 STAGES = "stages"
+# The scenarios of one stage that a technique may be; the schema lists them too.
+TECHNIQUES = ("lora", "last-layers", "full")
 # The sections that each stage has for itself.
 OWN = (("train",), ("data",), ("demo",), ("gates",))
 
 
 def documents(document: Document) -> Iterator[tuple[str, int, Document]]:
-    """Name, index and document of each stage that names its technique; its values are where they are in the file."""
+    """Name, index and document of each stage with a known technique; its values are where they are in the file."""
     listed = document.data.get(STAGES)
     shared = {name: value for name, value in document.data.items() if name != STAGES}
     for index, stage in enumerate(listed if isinstance(listed, list) else ()):
-        if not isinstance(stage, Mapping) or not isinstance(stage.get(NAME), str) or TECHNIQUE not in stage:
+        if not isinstance(stage, Mapping) or not isinstance(stage.get(NAME), str):
+            continue
+        if stage.get(TECHNIQUE) not in TECHNIQUES:
             continue
         own = {name: value for name, value in stage.items() if name not in (NAME, TECHNIQUE)}
         named = {"scenario": stage[TECHNIQUE], "name": f"{shared.get('name')}-{stage[NAME]}"}

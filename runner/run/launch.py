@@ -171,8 +171,8 @@ def fault(log: str, code: int, doing: str) -> str:
     sentence."""
     found = troubles.find(log, troubles.LOG)
     line = found.line if found else troubles.last_error(log)
-    said = f"\nIt said: {line}" if line else ""
-    ended = f"It was ended by signal {-code}." if code < 0 else ""
+    said = f"\nThe log says: {line}" if line else ""
+    ended = f"Signal {-code} killed it." if code < 0 else ""
     return f"{doing} failed. {found or ended}".strip() + said
 
 

@@ -147,7 +147,7 @@ def _on_these(recipe: Recipe, gpus: list[str], tell: Tell) -> list[Override]:
     why = f"{len(gpus)} GPUs are here"
     changes = overrides.on_one_machine(recipe, count, BY, why, numbers if len(numbers) == count else None)
     if not gpus:
-        tell("This machine has no GPU, so its processor trains. What needs a GPU is replaced:")
+        tell("This machine has no GPU, so training uses its processor. Settings that need a GPU are replaced:")
         changes = list(rehearsal.without_gpu(recipe, BY))
     if count != planned:
         batch = Override("train.effective_batch_size", None, None, BY, "follows the GPUs")

@@ -101,5 +101,5 @@ def plan_of(run: RunFolder) -> Plan:
     except (KeyError, TypeError, ValueError):
         raise Stop(
             f"`{run.shown}` has no recorded plan, or a broken one.",
-            "Run the command that made the run again. It writes the plan, and repeats nothing that is done.",
+            "Run again the command that created the run. It writes the plan, and repeats no finished work.",
         ) from None

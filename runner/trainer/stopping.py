@@ -60,7 +60,7 @@ class Watchdog(TrainerCallback):
         expected, here = self.settings.world_size, PartialState()
         if here.num_processes != expected:
             self.stop(
-                f"The plan needs {expected} processes that train together, but {here.num_processes} found each other. Each would train on all the data alone. Start them with the launcher that the plan names."
+                f"The plan needs {expected} processes that train together, but {here.num_processes} connected. Each would train on all the data alone. Start them with the launcher that the plan names."
             )
         if expected > 1:
             together = here.distributed_type not in (DistributedType.NO,) and torch.distributed.is_initialized()
@@ -77,7 +77,7 @@ class Watchdog(TrainerCallback):
         share = rows / (args.per_device_train_batch_size * processes)
         if not math.floor(share) <= batches <= math.ceil(share):
             self.stop(
-                f"Each process should read {math.ceil(share)} batches in an epoch, its share of {rows} rows in {processes}, but it reads {batches}. The data is not divided as planned."
+                f"Each process should read {math.ceil(share)} batches in an epoch, its share of {rows} rows, but it reads {batches}. The data is not divided as planned."
             )
 
     def _judge(self, name: str, loss: float, step: int) -> None:

@@ -205,7 +205,7 @@ def test_a_hub_dataset_in_a_form_is_told_by_the_preparation(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     report = prepare(wanted(hub="owner/talks", **OPEN), tmp_path / "out")
-    assert report.form.startswith("sharegpt, told")
+    assert report.form.startswith("sharegpt, recognised")
 
 
 def test_a_prompt_that_is_itself_json_or_a_number_is_a_text(tmp_path):

@@ -87,7 +87,7 @@ def test_the_words_beside_a_choice_are_those_of_the_choice():
     text = edited(SURVIVAL, *from_options(["distribution=zero2", "train.epochs=9"]))
     assert line_of(text, "distribution") == "distribution: zero2                   # how several GPUs share the work"
     assert line_of(text, "train.epochs") == (
-        "  epochs: 9                           # passes through all rows; more teach more, until the model memorises them"
+        "  epochs: 9                           # passes through all rows; more passes teach more, until the model memorises the rows"
     )
 
 

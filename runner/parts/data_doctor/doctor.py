@@ -216,7 +216,7 @@ def near_duplicates(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
         like = np.minimum(like, first[same])
     again = [lines[number] for number in np.flatnonzero(like < np.arange(len(like)))]
     said = "share most of their phrases with an earlier row"
-    remedy = "Each counts again. Keep the best of each kind if they say nothing new."
+    remedy = "Each repeats an earlier row. Keep only the best if they add nothing new."
     yield from _named("near duplicates", again, said, remedy)
 
 

@@ -8,7 +8,7 @@ from nicegui import ui
 
 from runner.check import by_schema
 from runner.parts.editor.judging import says
-from runner.recipe import copying, reading
+from runner.recipe import copying, reading, stages
 from runner.recipe.document import Document, Path_
 from runner.recipe.overrides import Override, apply
 from runner.recipe.reading import scalar
@@ -56,6 +56,13 @@ def sections(document: Document) -> list[Section]:
     whole = {"title": "The recipe", "markdownDescription": schema["description"], "properties": plain}
     parts: dict[Path_, Mapping[str, Any]] = {(): whole}
     parts |= {(name,): part for name, part in schema["properties"].items() if part.get("properties")}
+    for name, index, one in stages.documents(document):
+        entry = schema["properties"][stages.STAGES]["items"]
+        of_technique = by_schema.schema(one.data["scenario"])["properties"]
+        known = {
+            key: part if key == "model" else of_technique.get(key, part) for key, part in entry["properties"].items()
+        }
+        parts[(stages.STAGES, index)] = {**entry, "title": f"Stage {name}", "properties": known}
     return [
         Section(
             name=setting(path),

@@ -65,7 +65,7 @@ def evaluate(
         say(line)
     holds = bool(checkpoint) or not folder.stage.gates or gates.opened(folder)[0]
     if form == "text":
-        done = f"`{folder.stage.name}` was evaluated:"
+        done = f"The model of stage `{folder.stage.name}` was evaluated:"
         if holds:
             gated = "a checkpoint opens no gate" if checkpoint else "all gates passed"
             end(f"{done} {gated if folder.stage.gates else 'the recipe has no gates'}.", "compare", path)
@@ -91,14 +91,14 @@ def gate(path: str, stage: str | None, sets: tuple[str, ...], run_dir: str | Non
     for line in lines:
         say(line)
     if is_open:
-        end("The gate is open. The next stage may start.", "compare", path)
+        end(f"The gate after `{folder.stage.name}` is open.", "compare", path)
     elif not folder.stage.gates:
-        end("The recipe has no gate, so none can open. Write one under `gates`.", "explain", "gates")
+        end("The recipe has no gates. To require results, write them under `gates`.", "explain", "gates")
     elif any(" nothing " in line for line in lines):
-        said = "The gate is closed, because a value is missing. Measure the stage, or overrule the gate with your name."
+        said = f"The gate after `{folder.stage.name}` is closed: a value is missing. Measure it, or overrule the gate."
         end(said, "evaluate", path, folder.stage.name)
     else:
-        said = "The gate is closed. Train the stage further, or overrule the gate with your name."
+        said = f"The gate after `{folder.stage.name}` is closed. Improve the stage's training, or overrule the gate."
         end(said, "promote", path, folder.stage.name, "--by", "NAME", "--reason", "TEXT")
     return 0 if is_open else 1
 
@@ -177,7 +177,7 @@ def compare(
     if not others:
         _answers(recipe, runs[0], questions)
     end(
-        f"{listed(str(run.shown) for run in runs)} {'were' if others else 'was'} compared, before and after training.",
+        f"The models of {listed(str(run.shown) for run in runs)} before and after training were compared.",
         "report",
         *(run.shown for run in runs),
     )

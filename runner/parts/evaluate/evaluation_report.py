@@ -129,7 +129,8 @@ def _confused(measured: Measurement) -> Iterator[str]:
 def _counted(measured: Measurement) -> Iterator[str]:
     if measured.counts:
         yield "measured on " + ", ".join(
-            f"{count:,} {name.replace('_', ' ')}" for name, count in measured.counts.items()
+            f"{count:,} {name.replace('held_out', 'held-out').replace('_', ' ')}"
+            for name, count in measured.counts.items()
         )
 
 
@@ -148,7 +149,7 @@ def _markdown(
         yield from _grid(("not measured", "why"), [(f"`{name}`", why) for name, why in reasons])
     if classes := list(measured.confusion):
         seen = [(name, *(str(measured.confusion[name].get(other, "")) for other in classes)) for name in classes]
-        yield from _grid(("true, taken for", *classes), seen)
+        yield from _grid(("true class, predicted class", *classes), seen)
     yield from _counted(measured)
 
 

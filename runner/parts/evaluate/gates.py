@@ -356,7 +356,7 @@ def promote(folder: StageFolder, by: str, reason: str) -> Promotion:
     """Records a person's override of a gate. Raises Stop if there is no finished result, or the gate is open."""
     stage, about, judged = folder.stage, subject(folder, look=True), verdicts(folder, look=True)
     if not stage.gates:
-        raise Stop(f"The stage `{stage.name}` has no gate to overrule.")
+        raise Stop(f"The stage `{stage.name}` has no gate to overrule.", "Write a requirement under `gates` first.")
     if about is None or about.model != folder.model_hash():
         raise Stop(f"The stage `{stage.name}` has no finished result to promote.", "Run it first.")
     if passed(judged):
@@ -409,12 +409,12 @@ def described(folder: StageFolder, look: bool = False) -> tuple[bool, list[str]]
 def closed(folder: StageFolder, consequence: str, where: str = "") -> str:
     """The message of a closed gate. where: the option of `recipe promote` that names the run's place."""
     missed = "\n".join(
-        f"  {verdict.metric}: required {verdict.threshold}, measured {verdict.got}: {verdict.why}"
+        f"  {verdict.metric}: required {verdict.threshold}, measured {verdict.got} ({verdict.why})"
         for verdict in verdicts(folder)
         if not verdict.holds
     )
     name = folder.stage.name
-    return f"The gate after `{name}` is closed, and {consequence}. It missed:\n{missed}\nLook at the stage's log and curves. To overrule the gate: recipe promote RECIPE {name}{where} --by NAME --reason TEXT"
+    return f"The gate after `{name}` is closed, so {consequence}. Requirements that are not met:\n{missed}\nLook at the stage's log and curves. To overrule the gate: recipe promote RECIPE {name}{where} --by NAME --reason TEXT"
 
 
 def after_stage(folder: StageFolder, tell: Tell) -> None:

@@ -143,7 +143,7 @@ def merge(path: str, sets: tuple[str, ...], run_dir: str | None, out: str | None
     a folder."""
     if (Path(path) / "adapter_config.json").is_file():
         if sets or run_dir:
-            raise Stop("`--set` and `--run` go with a recipe, and this is an adapter.", "Leave them out.", code=2)
+            raise Stop("`--set` and `--run` need a recipe, but this is an adapter.", "Leave them out.", code=2)
         written = merge_adapter(Path(path), Path(out) if out else None)
     elif Path(path).is_dir():
         raise Stop(

@@ -325,7 +325,7 @@ class ImageReport(Report):
         yield from self.listed_bad_lines("image")
         if self.resized:
             yield f"scaled               {self.resized:>9,}   to the size that the network reads"
-        yield f"exact duplicates     {self.duplicates:>9,}   taken out"
+        yield f"exact duplicates     {self.duplicates:>9,}   removed"
         if self.shared:
             yield f"test in training     {self.shared:>9,}   test images that are also training images; removed from training"
             yield from self.named_in_both()

@@ -116,7 +116,7 @@ def _send(cluster: Cluster, plan: Plan, what: Sent, how: Sending) -> None:
 def promote(cluster: Cluster, plan: Plan, stage: Stage, by: str, reason: str, tell: Tell) -> None:
     """Overrules a stage's gate. Raises Stop if there is nothing to overrule."""
     if not stage.gates:
-        raise Stop(f"The stage `{stage.name}` has no gate to overrule.")
+        raise Stop(f"The stage `{stage.name}` has no gate to overrule.", "Write a requirement under `gates` first.")
     verdict = pipeline.milestone_of(cluster, plan, stage, of_gate=True)
     if verdict.state == pipeline.UNDER_WAY:
         raise Stop(f"The gate after `{stage.name}` is being measured.", "`recipe status` shows when it is done.")

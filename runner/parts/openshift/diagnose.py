@@ -242,7 +242,7 @@ def _clone(pod: Manifest, entry: Manifest, where: str) -> Iterator[str]:
     yield from unfetched(pod, entry, where, BUILD)
     for ended in ends(entry):
         lines = [line.strip() for line in ended.get("message", "").splitlines() if line.strip()]
-        said = f" It said: {lines[-1][:300].rstrip('.')}." if lines else ""
+        said = f" It reported: {lines[-1][:300].rstrip('.')}." if lines else ""
         yield (
             f"{where} could not clone its code.{said} Check the address and commit in `image.code_from_git`, and whether the cluster's machines reach that server."
         )
@@ -268,7 +268,7 @@ def _end(state: JobState, pod: Manifest, entry: Manifest, ended: Manifest, log_o
         return f"used up its main memory{again(entry)}. {_memory(pod, state.job)} {MORE_MEMORY}"
     if said := "\n".join(troubles.spoken(ended.get("message", ""))):
         # The termination message: a gate's table, or why a stage does not start.
-        return f"ended{again(entry)}. It said: {said}"
+        return f"ended{again(entry)}. It reported: {said}"
     gone = "Its log is gone." if _restarted(entry) and not log_of(pod) else ""
     return f"ended with exit code {ended['exitCode']}{again(entry)}. {gone or _of_log(state, pod, log_of)}".strip()
 
@@ -280,7 +280,7 @@ def _of_log(state: JobState, pod: Manifest, log_of: LogOf) -> str:
     found = troubles.find(text, troubles.LOG, plan=plan)
     if found is None:
         said = troubles.last_error(text, whatever=True)
-        return f"It said: {said}" if said else ""
+        return f"The log says: {said}" if said else ""
     if found.trouble.reads == "ranks":
         together = "\n".join(map(log_of, state.pods))
         world = str(jobs.gpus(state.job)) if len(state.pods) == jobs.machines(state.job) else ""

@@ -43,7 +43,7 @@ class Lost(TryAgain):
 
     def __init__(self, server: str, reason: str, own: bool = False) -> None:
         self.own = own
-        short = "its name cannot be resolved" if re.search("resolve|getaddrinfo", reason) else "nobody answers"
+        short = "its name cannot be resolved" if re.search("resolve|getaddrinfo", reason) else "it does not answer"
         super().__init__(
             f"The cluster at {server} cannot be reached: {short}.",
             "Check the network or VPN, and your login (`oc whoami`).",

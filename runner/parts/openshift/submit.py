@@ -225,7 +225,7 @@ class _Sender:
             modes = claim["spec"].get("accessModes") or ["no mode"] if claim else [SHARED]
             if count > 1 and SHARED not in modes:
                 raise Stop(
-                    f"The claim `{name}` in `{sent.namespace}` already exists, for one machine at a time ({', '.join(modes)}), but `{self.plan.name}` has {count}.",
+                    f"The claim `{name}` in `{sent.namespace}` already exists, for one machine at a time ({', '.join(modes)}), but `{self.plan.name}` uses {count} machines.",
                     f"A claim keeps its mode. Write a new `openshift.claims[].name`, which is then created as {SHARED}, and copy the data of the old one to it. Or use one machine, `machines.nodes: 1`.",
                 )
             need, have = self.how.written.get(name, 0), _size(claim) if claim else GIB * self.plan.claim_gib(name)
@@ -418,7 +418,7 @@ def _class_of(claim: Manifest, classes: dict[str, Manifest]) -> str:
     else:
         return str(name)
     able = [other for other, one in sorted(classes.items()) if shared_storage(one.get("provisioner", ""))]
-    write = f"Write {listed(able, 'or')} there" if able else "Ask its admin for one"
+    write = f"Write {listed(able, 'or')} there" if able else "Ask the cluster's admin for one"
     raise Stop(problem, f"{SETTING} names the storage class. {write}. Or use one machine, `machines.nodes: 1`.")
 
 

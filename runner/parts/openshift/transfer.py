@@ -282,7 +282,7 @@ def copied(recipe: Recipe, folder: str, tell: Callable[[str], None]) -> Iterator
     or the claim no such folder."""
     if not recipe.on_claim(folder):
         problem = f"`{folder}` is neither a folder of this machine nor on a claim of `{recipe.name}`."
-        raise Stop(problem, "`openshift.claims` names claims, and where pods see them.")
+        raise Stop(problem, "`openshift.claims` lists the claims with their `mount`.")
     place = kubernetes.place(recipe)
     plan = common.plan(recipe, place, lambda place: [common.work(place, "model", {}, common.PREPARING)])
     with TemporaryDirectory() as here:

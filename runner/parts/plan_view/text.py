@@ -117,10 +117,10 @@ def machines(planned: Planned, counts: list[int]) -> None:
     last = rows[-1]
     if before := sum(each.total_seconds for each in planned.preparations):
         _say(f"Before training, on any number of machines: {units.duration(before)}.", rest="  ")
-    _say("More machines first need less accumulation. After that, each step has more rows.", rest="  ")
+    _say("With more machines, the plan first lowers accumulation. Then each step has more rows.", rest="  ")
     _say(
-        f"On {last.nodes:,} machines a checkpoint comes every {units.duration(last.save_seconds)}; "
-        f"every {units.duration(last.best_save_seconds)} would cost least.",
+        f"On {last.nodes:,} machines the recipe saves a checkpoint every {units.duration(last.save_seconds)}; "
+        f"every {units.duration(last.best_save_seconds)} would be cheapest.",
         rest="  ",
     )
 
@@ -167,7 +167,7 @@ def _cost(planned: Planned, price: str) -> str:
         return "The cost is unknown too."
     hours = f"{rounded(whole.gpu_hours)} GPU hours"
     if whole.cost is None:
-        return f"It takes {hours}. Add {price} to see the cost."
+        return f"It uses {hours}. Add {price} to see the cost."
     return f"It costs {rounded(whole.cost)}: {hours} at {planned.forecasts[0].price:g}."
 
 

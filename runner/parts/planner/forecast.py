@@ -87,7 +87,7 @@ class Forecast:
         """The sources of the time's range, in words."""
         own, source = constants.constants(self.stage.machines.gpu), str(published_runs.time(self.workload))
         if own.source:
-            source = f"measured: {own.source}" if own.spread else f"at the pace of {own.source}; {source}"
+            source = f"measured: {own.source}" if own.spread else f"the speed of {own.source}; {source}"
         network, stated = self.workload.network, self.workload.disk_spread == (1.0, 1.0)
         if self.stage.machines.nodes > 1 and network.assumed:
             source += f"; {network.least:g} to {network.most:g} Gbit/s between machines"

@@ -241,7 +241,7 @@ def _losses(before: Planned, after: Planned) -> Iterator[tuple[Loss, str]]:
         yield from _losses_of(old, new)
     rarer = [new.time.checkpoints.between for old, new in stages if new.time and _every(old) != _every(new)]
     if rarer:
-        yield Loss.NOTHING, f"an interruption repeats up to {units.duration(max(rarer))}"
+        yield Loss.NOTHING, f"an interruption loses up to {units.duration(max(rarer))}"
 
 
 def _every(stage: Forecast) -> tuple[int, int, int]:
@@ -262,7 +262,10 @@ def _losses_of(before: Forecast, after: Forecast) -> Iterator[tuple[Loss, str]]:
     if before.time and after.time and _every(before) != _every(after):
         had, have = before.time.evaluations - 1, after.time.evaluations - 1
         if have < had:
-            yield Loss.LEARNING, f"the best of {have} evaluation{('s' if have > 1 else '')} instead of {had}"
+            yield (
+                Loss.LEARNING,
+                f"{have} evaluation{('s' if have > 1 else '')} instead of {had} to choose the best model from",
+            )
     if new.precision != old.precision:
         yield Loss.EXACTNESS, f"in {new.precision}"
     if "8bit" in new.optimizer and "8bit" not in old.optimizer:

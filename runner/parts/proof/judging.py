@@ -267,7 +267,9 @@ def judge(batch: Mapping[str, Any], rows: Sequence[Row], ends: frozenset[int], f
             # The first token has no context, so no loss contains it.
             if kept != label and not (token == 0 and kept == UNTRAINED):
                 lost = kept == UNTRAINED and number in ends
-                faults.add("end_not_trained" if lost else "labels_changed", "the engine's collator has taken its label")
+                faults.add(
+                    "end_not_trained" if lost else "labels_changed", "the engine's collator has removed its label"
+                )
             labels[line][begin + token] = None
     padding = [label for line in labels for label in line if label is not None]
     if trained := sum(label != UNTRAINED for label in padding):
@@ -391,7 +393,7 @@ def images(files: Mapping[str, Path], taken_out: int = 0) -> Proof:
             judged += 1
             if digest in train:
                 faults.add("image_leak", f"image {number} of {split} is image {train[digest]} of training")
-    noted = f"{taken_out:,} images of the test were training images too, and were taken out of training"
+    noted = f"{taken_out:,} images of the test were training images too, and were removed from training"
     return Proof(
         kind="images",
         rows=len(train),

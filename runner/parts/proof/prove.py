@@ -296,7 +296,7 @@ class Prover:
             if (known := held.pop(judging.words(row), None)) is not None:
                 exactly = known["messages"] == row["messages"]
                 first = next(turn["content"] for turn in row["messages"] if turn["role"] == "user")
-                how = "word for word" if exactly else "but for space, case or system prompt"
+                how = "word for word" if exactly else "apart from spaces, case or system prompt"
                 self.faults.add("leak", f"«{shortened(str(first), SHOWN)}», {how}")
             questioned = {same(str(turn["content"] or "")) for turn in row["messages"] if turn["role"] == "user"}
             asked |= later.keys() & questioned

@@ -104,7 +104,7 @@ def _of_text(text: str) -> Iterator[str]:
     sentence = str(found) if found else "No known problem was found in it."
     yield sentence[0].upper() + sentence[1:]
     if line := found.line if found else troubles.last_error(text):
-        yield f"It said: {line}"
+        yield f"{'The line that shows it' if found else 'Its last error'}: {line}"
 
 
 def _of_folder(folder: Path) -> Iterator[str]:
@@ -137,4 +137,4 @@ def _of_run(run: RunFolder) -> Iterator[str]:
     elif told.state.status == "finished":
         yield "It finished, and no problem was recorded."
     if failed and failed.said and not failed.stopped and failed.said not in told.state.fault:
-        yield f"It said: {failed.said}"
+        yield f"The log says: {failed.said}"

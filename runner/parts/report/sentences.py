@@ -228,12 +228,12 @@ def against_plan(run: RunFacts) -> Iterator[tuple[str, str, str, str]]:
             truth = units.duration(told.training_seconds) if told else "not finished"
             yield stage.name, "time", _range(seen.seconds, seen.seconds_least, seen.seconds_most, units.duration), truth
         if seen.tensors is not None and stage.peak_gib is not None:
-            yield stage.name, "memory of a GPU that tensors hold", units.gib(seen.tensors), f"{stage.peak_gib:.2f} GiB"
+            yield stage.name, "GPU memory of tensors", units.gib(seen.tensors), f"{stage.peak_gib:.2f} GiB"
 
 
 def _range(value: float | None, least: float | None, most: float | None, shown: Callable[[float], str]) -> str:
     if value is None:
-        return "not known"
+        return "unknown"
     around = f" ({shown(least)} to {shown(most)})" if least is not None and most is not None else ""
     return f"{shown(value)}{around}"
 
@@ -246,7 +246,7 @@ def full_size(run: RunFacts) -> Iterator[tuple[str, ...]]:
             f"{seen.gpus} × {seen.gpu}",
             _range(seen.memory, seen.memory_least, seen.memory_most, units.gib),
             _range(seen.usable, None, None, units.gib),
-            f"{seen.steps:,}" if seen.steps is not None else "not known",
+            f"{seen.steps:,}" if seen.steps is not None else "unknown",
             _range(seen.seconds, seen.seconds_least, seen.seconds_most, units.duration),
         )
 

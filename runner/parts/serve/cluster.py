@@ -101,7 +101,7 @@ def _trained_by(cluster: Cluster, plan: Plan, tell: Tell) -> str:
     for each in own:
         if each.at_work and not (each.job and going(each.job)):
             raise Stop(
-                f"{each.title} is running, and its result is served after that.",
+                f"{each.title} is still running, so there is no finished model yet.",
                 "`recipe status` shows its progress.",
             )
         if each.state == FAILED:
@@ -162,7 +162,7 @@ def _same(there: Manifest, wanted: Manifest) -> bool:
 
 def wait(cluster: Cluster, service: Manifest, tell: Tell) -> str:
     """The name of the first pod that answers. Raises Stop if the server is deleted or changed, or can never start."""
-    tell("Waiting for it. ^C leaves it there, and the same command continues.")
+    tell("Waiting until it is ready. ^C leaves the server there; the same command continues.")
     cluster, meta, missing, said = cluster.once(), service["metadata"], 0, list[str]()
     while True:
         lines: list[str] = []
@@ -297,8 +297,8 @@ def _refused(server: ServerState) -> Iterator[str]:
         runtime = server.service["spec"]["predictor"]["model"]["runtime"]
         space = server.service["metadata"]["namespace"]
         yield (
-            f"The platform does not give it the serving runtime `{runtime}`: {said or reason}. Where `{space}` has none of that "
-            f"name: `oc process -n redhat-ods-applications {runtime}-template | oc apply -n {space} -f -`; or write another "
+            f"The platform does not have the serving runtime `{runtime}`: {said or reason}. To create it in `{space}`: "
+            f"`oc process -n redhat-ods-applications {runtime}-template | oc apply -n {space} -f -`. Or write another "
             "`serve.runtime`, or a `serve.image`."
         )
     elif reason and not server.pods:
@@ -349,4 +349,4 @@ def _meaning(server: ServerState, pod: Manifest) -> str:
     source = f"`{uri}`, with results of training in `{annotation(server.service, 'recipe-runner/run-dir')}`"
     found = troubles.find(text, troubles.SERVER, source=source) or troubles.find(text, troubles.LOG)
     said = troubles.last_error(text, whatever=True)
-    return str(found) if found else f"It said: {said}" if said else ""
+    return str(found) if found else f"The log says: {said}" if said else ""

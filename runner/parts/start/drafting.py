@@ -232,7 +232,7 @@ class Answers:
         if {BETTER, WORSE} <= set(known):
             raise Stop(
                 f"The rows of `{self.data}` are preferences: each question has an answer to prefer, `{known[BETTER]}`, and one to "
-                f"avoid, `{known[WORSE]}`. As questions and answers they would teach both.",
+                f"avoid, `{known[WORSE]}`. As questions and answers, both would be learned.",
                 "A model learns from them which answers people prefer (DPO). Choose `preferences` as the kind of your data (`--what`).",
             )
         if self.of.rows == "songs" and {"artist", "genre"} <= set(known):

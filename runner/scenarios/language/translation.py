@@ -162,9 +162,7 @@ def layers(recipe: Recipe) -> Iterator[Problem]:
                 f"Its linear layers are {listed(facts.linear)}. Delete `lora_layers` to give each of them an adapter."
             )
             if some:
-                message = (
-                    f"`{name}` fits {some} of the model's {facts.num_hidden_layers} layers, and an adapter is in all."
-                )
+                message = f"`{name}` matches {some} of the model's {facts.num_hidden_layers} layers, but LoRA adapts all of them."
                 hint = f"Write {listed(found)}, and the layers' numbers as `advanced.axolotl.peft_layers_to_transform`."
         yield recipe.problem(("train", "lora_layers", index), message, hint)
 

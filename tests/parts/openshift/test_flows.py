@@ -423,7 +423,7 @@ STORAGE = {
     "a named one can": ([("block", RBD), ("fs", CEPHFS)], "fs", True, ""),
     "a named one is not there": ([("block", RBD), ("fs", CEPHFS)], "nfs", False, "no storage class `nfs`"),
     "nobody knows": ([("new", NEW)], "", True, "It is unknown whether"),
-    "none can": ([("block", RBD)], "", False, "Ask its admin for one"),
+    "none can": ([("block", RBD)], "", False, "Ask the cluster's admin for one"),
 }
 
 
@@ -496,7 +496,7 @@ def test_a_missing_namespace_is_named(site, capsys):
             "quota `gpus` allows requests.nvidia.com/gpu=4",
         ),
         (lambda api: api.missing.add("pytorchjobs"), "This cluster does not know PyTorchJob"),
-        (lambda api: setattr(api, "faults", 10_000), "cannot be reached: nobody answers."),
+        (lambda api: setattr(api, "faults", 10_000), "cannot be reached: it does not answer."),
     ],
     ids=["forbidden", "quota", "missing kind", "no answer"],
 )

@@ -75,7 +75,10 @@ def test_the_last_words_are_those_of_the_container_that_ended(at_work, capsys, g
 
 def test_a_message_of_events_alone_is_no_word():
     """Where a pod leaves none, a kubelet takes the end of its log."""
-    for message, said in ((f"{STEP}\n", ""), (f"{STEP}\nNo room on the disk.\n{{}}", " It said: No room on the disk.")):
+    for message, said in (
+        (f"{STEP}\n", ""),
+        (f"{STEP}\nNo room on the disk.\n{{}}", " It reported: No room on the disk."),
+    ):
         end = {"terminated": {"exitCode": 1, "message": message}}
         pod = a_pod(phase="Failed", containerStatuses=[{"name": "pytorch", "restartCount": 0, "state": end}])
         (line,) = reasons(JobState(FAILED, job(), [pod]), lambda _pod: "")

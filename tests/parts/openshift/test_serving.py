@@ -166,7 +166,7 @@ def test_an_older_pod_that_still_answers_is_not_taken_for_the_new_one(platform, 
 @pytest.mark.parametrize(
     ("conditions", "words"),
     [
-        ([{"type": "Running", "status": "True"}], "is running"),
+        ([{"type": "Running", "status": "True"}], "is still running"),
         ([{"type": "Failed", "status": "True"}], "has failed"),
     ],
     ids=["under way", "failed"],
@@ -510,7 +510,7 @@ def test_started_again_while_it_is_being_deleted(platform, monkeypatch, capsys):
     platform.api.ending_seconds = 0.0
     capsys.readouterr()
     again = Serve(platform, monkeypatch)
-    heard(capsys, "is being deleted. Waiting for its end", "^C leaves it there")
+    heard(capsys, "is being deleted. Waiting for its end", "^C leaves the server there")
     assert platform.job(SERVICE)["metadata"]["uid"] != uid
     platform.set_status("Pod", pod_soon(platform)["metadata"]["name"], READY)
     assert again.ended() == 0
@@ -519,7 +519,7 @@ def test_started_again_while_it_is_being_deleted(platform, monkeypatch, capsys):
 def test_taken_away_while_it_is_waited_for(platform, monkeypatch, capsys):
     at_work = Serve(platform, monkeypatch)
     pod_soon(platform)
-    heard(capsys, "Waiting for it")
+    heard(capsys, "Waiting until it is ready")
     platform.cluster.delete(SERVICE, platform.namespace, "survival")
     assert at_work.ended() == 1
     assert "someone deleted it" in capsys.readouterr().err
@@ -528,7 +528,7 @@ def test_taken_away_while_it_is_waited_for(platform, monkeypatch, capsys):
 def test_being_deleted_while_it_is_waited_for(platform, monkeypatch, capsys):
     at_work = Serve(platform, monkeypatch)
     pod_soon(platform)
-    heard(capsys, "Waiting for it")
+    heard(capsys, "Waiting until it is ready")
     platform.api.ending_seconds = 5.0
     platform.cluster.delete(SERVICE, platform.namespace, "survival")
     assert at_work.ended() == 1
@@ -538,7 +538,7 @@ def test_being_deleted_while_it_is_waited_for(platform, monkeypatch, capsys):
 def test_changed_by_a_colleague_while_it_is_waited_for(platform, monkeypatch, capsys):
     at_work = Serve(platform, monkeypatch)
     pod_soon(platform)
-    heard(capsys, "Waiting for it")
+    heard(capsys, "Waiting until it is ready")
     changed = platform.job(SERVICE)
     changed["metadata"]["annotations"]["recipe-runner/content"] = "another"
     with platform.api.lock:
@@ -550,7 +550,7 @@ def test_changed_by_a_colleague_while_it_is_waited_for(platform, monkeypatch, ca
 def test_a_cluster_that_does_not_answer_for_a_while_is_survived(platform, monkeypatch, capsys):
     at_work = Serve(platform, monkeypatch)
     name = pod_soon(platform)["metadata"]["name"]
-    heard(capsys, "Waiting for it")
+    heard(capsys, "Waiting until it is ready")
     platform.api.busy_at, platform.api.busy = "inferenceservices", [503, 429]
     heard(capsys, "trying again")
     platform.set_status("Pod", name, READY)

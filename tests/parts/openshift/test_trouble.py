@@ -315,7 +315,7 @@ def test_a_crash_loop_shows_no_step_of_the_life_before(site, capsys, golden_mess
     assert site.recipe("status") == 0
     said = capsys.readouterr().out
     assert "train: restarting after a failure, 3 of 4 machines run" in said and "step" not in said
-    assert "ended, and was restarted (3 times so far). It said: ValueError: a bad row" in said
+    assert "ended, and was restarted (3 times so far). It reported: ValueError: a bad row" in said
     for pod in site.pods():
         site.cluster.delete("Pod", site.namespace, pod["metadata"]["name"], grace_seconds=0)
     over = "PyTorchJob survival has failed because it has reached the specified backoff limit"
@@ -688,7 +688,9 @@ def test_a_trainjob_is_followed_through_every_moment_of_its_life(site):
     time.sleep(0.01)
     site.pod("survival-node-0-0-bbbbb", below, labels, phase="Pending")
     line, said = seen(site, "TrainJob")
-    assert line == "waiting for machines, 0 of 1 machines run" and "since replaced) ended. It said: a bad row" in said
+    assert (
+        line == "waiting for machines, 0 of 1 machines run" and "since replaced) ended. It reported: a bad row" in said
+    )
 
 
 def test_a_forward_that_gets_no_answer_closes_quietly(tmp_path, monkeypatch):

@@ -285,7 +285,7 @@ def test_gpu_memory_used_up_reads_as_on_this_machine(golden_message):
 
 def test_another_error_says_nothing_of_the_plan():
     said = why([container(state={"terminated": {"exitCode": 1}})], log="RuntimeError: something else")
-    assert "It said: RuntimeError: something else" in said and "recipe plan" not in said
+    assert "The log says: RuntimeError: something else" in said and "recipe plan" not in said
 
 
 def test_a_worker_that_waits_for_the_master(golden_message):
@@ -453,7 +453,7 @@ def test_following_shows_every_phase_and_survives_a_lost_connection(site, capsys
     order = [
         "survival: waiting for machines, 0 of 4 machines run",
         "survival: step 50 of 100, loss 1.500, about 1 min left",
-        "cannot be reached: nobody answers. The job continues; trying again.",
+        "cannot be reached: it does not answer. The job continues; trying again.",
         "survival: finished",
     ]
     places = [said.find(part) for part in order]
@@ -676,7 +676,7 @@ def test_a_pod_made_again_is_the_one_that_is_watched(site, capsys):
     state = status.look(site.cluster, there)
     assert watch.line(state).endswith(", 1 of 1 machines run")
     (said,) = reasons(state, lambda _pod: "")
-    assert "(`a-failed`, since replaced) ended. It said: no network" in said
+    assert "(`a-failed`, since replaced) ended. It reported: no network" in said
 
 
 def record_of(path, *options: str) -> bytes:

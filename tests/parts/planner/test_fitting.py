@@ -42,7 +42,7 @@ def test_a_recipe_is_planned_on_every_card(told, golden_message):
     found = {each["gpu"]: each for each in told("gpus", str(SURVIVAL), json_too=True)}
     assert list(found) == catalog.gpu_names()
     assert found["NVIDIA-L4"]["fits"] and found["NVIDIA-H200"]["fits"]
-    assert "fits its rows" in next(line for line in shown if line.startswith("NVIDIA-L4 "))
+    assert "fits your rows" in next(line for line in shown if line.startswith("NVIDIA-L4 "))
     songs = {each["gpu"]: each for each in told("gpus", str(ROOT / "recipes" / "lyrics.yaml"), json_too=True)}
     assert not songs["NVIDIA-L4"]["fits"]
     recipe, _ = changed(load(SURVIVAL)[0], [Override("machines.gpu", None, "NVIDIA-H200")])

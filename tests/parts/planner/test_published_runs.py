@@ -82,10 +82,8 @@ def test_zero3_takes_longer_to_launch():
 
 def test_the_page_of_the_plan_quotes_it(replayed):
     allocated, time = (benchmark.summary(replayed, what) for what in benchmark.ANSWERED)
-    memory = (
-        f"{allocated.rows} rows: median {allocated.median_abs:.1%} off, {allocated.too_low:.1%} more than 3 % too low"
-    )
-    speed = f"{time.rows} rows: median {time.median_abs:.1%} off, {time.inside_range:.1%} inside the printed range"
+    memory = f"{allocated.rows} rows: median error {allocated.median_abs:.1%}, {allocated.too_low:.1%} of rows more than 3 % too low"
+    speed = f"{time.rows} rows: median error {time.median_abs:.1%}, {time.inside_range:.1%} inside the printed range"
     aside = f"{time.kept_aside:.1%} inside a range"
     text = (ROOT / "docs/plan.md").read_text("utf-8")
     assert memory in text and speed in text and aside in text

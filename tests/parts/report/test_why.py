@@ -109,7 +109,9 @@ def test_a_folder_of_logs_is_read_together(tmp_path, capsys):
 
 def test_what_nobody_knows_is_said_with_its_last_error(tmp_path, capsys):
     (tmp_path / "pod.txt").write_text("begin\nValueError: of ours\nend\n")
-    assert why(capsys, tmp_path / "pod.txt") == ("No known problem was found in it.\nIt said: ValueError: of ours\n")
+    assert why(capsys, tmp_path / "pod.txt") == (
+        "No known problem was found in it.\nIts last error: ValueError: of ours\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,15 @@ import json
 
 import pytest
 
+from runner.check.by_schema import part
 from runner.check.validate import examine, load
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.recipe_offers import of as offers
 from runner.plan import Place
+from runner.recipe import reading
 from runner.recipe.document import leaves
 from runner.recipe.overrides import from_options
+from runner.recipe.stages import TECHNIQUES
 from runner.scenarios import translate
 from runner.scenarios.targets import place
 from tests.conftest import ROOT
@@ -33,6 +36,15 @@ WRONG = {
     "a rule that looks at a stage": (
         "      epochs: 1                       # times through all rows",
         "      warmup_steps: 3\n      warmup_ratio: 0.1   #",
+    ),
+    "an unknown technique": ("    technique: lora ", "    technique: lorra "),
+    "another scenario": ("    technique: lora ", "    technique: pipeline "),
+    "a technique of another kind": ("    technique: lora ", "    technique: [lora] "),
+    "a stage that is no section": ("  - name: dpo ", "  - dpo\n  - name: dpo "),
+    "a name of another kind": ("  - name: dpo ", "  - name: 3 "),
+    "a section of another kind": (
+        "    train:                            # how it is trained\n      adapter: qlora                  # 4 bits",
+        "    train: 3\n    demo:\n      max_new_tokens: 3                  # 4 bits",
     ),
     "a shared line": ("  base: Qwen/Qwen2.5-7B-Instruct ", "  base: Qwen/Qwen2.5-7B-Instrukt "),
     "a section that all stages share": (
@@ -63,6 +75,22 @@ def test_what_is_wrong_is_said_once_at_its_line(tmp_path, case, golden_message):
     assert any(problem.severity == "error" and problem.line for problem in problems)
     assert len({str(problem) for problem in problems}) == len(problems)
     golden_message("\n".join(map(str, problems)))
+
+
+def test_the_techniques_are_those_of_the_schema():
+    assert tuple(part("stages", "stages.0.technique")["enum"]) == TECHNIQUES
+
+
+def test_the_form_of_the_editor_has_a_section_for_each_stage():
+    pytest.importorskip("nicegui", reason="the extra `edit` is not installed")
+    from runner.parts.editor import form
+
+    document = reading.read(RECIPE)
+    shown = {section.name: {field.path[2:] for field in section.fields} for section in form.sections(document)}
+    assert {("train", "lora_rank"), ("model", "sequence_len"), ("data", "hub")} <= shown["stages[1]"]
+    assert not {("train", "last_layers"), ("model", "base")} & shown["stages[1]"]
+    text = form.changed(document, ("stages", 1, "train", "epochs"), 2)
+    assert reading.parse("again", text).lookup(("stages", 1, "train", "epochs")) == 2
 
 
 def test_each_stage_starts_from_the_model_of_the_one_before():

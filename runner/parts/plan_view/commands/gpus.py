@@ -92,7 +92,7 @@ def _row(one: _OnCard) -> tuple[str, ...]:
     if not one.fits:
         return one.card.name, has, units.gib(need), "-", "too small"
     seconds, full = one.planned.seconds, all(stage.full.fits for stage in one.planned.forecasts)
-    verdict = "fits" if full else "fits its rows; full ones do not"
+    verdict = "fits" if full else "fits your rows, but not rows of full length"
     return one.card.name, has, units.gib(need), units.duration(seconds) if seconds else "-", verdict
 
 

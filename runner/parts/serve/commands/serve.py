@@ -58,7 +58,7 @@ def serve(
     """Serve the original and the trained model with OpenAI's API until ^C. Questions are formatted as in
     training.
 
-    On the cluster the server records who sent it. One of another person is replaced or removed only after a question.
+    A server on the cluster records who sent it. You are asked before it replaces or removes another person's server.
     """
     if dry_run and (stops or not on_cluster):
         raise Stop("`--dry-run` needs `--cluster`, without `--stop`.", "Leave it out.", code=2)
@@ -129,7 +129,7 @@ def _show(server: Serving, needs: ServingForecast) -> None:
     every = f"on each of {needs.gpus} GPUs" if needs.gpus > 1 else "on its GPU"
     card = needs.gpu.title if needs.gpu else f"`{server.gpu}`, which is not in the catalog"
     verdict = {True: "fits", False: "does not fit", None: "needs"}[needs.fits]
-    room = f", and may take {units.gib(needs.budget)}" if needs.budget is not None else ""
+    room = f", of the {units.gib(needs.budget)} that vLLM takes" if needs.budget is not None else ""
     say(f"Serving {server.name} {verdict}: it needs {units.gib(needs.total)} {every} ({card}){room}.")
     if needs.requests is not None:
         say(

@@ -354,7 +354,7 @@ def _against_recipe(machine: Machine, recipe: Recipe, plan: Plan | None) -> Iter
         yield Finding(WARNING, "GPU", text, f"machines.gpu={here.label}")
     if known and here.memory_gib < 0.9 * known.memory_gib:
         text = f"{here.memory_gib:g} GiB, but the recipe is planned for {known.memory_gib} GiB"
-        mend = "lower micro_batch_size, and raise gradient_accumulation_steps as much"
+        mend = "lower micro_batch_size, and raise gradient_accumulation_steps by the same factor"
         yield Finding(PROBLEM, "GPU memory", text, mend)
     if count != planned.gpus_per_node:
         text = f"{count} here, but the recipe plans {planned.gpus_per_node} a machine"

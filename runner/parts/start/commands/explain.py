@@ -283,11 +283,10 @@ def _show(one: Explained, called: str) -> None:
         table([("VALUE", "MEMORY", "TIME", ""), *cells])
         say()
     else:
-        refused = [each for each in one.beside if each.refused]
-        ends = ":" if refused or one.here.refused else "."
-        say(f"It affects neither memory nor time{ends}\n")
-        for each in refused:
-            say(f"  {each.shown}: {each.refused}\n")
+        say("It affects neither memory nor time.\n")
+        for each in one.beside:
+            if each.refused:
+                say(f"  With {each.shown}: {each.refused}\n")
     _places(one)
 
 

@@ -133,7 +133,7 @@ CHOICES: Mapping[str, Callable[[Answers], Collection[str]]] = {
     "technique": lambda answers: answers.of.techniques,
     "where": lambda answers: answers.places,
 }
-WORDS = {"kind": "kind of data", "technique": "way to train on {} today", "where": "place to train"}
+WORDS = {"kind": "kind of data", "technique": "way to train on {}", "where": "place to train"}
 ASKED: Mapping[str, Callable[[Answers], bool]] = {
     "technique": lambda answers: not answers.of.keeps and answers.of.rows != "images",
     "data": lambda answers: answers.of.rows != "stages",  # each stage has its own
@@ -359,7 +359,7 @@ def new(name: str, source: str | None, short: bool, sets: tuple[str, ...], **ans
         raise click.MissingParameter(param_hint="'--from'", param_type="option")
     if source and given:
         raise Stop(
-            "`--from` copies a recipe as it is, so it excludes answers about a new one.",
+            "`--from` copies a recipe, so you cannot combine it with answers for a new one.",
             "Use `--set` with it, or leave out `--from`.",
             code=2,
         )
