@@ -93,13 +93,18 @@ NEEDS: dict[str, dict[str, Any]] = {
     "image.code_from_git": {"image": CODE},
     "model.classes": {"data.hub": "me/images", "data.sample": None},
     "lora.precision": {"model.attention": "sdpa"},
-    "openshift.data_from": {"image": CODE},
+    "openshift.data_from": {
+        "image": CODE,
+        **{f"stages.0.data.{name}": None for name in ("hub", "sample")},
+        "stages.0.data.path": OWN_ROWS,
+    },
     "openshift.kueue": {"openshift.queue": "default"},
     "model.trust_remote_code": {"model.revision": "0" * 40},
     "openshift.hardware_profile": {"openshift.hardware_profile": {"name": "gpu"}},
     "openshift.network": {"machines.nodes": 2},
     "openshift.network.rdma": RDMA,
     "openshift.network.links": RDMA,
+    "distribution": {"machines.gpus_per_node": 2},
     "sharding": ZERO3,
     "sharding.nvme": ON_DISK,
     "train.simpo_margin": {"train.objective": "simpo"},
@@ -326,7 +331,8 @@ def tried(contexts: list[Context], scenario: str, path: tuple[str, ...], part: d
         for name, value in lines.items()
     ]
     for context in contexts:
-        own = context.document.lookup((*filter(None, [home.rstrip(".")]), "data", "sample"))
+        homes = [tuple(filter(None, [home.rstrip(".")])), ("stages", 0)]
+        own = next(filter(None, (context.document.lookup((*one, "data", "sample")) for one in homes)), None)
         needs = [
             Override(name, None, own if value is OWN_ROWS else value, "needed")
             for name, value in needed

@@ -80,18 +80,4 @@ def names(recipe: Recipe) -> Iterator[Problem]:
             yield recipe.problem(("stages", index, "name"), message, "Rename one of them.")
 
 
-def on_claim(recipe: Recipe) -> Iterator[Problem]:
-    """Pods of a stage find the model of the stage before, and the prepared rows, on storage that all of them share."""
-    site = recipe.settings.get("openshift")
-    if site and (site.data_from == "image" or not site.claims):
-        setting = "data_from" if site.claims else "claims"
-        message = "Stages hand over their models and rows on a claim (PersistentVolumeClaim), which all pods share."
-        hint = (
-            "Write `data_from: claim`, or `git`."
-            if site.claims
-            else "Name one under `claims`, with `name` and `mount`."
-        )
-        yield recipe.problem(("openshift", setting), message, hint)
-
-
-RULES = (names, on_claim)
+RULES = (names,)

@@ -55,7 +55,7 @@ WRONG = {
     "two stages of one name": ("  - name: dpo ", "  - name: sft "),
     "a name that a folder has": ("  - name: dpo ", "  - name: data "),
     "a list of another name": ("stages:   ", "stagez:   "),
-    "no claim": ("  namespace: ", "  data_from: image\n  namespace: "),
+    "rows in the image": ("  namespace: ", "  data_from: image\n  namespace: "),
     "a gate that no stage measures": (
         "forgetting <= 0.3             # how much worse it became at general text\n\n  - name",
         "accuracy_of_nothing <= 0.3\n\n  - name",
