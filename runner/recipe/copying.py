@@ -151,7 +151,9 @@ def _replace(document: Document, values: dict[Path_, Any]) -> str:
             block = isinstance(document.lookup(path), dict | list) or "\n" in old.rstrip("\n")
             # The comment after the `|` of a text belongs to its setting.
             comment = re.match(r"[|>][-+0-9]*(\s+#.*)\n", old)
-            tail = (comment[1] if comment else "") + ("\n" if block and old.endswith("\n") else "")
+            # A block ends where the next setting begins, so the blanks before that one are in it.
+            blanks = old[len(old.rstrip()) :]
+            tail = (comment[1] if comment else "") + (blanks if block and "\n" in blanks else "")
             rest, new = text[place.end :], _flow(value) if isinstance(value, dict) else written(value)
             text = text[: place.start] + new + tail + (rest if block else _aligned(rest, len(old), len(new)))
     return text
@@ -179,6 +181,9 @@ def _without(document: Document, path: Path_) -> str:
         last -= 1
     if first and not lines[first - 1].strip() and lines[last + 1 : last + 2] and not lines[last + 1].strip():
         last += 1  # the blank line after it too, because the one before remains
+    dash = lines[first][: document.keys[path].column - 1]
+    if "-" in dash and last + 1 < len(lines) and lines[last + 1].startswith(" " * len(dash)):
+        lines[last + 1] = dash + lines[last + 1][len(dash) :]  # the next setting begins the list entry
     return "".join(lines[:first] + lines[last + 1 :])
 
 
