@@ -122,6 +122,8 @@ def _kinds(classes: dict[str, dict[str, list[str]]], name: str, part: dict[str, 
     """The types of a setting, a choice as `="word"`; name: of the class, if it is a section."""
     if "const" in part or "enum" in part:
         return [f"={json.dumps(value)}" for value in part.get("enum", [part.get("const")])]
+    if "x-own-recipe" in part:
+        return ["Settings"]  # those of recipes of its technique
     if part["type"] == "array":
         return [f"tuple[{_union(_kinds(classes, name, part['items']))}, ...]"]
     if part["type"] == "object" and "properties" in part:

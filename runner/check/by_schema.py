@@ -120,13 +120,8 @@ class Reading:
 def read(document: Document) -> Reading:
     """The settings of a document whose scenario is known, as far as its schema accepts them."""
     scenario = document.data["scenario"]
-    rows = rows_of(document.data.get("data"), schema(scenario))
-    whole = schema(scenario, rows)
-    filled = with_defaults(document.data, whole)
-    for _, index, one in stages.documents(document) if "stages" in whole["properties"] else ():
-        known = schema(one.data["scenario"])
-        own = with_defaults(one.data, schema(one.data["scenario"], rows_of(one.data.get("data"), known)))
-        filled[stages.STAGES][index] = stages.filled(filled[stages.STAGES][index], own)
+    rows = _rows(document)
+    whole, filled = schema(scenario, rows), _filled(document)
     if _fits(scenario, rows)(document.data):
         return Reading(Settings(filled, whole), [])
     errors = list(_validator(scenario, rows).iter_errors(document.data))
@@ -142,6 +137,19 @@ def read(document: Document) -> Reading:
     for section in lost:
         _mark(filled, (section,))
     return Reading(Settings(filled, whole), problems)
+
+
+def _rows(document: Document) -> str:
+    return rows_of(document.data.get("data"), schema(document.data["scenario"]))
+
+
+def _filled(document: Document) -> dict[str, Any]:
+    """The document's data with every default; each of its stages with those of its own recipe."""
+    whole = schema(document.data["scenario"], _rows(document))
+    filled: dict[str, Any] = with_defaults(document.data, whole)
+    for _, index, one in stages.documents(document) if stages.STAGES in whole["properties"] else ():
+        filled[stages.STAGES][index] = stages.filled(filled[stages.STAGES][index], _filled(one))
+    return filled
 
 
 def scenario_problem(document: Document) -> Problem | None:

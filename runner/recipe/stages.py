@@ -20,18 +20,17 @@ OWN = (("train",), ("data",), ("demo",), ("gates",))
 
 def documents(document: Document) -> Iterator[tuple[str, int, Document]]:
     """Name, index and document of each stage with a known technique; its values are where they are in the file."""
-    listed = document.data.get(STAGES)
+    if not isinstance(listed := document.data.get(STAGES), list):
+        return
     shared = {name: value for name, value in document.data.items() if name != STAGES}
-    for index, stage in enumerate(listed if isinstance(listed, list) else ()):
-        if not isinstance(stage, Mapping) or not isinstance(stage.get(NAME), str):
-            continue
-        if stage.get(TECHNIQUE) not in TECHNIQUES:
+    for index, stage in enumerate(listed):
+        named_well = isinstance(stage, Mapping) and isinstance(stage.get(NAME), str)
+        if not named_well or stage.get(TECHNIQUE) not in TECHNIQUES:
             continue
         own = {name: value for name, value in stage.items() if name not in (NAME, TECHNIQUE)}
         named = {"scenario": stage[TECHNIQUE], "name": f"{shared.get('name')}-{stage[NAME]}"}
         data = {**merged(shared, own), **named}
         home: Path_ = (STAGES, index)
-
         spans: dict[str, Any] = {name: _moved(getattr(document, name), home) for name in ("keys", "values", "origins")}
         yield stage[NAME], index, replace(document, data=data, **spans)
 

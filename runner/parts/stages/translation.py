@@ -59,7 +59,7 @@ def _rows(recipe: Recipe, place: Place, trained: list[Stage]) -> Stage:
         "work": "stages.data",
         "out": place.data_dir,
         "on_claim": ahead,
-        "model": {**common.fetched_model(recipe), "folder": place.model_dir} if ahead and place.model_dir else None,
+        "model": common.fetched_ahead(recipe, place),
         **rows,
     }
     parts = {name: (name,) for name in rows}
@@ -70,7 +70,7 @@ def _rows(recipe: Recipe, place: Place, trained: list[Stage]) -> Stage:
 
 def names(recipe: Recipe) -> Iterator[Problem]:
     """Each stage has a name of its own, which is also the name of its folder."""
-    written = [stage.name for stage in recipe.stages]
+    written = [stage["name"] for stage in recipe.stages]
     for index, name in enumerate(written):
         if name in TAKEN:
             message = f"A stage cannot be called `{name}`, because that is the name of a folder of every run."

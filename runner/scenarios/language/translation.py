@@ -24,8 +24,6 @@ from runner.tools.problem import Problem
 if TYPE_CHECKING:
     from runner.recipe.sections import DataSongs
 
-# What the form of a song's instruction names.
-
 
 def translate(recipe: Recipe, place: Place) -> Plan:
     def stages(place: Place) -> Iterator[Stage]:

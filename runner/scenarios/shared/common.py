@@ -319,7 +319,7 @@ def rows_and_training(recipe: Recipe, place: Place, training: Stage) -> Iterator
         "out": place.data_dir,
         "data": dict(training.data),
         "on_claim": ahead,
-        "model": {**fetched_model(recipe), "folder": place.model_dir} if ahead and place.model_dir else None,
+        "model": fetched_ahead(recipe, place),
     }
     yield proving(recipe, place, work(place, DATA, config, PREPARING), [training] if ahead else [])
     yield replace(training, reads={DATA: ()})
@@ -375,6 +375,11 @@ def fetched_model(recipe: Recipe) -> Mapping[str, object]:
     """The base model to download from the hub."""
     named = {name: recipe.model[name] for name in ("base", "revision", "trust_remote_code")}
     return named | {"revision": recipe.model_revision}
+
+
+def fetched_ahead(recipe: Recipe, place: Place) -> Mapping[str, object] | None:
+    """The base model that the data stage downloads, and its folder; None if training does that, or nothing must."""
+    return {**fetched_model(recipe), "folder": place.model_dir} if place.prepared and place.model_dir else None
 
 
 def measured(recipe: Recipe, evaluation: Evaluation, section: str | None = "") -> tuple[tuple[Gate, ...], Evaluation]:
