@@ -20,6 +20,7 @@ from runner.data.conversation_formats import (
     Conversations,
     Preference,
     Preferences,
+    Prompt,
     Prompts,
     Turn,
     rendered,
@@ -196,7 +197,7 @@ class PreferenceRows(ItemPreparer[Preferences]):
     def items_of(self) -> Iterator[ItemOf]:
         return (one.preference for one in self.asked.sets)
 
-    def told(self, prompt: str, answer: str = "") -> str:
+    def told(self, prompt: str, answer: str) -> str:
         conversation = messages(self.asked.system_prompt, prompt, answer)
         return rendered(self.asked.special_tokens, conversation)
 
@@ -229,23 +230,27 @@ class PreferenceRows(ItemPreparer[Preferences]):
         return pa.table({"full-question": batch["prompt"], "messages": asked, **columns})
 
 
-class PromptRows(PreferenceRows):
+class PromptRows(ItemPreparer[Prompts]):
     """Rows that are prompts, without duplicates and without those that leave the answer too little room."""
 
-    asked: Prompts
-    uncounted = ItemPreparer.uncounted
+    @staticmethod
+    def batch(items: Sequence[Prompt]) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pylist([vars(prompt) for prompt in items])
 
     def items_of(self) -> Iterator[ItemOf]:
-        return (one.asked for one in self.asked.sets)
+        return (one.item for one in self.asked.sets)
 
-    def rendered(self, item: Any) -> RenderedExample:
+    def told(self, prompt: str) -> str:
+        return rendered(self.asked.special_tokens, messages(self.asked.system_prompt, prompt, ""))
+
+    def rendered(self, item: Prompt) -> RenderedExample:
         return RenderedExample(item.prompt, f"{self.told(item.prompt)}\n\nreference: {item.answer}")
 
     def said(self, batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
         for row in batch.to_pylist():
             yield "\n".join((row["prompt"], row["answer"])), row["answer"]
 
-    def texts(self, kept: np.ndarray, answer: str = "") -> Iterator[str]:
+    def texts(self, kept: np.ndarray) -> Iterator[str]:
         for batch in self.spool.batches(kept):
             yield from map(self.told, batch["prompt"].to_pylist())
 

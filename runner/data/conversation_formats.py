@@ -1,8 +1,8 @@
 """Conversations: the forms of their rows, the turns that each row becomes, and the text that the model sees."""
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Literal, NamedTuple, Self, cast
 
@@ -344,11 +344,10 @@ def _besides(turn: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
-class Prompt:
-    """A prompt, and the reference answer that rewards compare with."""
-
+class Preference:
     prompt: str
-    answer: str
+    chosen: str
+    rejected: str
 
     @property
     def group(self) -> str:
@@ -356,46 +355,7 @@ class Prompt:
 
     @property
     def key(self) -> str:
-        return repr(astuple(self))
-
-
-@dataclass(frozen=True)
-class Preference:
-    prompt: str
-    chosen: str
-    rejected: str
-
-    group, key = Prompt.group, Prompt.key
-
-
-@dataclass(frozen=True, kw_only=True)
-class PromptSet(DataSet):
-    """A prompt and its reference answer, each a template with the rows' columns in brackets."""
-
-    prompt: str
-    answer: str
-
-    def asked(self, row: Mapping[str, Any]) -> Prompt | str:
-        """The prompt of a row, or why it has none."""
-        parts = _parts(row, ((self.prompt, "user"), (self.answer, "assistant")))
-        return parts if isinstance(parts, str) else Prompt(*parts)
-
-
-def _parts(row: Mapping[str, Any], templated: Iterable[tuple[str, str]]) -> list[str] | str:
-    """The texts of templates with a row's columns, or why one has none. If a column has turns of a conversation, the
-    text is that of the turn of the template's role."""
-    texts = []
-    for part, role in templated:
-        column = part[1:-1] if templates.columns(part) == [part[1:-1]] else ""
-        turns = row.get(column)
-        if not isinstance(turns, list):
-            texts.append(templates.fill(part, row).strip())
-            continue
-        said = [turn for turn in turns if isinstance(turn, Mapping) and turn.get("role") == role]
-        if len(said) != 1 or not isinstance(said[0].get("content"), str):
-            return f"`{column}` has {len(said)} turns of the {role}, and one is needed"
-        texts.append(said[0]["content"].strip())
-    return texts if all(texts) else "a part is empty"
+        return repr((self.prompt, self.chosen, self.rejected))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -407,12 +367,23 @@ class PreferenceSet(DataSet):
     rejected: str
 
     def preference(self, row: Mapping[str, Any]) -> Preference | str:
-        """The preference of a row, or why it has none."""
-        roles = ((self.prompt, "user"), (self.chosen, "assistant"), (self.rejected, "assistant"))
-        parts = _parts(row, roles)
-        if isinstance(parts, str):
-            return parts
-        return Preference(*parts) if parts[1] != parts[2] else "both answers are the same"
+        """The preference of a row, or why it has none. If a column has turns, the prompt is the user's turn, and an
+        answer the assistant's."""
+        texts = []
+        for part, role in ((self.prompt, "user"), (self.chosen, "assistant"), (self.rejected, "assistant")):
+            column = part[1:-1] if templates.columns(part) == [part[1:-1]] else ""
+            turns = row.get(column)
+            if not isinstance(turns, list):
+                texts.append(templates.fill(part, row).strip())
+                continue
+            said = [turn for turn in turns if isinstance(turn, Mapping) and turn.get("role") == role]
+            if len(said) != 1 or not isinstance(said[0].get("content"), str):
+                return f"`{column}` has {len(said)} turns of the {role}, and one is needed"
+            texts.append(said[0]["content"].strip())
+        prompt, chosen, rejected = texts
+        if not prompt or not chosen or not rejected:
+            return "a part is empty"
+        return Preference(prompt, chosen, rejected) if chosen != rejected else "both answers are the same"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -427,10 +398,43 @@ class Preferences(SplitDataSets):
     tokenizer: Pretrained | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Prompts(Preferences):
-    """Prompts with reference answers. answer_tokens: how many of a row's tokens are left to the model's own answer."""
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt, and the reference answer that rewards compare with."""
 
-    kind: Literal["prompts"] = "prompts"  # type: ignore[assignment]
-    sets: tuple[PromptSet, ...]  # type: ignore[assignment]
+    prompt: str
+    answer: str
+
+    @property
+    def group(self) -> str:
+        return same(self.prompt)
+
+    @property
+    def key(self) -> str:
+        return repr((self.prompt, self.answer))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptSet(DataSet):
+    """A prompt and its reference answer, each a template with the rows' columns in brackets."""
+
+    prompt: str
+    answer: str
+
+    def item(self, row: Mapping[str, Any]) -> Prompt | str:
+        """The prompt of a row, or why it has none."""
+        prompt, answer = (templates.fill(part, row).strip() for part in (self.prompt, self.answer))
+        return Prompt(prompt, answer) if prompt and answer else "a part is empty"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompts(SplitDataSets):
+    """Prompts with reference answers. sequence_len: tokens of prompt and answer; answer_tokens: of the answer alone."""
+
+    kind: Literal["prompts"] = "prompts"
+    sets: tuple[PromptSet, ...]
+    system_prompt: str | None
+    sequence_len: int
     answer_tokens: int
+    special_tokens: ChatTemplate
+    tokenizer: Pretrained | None = None

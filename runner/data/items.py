@@ -35,7 +35,7 @@ from runner.tools.names import content_hash, listed
 from runner.tools.problem import Stop
 
 if TYPE_CHECKING:
-    from runner.data.conversation_formats import Conversations, Preferences
+    from runner.data.conversation_formats import Conversations, Preferences, Prompts
 
 SIDES = ("train", "validation")
 # Rows are put on disk in batches of about this many characters.
@@ -46,7 +46,7 @@ PART_BYTES = 16 * 2**20
 GROUP_BYTES = 16 * 2**20
 
 
-Asked = TypeVar("Asked", bound="Conversations | Preferences")
+Asked = TypeVar("Asked", bound="Conversations | Preferences | Prompts")
 
 
 class ItemPreparer(ABC, Generic[Asked]):
