@@ -355,7 +355,9 @@ def toy_task(recipe: Recipe) -> Iterator[Override]:
     yield substitute("train.answer_tokens", min(16, recipe.train.answer_tokens), few)
     yield substitute("train.generator", "transformers", "vLLM needs a GPU")
     yield substitute("train.vllm_memory", None, "vLLM needs a GPU")
-    toy = {"of": "question", "weight": 1.0}
+    others = recipe.settings["rewards"].plain()
+    weight = sum(abs(float(rule["weight"])) for name, rule in others.items() if name != "overlap")
+    toy = {"of": "question", "weight": max(1.0, weight)}
     yield substitute("rewards.overlap", toy, "a twin solves no task, so it learns a toy one: to use the prompt's words")
 
 

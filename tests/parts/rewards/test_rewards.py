@@ -156,7 +156,7 @@ def test_own_code_that_is_not_as_pinned_is_refused(own, golden_message):
 @pytest.mark.parametrize(
     "options",
     [
-        ["rewards.number.within=[0-9]+"],
+        ["rewards.number.within='[0-9]+'"],
         ["rewards.number.within=(a)(b)"],
         ["rewards.pattern.matches=(oops"],
         ["rewards.number.weight=0", "rewards.pattern.weight=0"],
