@@ -188,6 +188,7 @@ def _here(config: Mapping[str, Any], scratch: str, folder: Path, tokenizer: str 
         **kept,
         **dict.fromkeys((*kernels, "bf16", "fp16", "gradient_checkpointing", "auto_resume_from_checkpoints"), False),
         **({"adapter": "lora"} if config.get("adapter") else {}),
+        **({"trl": {**config["trl"], "use_vllm": False}} if "trl" in config else {}),
         "base_model": str(Path(scratch, "twin")),
         "tokenizer_config": tokenizer or config.get("tokenizer_config") or config["base_model"],
         "optimizer": "adamw_torch",
