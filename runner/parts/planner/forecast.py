@@ -309,7 +309,7 @@ def _patience(recipe: Recipe, forecast: Forecast, section: str) -> Iterator[Prob
         )
         yield recipe.note(
             (section, "early_stopping", "patience"),
-            f"Early stopping waits for {stopping.patience} evaluations without improvement, but stage `{forecast.stage.name}` has {evaluations}, so it never ends early.",
+            f"Early stopping waits for {stopping.patience} evaluations without improvement, but stage `{forecast.stage.name}` has only {evaluations}, so it never ends early.",
             f"Lower `patience`, or write {tenth}.",
         )
 
@@ -328,7 +328,7 @@ def _too_late(recipe: Recipe, forecast: Forecast, section: str, steps: int) -> I
         yield recipe.note(
             (section, next(iter(unreached))),
             f"{stage} ends after {steps:,} steps, before its first {firsts} at step {next(iter(unreached.values()))[1]:,}.",
-            f"Write {' and '.join(f'`{name}: {tenth}`' for name in unreached)}, a tenth of the steps, unless you want that.",
+            f"Write {' and '.join(f'`{name}: {tenth}`' for name in unreached)}, a tenth of the steps, unless you need no checkpoint.",
         )
     if rising >= steps:
         rate = work.learning_rate
