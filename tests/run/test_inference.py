@@ -137,6 +137,15 @@ def test_a_stage_that_is_not_there_is_said_with_the_ones_that_are(recipe, recipe
     assert "no stage `dada`" in done.stderr and "`data`" in done.stderr
 
 
+@pytest.mark.parametrize("verb", [("ask", "Why?", "--stage", "dada"), ("gate", "dada"), ("evaluate", "dada")])
+def test_a_run_can_be_looked_at_when_its_data_file_is_gone(verb, recipe_command, tmp_path):
+    """Else a person whose rows have moved could not ask the model that they trained."""
+    run_of(tmp_path / "run", "survival")
+    gone = ("--set", "data.path=gone.csv", "--run", tmp_path / "run")
+    done = recipe_command(verb[0], ROOT / "recipes/survival.yaml", *verb[1:], *gone)
+    assert "no stage `dada`" in done.stderr and "gone.csv` does not exist" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("file", "facts"),
     [

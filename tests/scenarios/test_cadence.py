@@ -88,6 +88,7 @@ NOTED = {
     "patience for few evaluations": ("resnet", ["train.eval_steps=10000", "train.early_stopping.patience=2"], "train.early_stopping.patience"),
     "no checkpoint of its own": ("survival", ["train.save_steps=5000"], "train.save_steps"),
     "more checkpoints than steps": ("gemma", ["train.keep_checkpoints=50", "train.eval_steps=10", "train.save_steps=10", "train.warmup_steps=3"], "train.keep_checkpoints"),
+    "one step": ("resnet", ["train.max_steps=1", "train.eval_steps=1", "train.save_steps=2", "train.warmup_ratio=0"], "train.save_steps"),
 }  # fmt: skip
 
 
