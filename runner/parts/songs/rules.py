@@ -53,15 +53,14 @@ def first_rows(recipe: Recipe) -> Iterator[Problem]:
         except (row_files.Unreadable, Stop):
             continue  # another rule reports a file that cannot be read
         if read and all(song_of(row, Songs(**asked.plain())) == NO_INSTRUCTION for row in read):
-            whole = len(read) <= FIRST_ROWS
-            none = "None of the rows" if whole else f"None of the first {FIRST_ROWS:,} rows"
+            none = "None of the rows" if len(read) <= FIRST_ROWS else f"None of the first {FIRST_ROWS:,} rows"
             first = str(read[0][asked.instruction])[:60]
             message = f"{none} of `{file}` has an instruction of the form `instruction_form`. The first has `{first}`."
             hint = (
                 "Change `instruction_form`, or name the column that has these words. Or delete `songs`, and write `question` and "
                 '`answer` with your columns in brackets, for example `question: "Write a [genre] song like [artist]."`.'
             )
-            yield (recipe.problem if whole else recipe.note)((*home, "songs", "instruction"), message, hint)
+            yield recipe.note((*home, "songs", "instruction"), message, hint)
 
 
 RULES = (songs,)

@@ -779,6 +779,8 @@ def _song_columns(section: Mapping[str, Any], change: Override, found: list[str]
     if {"artist", "genre"} <= set(known) and "instruction" not in known:
         asked = {"songs": None, "question": SONG.format(**known), "answer": f"[{answer}]"}
         return [Override(f"{home}.{name}", None, text, change.by, "of the new columns") for name, text in asked.items()]
+    if asking.lower() not in ASKING:
+        return []  # a first column is seldom a request for a song
     pairs = {"songs.instruction": asking, "songs.lyrics": answer}
     why = "its name in the new file"
     return [Override(f"{home}.{name}", None, column, change.by, why) for name, column in pairs.items()]

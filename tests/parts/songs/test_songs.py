@@ -280,8 +280,7 @@ def test_songs_that_nobody_asks_for_in_the_recipes_words_are_said(tmp_path, gold
     recipe["data"] = {"path": "songs.csv", "songs": {"instruction": "Band", "lyrics": "Text", "count": 20}}
     (tmp_path / "my.yaml").write_text(yaml.safe_dump(recipe))
     (problem,) = [one for one in examine(tmp_path / "my.yaml") if "instruction_form" in one.message]
-    # All of the few rows are read, only the first of the many.
-    assert problem.severity == ("error" if count == 20 else "note")
+    assert problem.severity == "note"
     golden_message(problem.message.replace(str(tmp_path), "<tmp>") + "\n" + problem.hint, str(count))
     asks = "Generate a song verse in the style of Abba in the genre of pop."
     (tmp_path / "songs.csv").write_text(f"Band,Text\n{asks},words\n" + "The Planes,words\n" * 20)

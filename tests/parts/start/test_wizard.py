@@ -501,6 +501,7 @@ def test_a_copy_whose_questions_name_the_columns_has_no_songs(here):
     Path("lieder.csv").write_text(
         "Interpret,Stil,Text\n" + "".join(f"A{n},Rock,Eiche und Mond {n}\n" for n in range(9))
     )
+    assert _code(["new", "mine", "--from", "lyrics", "--set", "data.path=lieder.csv"]) == 1
     question = "Schreibe ein Lied wie [Interpret], Stil [Stil]"
     sets = ("data.path=lieder.csv", f"data.question={question}", "data.answer=[Text]")
     assert _code(["new", "mine", "--from", "lyrics", *(word for one in sets for word in ("--set", one))]) == 0
