@@ -65,7 +65,7 @@ def render(plans: Sequence[Plan]) -> list[Artifact]:
     files = [
         Artifact(f"{space}/{file.path}", file.text) for space in spaces for file in _site(plans, space, spaces[space])
     ]
-    header = ["# The sites of several namespaces, written by `recipe site`; the files in each folder explain more.", "#"]
+    header = ["# The sites of several namespaces, written by `recipe site`; each folder explains more.", "#"]
     header += [f"#   {step}" for step in steps(plans, ".")]
     takes = _resources({space: f"for {listed(plan.name for plan in own)}" for space, own in spaces.items()})
     top = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n"
