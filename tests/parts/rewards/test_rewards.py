@@ -2,24 +2,33 @@
 
 import hashlib
 import json
+import os
 import shutil
+import subprocess
+import sys
+from dataclasses import replace
 
 import pytest
 import yaml
 
 from runner import catalog, scenarios
 from runner.check.validate import examine, load
+from runner.parts.planner import duration, memory
+from runner.parts.planner.workload import from_stage
 from runner.parts.rewards import scoring, showing
 from runner.parts.rewards.rules import rewarded
 from runner.recipe.overrides import from_options
+from runner.recipe.recipe import PROMPTS
 from runner.render import emit
 from runner.run.run_folder import RunFolder
 from runner.run.stage_folder import StageFolder
 from runner.scenarios.targets import place
+from runner.tools.files import read_record
 from runner.tools.problem import Stop
 from runner.tools.text import yaml_text
 from tests.catalog.axolotls_own import unknown_keys, validated
 from tests.conftest import ROOT
+from tests.scenarios.test_combinations import written
 
 RECIPE = ROOT / "recipes" / "arithmetic.yaml"
 TAGGED = "<answer>(.*?)</answer>"
@@ -225,3 +234,53 @@ def test_prompts_are_prepared_with_their_reference_answers(tmp_path):
         system, asked = row["prompt"]
         assert system["content"] == recipe.data.system_prompt and asked["content"] == row["full-question"]
         assert row["messages"] == row["prompt"] and row["answer"] == known[asked["content"]]
+
+
+def test_the_plan_counts_answers_and_the_time_to_write_them():
+    recipe = load(RECIPE)[0]
+    plan = scenarios.translate(recipe, place(recipe))
+    (stage,) = [stage for stage in plan.stages if stage.trains]
+    work = of_stage(stage)
+    # 360 prompts with 8 answers each, twice, in steps of 32.
+    assert duration.steps(work) == 180 and work.answers == 1 and work.generated == 256
+    gpu = catalog.gpu("NVIDIA-L40S")
+    writing = duration.writing(work, gpu, 32)
+    assert duration.computing(work, gpu) > writing > duration.computing(replace(work, generated=0), gpu)
+    assert duration.writing(replace(work, by_vllm=0.3), gpu, 32) < writing / 3
+    assert memory.writing(work, 32) > 32 * 2 * 2 * 28 * 256 * 2 * 128
+    assert memory.estimate(replace(work, by_vllm=0.9)).total > 0.9 * memory.usable(gpu)
+    # Only the answers have logits.
+    assert memory.loss(work, 1000) == 4 * 4 * work.compared(1000) * work.model.vocab_size
+    assert work.compared(1000) < 1000
+
+
+def of_stage(stage):
+    from runner.parts.planner.row_counts import Rows
+
+    return from_stage(stage, catalog.model("Qwen/Qwen2.5-1.5B-Instruct"), Rows(360, 40, longest=120))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("technique", ["full", "last-layers"])
+def test_each_step_of_a_rehearsal_has_the_rewards_of_trls_own_trainer(technique, tmp_path, recipe_command):
+    path, run = written(tmp_path, technique, PROMPTS), tmp_path / "run"
+    path.write_text(path.read_text("utf-8") + "train: {eval_steps: 20}\n", encoding="utf-8")
+    done = recipe_command("rehearse", path, "--out", run, env={"HF_HUB_OFFLINE": "1"}, timeout=1800)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr
+    proof, samples = read_record(run / "proof.json"), json.loads((run / "samples.json").read_text("utf-8"))
+    assert proof["kind"] == "prompts" and proof["judged"] == proof["rows"] > 100 and len(proof["rewards"]) == 3
+    assert {row["step"] for row in samples} >= {0} and all(
+        row["scores"].keys() == {"number", "overlap"} for row in samples
+    )
+    assert "Answers to held-out prompts after step 0, with their rewards" in done.stdout
+    if technique != "full":
+        return
+    command = [sys.executable, "-m", "tests.parts.rewards.plain_answers", str(run)]
+    env = os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+    plain = subprocess.run(command, env=env, capture_output=True, text=True, timeout=1800)
+    assert plain.returncode == 0, plain.stderr[-3000:]
+    found = json.loads(plain.stdout.splitlines()[-1])
+    for name in ("loss", "reward"):
+        assert len(found["plain"][name]) >= 20
+        assert found["plain"][name][0] == pytest.approx(found["rehearsed"][name][0], abs=1e-5)
+        assert found["plain"][name][:20] == pytest.approx(found["rehearsed"][name][:20], abs=1e-4)
