@@ -149,7 +149,7 @@ def merge(path: str, sets: tuple[str, ...], run_dir: str | None, out: str | None
         written = merge_adapter(Path(path), Path(out) if out else None)
     elif Path(path).is_dir():
         raise Stop(
-            f"`{path}` holds no adapter: it has no `adapter_config.json`.",
+            f"`{path}` contains no adapter: it has no `adapter_config.json`.",
             "Name a recipe, or `lora_adapter` in the folder of a run.",
         )
     else:
@@ -208,5 +208,5 @@ def merge_adapter(
     except (OSError, ValueError) as error:
         raise Stop(
             f"The adapter in `{adapter}` cannot be merged: {' '.join(str(error).split()[:40])}",
-            "Check the base model that its adapter_config.json names, that all of the adapter's files are whole, and your network.",
+            "Check the base model that its adapter_config.json names, that all of the adapter's files are complete, and your network.",
         ) from None

@@ -52,7 +52,7 @@ def push(source: TrainedModel, name: str, form: str, kind: str | None, public: b
     if not get_token():
         raise Stop(
             "There is no token for the hub.",
-            "Put one that may write into `HF_TOKEN`, or call `hf auth login`; the runner keeps it nowhere.",
+            "Set `HF_TOKEN` to a token with write access, or run `hf auth login`. recipe-runner does not save it.",
         )
     api = HfApi()
     with _hub_refusals(name):
@@ -63,7 +63,7 @@ def push(source: TrainedModel, name: str, form: str, kind: str | None, public: b
         commit = api.upload_folder(
             repo_id=address.repo_id,
             folder_path=folder,
-            commit_message=f"{source.run.name}: what {made.stage} of run {made.run} has left, {made.format} {made.kind}".rstrip(),
+            commit_message=f"{source.run.name}: the result of {made.stage} in run {made.run}, {made.format} {made.kind}".rstrip(),
             delete_patterns="*",
         )
         _require_arrived(api, address.repo_id, commit.oid, folder, made.files)
@@ -83,11 +83,12 @@ def _require_room(api: HfApi, name: str, public: bool) -> None:
         return
     if not known.private and not public:
         raise Stop(
-            f"`{name}` is there, and everybody can read it.", "`--public` pushes to it; another name is private."
+            f"`{name}` already exists, and is public.",
+            "Add `--public` to push to it, or choose another name for a private one.",
         )
     files = {one.rfilename for one in known.siblings or ()}
     if EXPORTED not in files and files - _FRESH:
-        raise Stop(f"`{name}` holds another model, which `recipe push` has not put there.", "Name another repository.")
+        raise Stop(f"`{name}` contains another model, which `recipe push` did not upload.", "Name another repository.")
 
 
 def _whole(source: TrainedModel, form: str, kind: str | None, tell: Tell) -> Path:
@@ -126,12 +127,12 @@ def _hub_refusals(name: str) -> Iterator[None]:
     except HfHubHTTPError as error:
         said = error.server_message or str(error).splitlines()[0]
         raise Stop(
-            f"The hub does not take `{name}`: {said}",
+            f"The hub refuses `{name}`: {said}",
             "Check that the token may write to that name. `hf auth whoami` shows its owner.",
         ) from None
     except httpx.HTTPError as error:
         raise Stop(
-            f"The hub cannot be reached: {error}", "Check the network, and `HF_ENDPOINT` where you have one."
+            f"The hub cannot be reached: {error}", "Check the network, and `HF_ENDPOINT` if you set it."
         ) from None
 
 
@@ -173,7 +174,7 @@ def register(source: TrainedModel, server: str, name: str, version: str, uri: st
         entered, artifact = registry.get_model_version(name, version), registry.get_model_artifact(name, version)
         same = entered is not None and dict(entered.custom_properties or {}) == facts
         if not same or artifact is None or artifact.uri != where:
-            raise unproven("the registry does not say what was entered", "Look at what it has of that version.")
+            raise unproven("the registry does not report what was registered", "Look at that version in the registry.")
     return where
 
 
@@ -198,7 +199,7 @@ def _where(source: TrainedModel, uri: str | None) -> tuple[str, str]:
             return place.uri, "safetensors"
     raise Stop(
         "A registry needs the model's address, but this model is only on this machine.",
-        "`recipe push` sends it to the hub; `--uri` names where else you have put it (hf://, s3://, oci:// or pvc://).",
+        "`recipe push` uploads it to the hub; `--uri` names another place where you stored it (hf://, s3://, oci:// or pvc://).",
     )
 
 
@@ -246,7 +247,7 @@ def _registry_refusals(server: str) -> Iterator[None]:
         said = getattr(error, "body", None) or getattr(error, "reason", None) or str(error)
         raise Stop(
             f"The registry at {server} refuses: {' '.join(str(said).split())[:300]}",
-            f"A registry that asks who you are reads `{TOKEN}`: `oc whoami --show-token` gives one.",
+            f"If it needs a login, set `{TOKEN}` to a token; `oc whoami --show-token` prints one.",
         ) from None
     except (aiohttp.ClientError, OSError) as error:
         raise Stop(

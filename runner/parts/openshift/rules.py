@@ -176,8 +176,8 @@ def anothers_image(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     it."""
     owner = re.match(rf"{re.escape(kubernetes.IMAGE_REGISTRY)}/([^/]+)/", site.image or "")
     if owner and owner[1] != site.namespace:
-        message = f"The namespace `{owner[1]}` builds this image. Pods of `{site.namespace}` need a right from there to pull it."
-        hint = f"Delete the line, and pods start from the build of `{site.namespace}` itself. To share that image, ask somebody with rights in `{owner[1]}` to apply `pull.yaml`, which `recipe site` writes."
+        message = f"The namespace `{owner[1]}` builds this image. Pods of `{site.namespace}` need permission from there to pull it."
+        hint = f"Delete the line, and pods start from the build of `{site.namespace}` itself. To share that image, ask somebody with permissions in `{owner[1]}` to apply `pull.yaml`, which `recipe site` writes."
         yield recipe.note("openshift.image", message, hint)
 
 

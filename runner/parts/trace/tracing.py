@@ -96,7 +96,7 @@ def _said(error: Exception) -> str:
     if isinstance(error, KeyError | TypeError | AttributeError | IndexError):
         # Defaults of some classes are incomplete, and so are some config.json.
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        return f"its code in transformers stops at {first!r}, as it does where its `config.json` lacks a setting."
+        return f"its code in transformers stops at {first!r}, as it does if its `config.json` lacks a setting."
     function = str(getattr(error, "func", "")).removesuffix(".default")
     match type(error).__name__:
         case "DataDependentOutputException":
