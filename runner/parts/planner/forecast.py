@@ -24,7 +24,7 @@ from runner.parts.planner.workload import ASSUMED, MULTIPLE, Run, Workload, netw
 from runner.plan import RUNS, Plan, Stage
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
-from runner.tools.problem import Problem
+from runner.tools.problem import Problem, worded
 
 if TYPE_CHECKING:
     from runner.parts.planner.duration import Duration
@@ -252,11 +252,7 @@ def basis(forecasts: list[Forecast], nodes: Iterable[int] = ()) -> str:
 
 
 def unknown_architecture(recipe: Recipe, error: UnknownArchitecture) -> Problem:
-    return recipe.problem(
-        "model.base",
-        f"There are no formulas for models of type '{error}', so memory and time are unknown.",
-        f"`recipe plan --exact` measures a step of the real model. There are formulas for {', '.join(FAMILIES)}.",
-    )
+    return recipe.problem("model.base", *worded("planner.no-formulas", error=error, families=", ".join(FAMILIES)))
 
 
 # The hint for a problem that several lines of a recipe cause together.
@@ -309,8 +305,9 @@ def _patience(recipe: Recipe, forecast: Forecast, section: str) -> Iterator[Prob
         )
         yield recipe.note(
             (section, "early_stopping", "patience"),
-            f"Early stopping waits for {stopping.patience} evaluations without improvement, but stage `{forecast.stage.name}` has {evaluations}, so it never ends early.",
-            f"Lower `patience`, or write {tenth}.",
+            *worded(
+                "planner.never-ends-early", stopping=stopping, forecast=forecast, evaluations=evaluations, tenth=tenth
+            ),
         )
 
 
@@ -327,8 +324,14 @@ def _too_late(recipe: Recipe, forecast: Forecast, section: str, steps: int) -> I
         firsts = " and its first ".join(what for what, _ in unreached.values())
         yield recipe.note(
             (section, next(iter(unreached))),
-            f"{stage} ends after {steps:,} steps, before its first {firsts} at step {next(iter(unreached.values()))[1]:,}.",
-            f"Write {' and '.join(f'`{name}: {tenth}`' for name in unreached)}, a tenth of the steps, unless you want that.",
+            *worded(
+                "planner.ends-before",
+                stage=stage,
+                steps=steps,
+                firsts=firsts,
+                first_step=next(iter(unreached.values()))[1],
+                unreached=" and ".join(f"`{name}: {tenth}`" for name in unreached),
+            ),
         )
     if rising >= steps:
         rate = work.learning_rate
@@ -389,7 +392,15 @@ def ended_by_deadline(
             hint = ", or set `limits.time` below it, so that training stops by itself and saves its model"
         yield recipe.note(
             "openshift.deadline_hours",
-            f"Stage `{name}` should take {units.duration(longest.total_seconds)}, at most {units.duration(most)}{others}, but its job is stopped after {hours:g} hours.",
-            f"Write `deadline_hours: {enough}` or more{hint}.",
+            *worded(
+                "planner.deadline-before-end",
+                name=name,
+                expected=units.duration(longest.total_seconds),
+                most=units.duration(most),
+                others=others,
+                hours=hours,
+                enough=enough,
+                hint=hint,
+            ),
             mending=enough,
         )
