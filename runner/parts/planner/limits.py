@@ -12,7 +12,7 @@ from runner.parts.planner.forecast import OFFERED, Forecast, section, stated
 from runner.parts.planner.memory import EVALUATION, usable
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
-from runner.tools.problem import Problem, worded
+from runner.tools.problem import Problem
 
 if TYPE_CHECKING:
     from runner.parts.planner.duration import Duration
@@ -108,9 +108,8 @@ def _parts(recipe: Recipe, forecasts: list[Forecast], limits: Mapping[str, str])
             holds = f"{math.ceil(need / 10**8) / 10:g} GB"
             yield recipe.note(
                 f"limits.gpu_memory_parts.{part}",
-                *worded(
-                    "planner.over-limit", part=part, need=units.both(need), forecast=forecast, text=text, holds=holds
-                ),
+                f"`{part}` needs {units.both(need)} in stage `{forecast.stage.name}`, but the limit is {text}.",
+                f"Write `{part}: {holds}`, or change the settings behind it. `recipe plan --details` shows every part.",
                 mending=holds,
             )
 
