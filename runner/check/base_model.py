@@ -199,7 +199,7 @@ def master_weights_fit(recipe: Recipe) -> Iterator[Problem]:
     hint = "Write `master_weights: fp32`. To save memory, use a suggestion of `recipe plan` instead."
     if precision in ("fp16", "fp32"):
         say = recipe.problem
-        message = f"With `precision: {precision}` trained weights are stored in fp32, and `master_weights` is bf16."
+        message = f"With `precision: {precision}` trained weights are stored in fp32, but `master_weights` is bf16."
         hint = "Delete the line, or write `precision: bf16`."
     yield say("model.master_weights", message, hint)
 

@@ -163,7 +163,7 @@ def confirm(yes: bool, takes: str) -> bool:
     "runs/NAME", click.option("--yes", is_flag=True, help="Do not ask before a run of over an hour without a GPU.")
 )
 def run(path: str, sets: tuple[str, ...], yes: bool, out: str | None, fresh: bool, **stages: str | None) -> None:
-    """Train on this machine's GPUs, or on its processor if it has none, and prepare the data first. An interrupted run
+    """Train on this machine's GPUs, or on its CPU if it has none, and prepare the data first. An interrupted run
     continues where it stopped."""
     from runner.run import run as running
     from runner.run.pipeline import Selection

@@ -64,7 +64,7 @@ def evaluate(
         done = f"The model of stage `{folder.stage.name}` was evaluated:"
         if holds:
             gated = "a checkpoint opens no gate" if checkpoint else "all gates passed"
-            end(f"{done} {gated if folder.stage.gates else 'the recipe has no gates'}.", "compare", path)
+            end(f"{done} {gated if folder.stage.gates else 'the stage has no gates'}.", "compare", path)
         else:
             end(f"{done} a gate is closed.", "gate", path, folder.stage.name)
     return 0 if holds else 1
@@ -83,14 +83,18 @@ def gate(path: str, stage: str | None, sets: tuple[str, ...], run_dir: str | Non
     """
     recipe, _ = open_recipe(path, sets, look=False)
     folder = inference.folder_of(recipe, run_dir, stage)
+    if not folder.stage.gates:
+        if gated := [one.name for one in folder.plan.stages if one.gates]:
+            say(f"Stages with a gate: {listed(gated)}.")
+        said = f"Stage `{folder.stage.name}` has no gate. Write requirements under `gates`, such as `perplexity < 15`."
+        end(said, "explain", "gates")
+        return 1
     is_open, lines = gates.described(folder, look=True)
     for line in lines:
         say(line)
     if is_open:
         end(f"The gate after `{folder.stage.name}` is open.", "compare", path)
-    elif not folder.stage.gates:
-        end("The recipe has no gates. To require results, write them under `gates`.", "explain", "gates")
-    elif any(" nothing " in line for line in lines):
+    elif any(verdict.got == gates.NOTHING for verdict in gates.verdicts(folder)):
         said = f"The gate after `{folder.stage.name}` is closed: a value is missing. Measure it, or overrule the gate."
         end(said, "evaluate", path, folder.stage.name)
     else:
@@ -165,11 +169,14 @@ def compare(
     for name, run in zip(names, runs, strict=True):
         say(f"{name}: {run.path}")
     # Several runs have each stage's answers side by side; a single run has them before and after.
-    _show(names, evaluation_report.compare(recipe, runs, questions if others else ()))
+    rows = evaluation_report.compare(recipe, runs, questions if others else ())
+    _show(names, rows)
     if not others:
         _answers(recipe, runs[0], questions)
+    losses = [row.texts for row in rows if row.what == "validation loss"]
+    lower = f" Validation loss: {' · '.join(losses[-1])} (lower is better)." if losses else ""
     end(
-        f"The models of {listed(str(run.shown) for run in runs)} before and after training were compared.",
+        f"The models of {listed(str(run.shown) for run in runs)} before and after training were compared.{lower}",
         "report",
         *(run.shown for run in runs),
     )

@@ -76,14 +76,14 @@ def _pod_fits(
     """has: the machine's memory or CPUs; gives: for all pods; left: for one pod beside the cluster's own."""
 
     def shown(amount: float) -> str:
-        return f"{round(amount, 1):g} {unit}"
+        return f"{round(amount, 1):g} {unit if amount != 1 else unit.removesuffix('s')}"
 
     keep = "the kubelet, the system and the cluster's own pods use the rest"
     larger = f"If the machine has more, correct `machines.{name}`."
     place = ("openshift", "limits", name)
     if left < 1:
         message = f"A machine with {shown(has)} has nothing left for a pod: {keep}."
-        yield recipe.problem(("machines", name), message, "Take larger machines.")
+        yield recipe.problem(("machines", name), message, "Use larger machines.")
     elif asked and asked > left:
         message = f"start: it requests {shown(asked)}, and a machine with {shown(has)} has about {shown(left)} for it; {keep}."
         hint = f"Write at most {shown(left)}, or delete the line. {larger}"
@@ -229,7 +229,7 @@ def secrets_beside_code(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
         whom.append((("image", "code_from_git", "url"), f"Pods run the code of `{code.url}`, and that code"))
     for path, who in whom if secrets else ():
         message = f"{who} can read the Secret{'s' if len(secrets) > 1 else ''} {listed(secrets)}."
-        hint = "Nothing to do, if you trust it. Otherwise look at it before you submit the recipe."
+        hint = "If you do not trust it, read it before you submit the recipe."
         yield recipe.note(path, message, hint)
 
 

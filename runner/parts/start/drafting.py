@@ -291,7 +291,16 @@ class Answers:
         drawn = {**songs, "count": max(2, min(there, facts.get("rows", there)))}
         if self.starts("data.songs"):
             return said | {f"data.songs.{name}": (value, "of your songs") for name, value in drawn.items()}
-        return said | gone | {"data.songs": (drawn, "some are drawn" if on_hub(self.data) else "all of them are drawn")}
+        return (
+            said
+            | gone
+            | {
+                "data.songs": (
+                    drawn,
+                    "some are drawn" if on_hub(self.data) else "the number of songs; here all of them",
+                )
+            }
+        )
 
     def _of_stages(self) -> dict[str, tuple[Any, str]]:
         """The files of a pipeline's later stages. Raises Stop if their columns are others."""
@@ -683,7 +692,8 @@ def starter(source: str) -> Path:
         return Path(source)
     if source in starters:
         return starters[source]
-    hint = f"{did_you_mean(source, starters)}Starter recipes: {listed(starters)}."
+    meant = did_you_mean(source, starters) or did_you_mean(f"minimal/{source}", starters)
+    hint = f"{meant}Starter recipes: {listed(starters)}."
     raise Stop(f"`{source}` is neither a starter recipe nor a file.", hint)
 
 
