@@ -16,7 +16,7 @@ from runner.parts.export.trained_model import Proof, TrainedModel, unproven, wor
 from runner.tools.files import Record, read_record, replacing_folder, sha256, write_json, write_text
 from runner.tools.names import label
 from runner.tools.own_words import GENERAL_TEXT
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 from runner.tools.run_files import BEST_MODEL, EXPORTED
 from runner.tools.vllm import room_for, saved
 from runner.trainer.generation import Chat, end_tokens, repetition_penalty
@@ -137,10 +137,7 @@ def _base_at_hand(name: str) -> Iterator[None]:
         yield
     except OSError as error:
         said = (str(error).splitlines() or ["it is not there"])[0]
-        raise Stop(
-            f"The base model `{name}` cannot be loaded, so the export cannot be verified: {said}",
-            "Check the network, or the run folder.",
-        ) from None
+        raise Stop(*worded("export.no-base-model", name=name, said=said)) from None
 
 
 def _end_answers(source: TrainedModel, folder: Path) -> None:
@@ -173,14 +170,9 @@ def _adapter(source: TrainedModel) -> Writer:
     """The adapter alone, for a server with its base model."""
     adapter, trust = source.adapter, source.chat.trust_remote_code
     if adapter is None:
-        raise Stop(
-            f"The stage `{source.stage.name}` trains the model itself and no adapter.",
-            "`--format safetensors` exports the model.",
-        )
+        raise Stop(*worded("export.trains-no-adapter", source=source))
     if source.base is None:
-        raise Stop(
-            "The adapter's base model is not here, so the adapter cannot be verified.", "Restore the base model."
-        )
+        raise Stop(*worded("export.base-not-here"))
     base = source.base
     with _base_at_hand(base[0]):
         modules = trained_model.modules_of(base, trust)

@@ -8,7 +8,7 @@ from typing import Any
 from runner.parts.export import llama_cpp
 from runner.parts.export.trained_model import Proof, loaded, unproven, words_of
 from runner.tools.files import read_record
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 from runner.trainer.generation import Chat, end_tokens, prompt
 
 # The kinds that the converter writes itself, by torch's name for the weights. All others are quantised from these.
@@ -47,11 +47,7 @@ def require_known(model: Path, converter: Path) -> None:
     (name, *_) = read_record(model / "config.json").get("architectures") or ["(none)"]
     known = sorted(llama_cpp.architectures(converter))
     if name not in known:
-        raise Stop(
-            f"llama.cpp's converter, of llama-cpp-python {llama_cpp.VERSION}, does not know the architecture `{name}`.\n"
-            f"It knows {', '.join(known)}.",
-            "`--format safetensors` exports it for servers that load it as transformers does.",
-        )
+        raise Stop(*worded("export.unknown-to-converter", llama_cpp=llama_cpp, name=name, known=", ".join(known)))
 
 
 def write(model: Path, out: Path, kind: str | None, turn_end: int | None, converter: Path) -> str:

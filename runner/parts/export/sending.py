@@ -20,7 +20,7 @@ from runner.parts.export.trained_model import TrainedModel, unproven
 from runner.parts.report import sentences
 from runner.plan import on_claim
 from runner.tools.files import Record, sha256
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 from runner.tools.run_files import BEST_MODEL, EXPORTED, PUSHED
 
 if TYPE_CHECKING:
@@ -50,10 +50,7 @@ def push(source: TrainedModel, name: str, form: str, kind: str | None, public: b
     from huggingface_hub import HfApi, get_token
 
     if not get_token():
-        raise Stop(
-            "There is no token for the hub.",
-            "Set `HF_TOKEN` to a token with write access, or run `hf auth login`. recipe-runner does not save it.",
-        )
+        raise Stop(*worded("export.no-token"))
     api = HfApi()
     with _hub_refusals(name):
         _require_room(api, name, public)
@@ -82,10 +79,7 @@ def _require_room(api: HfApi, name: str, public: bool) -> None:
     except RepositoryNotFoundError:
         return
     if not known.private and not public:
-        raise Stop(
-            f"`{name}` already exists, and is public.",
-            "Add `--public` to push to it, or choose another name for a private one.",
-        )
+        raise Stop(*worded("export.public-repository", name=name))
     files = {one.rfilename for one in known.siblings or ()}
     if EXPORTED not in files and files - _FRESH:
         raise Stop(f"`{name}` contains another model, which `recipe push` did not upload.", "Name another repository.")
@@ -121,19 +115,12 @@ def _hub_refusals(name: str) -> Iterator[None]:
     try:
         yield
     except HFValidationError as error:
-        raise Stop(
-            f"`{name}` is not a valid repository name: {error}", "It is `NAME`, or `ORGANISATION/NAME`."
-        ) from None
+        raise Stop(*worded("export.bad-repository-name", name=name, error=error)) from None
     except HfHubHTTPError as error:
         said = error.server_message or str(error).splitlines()[0]
-        raise Stop(
-            f"The hub refuses `{name}`: {said}",
-            "Check that the token may write to that name. `hf auth whoami` shows its owner.",
-        ) from None
+        raise Stop(*worded("export.hub-refuses", name=name, said=said)) from None
     except httpx.HTTPError as error:
-        raise Stop(
-            f"The hub cannot be reached: {error}", "Check the network, and `HF_ENDPOINT` if you set it."
-        ) from None
+        raise Stop(*worded("export.hub-unreachable", error=error)) from None
 
 
 # The environment variable with a registry's token (`oc whoami --show-token`).
@@ -197,10 +184,7 @@ def _where(source: TrainedModel, uri: str | None) -> tuple[str, str]:
         inner = source.folder.path.relative_to(source.folder.run.path)
         if place := on_claim(str(PurePosixPath(site.get("output_dir") or "", inner, BEST_MODEL)), site.get("claims")):
             return place.uri, "safetensors"
-    raise Stop(
-        "A registry needs the model's address, but this model is only on this machine.",
-        "`recipe push` uploads it to the hub; `--uri` names another place where you stored it (hf://, s3://, oci:// or pvc://).",
-    )
+    raise Stop(*worded("export.no-address"))
 
 
 def lineage(source: TrainedModel) -> dict[str, str | int | float | bool]:
@@ -250,6 +234,4 @@ def _registry_refusals(server: str) -> Iterator[None]:
             f"If it needs a login, set `{TOKEN}` to a token; `oc whoami --show-token` prints one.",
         ) from None
     except (aiohttp.ClientError, OSError) as error:
-        raise Stop(
-            f"The registry at {server} cannot be reached: {error}", "Check its address and the network."
-        ) from None
+        raise Stop(*worded("export.registry-unreachable", server=server, error=error)) from None
