@@ -16,7 +16,7 @@ from runner.recipe.recipe import Recipe, Settings, sets_of
 from runner.tools.files import saved_by_datasets, text_files
 from runner.tools.names import did_you_mean, listed, nearest
 from runner.tools.names import setting as name_of
-from runner.tools.problem import Problem, Stop, errors_of
+from runner.tools.problem import Problem, Stop, errors_of, worded
 
 SOURCES = ("path", "hub", "packed")
 # Settings of one data set, which cannot be beside a list of several.
@@ -60,9 +60,7 @@ def shares_of_rows(recipe: Recipe) -> Iterator[Problem]:
         shares = [own["share"] for own in data.get("sets") or () if own.get("share")]
         if len(shares) > 1 and abs(sum(shares) - 1) < 0.005:
             sets = f"`{name_of(home)}.sets`"
-            message = f"The shares of {sets} add up to 1, but each is a share of its own data set's rows."
-            hint = "If that leaves out rows that you need, write `share: 1`. `recipe prepare` shows the share of each data set in the result."
-            yield recipe.note((*home, "sets", 0, "share"), message, hint)
+            yield recipe.note((*home, "sets", 0, "share"), *worded("check.shares-add-up", sets=sets))
 
 
 QUESTION_ANSWER = ("question", "answer")
@@ -95,9 +93,7 @@ def _one_form(recipe: Recipe, home: Path_, data: Settings) -> Iterator[Problem]:
         hint = f'Write `{missing[0]}: "[column]"`, with the name of a column in brackets.'
         yield recipe.problem((*home, there[0] if there else "form"), message, hint, key=True)
     elif form == "auto" and missing and data.get("hub") and not data.get("path"):
-        message = f"The form of the rows of `{data['hub']}` is found from their columns when they are prepared."
-        hint = "`recipe prepare` shows it. `form`, or `question` and `answer`, sets it here."
-        yield recipe.note((*home, "hub"), message, hint)
+        yield recipe.note((*home, "hub"), *worded("check.form-is-found", data=data))
 
 
 def _form(
@@ -240,9 +236,7 @@ def commits(recipe: Recipe) -> Iterator[Problem]:
     for home in dict.fromkeys([("model",), ("tokenizer",), *data]):
         revision = recipe.document.lookup((*home, "revision"))
         if isinstance(revision, str) and re.fullmatch(r"[0-9a-f]{7,39}", revision):
-            message = f"`{revision}` is the beginning of a commit, but the hub accepts only whole ones."
-            hint = "Write all 40 digits, or a branch or tag such as `main`."
-            yield recipe.problem((*home, "revision"), message, hint)
+            yield recipe.problem((*home, "revision"), *worded("check.short-commit", revision=revision))
 
 
 def splits(recipe: Recipe) -> Iterator[Problem]:

@@ -29,7 +29,7 @@ from runner.scenarios.shared import common, rehearsal, sharding
 from runner.scenarios.shared.common import DATA, with_config
 from runner.tools.files import read_json
 from runner.tools.names import shortened
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 from runner.tools.process import threads
 from runner.tools.run_files import ANSWERS
 from runner.trainer.records import Summary
@@ -100,10 +100,7 @@ def _require_patience(
         name, each = decision.stage.name, foreseen.get(decision.stage.name, Prediction())
         if each.usable and (each.memory_least or 0) > each.usable:
             need, have = units.gib(each.memory or 0), units.gib(each.usable)
-            raise Stop(
-                f"This machine has no GPU, and `{name}` needs about {need} of main memory, but it has {have}.",
-                f"A lower `micro_batch_size` needs less, if the model itself fits. {instead}.",
-            )
+            raise Stop(*worded("run.too-much-memory", name=name, need=need, have=have, instead=instead))
         if each.seconds is not None:
             likely = units.between(each.seconds_least or 0, each.seconds_most or 0, "–")
             tell(f"`{name}` takes about {units.duration(each.seconds)} ({likely}) on the {each.gpu}.")

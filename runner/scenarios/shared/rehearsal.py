@@ -15,7 +15,7 @@ from runner.recipe.overrides import Override
 from runner.recipe.recipe import DEMO_QUESTIONS, PREFERENCES, PROMPTS, Recipe, Settings, sets_of
 from runner.scenarios.shared import axolotl, common, twin
 from runner.tools.names import setting
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 from runner.trainer.records import Summary
 
 BY = "rehearsal"
@@ -73,10 +73,7 @@ def real(recipe: Recipe, model: Path) -> list[Override]:
     if recipe.stage_recipes:
         raise Stop("`--model` trains a real model in one stage, but this recipe has several.", "Leave out `--model`.")
     if not (model / "config.json").is_file():
-        raise Stop(
-            f"`{model}` is not the folder of a model, because it has no `config.json`.",
-            "Name the folder in which a model was saved, or write `--model small`.",
-        )
+        raise Stop(*worded("scenarios.no-model-folder", model=model))
     table = (
         ("model.revision", None, "the model is local"),
         ("demo.max_new_tokens", min(80, recipe.demo.max_new_tokens), "a CPU writes slowly"),
@@ -120,24 +117,15 @@ def judge(plan: Plan, summaries: list[Summary]) -> None:
             continue
         first, best, steps = summary.first_validation_loss, summary.best_validation_loss, summary.steps
         if tiny and steps < MIN_STEPS and not summary.early_stop:
-            raise Stop(
-                f"The rehearsal made {steps} steps, but needs {MIN_STEPS}.",
-                "Give it more rows with `--data`.",
-            )
+            raise Stop(*worded("scenarios.too-few-steps", steps=steps, min_steps=MIN_STEPS))
         if first is None or best is None:
-            raise Stop(
-                f"The rehearsal of `{plan.name}` has no verdict, because it has no validation loss.",
-                "Check the held-out rows, and the log.",
-            )
+            raise Stop(*worded("scenarios.no-verdict", plan=plan))
         if summary.first_preference_accuracy is not None:
             preferred(summary)
         gain = 1 - best / first if first else 0.0
         if gain < MIN_GAIN if tiny else gain <= 0:
             needed = f", {gain:.1%} better, but needs {MIN_GAIN:.0%}" if tiny else ""
-            raise Stop(
-                f"The rehearsal of `{plan.name}` did not learn: the validation loss went from {first:.3f} to {best:.3f}{needed}.",
-                "Check the prepared rows, and which tokens are trained.",
-            )
+            raise Stop(*worded("scenarios.did-not-learn", plan=plan, first=first, best=best, needed=needed))
 
 
 def preferred(summary: Summary) -> None:
@@ -235,7 +223,7 @@ def processes_for(recipe: Recipe, rows: PreparedRows) -> int:
 
 
 def on_processors(recipe: Recipe, processes: int) -> list[Override]:
-    several = f"{processes} processes on the CPU, talking over gloo"
+    several = f"{processes} processes on the CPU, connected by gloo"
     alone = "one process on the CPU; for steps as small as these, several would be slower"
     beside = substitute("sharding", None, "there is no GPU to save memory on")
     return [
