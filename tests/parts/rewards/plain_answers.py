@@ -46,7 +46,8 @@ def main(run: Path) -> None:
         per_device_eval_batch_size=told["eval_batch_size"],
         gradient_accumulation_steps=told["gradient_accumulation_steps"],
         num_train_epochs=told["num_epochs"],
-        warmup_steps=int(0.03 * steps),
+        # Axolotl makes two steps of one (0.19.0, _configure_warmup_and_logging).
+        warmup_steps=2 if (rising := int(0.03 * steps)) == 1 else rising,
         lr_scheduler_type=told["lr_scheduler"],
         optim=told["optimizer"],
         beta=told["rl_beta"],
@@ -65,7 +66,7 @@ def main(run: Path) -> None:
         args=config,
         # Axolotl shuffles rows once, before the Trainer does.
         train_dataset=rows["train"].shuffle(seed=told["seed"]),
-        eval_dataset=rows["validation"],
+        eval_dataset=rows["validation"].shuffle(seed=told["seed"]),
         processing_class=tokenizer,
     )
     trainer.train()

@@ -284,3 +284,4 @@ def test_each_step_of_a_rehearsal_has_the_rewards_of_trls_own_trainer(technique,
         assert len(found["plain"][name]) >= 20
         assert found["plain"][name][0] == pytest.approx(found["rehearsed"][name][0], abs=1e-5)
         assert found["plain"][name][:20] == pytest.approx(found["rehearsed"][name][:20], abs=1e-4)
+    assert found["plain"]["eval_reward"][:2] == pytest.approx(found["rehearsed"]["eval_reward"][:2], abs=1e-4)
