@@ -4,8 +4,6 @@ Before training, the machines meet and compare, and the main one prepares the da
 GPUs. After it, the main one checks the results.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time
