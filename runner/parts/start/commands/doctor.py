@@ -291,9 +291,7 @@ def gpus(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator
         if (need := _on_processor(recipe)) > machine.memory_gib:
             yield Finding(PROBLEM, "GPU", *worded("start.no-gpu-no-memory", need=need))
         else:
-            text = "this machine has no GPU for training; its CPU can train small models"
-            mend = "`recipe run` shows how long that takes, and asks if it is over an hour; `recipe rehearse` takes minutes"
-            yield Finding(WARNING, "GPU", text, mend)
+            yield Finding(WARNING, "GPU", *worded("start.no-gpu"))
         return
     for card in sorted(set(machine.cards), key=lambda card: card.name):
         has = f"{card.memory_gib:g} GiB, compute capability {card.capability}, {'FP8' if card.fp8 else 'no FP8'}"

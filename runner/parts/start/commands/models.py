@@ -249,10 +249,7 @@ def on_hub(name: str, revision: str) -> Model:
     except HFValidationError:
         raise Stop(f"`{name}` is neither a folder here nor a name on the hub.", _near(name)) from None
     except (HTTPError, OSError) as error:
-        raise Stop(
-            f"The hub cannot be asked about `{name}`: {first_line(error)}",
-            "Check the network, and HF_ENDPOINT if you have your own hub. Or name a folder with the model.",
-        ) from None
+        raise Stop(*worded("start.hub-silent", name=name, error=first_line(error))) from None
     licences = [tag.partition(":")[2] for tag in facts.tags or () if tag.startswith("license:")]
     return replace(model, revision=facts.sha or "", licence=" ".join(licences), gated=bool(facts.gated))
 
