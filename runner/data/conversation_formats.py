@@ -378,7 +378,7 @@ class PreferenceSet(DataSet):
                 continue
             said = [turn for turn in turns if isinstance(turn, Mapping) and turn.get("role") == role]
             if len(said) != 1 or not isinstance(said[0].get("content"), str):
-                return f"`{column}` has {len(said)} turns of the {role}, and one is needed"
+                return f"`{column}` has {len(said)} turns of the {role}, but needs one"
             texts.append(said[0]["content"].strip())
         prompt, chosen, rejected = texts
         if not prompt or not chosen or not rejected:

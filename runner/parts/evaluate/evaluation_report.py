@@ -98,6 +98,7 @@ def shown(folder: StageFolder, measured: Measurement, form: str, judge: bool = T
     else:
         yield f"{folder.stage.name}: {measured.checkpoint}"
         yield from _table(measured)
+        yield "  Losses and forgetting are in nats a token: lower is better. Accuracies and improvements are shares, 0 to 1."
         yield from (f"  {name} not measured: {reason}" for name, reason in sorted(measured.missing.items()))
         yield from (f"  {line}" for line in (*_confused(measured), *_counted(measured)))
         yield from gates.described(folder)[1] if verdicts else ()

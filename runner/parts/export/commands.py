@@ -202,5 +202,5 @@ def merge_adapter(
     except (OSError, ValueError) as error:
         raise Stop(
             f"The adapter in `{adapter}` cannot be merged: {' '.join(str(error).split()[:40])}",
-            "Check the base model that its adapter_config.json names, that all of the adapter's files are whole, and your network.",
+            "Check the base model that its adapter_config.json names, that all of the adapter's files are complete, and your network.",
         ) from None

@@ -181,7 +181,7 @@ def _adapter(source: TrainedModel) -> Writer:
             "Servers cannot serve this adapter: " + "; ".join(found) + ".",
             "`--format safetensors` exports the model with the adapter in it."
             if adapter.follows_formula
-            else f"The run's `{BEST_MODEL}/` has the adapter in it, as PEFT has merged it; no export proves that merge.",
+            else f"The run's `{BEST_MODEL}/` contains the model that PEFT merged; no export verifies that merge.",
         )
 
     def write(folder: Path, tell: Tell) -> tuple[str, Proof]:
@@ -196,7 +196,7 @@ def _adapter(source: TrainedModel) -> Writer:
         prompts = [numbers for _, numbers in gguf.prompts(words_of(chat), chat, texts)]
         with _base_at_hand(base[0]):
             proof = trained_model.beside(folder, base, source.model, prompts, trust)
-        tell("Beside its base model it answers as the merged model does, and not as the base model.")
+        tell("With its base model it answers as the merged model does, and not as the base model alone.")
         rank = saved(adapter.folder).rank
         return "", proof | {"rank": rank, "max_lora_rank": room_for(rank) or rank}
 
@@ -222,7 +222,7 @@ def _gguf(source: TrainedModel, kind: str | None) -> Writer:
         texts, chat = _texts(source)
         said = gguf.prove(file, made, chat, texts, GENERAL_TEXT.read_text(encoding="utf-8"))
         tell(
-            f"llama.cpp reads text in the same tokens, and says {said['same_tokens']} of {said['tokens']} tokens as transformers "
+            f"llama.cpp cuts text into the same tokens, and generates {said['same_tokens']} of {said['tokens']} tokens as transformers "
             f"does, to {said['prompts']} prompts (at most {said['largest_difference_nats']:.1e} nats apart)."
         )
         tell("The file contains the chat template and the end token of training.")

@@ -60,7 +60,7 @@ def push(source: TrainedModel, name: str, form: str, kind: str | None, public: b
         commit = api.upload_folder(
             repo_id=address.repo_id,
             folder_path=folder,
-            commit_message=f"{source.run.name}: what {made.stage} of run {made.run} has left, {made.format} {made.kind}".rstrip(),
+            commit_message=f"{source.run.name}: the result of {made.stage} in run {made.run}, {made.format} {made.kind}".rstrip(),
             delete_patterns="*",
         )
         _require_arrived(api, address.repo_id, commit.oid, folder, made.files)
@@ -82,7 +82,7 @@ def _require_room(api: HfApi, name: str, public: bool) -> None:
         raise Stop(*worded("export.public-repository", name=name))
     files = {one.rfilename for one in known.siblings or ()}
     if EXPORTED not in files and files - _FRESH:
-        raise Stop(f"`{name}` holds another model, which `recipe push` has not put there.", "Name another repository.")
+        raise Stop(f"`{name}` contains another model, which `recipe push` did not upload.", "Name another repository.")
 
 
 def _whole(source: TrainedModel, form: str, kind: str | None, tell: Tell) -> Path:
@@ -161,7 +161,7 @@ def register(source: TrainedModel, server: str, name: str, version: str, uri: st
         entered, artifact = registry.get_model_version(name, version), registry.get_model_artifact(name, version)
         same = entered is not None and dict(entered.custom_properties or {}) == facts
         if not same or artifact is None or artifact.uri != where:
-            raise unproven("the registry does not say what was entered", "Look at what it has of that version.")
+            raise unproven("the registry does not report what was registered", "Look at that version in the registry.")
     return where
 
 
@@ -231,7 +231,7 @@ def _registry_refusals(server: str) -> Iterator[None]:
         said = getattr(error, "body", None) or getattr(error, "reason", None) or str(error)
         raise Stop(
             f"The registry at {server} refuses: {' '.join(str(said).split())[:300]}",
-            f"A registry that asks who you are reads `{TOKEN}`: `oc whoami --show-token` gives one.",
+            f"If it needs a login, set `{TOKEN}` to a token; `oc whoami --show-token` prints one.",
         ) from None
     except (aiohttp.ClientError, OSError) as error:
         raise Stop(*worded("export.registry-unreachable", server=server, error=error)) from None

@@ -260,7 +260,7 @@ def trained(folder: Path, base: Base, trust_remote_code: bool = False) -> Proof:
     same = [name for name, was in before.items() if name in whole and torch.equal(whole[name], was)]
     changed = len(whole) - len(same)
     if not changed:
-        raise unproven("each of its tensors is the base model's: the training is lost")
+        raise unproven("all its tensors equal the base model's, so the training is lost")
     return {"changed_tensors": changed, "tensors": len(whole)}
 
 
@@ -283,7 +283,7 @@ def beside(adapter: Path, base: Base, whole: Path, prompts: Sequence[Sequence[in
     moved = max(float((here - there).abs().max()) for here, there in zip(with_adapter, without, strict=True))
     off = max(float((here - there).abs().max()) for here, there in zip(with_adapter, merged_model, strict=True))
     if not moved:
-        raise unproven("with its base model it answers like the base model: it was lost")
+        raise unproven("with its base model it answers like the base model, so it was lost")
     # The rounding of a merge is smaller than the effect of the adapter.
     if not off < moved / 2:
         raise unproven(

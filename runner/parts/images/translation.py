@@ -179,7 +179,7 @@ def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Overrid
     """The narrow twin, processes instead of machines, and enough epochs."""
     micro = min(recipe.train.micro_batch_size, 32)
     epochs = -(-LOOKS // rows.train_rows)
-    enough = f"{LOOKS:,} looks or a few more at {rows.train_rows:,} images are enough for it"
+    enough = f"it has to see about {LOOKS:,} images in all, drawn from {rows.train_rows:,}"
     narrow = min(recipe.model.width, WIDTH)
     return [
         rehearsal.substitute("model.width", narrow, "a narrow twin, the same layers; it runs on two cores"),

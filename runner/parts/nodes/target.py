@@ -74,7 +74,7 @@ def script(plan: Plan, stage: Stage, rank: int) -> str:
         recipe=plan.name,
         fingerprint=plan.fingerprint,
         data_files="".join(
-            f"# Beside recipe.json, the text of the recipe must have the same name as beside the recipe: {path}\n"
+            f"# Copy this data file beside recipe.json, under the same relative path as beside the recipe: {path}\n"
             for path in _data_files(stage)
         ),
         # These three are inside quotes; the schema excludes characters that bash would interpret.

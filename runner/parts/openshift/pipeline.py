@@ -284,4 +284,4 @@ def end_run(cluster: Cluster, plan: Plan, name: str) -> None:
     run does not end."""
     cluster.patch("Workflow", plan.site["namespace"], name, {"spec": {"activeDeadlineSeconds": 0}})
     if not in_time(lambda: name not in runs_of(cluster, plan)):
-        raise Stop(f"Workflow `{name}` should end, but is still there.", "Look at it with `oc describe`.")
+        raise Stop(f"Workflow `{name}` should have ended, but still exists.", "Look at it with `oc describe`.")

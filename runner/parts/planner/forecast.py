@@ -332,7 +332,7 @@ def _too_late(recipe: Recipe, forecast: Forecast, section: str, steps: int) -> I
         yield recipe.note(
             (section, "warmup_steps"),
             f"The learning rate rises over {rising:,} steps, but stage `{forecast.stage.name}` has {steps:,}. It never reaches {rate:g}, and ends at {rate * steps / rising:.2g}.",
-            f"Write `warmup_steps: {tenth}`, a tenth of the steps, unless you want so gentle a run.",
+            f"Write `warmup_steps: {tenth}`, a tenth of the steps, unless you want such a slow start.",
         )
 
 

@@ -128,7 +128,7 @@ def send(cluster: Cluster, manifests: list[Manifest], tell: Tell, mine: Owner, c
     meta = service["metadata"]
     there = cluster.get(SERVICE, meta["namespace"], meta["name"])
     if there and going(there):
-        tell(f"The old {SERVICE} `{meta['name']}` is being deleted. Waiting for its end.")
+        tell(f"The old {SERVICE} `{meta['name']}` is being deleted. Waiting until it is gone.")
         jobs.gone(cluster, SERVICE, meta["namespace"], meta["name"], there["metadata"]["uid"])
         there = None
     if there and _same(there, service):

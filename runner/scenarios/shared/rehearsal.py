@@ -207,7 +207,7 @@ def processes_for(recipe: Recipe, rows: PreparedRows) -> int:
 
 
 def on_processors(recipe: Recipe, processes: int) -> list[Override]:
-    several = f"{processes} processes on the CPU, talking over gloo"
+    several = f"{processes} processes on the CPU, connected by gloo"
     alone = "one process on the CPU; for steps as small as these, several would be slower"
     beside = substitute("sharding", None, "there is no GPU to save memory on")
     return [
