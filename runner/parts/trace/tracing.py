@@ -83,7 +83,9 @@ def _said(error: Exception) -> str:
     """The first line of an error; an error of fake tensors in words."""
     if isinstance(error, KeyError | TypeError | AttributeError | IndexError):
         # Defaults of some classes are incomplete, and so are some config.json.
-        return f"its code in transformers stops at {first_line(error)!r}, as it does if its `config.json` lacks a setting."
+        return (
+            f"its code in transformers stops at {first_line(error)!r}, as it does if its `config.json` lacks a setting."
+        )
     function = str(getattr(error, "func", "")).removesuffix(".default")
     match type(error).__name__:
         case "DataDependentOutputException":
