@@ -87,7 +87,7 @@ def prompts(recipe: Recipe) -> Iterator[Problem]:
     for home, section in recipe.data_sections:
         text = section.get("system_prompt") or ""
         if mark := _MARK.search(text):
-            message = f"`{mark[0]}` in the system prompt belongs to a chat template, which adds its marks itself."
+            message = f"`{mark[0]}` in the system prompt belongs to a chat template, which adds its special tokens itself."
             yield recipe.note((*home, "system_prompt"), message, "Leave it out.")
         elif column := _COLUMN.search(text):
             message = f"`{column[0]}` is not replaced in the system prompt, because that is the same for every row."
