@@ -209,8 +209,7 @@ class _Sender:
             return
         known = [entry["metadata"]["name"] for entry in self.cluster.list("LocalQueue", sent.namespace)]
         if not known and not self.cluster.knows("LocalQueue", sent.namespace):
-            hint = "Delete `openshift.queue`; or ask the cluster's admin to install Kueue."
-            raise Stop(f"This cluster has no Kueue, and so no queue `{queue}`.", hint)
+            raise Stop(*worded("openshift.no-queue", queue=queue))
         hint = "`recipe site RECIPE` generates one for `oc apply -k`. Or delete `openshift.queue`."
         if known:
             hint = f"Its queues: {', '.join(known)}. Change `openshift.queue`."
@@ -298,8 +297,7 @@ def post(cluster: Cluster, sent: Sent, owner: Owner, tell: Tell) -> None:
     else:
         job = cluster.get(sent.kind, sent.namespace, sent.name) or {}
         if not job or _made_from(job) != _made_from(sent.job):
-            hint = "`recipe status RECIPE` shows it; submit again to replace it."
-            raise Stop(f"Someone else sent another {named} a moment ago.", hint)
+            raise Stop(*worded("openshift.sent-meanwhile", named=named))
         tell(f"{named} already exists, made from this recipe as it is now. Nothing changes.")
     with suppress(Stop):
         for name in jobs.config_maps(cluster, sent.plan, sent.stage):

@@ -114,8 +114,9 @@ def _preferred(home: str, name: str) -> dict[str, tuple[Any, str]]:
     known = {column.lower(): column for column in columns_of(name)}
     asks = next((column for column in (*ASKING, *known) if column in known and column not in (BETTER, WORSE)), "")
     if known and not (asks and {BETTER, WORSE} <= set(known)):
-        hint = f"Preferences have a column for the question, `{BETTER}` and `{WORSE}`."
-        raise Stop(f"The columns of `{name}` are {listed(known.values())}.", hint)
+        raise Stop(
+            *worded("start.no-preferences", name=name, values=listed(known.values()), better=BETTER, worse=WORSE)
+        )
     named = {"prompt": asks, BETTER: BETTER, WORSE: WORSE} if known else {}
     return {f"{home}.{setting}": (f"[{known[column]}]", "") for setting, column in named.items()}
 
@@ -693,8 +694,7 @@ def starter(source: str) -> Path:
     if source in starters:
         return starters[source]
     meant = did_you_mean(source, starters) or did_you_mean(f"minimal/{source}", starters)
-    hint = f"{meant}Starter recipes: {listed(starters)}."
-    raise Stop(f"`{source}` is neither a starter recipe nor a file.", hint)
+    raise Stop(*worded("start.no-starter", source=source, meant=meant, starters=listed(starters)))
 
 
 def minimal_starter(source: str) -> Path:
