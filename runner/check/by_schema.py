@@ -40,9 +40,9 @@ def schema_text(scenario: str) -> str:
     ours = file.read_text(encoding="utf-8") if file.is_file() else ""
     if ours and not any(part.foreign for part in parts.found().values()):
         return ours
-    whole = json.loads(ours) if ours else scenarios.composed(scenario)
-    whole["properties"] |= scenarios.foreign_sections()
-    return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
+    whole: Schema = json.loads(ours) if ours else scenarios.composed(scenario)
+    properties = {**whole["properties"], **scenarios.foreign_sections()}
+    return json.dumps({**whole, "properties": properties}, indent=2, ensure_ascii=False) + "\n"
 
 
 @cache

@@ -6,7 +6,7 @@ from functools import cache
 
 from runner.recipe.recipe import Recipe, Settings
 from runner.tools import packaged
-from runner.tools.problem import Problem
+from runner.tools.problem import Problem, worded
 
 # Above these learning rates, runs of our starters and of the papers that they name diverge. Images with SGD tolerate
 # more.
@@ -62,7 +62,7 @@ def adapters(recipe: Recipe) -> Iterator[Problem]:
             if stable:
                 hint = "Delete the line; with `use_rslora` an alpha of 16 is usual at any rank."
             if alpha > by:
-                message = f"The adapter is multiplied by alpha / {root}rank = {alpha / by:.3g}. Far more than 2 breaks training."
+                message = f"The adapter is multiplied by alpha / {root}rank = {alpha / by:.3g}. Values far above 2 break training."
             yield recipe.note((name, f"{of}alpha"), message, hint)
 
 
@@ -123,9 +123,7 @@ def cut_texts(recipe: Recipe) -> Iterator[Problem]:
         rest = line[place.column - 1 + place.width :]
         plain = "#" in rest and "\n" not in value and line[place.column - 1 :].startswith(value)
         if plain and (cut := re.match(r"\s+(#[^\s#]\S*)", rest)):
-            message = f"The text ends before `{cut[1]}`, because YAML reads ` #` as the start of a comment."
-            hint = "Put the whole text in quotes. If you want a comment, write a space after the #."
-            yield recipe.note(path, message, hint)
+            yield recipe.note(path, *worded("check.cut-by-comment", cut=cut))
         if value[:1] in _QUOTES:
             message = f"`{value[0]}` is a typographic quotation mark, which becomes part of the text."
             yield recipe.note(path, message, "Use straight quotes, `\"` or `'`, or none.")

@@ -20,7 +20,7 @@ from runner.scenarios.contract import Rule
 from runner.scenarios.shared import common, sharding
 from runner.scenarios.shared.axolotl import FLASH
 from runner.tools.names import listed
-from runner.tools.problem import Problem, Stop
+from runner.tools.problem import Problem, Stop, worded
 
 if TYPE_CHECKING:
     from runner.recipe.sections import Sharding
@@ -118,9 +118,7 @@ def counted_here(recipe: Recipe) -> Iterator[Problem]:
     """A recipe that names no machines is for this one."""
     named = "openshift" in recipe.settings or "nodes" in recipe.settings
     if not named and recipe.machines.nodes > 1:
-        message = f"`nodes` is {recipe.machines.nodes}, but no section says where these machines are. Training would use this machine alone."
-        hint = "Write `nodes: 1`, or add the section `openshift` (for a cluster) or `nodes` (for plain machines)."
-        yield recipe.note("machines.nodes", message, hint)
+        yield recipe.note("machines.nodes", *worded("check.nodes-without-section", recipe=recipe))
 
 
 # No machine has less or more, so another unit was meant.
@@ -170,9 +168,7 @@ def joined_rows(recipe: Recipe) -> Iterator[Problem]:
             message = f"Joined rows need FlashAttention to stay apart, and `attention` is {recipe.model.attention}."
             yield recipe.problem((name, "packing"), message, f"Write {flash}`packing: none`.")
         elif section["micro_batch_size"] == 1:
-            message = "A micro batch has one row here, so there is nothing to join or pad."
-            hint = "Raise `micro_batch_size`, or write `packing: pack` to put several rows into one."
-            yield recipe.note((name, "packing"), message, hint)
+            yield recipe.note((name, "packing"), *worded("check.nothing-to-join"))
 
 
 def packed_rows(recipe: Recipe) -> Iterator[Problem]:
@@ -185,9 +181,7 @@ def packed_rows(recipe: Recipe) -> Iterator[Problem]:
             yield recipe.problem((name, "packing"), message, "Write `packing: none`.")
         elif masked:
             why = "`attention: eager`" if eager else "fp32"
-            message = f"With {why}, every packed row computes attention between all its rows and discards most of it."
-            hint = "Write `packing: none`, unless rows are much shorter than `sequence_len`."
-            yield recipe.note((name, "packing"), message, hint)
+            yield recipe.note((name, "packing"), *worded("check.packing-wastes", why=why))
 
 
 def packed_batch(recipe: Recipe) -> Iterator[Problem]:
@@ -245,9 +239,7 @@ MACHINES_OWN = "/tmp/"
 def needs_gpus(recipe: Recipe) -> Iterator[Problem]:
     alone = sum(recipe.gpu_counts) == 1 and recipe.settings.get("distribution", "ddp") not in ("ddp", "auto")
     if alone and not sharding.by_zero_alone(recipe):
-        message = f"`{recipe.distribution}` shares the work between GPUs, but this recipe has one GPU."
-        hint = "Write `distribution: ddp`, or raise `machines.nodes` or `machines.gpus_per_node`."
-        yield recipe.problem("distribution", message, hint)
+        yield recipe.problem("distribution", *worded("check.one-gpu", recipe=recipe))
 
 
 def offload_places(recipe: Recipe, section: Sharding) -> Iterator[Problem]:
@@ -264,9 +256,7 @@ def offload_places(recipe: Recipe, section: Sharding) -> Iterator[Problem]:
         yield from _fsdp(recipe, placed)
         return
     if placed["weights"] and way != "zero3":
-        message = f"`{way}` keeps all weights on each GPU. DeepSpeed moves weights only with zero3."
-        hint = "Write `distribution: zero3`, or `offload_weights: none`."
-        yield recipe.problem("sharding.offload_weights", message, hint)
+        yield recipe.problem("sharding.offload_weights", *worded("check.zero3-alone", way=way))
     if placed["optimizer"] == "nvme" and way != "zero3":
         message = f"`{way}` cannot put the optimizer on a disk. DeepSpeed does so only with zero3."
         hint = "Write `distribution: zero3`, or `offload_optimizer: cpu`."
@@ -278,14 +268,10 @@ def offload_places(recipe: Recipe, section: Sharding) -> Iterator[Problem]:
 
 def _fsdp(recipe: Recipe, placed: Mapping[str, str]) -> Iterator[Problem]:
     if on_disk := [name for name, where in placed.items() if where == "nvme"]:
-        message = "FSDP can use main memory, but no disk."
-        hint = "Write `cpu` for optimizer and weights, or use `distribution: zero3`."
-        yield recipe.problem(f"sharding.offload_{on_disk[0]}", message, hint)
+        yield recipe.problem(f"sharding.offload_{on_disk[0]}", *worded("check.fsdp-to-disk"))
     elif placed["optimizer"] != placed["weights"]:
         line = "offload_optimizer" if placed["optimizer"] else "offload_weights"
-        message = "FSDP moves weights, gradients and optimizer together, or none of them."
-        hint = "Write `cpu` for both, or for neither. DeepSpeed's zero2 and zero3 can move the optimizer alone."
-        yield recipe.problem(f"sharding.{line}", message, hint)
+        yield recipe.problem(f"sharding.{line}", *worded("check.fsdp-moves-all"))
 
 
 def offload_disk(recipe: Recipe, section: Sharding) -> Iterator[Problem]:
@@ -293,17 +279,13 @@ def offload_disk(recipe: Recipe, section: Sharding) -> Iterator[Problem]:
     on_disk = [name for name, where in sharding.offloaded(recipe).items() if where == "nvme"]
     path = section.get("nvme_path")
     if on_disk and not path:
-        message = "`nvme` needs a folder on the disk, and the recipe names none."
-        hint = "Add it below, for example `nvme_path: /tmp/offload`."
-        yield recipe.problem(f"sharding.offload_{on_disk[0]}", message, hint)
+        yield recipe.problem(f"sharding.offload_{on_disk[0]}", *worded("check.no-nvme-path"))
     if path and not on_disk:
         yield recipe.note("sharding.nvme_path", "Nothing is put on a disk, so this line has no effect.", "Delete it.")
     if not (on_disk and path):
         return
     if "openshift" in recipe.settings and not (recipe.on_claim(path) or path.startswith(MACHINES_OWN)):
-        message = f"Pods have no disk at `{path}`: it is on none of the claims."
-        hint = "Begin it with the mount of a claim, or with `/tmp/`, the disk of the pod's machine."
-        yield recipe.problem("sharding.nvme_path", message, hint)
+        yield recipe.problem("sharding.nvme_path", *worded("check.no-disk-in-pods", path=path))
     message = "DeepSpeed compiles its disk access (async_io) when training starts. That needs libaio's headers, a compiler and CUDA's toolkit in the image, which the project's own image does not have."
     yield recipe.note(f"sharding.offload_{on_disk[0]}", message, "Use an image that has them, or write `cpu`.")
 
@@ -314,9 +296,7 @@ def offloaded_optimizer(recipe: Recipe) -> Iterator[Problem]:
         return
     for name, part in recipe.sections.items():
         if part.get("optimizer") == "adamw_bnb_8bit":
-            message = "This optimizer keeps its state in 8 bits on a GPU, but `sharding.offload_optimizer` moves it off the GPU."
-            hint = "Write `optimizer: adamw_torch_fused`, which also runs on processors."
-            yield recipe.problem((name, "optimizer"), message, hint)
+            yield recipe.problem((name, "optimizer"), *worded("check.optimizer-on-gpu"))
 
 
 def own_engine_file(recipe: Recipe) -> Iterator[Problem]:

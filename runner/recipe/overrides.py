@@ -56,7 +56,7 @@ def _shown(value: Any) -> str:
     elif isinstance(value, bool | list | dict):
         text = json.dumps(value, ensure_ascii=False)
     else:
-        text = "nothing" if value is None else str(value)
+        text = "unset" if value is None else str(value)
     return shortened(text, 60)
 
 

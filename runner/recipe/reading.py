@@ -21,7 +21,7 @@ from runner.catalog.tables import table
 from runner.recipe.document import Document, Path_, Span
 from runner.tools import packaged
 from runner.tools.names import nearest
-from runner.tools.problem import SHOWN, Problem, Stop
+from runner.tools.problem import SHOWN, Problem, Stop, worded
 
 # A recipe is a page or two; the limit only prevents reading a large wrong file.
 MAX_BYTES = 1_000_000
@@ -451,11 +451,7 @@ def _missing_dash(document: Document, lines: list[str], line: int) -> Problem | 
     if source.lstrip().startswith("-"):
         return None
     text = source.strip().partition(" #")[0].rstrip()
-    return document.problem_at(
-        Span(line, _indent(source) + 1, len(text)),
-        "The `- ` that begins a list entry is missing here.",
-        f"Write `- {text}`, indented like the other entries.",
-    )
+    return document.problem_at(Span(line, _indent(source) + 1, len(text)), *worded("recipe.missing-dash", text=text))
 
 
 def _unindented(document: Document, lines: list[str], line: int) -> Problem | None:
@@ -471,6 +467,5 @@ def _unindented(document: Document, lines: list[str], line: int) -> Problem | No
     depth = _indent(lines[line - 1])
     return document.problem_at(
         Span(odd, _indent(lines[odd - 1]) + 1, len(lines[odd - 1].strip().partition(" #")[0].rstrip())),
-        "This line is not indented like those above and below it.",
-        f"Indent it by {depth} spaces.",
+        *worded("recipe.unindented", depth=depth),
     )

@@ -14,7 +14,7 @@ from runner.run.run_folder import RunFolder, find
 from runner.run.stage_folder import StageFolder
 from runner.scenarios import translate
 from runner.tools.files import read_json
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 from runner.tools.run_files import BEST_IMAGES, DEMO, SUMMARY
 from runner.trainer.generation import CannotLoad, Chat, answers, chats
 
@@ -36,10 +36,7 @@ def newest(plan: Plan) -> StageFolder:
         if folder.weights_files:
             return folder
     run = folders[0].run
-    raise Stop(
-        f"The {run.kind} in `{run.path}` has no trained model yet.",
-        "Run the command that started it again. It continues where it stopped.",
-    )
+    raise Stop(*worded("run.no-model-yet", run=run))
 
 
 def folder_of(recipe: Recipe, run_dir: str | None, stage: str | None = None) -> StageFolder:
@@ -71,15 +68,9 @@ def models(recipe: Recipe, folder: StageFolder) -> tuple[Chat, Chat]:
     that could answer."""
     stage, demo = folder.stage, read_json(folder.path / DEMO)
     if stage.trains and "demo" not in stage.config["recipe_runner"]:
-        raise Stop(
-            f"`{recipe.name}` trains a model that classifies images. It cannot answer questions in words.",
-            f"`recipe ask RECIPE PICTURE` shows it a picture. `{folder.path / SUMMARY}` has its accuracy.",
-        )
+        raise Stop(*worded("run.classifies-images", recipe=recipe, path=folder.path / SUMMARY))
     if demo is None or not folder.model.is_dir():
-        raise Stop(
-            f"The stage `{stage.name}` has no model that could answer.",
-            "Leave out `--stage`, or run the command that started it again. It continues where it stopped.",
-        )
+        raise Stop(*worded("run.no-chat-model", stage=stage))
     if demo["base_model"].startswith("/") and not Path(demo["base_model"]).is_dir():
         # The run was moved, or fetched from a claim that has the base model.
         told = stage.config["recipe_runner"]["demo"]
@@ -108,10 +99,7 @@ def loading(*wanted: Chat) -> Iterator[None]:
     """While models are loaded: raises Stop if one is not here or cannot be loaded."""
     for chat in wanted:
         if Path(chat.model).is_absolute() and not Path(chat.model).is_dir():
-            raise Stop(
-                f"The model `{chat.model}` is not here.",
-                "For a run on the cluster, `recipe fetch RECIPE --stage NAME` downloads the result of another stage.",
-            )
+            raise Stop(*worded("run.no-model", chat=chat))
     try:
         yield
     except CannotLoad as error:

@@ -303,7 +303,7 @@ class Cluster:
     def delete(self, kind: str, namespace: str, name: str, uid: str = "", grace_seconds: int | None = None) -> bool:
         """Deletes an object and what belongs to it; False if it was not there. uid: of the only object to delete."""
         # It remains until all its dependents have ended.
-        options: Manifest = {"propagationPolicy": "Foreground"}
+        options: dict[str, object] = {"propagationPolicy": "Foreground"}
         options |= {"preconditions": {"uid": uid}} if uid else {}
         options |= {"gracePeriodSeconds": grace_seconds} if grace_seconds is not None else {}
         try:

@@ -61,7 +61,9 @@ def open_both(path: str, sets: tuple[str, ...], look: bool = True) -> tuple[Reci
     recipe, _ = open_recipe(path, sets, look=look)
     if not recipe.settings.get("openshift"):
         problem = f"`{path}` has no section `openshift`, so it names no cluster."
-        raise Stop(problem, "Add a section `openshift:` with a `namespace`.")
+        raise Stop(
+            problem, "Add a section `openshift:` with a `namespace`. `recipe list` shows the runs on this machine."
+        )
     return recipe, planned(recipe, "pytorchjob")
 
 

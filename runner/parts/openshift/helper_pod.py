@@ -117,7 +117,7 @@ def _made(cluster: Cluster, manifest: Manifest, tell: Tell) -> Iterator[_Helper]
             raise Stop(f"The namespace `{made.space}` has no claim `{claim}`.", hint)
     with _interrupted_by(signal.SIGTERM, signal.SIGHUP):
         try:
-            cluster.create(manifest | {"metadata": meta})
+            cluster.create({**manifest, "metadata": meta})
             tell(f"Pod `{made.name}` {('opens the claim' if claims else 'examines the image')}")
             made.clear(meta["labels"][jobs.PART])
             yield made

@@ -64,7 +64,8 @@ class Owner:
     def signed(self, job: Manifest) -> Manifest:
         """A job, or a server, with its owner's annotations."""
         marks = dict(zip(OWNER, astuple(self), strict=True)) if self.person else {}
-        return job | {"metadata": job["metadata"] | {"annotations": job["metadata"]["annotations"] | marks}}
+        meta = job["metadata"]
+        return {**job, "metadata": {**meta, "annotations": {**meta["annotations"], **marks}}}
 
     def __str__(self) -> str:
         if not self.person:
@@ -125,7 +126,7 @@ def everyone(cluster: Cluster, namespace: str, labels: dict[str, str] | None = N
     """Every rendered job of a namespace, with these labels. Raises Stop if there is no such namespace."""
     labels = {"app.kubernetes.io/managed-by": "recipe-runner"} | (labels or {})
     # The items of a list have no kind.
-    there = [{"kind": kind, **job} for kind in POD_LABEL for job in cluster.list(kind, namespace, labels)]
+    there: Manifests = [{"kind": kind, **job} for kind in POD_LABEL for job in cluster.list(kind, namespace, labels)]
     if not there:
         cluster.require_namespace(namespace)
     return there
