@@ -110,8 +110,8 @@ def source(home: str, name: str) -> dict[str, tuple[Any, str]]:
 
 
 def _preferred(home: str, name: str, own: tuple[str, ...] = ()) -> dict[str, tuple[Any, str]]:
-    """The settings in a section of preferences for its columns. own: templates of the question and both answers, empty
-    where a person has not named them yet. Raises Stop if the data has other columns that nobody can name."""
+    """The settings in a section of preferences for its columns. own: templates of the question and both answers; empty
+    if a person has not named them yet. Raises Stop if the data has other columns, without `own`."""
     known = {column.lower(): column for column in columns_of(name)}
     asks = next((column for column in (*ASKING, *known) if column in known and column not in (BETTER, WORSE)), "")
     columns = [known.get(column, "") for column in (asks, BETTER, WORSE)]
