@@ -69,8 +69,7 @@ def unknown(recipe: Recipe) -> Problem:
     """The problem that the base model is unknown. It does not prevent a copy of the recipe or a lock file beside it."""
     base, near = recipe.model.base, catalog.near_model(recipe.model.base)
     if named := hub_name(base):
-        message = f"`{base}` is the address of a page, and a model on the hub is called `OWNER/NAME`."
-        return recipe.problem("model.base", message, f"Write the name alone: `{named}`.")
+        return recipe.problem("model.base", *worded("check.page-address", base=base, named=named))
     if config := models.config_of(base, recipe.folder):
         return _no_geometry(recipe, config)
     if no_folder := _no_folder(recipe):
@@ -122,8 +121,7 @@ def _no_geometry(recipe: Recipe, config: Mapping[str, Any]) -> Problem:
         wrong = f"lacks `{error.args[0]}`"
     except models.NO_GEOMETRY:
         pass
-    message = f"The `config.json` of `{base}` {wrong}, so the size of the model is unknown."
-    return recipe.problem("model.base", message, "Copy the file again from the model's source.")
+    return recipe.problem("model.base", *worded("check.unknown-size", base=base, wrong=wrong))
 
 
 def looked_at(recipe: Recipe) -> Iterator[Problem]:

@@ -110,8 +110,7 @@ def one_warmup(recipe: Recipe) -> Iterator[Problem]:
     for name in ("train", "pretrain"):
         section = recipe.settings.get(name) or {}
         if section.get("warmup_ratio") is not None and section.get("warmup_steps") is not None:
-            message = f"`{name}` has both `warmup_ratio` and `warmup_steps`, and only one can apply."
-            yield recipe.problem(f"{name}.warmup_steps", message, "Delete one of the two lines.")
+            yield recipe.problem(f"{name}.warmup_steps", *worded("check.two-warmups", name=name))
 
 
 def counted_here(recipe: Recipe) -> Iterator[Problem]:
@@ -145,8 +144,7 @@ def limits_can_be_meant(recipe: Recipe) -> Iterator[Problem]:
     """A limit of zero would end training after its first step, and count it as finished."""
     limits = recipe.settings.get("limits") or {}
     if (time := limits.get("time")) and not 1 <= units.seconds(time) <= LONGEST_SECONDS:
-        hint = "Write between 1 s and 365 d, with its unit: `time: 5 min`."
-        yield recipe.problem("limits.time", f"A time limit of {time[:40]} is not plausible.", hint)
+        yield recipe.problem("limits.time", *worded("check.impossible-time-limit", time=time[:40]))
     if (memory := limits.get("gpu_memory")) and not 0 < units.size(memory) <= MOST_MEMORY:
         hint = "Write the memory of one GPU, or less, with its unit: `gpu_memory: 45 GB`."
         yield recipe.problem("limits.gpu_memory", f"A limit of {memory[:40]} of GPU memory is not plausible.", hint)
@@ -165,8 +163,7 @@ def joined_rows(recipe: Recipe) -> Iterator[Problem]:
             gpu = catalog.gpu(recipe.machines.gpu)
             has_flash = precision != "fp32" and (gpu is None or gpu.bf16)
             flash = f"`attention: {FLASH}` under `model`, or " if has_flash else ""
-            message = f"Joined rows need FlashAttention to stay apart, and `attention` is {recipe.model.attention}."
-            yield recipe.problem((name, "packing"), message, f"Write {flash}`packing: none`.")
+            yield recipe.problem((name, "packing"), *worded("check.join-without-flash", recipe=recipe, flash=flash))
         elif section["micro_batch_size"] == 1:
             yield recipe.note((name, "packing"), *worded("check.nothing-to-join"))
 
@@ -177,8 +174,7 @@ def packed_rows(recipe: Recipe) -> Iterator[Problem]:
         gpu, eager = catalog.gpu(recipe.machines.gpu), recipe.model.attention == "eager"
         masked = eager or precision == "fp32"
         if gpu and not gpu.bf16 and precision == "fp16" and not masked:
-            message = f"Packed rows need FlashAttention, which needs compute capability 8.0. {gpu.title} has {gpu.compute_capability}."
-            yield recipe.problem((name, "packing"), message, "Write `packing: none`.")
+            yield recipe.problem((name, "packing"), *worded("check.pack-without-flash", gpu=gpu))
         elif masked:
             why = "`attention: eager`" if eager else "fp32"
             yield recipe.note((name, "packing"), *worded("check.packing-wastes", why=why))
@@ -258,12 +254,9 @@ def offload_places(recipe: Recipe, section: Sharding) -> Iterator[Problem]:
     if placed["weights"] and way != "zero3":
         yield recipe.problem("sharding.offload_weights", *worded("check.zero3-alone", way=way))
     if placed["optimizer"] == "nvme" and way != "zero3":
-        message = f"`{way}` cannot put the optimizer on a disk. DeepSpeed does so only with zero3."
-        hint = "Write `distribution: zero3`, or `offload_optimizer: cpu`."
-        yield recipe.problem("sharding.offload_optimizer", message, hint)
+        yield recipe.problem("sharding.offload_optimizer", *worded("check.optimizer-on-disk", way=way))
     elif placed["weights"] == "nvme" and placed["optimizer"] == "":
-        message = "The weights are on the disk. The optimizer's fp32 copy of them, six times as large, would stay on the GPUs."
-        yield recipe.problem("sharding.offload_weights", message, "Also write `offload_optimizer: nvme` or `cpu`.")
+        yield recipe.problem("sharding.offload_weights", *worded("check.weights-on-disk-alone"))
 
 
 def _fsdp(recipe: Recipe, placed: Mapping[str, str]) -> Iterator[Problem]:
@@ -286,8 +279,7 @@ def offload_disk(recipe: Recipe, section: Sharding) -> Iterator[Problem]:
         return
     if "openshift" in recipe.settings and not (recipe.on_claim(path) or path.startswith(MACHINES_OWN)):
         yield recipe.problem("sharding.nvme_path", *worded("check.no-disk-in-pods", path=path))
-    message = "DeepSpeed compiles its disk access (async_io) when training starts. That needs libaio's headers, a compiler and CUDA's toolkit in the image, which the project's own image does not have."
-    yield recipe.note(f"sharding.offload_{on_disk[0]}", message, "Use an image that has them, or write `cpu`.")
+    yield recipe.note(f"sharding.offload_{on_disk[0]}", *worded("check.compiles-async-io"))
 
 
 def offloaded_optimizer(recipe: Recipe) -> Iterator[Problem]:
@@ -305,8 +297,7 @@ def own_engine_file(recipe: Recipe) -> Iterator[Problem]:
         document = sharding.own_file(recipe) if "sharding" in recipe.settings else None
     except Stop as stop:
         (problem,) = stop.problems
-        message = f"{problem.file}: {problem.message}"
-        yield recipe.problem("sharding.file", message, "Check the path; it is relative to the recipe's folder.")
+        yield recipe.problem("sharding.file", *worded("check.own-engine-file", problem=problem))
         return
     fsdp = document is not None and sharding.by_fsdp(recipe)
     if document is None or not (fsdp or recipe.distribution.startswith("zero")):

@@ -10,7 +10,7 @@ from typing import Any
 from runner.catalog import ChatTemplate, Model
 from runner.tools.files import read_json, sha256, write_json
 from runner.tools.names import content_hash
-from runner.tools.problem import Stop, worded
+from runner.tools.problem import Stop, first_line, worded
 
 # Longer words are learned from in parts of this many characters.
 LONGEST_WORD = 200
@@ -56,8 +56,7 @@ def load(base: str, revision: str | None, trust_remote_code: bool, local_only: b
             if not trust_remote_code:
                 raise
             # Unknown code may fail in any way.
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise Stop(*worded("data.tokenizer-code-fails", base=base, reason=reason)) from None
+            raise Stop(*worded("data.tokenizer-code-fails", base=base, reason=first_line(error))) from None
     return None
 
 

@@ -96,8 +96,9 @@ def parse(name: str, text: str, kind: str = "recipe", start: str = START) -> Doc
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         shown = f"U+{error.character:04X}" if isinstance(error.character, int) else repr(error.character)
-        message = f"This line contains a character that YAML does not allow ({shown})."
-        builder.problems.append(document.problem_at(Span(line, 1, 1), message, "Delete it."))
+        builder.problems.append(
+            document.problem_at(Span(line, 1, 1), *worded("recipe.forbidden-character", shown=shown))
+        )
     builder.problems += builder.set_twice()
     if not builder.problems and document.data is None:
         builder.problems.append(Problem(name, 1, 1, "This file is empty.", start))

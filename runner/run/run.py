@@ -19,7 +19,7 @@ from runner.recipe import overrides, units
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.run import inference, launch
-from runner.run.answers import side_by_side
+from runner.run.inference import side_by_side
 from runner.run.pipeline import Selection, Tell, Watch, carry_out, decide, is_done, summaries
 from runner.run.run_folder import RunFolder
 from runner.run.run_manifest import keep

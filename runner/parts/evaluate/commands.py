@@ -11,7 +11,7 @@ from runner.parts.evaluate import evaluation_report, gates
 from runner.parts.evaluate.evaluation_report import ComparedLine
 from runner.recipe.recipe import Recipe
 from runner.run import inference
-from runner.run.answers import side_by_side
+from runner.run.inference import side_by_side
 from runner.run.run_folder import RunFolder, find
 from runner.run.stage_folder import StageFolder
 from runner.tools.files import read_json

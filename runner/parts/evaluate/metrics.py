@@ -199,8 +199,7 @@ def tasks(recipe: Recipe) -> Iterator[Problem]:
     for index, task in enumerate(named):
         place = ("evaluation", "tasks", index)
         if meant := misspelt.get(task):
-            message = f"`{task}` is measured, but the gates ask for `{meant}`, so they would never open."
-            yield recipe.problem(place, message, f"Write `{meant}`.")
+            yield recipe.problem(place, *worded("evaluate.task-spelt-otherwise", task=task, meant=meant))
         elif task not in LM_EVAL["tasks"] and (near := nearest(task, LM_EVAL["tasks"], ALIKE)):
             yield recipe.note(place, *worded("evaluate.unusual-task", task=task, near=near))
 

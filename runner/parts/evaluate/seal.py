@@ -43,10 +43,7 @@ def key(make: bool, namespace: str = "") -> str:
     if not known:
         raise Stop(*worded("evaluate.no-key", file=file))
     if len(known) < SHORTEST:
-        raise Stop(
-            f"The key that seals measurements has {len(known)} characters, but needs {SHORTEST}.",
-            f"Delete `{file}`, or remove `{SEAL_KEY}` from the environment. The next measurement creates a new key.",
-        )
+        raise Stop(*worded("evaluate.short-key", known=len(known), shortest=SHORTEST, file=file, seal_key=SEAL_KEY))
     return f"{namespace}:{_mac(known, f'namespace {namespace}')}" if namespace else known
 
 

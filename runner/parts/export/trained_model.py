@@ -18,7 +18,7 @@ from runner.tools.files import read_record
 from runner.tools.problem import Stop, worded
 from runner.tools.run_files import ADAPTER, BEST_IMAGES, DEMO, EXPORT, SUMMARY
 from runner.tools.vllm import saved
-from runner.trainer.generation import Chat, chats
+from runner.trainer.generation import Chat, chats, tokenizer_in
 
 UNPROVEN = "Nothing was saved. Please report this; the trained model is unchanged in the run."
 
@@ -40,9 +40,7 @@ _PART = re.compile(r"(?P<layer>.+)\.(?P<part>lora_(?:embedding_)?[AB]|lora_magni
 
 def words_of(chat: Chat, folder: Path | None = None) -> Any:
     """The tokenizer of a model. folder: of a copy of it."""
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(str(folder or chat.tokenizer), trust_remote_code=chat.trust_remote_code)
+    return tokenizer_in(folder or chat.tokenizer, chat.trust_remote_code)
 
 
 @dataclass(frozen=True)

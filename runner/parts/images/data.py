@@ -193,8 +193,7 @@ class PictureReader:
     def _require_columns(self, source: str, columns: list[str]) -> None:
         for column in (self.images.image_column, self.images.label_column):
             if column not in columns:
-                hint = f"Its columns are {', '.join(columns)}; name them under `data`."
-                raise Stop(f"{source} has no column `{column}`.", hint)
+                raise Stop(*worded("images.no-column", source=source, column=column, columns=", ".join(columns)))
 
     def _hub(self) -> Iterator[SourceImage]:
         from datasets import Image, load_dataset

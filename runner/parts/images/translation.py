@@ -208,4 +208,4 @@ def judge(plan: Plan, summaries: list[Summary]) -> None:
     for summary in summaries:
         accuracy = summary.best_accuracy or 0.0
         if accuracy < MIN_ACCURACY:
-            raise Stop(*worded("images.judge", plan=plan, accuracy=accuracy, min_accuracy=MIN_ACCURACY))
+            raise Stop(*worded("images.learned-too-little", plan=plan, accuracy=accuracy, min_accuracy=MIN_ACCURACY))

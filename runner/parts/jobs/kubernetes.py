@@ -1,8 +1,6 @@
 """What every target for a cluster shares: folders, names, labels, the config map and the claims. `podspec` has the
 pod."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path

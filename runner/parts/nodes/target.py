@@ -44,8 +44,7 @@ def place(recipe: Recipe) -> Place:
     if the recipe names no plain machines."""
     section: Nodes | None = recipe.settings.get("nodes")
     if section is None:
-        problem = f"The recipe `{recipe.name}` has no section `nodes`, so there are no scripts for plain machines."
-        raise Stop(problem, "Add the section; `recipes/gemma.yaml` has an example.")
+        raise Stop(*worded("nodes.no-section", recipe=recipe))
     results = section.output_dir
     return Place(
         config_dir=f"{results}/config",
@@ -155,12 +154,10 @@ def addresses(recipe: Recipe, plain: Nodes) -> Iterator[Problem]:
         except ValueError:
             this_machine = False
             if re.fullmatch(r"[\d.]+", address):
-                hint = "Write four numbers from 0 to 255, such as `10.0.0.11`, or the machine's name."
-                yield recipe.problem(place, f"`{address}` is not the address of a machine.", hint)
+                yield recipe.problem(place, *worded("nodes.no-address", address=address))
         # Several with this machine's own address are a test on it.
         if address.lower() in seen and not this_machine:
-            hint = "Give each machine its own address. List GPUs of one machine together, `gpus: [0, 1]`."
-            yield recipe.problem(place, f"Two machines have the address `{address}`.", hint)
+            yield recipe.problem(place, *worded("nodes.same-address", address=address))
         seen.add(address.lower())  # Names of machines ignore case.
 
 

@@ -15,7 +15,7 @@ from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.errors import in_time
 from runner.plan import Plan, Stage
 from runner.scenarios.targets import target as target_of
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 
 # The kind of training job of each target.
 KIND = {"pytorchjob": "PyTorchJob", "trainjob": "TrainJob"}
@@ -230,8 +230,7 @@ def require_of(there: Manifest, recipe: str) -> Manifest:
     if (owner := recipe_of(there)) != recipe:
         whose = f"the recipe `{owner}`" if owner else "someone who did not use recipe-runner"
         kind, meta = there["kind"], there["metadata"]
-        problem = f"The name `{meta['name']}` is in use: {whose} has a {kind} with that name in `{meta['namespace']}`."
-        raise Stop(problem, "Choose another name with `openshift.job_name`.")
+        raise Stop(*worded("openshift.name-in-use", meta=meta, whose=whose, kind=kind))
     return there
 
 
@@ -321,5 +320,4 @@ def gone(cluster: Cluster, kind: str, namespace: str, name: str, uid: str = "") 
         return there is None or bool(uid and there["metadata"]["uid"] != uid)
 
     if not in_time(is_gone):
-        hint = "Look at it with `oc describe`, then run the command again."
-        raise Stop(f"{kind} `{name}` is being deleted, but still exists.", hint)
+        raise Stop(*worded("openshift.still-there", kind=kind, name=name))

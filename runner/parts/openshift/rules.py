@@ -82,8 +82,7 @@ def _pod_fits(
     larger = f"If the machine has more, correct `machines.{name}`."
     place = ("openshift", "limits", name)
     if left < 1:
-        message = f"A machine with {shown(has)} has nothing left for a pod: {keep}."
-        yield recipe.problem(("machines", name), message, "Use larger machines.")
+        yield recipe.problem(("machines", name), *worded("openshift.no-memory-for-pods", has=shown(has), keep=keep))
     elif asked and asked > left:
         message = f"start: it requests {shown(asked)}, and a machine with {shown(has)} has about {shown(left)} for it; {keep}."
         hint = f"Write at most {shown(left)}, or delete the line. {larger}"
@@ -123,9 +122,9 @@ def data_place(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
     named = "data_dir" if site.data_dir else "output_dir" if site.output_dir else "data_from"
     folder = site.data_dir or (None if site.data_from == "image" else site.output_dir or next(iter(mounts), None))
     if mounts and not (folder and recipe.on_claim(folder)):
-        message = "The cluster prepares the data, but the folder for it is on no claim."
-        hint = f"Begin `data_dir` with {listed(mounts, 'or')}."
-        yield recipe.problem(("openshift", named), message, hint)
+        yield recipe.problem(
+            ("openshift", named), *worded("openshift.data-folder-on-no-claim", mounts=listed(mounts, "or"))
+        )
 
 
 def only_here(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
@@ -255,8 +254,7 @@ def mlflow_is_there(recipe: Recipe) -> Iterator[Problem]:
         if tool != "mlflow" or (site is None and find_spec(tool)):
             continue
         if site is None:
-            message = "The package `mlflow` is not installed on this machine, so training would stop."
-            yield recipe.note(path, message, "Run `pip install mlflow` on every machine that trains.")
+            yield recipe.note(path, *worded("openshift.mlflow-not-here"))
         elif site.image:
             yield recipe.note(path, *worded("openshift.mlflow-unsure", site=site))
         else:

@@ -214,8 +214,7 @@ class _Sender:
             return
         known = [entry["metadata"]["name"] for entry in self.cluster.list("LocalQueue", sent.namespace)]
         if not known and not self.cluster.knows("LocalQueue", sent.namespace):
-            hint = "Delete `openshift.queue`; or ask the cluster's admin to install Kueue."
-            raise Stop(f"This cluster has no Kueue, and so no queue `{queue}`.", hint)
+            raise Stop(*worded("openshift.no-queue", queue=queue))
         hint = "`recipe site RECIPE` generates one for `oc apply -k`. Or delete `openshift.queue`."
         if known:
             hint = f"Its queues: {', '.join(known)}. Change `openshift.queue`."
@@ -320,8 +319,7 @@ def _made_from(job: Manifest) -> tuple[str, str]:
 def _require_same(job: Manifest, sent: Sent) -> None:
     """Raises Stop if a job that somebody sent during this command is made from another recipe, or from other files."""
     if not job or _made_from(job) != _made_from(sent.job):
-        hint = "`recipe status RECIPE` shows it; submit again to replace it."
-        raise Stop(f"Someone else sent another {jobs.named(sent.job)} a moment ago.", hint)
+        raise Stop(*worded("openshift.sent-meanwhile", named=jobs.named(sent.job)))
 
 
 def seal(cluster: Cluster, sent: Sent, tell: Tell) -> None:

@@ -125,10 +125,7 @@ def learn(recipe: Recipe, runs: Sequence[str]) -> None:
     try:
         keep(observed)
     except OSError as error:
-        raise Stop(
-            f"The measurements cannot be saved in `{settings_folder()}`: {error.strerror}.",
-            "Set XDG_CONFIG_HOME to a folder where you may write.",
-        ) from None
+        raise Stop(*worded("planner.cannot-save", settings_folder=settings_folder(), error=error)) from None
 
 
 # The newest runs of each card are kept.

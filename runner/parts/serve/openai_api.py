@@ -41,7 +41,7 @@ from runner.tools.process import HOST, free_port, hush
 from runner.tools.run_files import ANSWERS, DEMO, HELD_OUT, SERVING
 from runner.tools.vllm import SERVER, room_for, saved
 from runner.trainer import records
-from runner.trainer.generation import Chat, end_tokens, messages, repetition_penalty, with_system
+from runner.trainer.generation import Chat, end_tokens, messages, repetition_penalty, tokenizer_in, with_system
 
 # The files of a model without its tokenizer, which is training's for both.
 WEIGHTS = ("config.json", "*.safetensors", "*.safetensors.index.json", "*.py")
@@ -145,10 +145,8 @@ def _fault(code: int, log: Path) -> Stop:
 def lay_out(home: Path, name: str, before: Chat, after: Chat) -> None:
     """Writes both models in the form of the hub's cache, where a server finds them by name: links to the weights, and
     the tokenizer, template, end tokens and generation settings of training."""
-    from transformers import AutoTokenizer
-
     shutil.rmtree(home, ignore_errors=True)
-    tokenizer = AutoTokenizer.from_pretrained(after.tokenizer, trust_remote_code=after.trust_remote_code)
+    tokenizer = tokenizer_in(after.tokenizer, after.trust_remote_code)
     _exactly(tokenizer)
     if tokenizer.chat_template and after.system_prompt:
         tokenizer.chat_template = with_system(tokenizer.chat_template, after.system_prompt)
@@ -285,12 +283,10 @@ class Served:
     def measure(self, folder: StageFolder) -> Measurement:
         """Measures both models through their server, and records nothing. Raises Stop if the run has no held-out
         rows."""
-        from transformers import AutoTokenizer
-
         evaluation, rows = folder.stage.evaluation, records.read_held_out(folder.path / HELD_OUT)
         if evaluation is None or not folder.model.is_dir():
             raise Stop(*worded("serve.no-rows", folder=folder))
-        tokenizer = AutoTokenizer.from_pretrained(str(folder.model), trust_remote_code=self.after.trust_remote_code)
+        tokenizer = tokenizer_in(folder.model, self.after.trust_remote_code)
         numbers = rows.rows if rows else ()
         chosen = language.questions(numbers, tokenizer, evaluation.asked, evaluation.seed)
         measures = Measures()

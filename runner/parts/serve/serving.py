@@ -298,8 +298,7 @@ def problems(recipe: Recipe, server: Serving, needs: ServingForecast | None) -> 
     if needs and server.gpus > (most := max(recipe.gpu_counts)):
         found.append(recipe.note("serve.gpus", *worded("serve.too-few-gpus", server=server, most=most)))
     if why := server.source.whole_because:
-        message = f"The adapter is served merged into its base model, and not beside it: {why}."
-        found.append(recipe.note("serve", message, key=True))
+        found.append(recipe.note("serve", *worded("serve.merged-adapter", why=why), key=True))
     return found
 
 

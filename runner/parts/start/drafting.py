@@ -117,8 +117,9 @@ def _preferred(home: str, name: str, own: tuple[str, ...] = ()) -> dict[str, tup
     columns = [known.get(column, "") for column in (asks, BETTER, WORSE)]
     if known and not all(columns):
         if not own or len(known) < 3:
-            hint = f"Preferences have a column for the question, `{BETTER}` and `{WORSE}`."
-            raise Stop(f"The columns of `{name}` are {listed(known.values())}.", hint)
+            raise Stop(
+                *worded("start.no-preferences", name=name, values=listed(known.values()), better=BETTER, worse=WORSE)
+            )
         columns = [column for column in known.values() if f"[{column}]" not in own]
     rest = (f"[{column}]" for column in columns if column)
     named = [template or next(rest, "") for template in own or ("", "", "")]
@@ -706,8 +707,7 @@ def starter(source: str) -> Path:
     if source in starters:
         return starters[source]
     meant = did_you_mean(source, starters) or did_you_mean(f"minimal/{source}", starters)
-    hint = f"{meant}Starter recipes: {listed(starters)}."
-    raise Stop(f"`{source}` is neither a starter recipe nor a file.", hint)
+    raise Stop(*worded("start.no-starter", source=source, meant=meant, starters=listed(starters)))
 
 
 def minimal_starter(source: str) -> Path:

@@ -18,7 +18,7 @@ from runner.plan import Plan
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.tools import packaged
-from runner.tools.problem import Stop, worded
+from runner.tools.problem import Stop, first_line, worded
 from runner.tools.process import hush
 
 
@@ -83,15 +83,16 @@ def _said(error: Exception) -> str:
     """The first line of an error; an error of fake tensors in words."""
     if isinstance(error, KeyError | TypeError | AttributeError | IndexError):
         # Defaults of some classes are incomplete, and so are some config.json.
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        return f"its code in transformers stops at {first!r}, as it does if its `config.json` lacks a setting."
+        return (
+            f"its code in transformers stops at {first_line(error)!r}, as it does if its `config.json` lacks a setting."
+        )
     function = str(getattr(error, "func", "")).removesuffix(".default")
     match type(error).__name__:
         case "DataDependentOutputException":
             return f"its code reads the numbers in a tensor (`{function}`), and fake tensors have none."
         case "DynamicOutputShapeException":
             return f"how large a tensor becomes depends on the numbers in another (`{function}`), and fake tensors have none."
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    return first_line(error)
 
 
 BASIS = "Measured on fake tensors; CUDA context and allocator slack are assumed. The model runs in plain PyTorch; with kernels for its layers, a GPU needs less."

@@ -24,7 +24,7 @@ from runner.scenarios import translate
 from runner.scenarios.targets import place
 from runner.tools import packaged
 from runner.tools.names import listed
-from runner.tools.problem import Stop, errors_of, worded
+from runner.tools.problem import Stop, errors_of, first_line, worded
 
 # Ways to train a language model: the minimal starter of each, and the settings that differ from it.
 WAYS = {
@@ -249,10 +249,7 @@ def on_hub(name: str, revision: str) -> Model:
     except HFValidationError:
         raise Stop(f"`{name}` is neither a folder here nor a name on the hub.", _near(name)) from None
     except (HTTPError, OSError) as error:
-        raise Stop(
-            f"The hub cannot be asked about `{name}`: {(str(error).strip() or type(error).__name__).splitlines()[0]}",
-            "Check the network, and HF_ENDPOINT if you have your own hub. Or name a folder with the model.",
-        ) from None
+        raise Stop(*worded("start.hub-silent", name=name, error=first_line(error))) from None
     licences = [tag.partition(":")[2] for tag in facts.tags or () if tag.startswith("license:")]
     return replace(model, revision=facts.sha or "", licence=" ".join(licences), gated=bool(facts.gated))
 
