@@ -287,6 +287,9 @@ class Answers:
         if self.of.rows == "preferences":
             form = {"data.form": ("preferences", "a better and a worse answer")}
             return said | gone | form | _preferred("data", self.data, (self.prompt, self.chosen, self.rejected))
+        if self.of.rows == "prompts":
+            named = {"prompt": self.question or self.guessed[0], "answer": self.answer or self.guessed[1]}
+            return said | {f"data.{setting}": (text, "") for setting, text in named.items() if text}
         if self.of.rows == "text" and self.starts("data.question"):
             return said | gone | {"data.form": ("text", "plain text")}
         if self.of.rows not in ("questions", "conversations", "songs"):
