@@ -116,7 +116,11 @@ def examine(
     """Every Problem with the recipe in a file (`-` for standard input), notes and problems of translating it included.
     online: ask the hub too; allowed: those of ALLOWED that become notes."""
     try:
-        document, _ = override(reading.standard_input() if file == "-" else reading.read(file), changes)
+        document = reading.standard_input() if file == "-" else reading.read(file)
+        for of_another in parts.hooks("other_file") if "scenario" not in document.data else ():
+            if (found := of_another(document)) is not None:
+                return list(found)
+        document, _ = override(document, changes)
     except Stop as stop:
         return _said(file, stop)
     return examined(document, online, allowed)[1]

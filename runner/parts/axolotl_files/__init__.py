@@ -1,0 +1,8 @@
+"""Axolotl's own files: `check`, `plan`, `explain` and `diff` read them as they are, and `import` makes a recipe of one."""
+
+from runner.parts import Part
+
+PART = Part(
+    package=__name__,
+    hooks={"other_file": "checking.problems"},
+)
