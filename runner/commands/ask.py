@@ -24,7 +24,7 @@ def ask(
     PICTURE."""
     from runner.run import inference as asking
 
-    recipe, _ = open_recipe(path, sets)
+    recipe, _ = open_recipe(path, sets, look=False)
     if url:
         server = parts.hook("models_at")(url, recipe, stage)
         chat = server.chat(base)

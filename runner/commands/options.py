@@ -196,6 +196,13 @@ def open_recipe(
     return recipe, made
 
 
+def training_verb(recipe: Recipe) -> str:
+    """The command that comes before the real training, on the machines that the recipe names."""
+    return next(
+        (verb for part, verb in (("openshift", "submit"), ("nodes", "render")) if part in recipe.settings), "run"
+    )
+
+
 def print_notes(problems: Iterable[Problem]) -> None:
     for problem in problems:
         if problem.severity == "note":

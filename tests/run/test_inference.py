@@ -137,6 +137,15 @@ def test_a_stage_that_is_not_there_is_said_with_the_ones_that_are(recipe, recipe
     assert "no stage `dada`" in done.stderr and "`data`" in done.stderr
 
 
+@pytest.mark.parametrize("verb", [("ask", "Why?", "--stage", "dada"), ("gate", "dada"), ("evaluate", "dada")])
+def test_a_run_can_be_looked_at_when_its_data_file_is_gone(verb, recipe_command, tmp_path):
+    """Else a person whose rows have moved could not ask the model that they trained."""
+    run_of(tmp_path / "run", "survival")
+    gone = ("--set", "data.path=gone.csv", "--set", "data.hub=", "--set", "data.split=", "--set", "data.revision=")
+    done = recipe_command(verb[0], ROOT / "recipes/survival.yaml", *verb[1:], *gone, "--run", tmp_path / "run")
+    assert "no stage `dada`" in done.stderr and "gone.csv` does not exist" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("file", "facts"),
     [
@@ -186,6 +195,14 @@ def test_a_moved_rehearsal_has_its_tiny_model_where_it_lies_now(tmp_path):
 
 def cells(rows: list[evaluation_report.Row], stage: str) -> dict[str, tuple[str, ...]]:
     return {row.what: row.texts for row in rows if row.stage == stage}
+
+
+def test_a_run_of_another_recipe_is_named(tmp_path):
+    """Its changes may not fit this recipe."""
+    run = run_of(tmp_path / "run", "gemma") and RunFolder(tmp_path / "run")
+    run.mark("running", substitutions=[{"setting": "nodes", "after": {}, "by": "a test"}])
+    with pytest.raises(Stop, match=r"/run` is a run of the recipe `gemma`\.\nName that recipe\."):
+        inference.plan_of(load(SURVIVAL)[0], run)
 
 
 def test_two_runs_of_one_training_are_compared(tmp_path, recipe_command):

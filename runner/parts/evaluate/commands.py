@@ -42,7 +42,7 @@ def evaluate(
     STAGE is a stage of a pipeline. Default: the last stage that has a model. With `--url`, the model of a server is measured
     on the same rows. That result is printed, but not recorded.
     """
-    recipe, _ = open_recipe(path, sets, aside=form != "text")
+    recipe, _ = open_recipe(path, sets, look=False, aside=form != "text")
     if url and checkpoint:
         raise Stop(
             "`--url` measures a server's model, but `--checkpoint` names one on this machine.", "Leave one out.", code=2
@@ -85,7 +85,7 @@ def gate(path: str, stage: str | None, sets: tuple[str, ...], run_dir: str | Non
 
     STAGE is a stage of a pipeline. Default: the last stage that has a model.
     """
-    recipe, _ = open_recipe(path, sets)
+    recipe, _ = open_recipe(path, sets, look=False)
     folder = inference.folder_of(recipe, run_dir, stage)
     is_open, lines = gates.described(folder, look=True)
     for line in lines:
@@ -127,7 +127,7 @@ def promote(
         parts.hook("promote_on_cluster")(path, sets, stage, by.strip(), reason.strip(), say)
         end(f"The gate after `{stage}` is overruled, and this is recorded.", "status", path)
         return
-    recipe, _ = open_recipe(path, sets)
+    recipe, _ = open_recipe(path, sets, look=False)
     run = find(recipe.name, run_dir)
     plan = inference.plan_of(recipe, run)
     with run.lock():
@@ -160,7 +160,7 @@ def compare(
 
     A table before them shows losses, metrics, gates and promotions of each stage, also beside those of other runs.
     """
-    recipe, _ = open_recipe(path, sets)
+    recipe, _ = open_recipe(path, sets, look=False)
     if url:
         asked = questions or [question for _, question in recipe.demo_questions]
         if not asked:

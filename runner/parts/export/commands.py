@@ -151,7 +151,7 @@ def merge(path: str, sets: tuple[str, ...], run_dir: str | None, out: str | None
             "Name a recipe, or `lora_adapter` in the folder of a run.",
         )
     else:
-        recipe, _ = open_recipe(path, sets)
+        recipe, _ = open_recipe(path, sets, look=False)
         written = merge_run(recipe, run_dir, Path(out) if out else None)
     follows = ("ask", path, "QUESTION") if Path(path).is_file() else ("models", "add", written)
     end(f"The merged model is in {written}. It needs no adapter.", *follows)

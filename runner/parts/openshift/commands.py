@@ -187,7 +187,7 @@ def submit(
                 watch.follow(cluster, what, lambda state, reasons: show(_progress(state, reasons)))
         else:
             say(f"Watch it: recipe status {path}, recipe logs {path} -f")
-        end(f"The job of `{plan.name}` {'has finished' if follow else 'was sent to the cluster'}.", "status", path)
+        end(f"The job of `{plan.name}` {'has finished' if follow else 'is on the cluster'}.", "status", path)
 
 
 def confirm(yes: bool, taken: tuple[str, ...]) -> Confirm:
