@@ -137,7 +137,7 @@ def _dropped(document: Document, path: Path_, known: Iterable[str]) -> Found:
 
 
 def _as_numbers(value: Any) -> Any:
-    """A value with numbers in place of texts that are numbers, and of switches."""
+    """A value with numbers instead of texts that are numbers, and of switches."""
     if isinstance(value, dict):
         return {key: _as_numbers(one) for key, one in value.items()}
     if isinstance(value, list):
