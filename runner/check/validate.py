@@ -31,7 +31,7 @@ def load(
 
     Raises Stop with every Problem at once if the file is not a valid recipe.
     """
-    document = reading.read(file)
+    document, aside = opened(reading.read(file))
     scenario = document.data.get("scenario")
     requested, idle = changing.from_environment(environment, lambda setting: by_schema.has(scenario, setting))
     document, made = override(document, [*requested, *changes])
@@ -39,7 +39,13 @@ def load(
     for name in idle:
         message = f"The environment sets {name}, but this recipe has no such setting. It changes nothing."
         notes.append(Problem(document.file, 0, 0, message, severity="note"))
-    return recipe, made, notes
+    return recipe, made, [*aside, *notes]
+
+
+def opened(document: Document) -> tuple[Document, list[Problem]]:
+    """The document, or the recipe that a part makes of another tool's file, with notes on that."""
+    ways = parts.hooks("as_recipe") if "scenario" not in document.data else ()
+    return next((made for way in ways if (made := way(document))), (document, []))
 
 
 def valid(document: Document, look: bool = True) -> tuple[Recipe, list[Problem]]:

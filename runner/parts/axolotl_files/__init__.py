@@ -4,5 +4,7 @@ from runner.parts import Part
 
 PART = Part(
     package=__name__,
-    hooks={"other_file": "checking.problems"},
+    hooks={"other_file": "checking.problems", "as_recipe": "importing.as_recipe"},
+    command_module="commands",
+    commands={"import": "Make a recipe of an Axolotl file."},
 )
