@@ -100,7 +100,7 @@ def _plain(value: Any) -> Any:
 
 
 def row(file: Path) -> dict[str, Any]:
-    """What becomes of an example."""
+    """The table's entry of an example."""
     text = file.read_text("utf-8")
     document = reading.read(file)
     refused = checking.refused(document)
@@ -140,9 +140,8 @@ def as_page(files: Mapping[str, Mapping[str, Any]]) -> str:
     other = {key: sum(key in one["rows"] for one in alike) for key in ("type", "chat_template", "val_set_size")}
     lines += [
         "",
-        f"Of the {len(alike)} that come back the same, the rows of {other['type']} have the words of the chat template around them, because the",
-        f"example's own words are Alpaca's or those of joined texts; {other['chat_template']} use the tokenizer's own template, and {other['val_set_size']} hold out one row of 1,000",
-        "for validation, where the example holds out none.",
+        f"{len(alike)} come back the same. In {other['type']} of them, the rows are written in the chat template's words instead of the example's own.",
+        f"{other['chat_template']} use the tokenizer's own template. {other['val_set_size']} hold out one row of 1,000 for validation, where the example holds out none.",
         "",
         "| setting in the way | files | alone |",
         "|---|---|---|",

@@ -6,5 +6,5 @@ PART = Part(
     package=__name__,
     hooks={"other_file": "checking.problems", "as_recipe": "importing.as_recipe"},
     command_module="commands",
-    commands={"import": "Make a recipe of an Axolotl file."},
+    commands={"import": "Turn an Axolotl file into a recipe."},
 )

@@ -22,9 +22,9 @@ LINE = "\nNothing was written. `--without KEY` imports the file without a line."
     "--without", "left_out", multiple=True, metavar="KEY", help="Leave out this line of the file. Repeatable."
 )
 def import_file(path: str, out: str | None, left_out: tuple[str, ...]) -> None:
-    """Make a recipe of an Axolotl file, and name everything that means something else in a recipe.
+    """Turn an Axolotl file into a recipe, and list every line that means something else there.
 
-    If a line cannot be said in a recipe, its reason is printed, and nothing is written.
+    If a recipe has no place for a line, the reason is printed, and nothing is written.
     """
     document = reading.read(path, "file")
     if missing := [key for key in left_out if key not in document.data]:

@@ -120,8 +120,8 @@ ORDER = ("scenario", "name", "model", "train", "data", "distribution", "machines
 def read(document: Document) -> Import:
     """What a recipe can say of an Axolotl file. Raises Stop with every Problem if Axolotl refuses the file."""
     if not checking.is_axolotls(document):
-        hint = "Name a YAML file of Axolotl. `recipe check` reads recipes and files of Axolotl."
-        raise Stop(Problem(document.file, 1, 1, "This is no file of Axolotl: it has no line `base_model`.", hint))
+        hint = "Name a YAML file of Axolotl."
+        raise Stop(Problem(document.file, 1, 1, "This is not an Axolotl file: it has no line `base_model`.", hint))
     if wrong := errors_of(checking.refused(document)):
         raise Stop(wrong)
     made = Import(document)
@@ -196,7 +196,7 @@ def _training(made: Import, scenario: str) -> None:
     try:
         made.say("train.learning_rate", float(made.get("learning_rate") or 5e-5), "learning_rate")
     except ValueError:
-        made.refuse(("learning_rate",), "This is no number.")
+        made.refuse(("learning_rate",), "This is not a number.")
     made.used.update(("load_in_4bit", "sample_packing", "batch_flattening"))
     optimizer = made.get("optimizer", "adamw_torch_fused")
     made.choose("train.optimizer", OPTIMIZERS.get(optimizer, optimizer), "optimizer")

@@ -66,7 +66,7 @@ def test_plug_ins_bring_their_settings(golden_message):
     # Its class is in a module below, too.
     assert found(f"{loaded.replace('LigerPlugin', 'plugin.LigerPlugin')}liger_rope: true\n") == []
     golden_message("\n".join(found("liger_rope: true\n")), "of one that is not loaded")
-    # Of other people's plug-ins nobody knows the settings.
+    # The settings of other people's plug-ins are unknown.
     assert found("plugins:\n  - theirs.Plugin\ncolour: blue\n") == []
     golden_message("\n".join(found(f"{loaded}liger_rope: 3.5\n")), "of a wrong kind")
 
