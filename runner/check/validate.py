@@ -37,7 +37,7 @@ def load(
     document, made = override(document, [*requested, *changes])
     recipe, notes = valid(document, look)
     for name in idle:
-        message = f"The environment sets {name}, but this recipe has no such setting. It changes nothing."
+        message = f"The environment sets {name}, but this recipe has no such setting. It has no effect."
         notes.append(Problem(document.file, 0, 0, message, severity="note"))
     return recipe, made, [*aside, *notes]
 

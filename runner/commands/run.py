@@ -18,7 +18,7 @@ from runner import parts
 from runner.commands.options import end, open_recipe, recipe_path, say, set_option, training_verb
 from runner.recipe import overrides as changing
 from runner.tools.child_process import TRAINING, Event, event_line
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 from runner.tools.text import Styled, printable
 
 if TYPE_CHECKING:
@@ -154,10 +154,7 @@ def _evaluation(event: Event) -> str:
 def confirm(yes: bool, takes: str) -> bool:
     """Asks on a terminal whether something long may start; without one, `--yes` must answer beforehand."""
     if not yes and not sys.stdin.isatty():
-        remedy = (
-            "Add `--yes` to start it, or train fewer epochs or rows (`--set`). `recipe rehearse RECIPE` takes minutes."
-        )
-        raise Stop(f"{takes} Without a terminal, `recipe run` cannot ask before a run of over an hour.", remedy)
+        raise Stop(*worded("commands.cannot-ask", takes=takes))
     return yes or click.confirm(f"{takes} Start it?")
 
 
@@ -166,7 +163,7 @@ def confirm(yes: bool, takes: str) -> bool:
     "runs/NAME", click.option("--yes", is_flag=True, help="Do not ask before a run of over an hour without a GPU.")
 )
 def run(path: str, sets: tuple[str, ...], yes: bool, out: str | None, fresh: bool, **stages: str | None) -> None:
-    """Train on this machine's GPUs, or on its processor if it has none, and prepare the data first. An interrupted run
+    """Train on this machine's GPUs, or on its CPU if it has none, and prepare the data first. An interrupted run
     continues where it stopped."""
     from runner.run import run as running
     from runner.run.pipeline import Selection

@@ -240,7 +240,7 @@ def test_metrics_gates_and_overrides_of_several_runs_stand_side_by_side(tmp_path
     assert sft["perplexity"] == ("20", "20")
     assert all(text.startswith("MISSED: 20") for text in sft["gate perplexity < 15"])
     assert sft["promotion"][0] == "" and "Ada Lovelace" in sft["promotion"][1]
-    assert cells(rows, "lora")["gate generated_tokens >= 1"][0].startswith("MISSED: nothing")
+    assert cells(rows, "lora")["gate generated_tokens >= 1"][0].startswith("MISSED: no evaluation was recorded")
 
 
 def test_a_run_is_asked_with_what_this_machine_has_put_in_its_place(tmp_path):

@@ -287,7 +287,7 @@ def _show(one: Explained, called: str) -> None:
         table([("VALUE", "MEMORY", "TIME", ""), *cells])
         say()
     else:
-        say("It affects neither memory nor time.\n")
+        say("Other values that were tried change neither memory nor time.\n")
         for each in one.beside:
             if each.refused:
                 say(f"  With {each.shown}: {each.refused}\n")
