@@ -124,9 +124,9 @@ def examine(
     try:
         document = reading.standard_input() if file == "-" else reading.read(file)
         for of_another in parts.hooks("other_file") if "scenario" not in document.data else ():
-            if (found := of_another(document)) is not None:
+            if (found := of_another(document)) is not None and (not changes or errors_of(found)):
                 return list(found)
-        document, _ = override(document, changes)
+        document, _ = override(opened(document)[0], changes)
     except Stop as stop:
         return _said(file, stop)
     return examined(document, online, allowed)[1]

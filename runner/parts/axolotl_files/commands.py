@@ -24,7 +24,7 @@ LINE = "\nNothing was written. `--without KEY` imports the file without a line."
 def import_file(path: str, out: str | None, left_out: tuple[str, ...]) -> None:
     """Turn an Axolotl file into a recipe, and list every line that means something else there.
 
-    If a recipe has no place for a line, the reason is printed, and nothing is written.
+    If a recipe cannot set a line, the reason is printed, and nothing is written.
     """
     document = reading.read(path, "file")
     if missing := [key for key in left_out if key not in document.data]:
