@@ -94,7 +94,7 @@ def test_each_kind_of_file_becomes_its_recipe(case, text, golden_message):
 REFUSED = """\
 base_model: Qwen/Qwen2.5-0.5B-Instruct
 rl: grpo
-optimizer: muon
+optimizer: lion_8bit
 attn_implementation: xformers
 processor_type: AutoProcessor
 adapter: lora
