@@ -187,7 +187,8 @@ def with_defaults(value: Any, schema: Mapping[str, Any]) -> Any:
 
 
 # The kinds of rows of a recipe of one stage, and the settings of `data` that show the kind.
-CONVERSATIONS, SONGS, TEXT, PREFERENCES = "conversations", "songs", "text", "preferences"
+CONVERSATIONS, SONGS, TEXT = "conversations", "songs", "text"
+PREFERENCES, PROMPTS = "preferences", "prompts"
 _SHOWS_ROWS = {
     **dict.fromkeys(("prompt", "chosen", "rejected"), PREFERENCES),
     "text": TEXT,
@@ -208,7 +209,7 @@ def rows_of(data: object, schema: Mapping[str, Any]) -> str:
     if written.get("songs") is not None:
         return SONGS
     if form := written.get("form"):
-        return form if form in (TEXT, PREFERENCES) else CONVERSATIONS
+        return form if form in (TEXT, PREFERENCES, PROMPTS) else CONVERSATIONS
     if shown := [rows for one in every for name, rows in _SHOWS_ROWS.items() if one.get(name) is not None]:
         return shown[0]
     plain = any(str(one.get("path")).endswith(".txt") for one in every)
@@ -261,6 +262,8 @@ class Recipe(Sections):
     def rows(self) -> str:
         """The kind of rows of `data`, if recipes of its scenario can have several kinds (see `rows_of`)."""
         data = self.settings["data"]
+        if data.get("form") == PROMPTS:
+            return PROMPTS
         own = {"songs": SONGS, "text": TEXT, "chosen": PREFERENCES}
         return next((rows for name, rows in own.items() if name in data), CONVERSATIONS)
 

@@ -253,7 +253,9 @@ def _read(row: Any, one: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator
             yield _tokens(words) + 2 * MARKS_A_TURN
         return
     asked = one.get("question") or one.get("prompt")
-    answers = [one[name] for name in ("answer", "chosen", "rejected") if one.get(name)]
+    # Of prompts, the reference answer is for rewards alone.
+    taken = ("chosen", "rejected") if one.get("prompt") else ("answer",)
+    answers = [one[name] for name in taken if one.get(name)]
     if asked or answers:
         try:
             for answer in answers or [""]:

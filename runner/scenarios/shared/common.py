@@ -33,7 +33,7 @@ from runner.plan import (
     without_place,
 )
 from runner.recipe import units
-from runner.recipe.recipe import CONVERSATIONS, PREFERENCES, SONGS, TEXT, Recipe, Settings, sets_of
+from runner.recipe.recipe import CONVERSATIONS, PREFERENCES, PROMPTS, SONGS, TEXT, Recipe, Settings, sets_of
 from runner.tools.files import LazyArtifact
 from runner.tools.names import content_hash
 from runner.tools.problem import Problem, worded
@@ -49,10 +49,14 @@ Made = TypeVar("Made")
 
 # The sections about training.
 TRAINING_SECTIONS = ("train", "pretrain", "sft", "dpo", "lora")
-# Of the evaluated checkpoints the one with the lowest validation loss is kept.
+# Of the evaluated checkpoints the one with the lowest validation loss is kept, or that with the highest reward.
 KEEPS_THE_BEST = {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss", "greater_is_better": False}
+KEEPS_THE_HIGHEST = {"load_best_model_at_end": True, "metric_for_best_model": "eval_reward", "greater_is_better": True}
 # How a stage is measured, by the rows that it learns from.
-MEASURED_AS: dict[str, Kind] = {CONVERSATIONS: "chat", SONGS: "chat", TEXT: "text", PREFERENCES: "preferences"}
+MEASURED_AS: dict[str, Kind] = {
+    **{CONVERSATIONS: "chat", SONGS: "chat", TEXT: "text"},
+    **{PREFERENCES: "preferences", PROMPTS: "prompts"},
+}
 # The stage that prepares the rows; and the stage, with its work, that only downloads the base model.
 DATA = "data"
 FETCHING = "model"
