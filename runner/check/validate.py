@@ -32,7 +32,7 @@ def load(
 
     Raises Stop with every Problem at once if the file is not a valid recipe.
     """
-    document = reading.read(file)
+    document, aside = opened(reading.read(file))
     scenario = document.data.get("scenario")
     requested, idle = changing.from_environment(environment, lambda setting: by_schema.has(scenario, setting))
     document, made = override(document, [*requested, *changes])
@@ -40,7 +40,13 @@ def load(
     for name in idle:
         message = f"The environment sets {name}, but this recipe has no such setting. It has no effect."
         notes.append(Problem(document.file, 0, 0, message, severity="note"))
-    return recipe, made, notes
+    return recipe, made, [*aside, *notes]
+
+
+def opened(document: Document) -> tuple[Document, list[Problem]]:
+    """The document, or the recipe that a part makes of another tool's file, with notes on that."""
+    ways = parts.hooks("as_recipe") if "scenario" not in document.data else ()
+    return next((made for way in ways if (made := way(document))), (document, []))
 
 
 def valid(document: Document, look: bool = True) -> tuple[Recipe, list[Problem]]:
@@ -133,7 +139,11 @@ def examine(
     """Every Problem with the recipe in a file (`-` for standard input), notes and problems of translating it included.
     online: ask the hub too; allowed: those of ALLOWED that become notes."""
     try:
-        document, _ = override(reading.standard_input() if file == "-" else reading.read(file), changes)
+        document = reading.standard_input() if file == "-" else reading.read(file)
+        for of_another in parts.hooks("other_file") if "scenario" not in document.data else ():
+            if (found := of_another(document)) is not None and (not changes or errors_of(found)):
+                return list(found)
+        document, _ = override(opened(document)[0], changes)
     except Stop as stop:
         return _said(file, stop)
     return examined(document, online, allowed)[1]

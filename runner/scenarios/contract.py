@@ -23,6 +23,8 @@ planner's Formulas for a stage of that engine, or None; one of `measures` has `m
 has `load(weights)`, which gives a function from a file to the share of each answer; one of `targets` is a Target, that
 of `forecast` a Forecasting, that of `rules` Rules for every recipe. `hooks` names functions by their moment:
 
+    other_file(document)                   every Problem with a file of another tool; None if it is not that tool's
+    as_recipe(document)                    the recipe that such a file would become, and notes; None if it is not that tool's
     followers()                            derived settings: of each its causes, and a function that gives settings with their
                                            values from the recipe before and after a change
     examiner(report)                       an Examiner of rows that are prepared (`runner.data.report`)

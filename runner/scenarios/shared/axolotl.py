@@ -301,6 +301,12 @@ def with_advanced(
         # The others come in addition to the recipe's own.
         extra["plugins"] = list(dict.fromkeys([*config["plugins"], *extra["plugins"]]))
         config = {**config, "plugins": extra["plugins"]}
+    for key, value in extra.items():
+        made = config.get(key)
+        if isinstance(value, dict) and isinstance(made, dict):
+            # Tokens beside the one for padding, say: lines that the recipe does not make go with those that it does.
+            extra[key] = {**made, **value}
+            config = {**config, key: {**made, **{name: one for name, one in value.items() if name not in made}}}
     for plugin, settings in catalog.axolotl_settings()["plugins"].items():
         loaded = any(one.startswith(plugin.rpartition(".")[0]) for one in config["plugins"])
         for key in () if loaded else [name for name in extra if name in settings]:
