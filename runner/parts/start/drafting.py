@@ -288,10 +288,10 @@ class Answers:
             form = {"data.form": ("preferences", "a better and a worse answer")}
             return said | gone | form | _preferred("data", self.data, (self.prompt, self.chosen, self.rejected))
         if self.of.rows == "prompts":
-            asked, right = self.question or self.guessed[0], self.answer or self.guessed[1]
+            prompt, right = self.question or self.guessed[0], self.answer or self.guessed[1]
             said["data.system_prompt"] = (self.starts("data.system_prompt"), "also says where the rewards look")
-            if asked and right:
-                said["data.prompt"] = (asked, "what the model is asked")
+            if prompt and right:
+                said["data.prompt"] = (prompt, "what the model is asked")
                 said["data.answer"] = (right, "what the rewards compare with")
             return said
         if self.of.rows == "text" and self.starts("data.question"):
