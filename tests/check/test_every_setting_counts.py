@@ -147,8 +147,8 @@ BY_CHECK = {
     "distribution": [("auto", "fsdp")],
     "dpo.precision": [("auto", "bf16")],
     "lora.precision": [("auto", "bf16")],
-    # It asks for templates, which the others refuse, and which `auto` takes for columns.
-    "form": [("columns", other) for other in FORMS],
+    # Columns ask for templates, which the others refuse, and which `auto` takes for columns; and prompts for rewards.
+    "form": [("columns", other) for other in FORMS] + [(other, "prompts") for other in FORMS[:-1]],
     # Each asks for lines of its own, which the others refuse.
     "executor": [pair for pair in combinations(("local", "pods", "slurm", "ray"), 2) if pair != ("local", "ray")],
 }
