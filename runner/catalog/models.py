@@ -73,8 +73,8 @@ class Model:
     @property
     def fused_lora(self) -> bool:
         """Whether Axolotl's fused LoRA kernels know its layers: they look for separate query, key and value, and stop a
-        run if these are one layer (Phi), or if a norm covers the whole of one (OLMo 2)."""
-        return {"q_proj", "k_proj", "v_proj"} <= set(self.linear) and self.model_type != "olmo2"
+        run if these are one layer (Phi), or if a norm covers the whole of one (OLMo)."""
+        return {"q_proj", "k_proj", "v_proj"} <= set(self.linear) and self.model_type not in ("olmo2", "olmo3")
 
     def linear_path(self, layer: int, name: str) -> str:
         """The path of a linear layer inside a transformer layer."""
