@@ -38,6 +38,7 @@ def hf_config(workload: Workload) -> Any:
         vocab_size=model.vocab_size,
         max_position_embeddings=max(model.max_position_embeddings, workload.sequence_len),
         tie_word_embeddings=model.tied,
+        **model.own,
         pad_token_id=None,
         bos_token_id=None,
         eos_token_id=None,
@@ -130,6 +131,7 @@ def _with_adapter(model: Any, adapter: Adapter, real: bool) -> Any:
         r=adapter.rank,
         lora_dropout=adapter.dropout,
         target_modules=targets,
+        target_parameters=list(adapter.parameters),
         use_dora=adapter.dora,
         task_type="CAUSAL_LM",
     )

@@ -90,7 +90,7 @@ def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Overrid
         ("model.revision", None, "the twin is local"),
         ("model.trust_remote_code", None, "the twin brings no code"),
         ("model.precision", "fp32", "runs on any processor"),
-        ("model.attention", "sdpa", f"FlashAttention needs a GPU{mask}"),
+        ("model.attention", recipe.facts.family.get("attention", "sdpa"), f"FlashAttention needs a GPU{mask}"),
         ("distribution", "ddp", "one process shares nothing, and DeepSpeed and FSDP need GPUs"),
         ("demo.max_new_tokens", min(40, recipe.demo.max_new_tokens), "a tiny model writes little"),
     )
