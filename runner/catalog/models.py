@@ -65,7 +65,7 @@ class Model:
     usual_glu: bool = False
     config: str = "{}"
     beside: int = 0
-    packed: str = ""
+    stored: str = ""
     source: str = ""
 
     @property
@@ -257,7 +257,7 @@ def from_config(name: str, config: Mapping[str, Any]) -> Model:
         remote_code=any("--" in place for place in code),
         usual_glu=_usual_glu(config),
         config=json.dumps(dict(_needed(config, family)), sort_keys=True),
-        packed=str((config.get("quantization_config") or {}).get("quant_method", "")),
+        stored=str((config.get("quantization_config") or {}).get("quant_method", "")),
         source=f"{name}/config.json",
         **{key: kin[key] for key in INHERITED if key in kin},
         **{key: same_words[key] for key in SPOKEN if key in same_words},

@@ -18,7 +18,7 @@ from runner.tools.problem import Problem, Stop
 LOCK = "models.lock.yaml"
 ON_HUB = ("branch", "revision")
 # Fields that few models have.
-RARE = ("config", "packed")
+RARE = ("config", "stored")
 
 
 def _fields() -> Mapping[str, str]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from runner.tools import child_process, own_words
 from runner.tools.files import read_json, write_json, write_text
 from runner.tools.problem import first_line
-from runner.tools.process import hush, without_scikit_learn
+from runner.tools.process import hush, without_gpu_kernels, without_scikit_learn
 from runner.tools.run_files import ADAPTER, ANSWERS, BEST_MODEL, DEMO, DEMO_OUTPUTS
 from runner.trainer.records import evenly
 
@@ -106,6 +106,8 @@ def load(chat: Chat) -> LoadedModel:
     """The model, ready to answer. Raises CannotLoad."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    without_gpu_kernels()
     from transformers.utils import logging
 
     logging.set_verbosity_error()

@@ -54,7 +54,8 @@ def _kinds(model: Model, kind: Family, index: int) -> Iterator[str]:
     """What a layer is, as the keys of `layer` in families.toml."""
     yield "every"
     if types := model.own.get("layer_types"):
-        yield types[index]
+        # Granite's older name, and that of all others.
+        yield {"mamba": "linear_attention", "attention": "full_attention"}.get(types[index], types[index])
     yield "dense" if index < model.own.get(kind.dense, 0) else "sparse"
 
 

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from math import prod
 
 from runner.parts.planner import parameters, row_counts
 from runner.parts.planner.parameters import UnknownArchitecture
@@ -17,16 +16,17 @@ def experts(recipe: Recipe) -> Iterator[Problem]:
     """Of a mixture of experts, what an adapter leaves as it is."""
     for name, own in recipe.stage_recipes.items() or (("", recipe),):
         facts, train = own.model_facts, own.settings.get("train") or {}
-        if not facts or not facts.has_experts or "lora_rank" not in train or train.get("lora_experts"):
+        rank = train.get("lora_rank")
+        if not facts or not facts.has_experts or not rank or train.get("lora_experts"):
             continue
         asked = train.get("lora_layers") or facts.linear
         try:
             targets = tuple(one for layer in asked for one in fitting(facts, layer))
-            shapes = parameters.adapted(facts, Adapter(train.lora_rank, targets))
+            shapes = parameters.adapted(facts, Adapter(rank, targets))
             whole, held = parameters.total(facts), parameters.of_experts(facts)
         except (UnknownArchitecture, re.error):
             continue
-        trained = sum(train.lora_rank * sum(shape) * prod(shape[:-2]) for shape in shapes)
+        trained = sum(rank * sum(shape) for shape in shapes)
         message = f"The adapter trains {trained / whole:.2%} of the weights; the experts, {held / whole:.0%} of the model, stay as they are."
         hint = "To train them too, write `lora_experts: true` and `lora_dropout: 0` under `train`."
         if train.get("adapter") == "qlora" and not train.get("quantize_experts"):

@@ -10,6 +10,7 @@ import yaml
 
 from runner import catalog
 from runner.catalog import Model
+from runner.catalog.models import of_facts
 from runner.data import tokenizers
 from runner.plan import Place
 from runner.recipe.recipe import Recipe
@@ -31,7 +32,7 @@ def prove(proofs: Mapping[str, Any], tell: Tell) -> None:
     proofs: `model` and `tokenizer`, as for `prove_config`; `stages`: for each name, the engine's `config` and the
     folder `out` for the proof.
     """
-    model = twin.read_model(proofs["model"]) if proofs["model"] else None
+    model = of_facts(proofs["model"]) if proofs["model"] else None
     for name, stage in proofs["stages"].items():
         tell(f"Tokenising, and proving what `{name}` will train")
         config = yaml.safe_load(Path(stage["config"]).read_text(encoding="utf-8"))

@@ -12,6 +12,7 @@ from runner.parts.planner.workload import Adapter, Run, Workload
 from runner.parts.trace import stand_ins
 from runner.tools.names import listed
 from runner.tools.problem import Stop
+from runner.tools.process import without_gpu_kernels
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -76,6 +77,7 @@ def build(workload: Workload, real: bool = False) -> torch.nn.Module:
     from transformers import AutoModelForCausalLM
 
     stand_ins.register()
+    without_gpu_kernels()
     config = hf_config(workload)
     dtype = torch.float32 if workload.in_full else DTYPES[workload.precision]
     attention = workload.attention if real else _attention(workload, config)

@@ -20,6 +20,7 @@ from runner.data.row_files import Bad
 from runner.data.rows import Parquet
 from runner.tools.files import read_json, write_json
 from runner.tools.own_words import words
+from runner.tools.process import without_gpu_kernels
 from runner.trainer.generation import taught
 
 MADE_FROM = "twin.json"
@@ -39,8 +40,9 @@ def geometry(model: Model, layers: int, vocabulary: int) -> dict[str, Any]:
     # Gemma 3 scales its scores by its own number, in the original a head's width; llama.cpp takes it for that.
     scale = {"query_pre_attn_scalar": HEAD} if model.model_type.startswith("gemma3") else {}
     groups = max(1, model.num_attention_heads // model.num_key_value_heads)
-    own = {**model.own, **model.family.get("twin", {})}
-    if kinds := own.get("layer_types"):
+    # What is 0 in the original, such as experts, is 0 here.
+    own = model.own | {name: size for name, size in model.family.get("twin", {}).items() if model.own.get(name, size)}
+    if kinds := list(dict.fromkeys(own.get("layer_types", ()))):
         own["layer_types"] = [kinds[layer % len(kinds)] for layer in range(layers)]
     return {
         "hidden_size": WIDTH,
@@ -53,8 +55,7 @@ def geometry(model: Model, layers: int, vocabulary: int) -> dict[str, Any]:
         "vocab_size": vocabulary,
         "max_position_embeddings": model.max_position_embeddings,
         "tie_word_embeddings": model.tied,
-        # Without experts in the original the twin has none.
-        **{name: value for name, value in own.items() if model.own.get(name, value) or name == "layer_types"},
+        **own,
     }
 
 
@@ -120,6 +121,7 @@ def _write(
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    without_gpu_kernels()
     # Read back by the catalog: facts that a config.json lacks are then those of this very model.
     config = AutoConfig.for_model(model.model_type, **sizes, **numbers, **{TWIN_OF: catalog.original(model)})
     torch.manual_seed(seed)
