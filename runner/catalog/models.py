@@ -31,6 +31,8 @@ class Model:
     tied ones twice. licence: as the hub abbreviates it; gated: whether it must be accepted there before files can be
     had. revision: the commit that a lock file holds it to; empty if none does. usual_glu: whether its feed-forward part
     has the activation of its family and no biases, which is what fused kernels compute; False if unknown.
+    config: what else its class needs, as JSON. beside: numbers in its files that are not trained. stored: how its files
+    hold the experts, if not as plain numbers.
     """
 
     id: str

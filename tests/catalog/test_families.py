@@ -89,7 +89,7 @@ def test_an_adapter_has_as_many_numbers_as_peft_gives_it(name, tmp_path):
     facts, real = tiny(name, tmp_path / "tiny")
     experts = tuple(facts.family.get("experts", ())) if facts.has_experts else ()
     asked = LoraConfig(r=2, target_modules=list(facts.linear), target_parameters=list(experts), task_type="CAUSAL_LM")
-    work = Workload(facts, Machines(1, 1, "NVIDIA-L40S", 1, 1), adapter=Adapter(2, facts.linear, parameters=experts))
+    work = Workload(model=facts, machines=ONE, adapter=Adapter(2, facts.linear, parameters=experts))
     added = sum(part.numel() for part in get_peft_model(real, asked).parameters() if part.requires_grad)
     assert parameters.adapter(work) == added > 0
     assert parameters.of_experts(facts) == sum(
@@ -111,6 +111,7 @@ def _numbers(one: tuple[str, tuple[int, ...]]) -> int:
     return prod(one[1])
 
 
+ONE = Machines(1, 1, "NVIDIA-L40S", 1, 1)
 CASES = {
     "experts stay": ("Qwen/Qwen3-30B-A3B", ()),
     "experts stay in 16 bits": ("openai/gpt-oss-120b", ("model.attention=eager", "train.adapter=qlora")),

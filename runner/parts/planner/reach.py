@@ -27,7 +27,7 @@ def experts(recipe: Recipe) -> Iterator[Problem]:
         except (UnknownArchitecture, re.error):
             continue
         trained = sum(rank * sum(shape) for shape in shapes)
-        message = f"The adapter trains {trained / whole:.2%} of the weights; the experts, {held / whole:.0%} of the model, stay as they are."
+        message = f"The adapter trains {100 * trained / whole:.2g}% of the weights; the experts, {held / whole:.0%} of the model, stay as they are."
         hint = "To train them too, write `lora_experts: true` and `lora_dropout: 0` under `train`."
         if train.get("adapter") == "qlora" and not train.get("quantize_experts"):
             message += " They also stay in 16 bits."
