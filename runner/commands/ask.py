@@ -6,7 +6,7 @@ import click
 
 from runner import parts
 from runner.commands.options import end, open_recipe, recipe_path, run_option, say, set_option, stage_option, url_option
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 
 
 @click.command()
@@ -24,7 +24,7 @@ def ask(
     PICTURE."""
     from runner.run import inference as asking
 
-    recipe, _ = open_recipe(path, sets)
+    recipe, _ = open_recipe(path, sets, look=False)
     if url:
         server = parts.hook("models_at")(url, recipe, stage)
         chat = server.chat(base)
@@ -35,16 +35,18 @@ def ask(
     folder, formatted = asking.folder_of(recipe, run_dir, stage), "The question was formatted as in training."
     if classes := asking.of_pictures(folder):
         if base:
-            raise Stop(
-                "There is no original model to ask: this model started from random weights.", "Leave out `--base`."
-            )
+            raise Stop(*worded("commands.no-original"))
         said, formatted = asking.shares(classes(Path(question).expanduser())), "It read the picture as in training."
-        say(f"the model that `{folder.stage.name}` trained, of the {folder.run.kind} in {folder.run.path}")
+        say(f"The model that `{folder.stage.name}` trained, of the {folder.run.kind} in {folder.run.shown}")
     else:
         before, after = asking.models(recipe, folder)
         chat = before if base else after
-        who = f"the model that `{folder.stage.name}` {('started from' if base else 'trained')}"
-        say(f"{who}, {chat.model}, of the {folder.run.kind} in {folder.run.path}")
+        who = (
+            f"The model that `{folder.stage.name}` {('started from' if base else 'trained')} in this {folder.run.kind}"
+        )
+        say(f"{who}: {chat.model}")
+        if folder.run.kind == "rehearsal" and not folder.plan.stages[0].config.get("real_model"):
+            formatted = "It is a rehearsal's tiny twin, so it writes fragments."
         said = asking.answers_of(chat, [question])[0]
     say()
     say(said)

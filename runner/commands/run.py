@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from runner import parts
-from runner.commands.options import end, open_recipe, recipe_path, say, set_option
+from runner.commands.options import end, open_recipe, recipe_path, say, set_option, training_verb
 from runner.recipe import overrides as changing
 from runner.tools.child_process import TRAINING, Event, event_line
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 from runner.tools.text import Styled, printable
 
 if TYPE_CHECKING:
@@ -154,10 +154,7 @@ def _evaluation(event: Event) -> str:
 def confirm(yes: bool, takes: str) -> bool:
     """Asks on a terminal whether something long may start; without one, `--yes` must answer beforehand."""
     if not yes and not sys.stdin.isatty():
-        remedy = (
-            "Add `--yes` to start it, or train fewer epochs or rows (`--set`). `recipe rehearse RECIPE` takes minutes."
-        )
-        raise Stop(f"{takes} Without a terminal, `recipe run` cannot ask before a run of over an hour.", remedy)
+        raise Stop(*worded("commands.cannot-ask", takes=takes))
     return yes or click.confirm(f"{takes} Start it?")
 
 
@@ -166,7 +163,7 @@ def confirm(yes: bool, takes: str) -> bool:
     "runs/NAME", click.option("--yes", is_flag=True, help="Do not ask before a run of over an hour without a GPU.")
 )
 def run(path: str, sets: tuple[str, ...], yes: bool, out: str | None, fresh: bool, **stages: str | None) -> None:
-    """Train on this machine's GPUs, or on its processor if it has none, and prepare the data first. An interrupted run
+    """Train on this machine's GPUs, or on its CPU if it has none, and prepare the data first. An interrupted run
     continues where it stopped."""
     from runner.run import run as running
     from runner.run.pipeline import Selection
@@ -205,7 +202,7 @@ def rehearse(
     with _at_work("rehearsal", path, sets, out, fresh, "rehearsal") as (recipe, made, home), forking():
         rehearsing.rehearse(recipe, home, data, Selection(**stages), say, watch, made, real_model(model))
     done = f"Rehearsal passed: {'these stages work' if any(stages.values()) else 'the whole recipe works'} here, with a {'real' if model else 'tiny'} model."
-    end(done, "submit" if "openshift" in recipe.settings else "run", path)
+    end(done, training_verb(recipe), path)
 
 
 def real_model(named: str | None) -> Path | None:

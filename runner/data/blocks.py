@@ -26,7 +26,7 @@ from runner.data.row_files import Bad, DataRow
 from runner.data.tokenizers import TokenizerFor
 from runner.tools.files import replacing
 from runner.tools.names import content_hash, listed
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 
 SIDES = ("train", "validation")
 # Characters in a batch of documents: enough to keep a thread busy, and little memory.
@@ -113,10 +113,7 @@ def prepare(
     sides = [side for side in SIDES if side == "train" or plain_text.validation_sets or plain_text.validation_share]
     tokenizer = tokenizer_for(documents(plain_text, "train", TextReport())) if tokenizer_for else None
     if tokenizer is None or tokenizer.eos_token_id is None:
-        raise Stop(
-            "Text can only be cut into blocks with the base model's tokenizer, and it cannot be loaded here.",
-            "Check the model's name, your network and your access to it on the hub.",
-        )
+        raise Stop(*worded("data.no-tokenizer"))
     key = _key(plain_text, tokenizer, sample_rows)
     known = TextReport.read(out)
     if known and known.key == key and all((out / f"{side}.parquet").is_file() for side in sides):
@@ -210,10 +207,10 @@ def _of_set(
 
 def _wrong(row: DataRow, column: str) -> str:
     if column not in row:
-        return f"no column `{column}`; there are {listed(list(row)[:10])}"
+        return f"no column `{column}`; the row has {listed(list(row)[:10])}"
     text = row[column]
     if not isinstance(text, str | None):
-        return f"column `{column}` holds something else than text"
+        return f"column `{column}` is not text"
     return "" if text and text.strip() else "the text is empty"
 
 
@@ -228,7 +225,7 @@ def _key(plain_text: PlainText, tokenizer: Any, sample_rows: int | None) -> str:
 def _notes(plain_text: PlainText, report: TextReport) -> Iterator[str]:
     batch, epochs, every = plain_text.effective_batch_size, plain_text.epochs, plain_text.eval_steps
     steps = int(-(-report.train["blocks"] // batch) * epochs)
-    yield f"steps                {steps:>11,}   of {batch} blocks each, in {epochs:g} epochs"
+    yield f"steps                {steps:>11,}   of {batch} blocks each, in {epochs:g} epoch{'' if epochs == 1 else 's'}"
     if steps <= plain_text.warmup_steps:
         yield f"  note: the learning rate still rises at the end, because `train.warmup_steps` is {plain_text.warmup_steps:,}"
     if every and steps < every:

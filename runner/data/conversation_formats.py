@@ -292,7 +292,7 @@ def _turn(message: Any, number: int) -> Turn:
 def _part(part: Any, number: int) -> str:
     """A part of a turn that is cut into parts, `{type: text, text: …}`."""
     if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
-        raise NoConversation(f"turn {number} contains other things than text")
+        raise NoConversation(f"turn {number} contains something other than text")
     return str(part["text"])
 
 
@@ -378,7 +378,7 @@ class PreferenceSet(DataSet):
                 continue
             said = [turn for turn in turns if isinstance(turn, Mapping) and turn.get("role") == role]
             if len(said) != 1 or not isinstance(said[0].get("content"), str):
-                return f"`{column}` has {len(said)} turns of the {role}, and one is needed"
+                return f"`{column}` has {len(said)} turns of the {role}, but needs one"
             texts.append(said[0]["content"].strip())
         prompt, chosen, rejected = texts
         if not prompt or not chosen or not rejected:

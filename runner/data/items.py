@@ -31,7 +31,7 @@ from runner.recipe.templates import NoText
 from runner.tools import child_process
 from runner.tools.files import replacing
 from runner.tools.names import content_hash, listed
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 
 if TYPE_CHECKING:
     from runner.data.conversation_formats import Conversations, Preferences
@@ -137,10 +137,7 @@ class ItemPreparer(ABC, Generic[Asked]):
         report.key = content_hash([asdict(asked), asked.content, tokens, sample_rows], 32)
         known = Report.read(out)
         if known is None and any(out.glob("*.parquet")):
-            raise Stop(
-                f"`{out}` contains Parquet files that recipe-runner did not make.",
-                "Name another folder for prepared data.",
-            )
+            raise Stop(*worded("data.foreign-parquet", out=out))
         there = all((out / f"{side}.parquet").is_file() for side in SIDES)
         # What could not be counted without a tokenizer is tried again.
         if known and known.key == report.key and there and (known.token_lengths or tokenizer_for is None):
@@ -178,9 +175,7 @@ class ItemPreparer(ABC, Generic[Asked]):
             counts.train_rows = int((facts["origin"][sides[0]] == index).sum())
         if not all(map(len, sides)):
             lines = "\n".join(report.lines())
-            raise Stop(
-                f"Too few rows remain to train and to validate on.\n{lines}\nAt least two different {report.unit}s are needed."
-            )
+            raise Stop(*worded("data.too-few-rows", lines=lines, report=report))
         for name, side in zip(SIDES, sides, strict=True):
             with replacing(out / f"{name}.parquet") as partial:
                 _write(map(self.table, self.spool.batches(side)), partial)
@@ -337,9 +332,12 @@ def _of_rows(
             try:
                 item = item_of(row)
             except KeyError as column:
-                reason, why = "a column is missing", f"no column `{column.args[0]}`; there are {listed(list(row)[:10])}"
+                reason, why = (
+                    "a column is missing",
+                    f"no column `{column.args[0]}`; the row has {listed(list(row)[:10])}",
+                )
             except NoText as error:
-                reason, why = "no conversation", str(error)
+                reason, why = "not a conversation", str(error)
             else:
                 if not isinstance(item, str):
                     yield item, number, index

@@ -19,7 +19,7 @@ from runner.recipe import overrides, units
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.run import inference, launch
-from runner.run.answers import side_by_side
+from runner.run.inference import side_by_side
 from runner.run.pipeline import Selection, Tell, Watch, carry_out, decide, is_done, summaries
 from runner.run.run_folder import RunFolder
 from runner.run.run_manifest import keep
@@ -29,7 +29,7 @@ from runner.scenarios.shared import common, rehearsal, sharding
 from runner.scenarios.shared.common import DATA, with_config
 from runner.tools.files import read_json
 from runner.tools.names import shortened
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 from runner.tools.process import threads
 from runner.tools.run_files import ANSWERS
 from runner.trainer.records import Summary
@@ -100,17 +100,18 @@ def _require_patience(
         name, each = decision.stage.name, foreseen.get(decision.stage.name, Prediction())
         if each.usable and (each.memory_least or 0) > each.usable:
             need, have = units.gib(each.memory or 0), units.gib(each.usable)
-            raise Stop(
-                f"This machine has no GPU, and `{name}` needs about {need} of main memory on its processor, of {have}.",
-                f"A lower `micro_batch_size` needs less, if the model itself fits. {instead}.",
-            )
+            raise Stop(*worded("run.too-much-memory", name=name, need=need, have=have, instead=instead))
         if each.seconds is not None:
             likely = units.between(each.seconds_least or 0, each.seconds_most or 0, "–")
             tell(f"`{name}` takes about {units.duration(each.seconds)} ({likely}) on the {each.gpu}.")
         if decision.action not in ("keep", "go on"):
             total += math.inf if each.seconds is None else each.seconds
-    takes = f"takes about {units.duration(total)} here" if total < math.inf else "takes an unknown time here"
-    if total > UNASKED and not confirm(f"This machine has no GPU, and training {takes}."):
+    takes = (
+        f"training takes about {units.duration(total)} here"
+        if total < math.inf
+        else "how long training takes is unknown"
+    )
+    if total > UNASKED and not confirm(f"This machine has no GPU, and {takes}."):
         raise Stop("Nothing was started.", f"{instead}.")
 
 
@@ -147,7 +148,7 @@ def _on_these(recipe: Recipe, gpus: list[str], tell: Tell) -> list[Override]:
     why = f"{len(gpus)} GPUs are here"
     changes = overrides.on_one_machine(recipe, count, BY, why, numbers if len(numbers) == count else None)
     if not gpus:
-        tell("This machine has no GPU, so training uses its processor. Settings that need a GPU are replaced:")
+        tell("This machine has no GPU, so training uses its CPU. Settings that need a GPU are replaced:")
         changes = list(rehearsal.without_gpu(recipe, BY))
     if count != planned:
         batch = Override("train.effective_batch_size", None, None, BY, "follows the GPUs")

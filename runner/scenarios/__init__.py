@@ -121,7 +121,7 @@ def forecasting() -> Forecasting | None:
 
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-Schema = dict[str, Any]
+Schema = Mapping[str, Any]
 
 
 # A scenario's schema: its own file, the pieces that scenarios share, and the sections of parts. `make schemas` writes
@@ -177,7 +177,8 @@ def _elsewhere(key: str, kind: str, part: Schema) -> str:
     if key == "scenario":
         return f"It is for the scenario {listed(part['x-scenario'])}."
     other = "delete `songs`" if kind == "songs" else "write another `form`"
-    return f"It is for {', '.join(part['x-rows'])}. These rows are {kind}. Delete the line, or {other}."
+    rows = " and ".join(", ".join(part["x-rows"]).rsplit(", ", 1))
+    return f"It is for {rows}. These rows are {kind}. Delete the line, or {other}."
 
 
 def inlined(node: Any) -> Any:

@@ -116,13 +116,11 @@ def _taken(settings: RunSettings, history: History) -> dict[str, Any]:
 
 def keep_template(demo: Demo, model: Path) -> None:
     """Writes a chat template with the system prompt of training, for servers."""
-    from transformers import AutoTokenizer
-
-    from runner.trainer.generation import with_system
+    from runner.trainer.generation import tokenizer_in, with_system
 
     if not demo.system_prompt:
         return
-    tokenizer = AutoTokenizer.from_pretrained(str(model), trust_remote_code=demo.trust_remote_code)
+    tokenizer = tokenizer_in(model, demo.trust_remote_code)
     if isinstance(tokenizer.chat_template, str):
         write_text(model / run_files.SERVED_TEMPLATE, with_system(tokenizer.chat_template, demo.system_prompt))
 

@@ -400,5 +400,5 @@ def test_answers_that_are_turns_give_their_text(tmp_path):
     implicit = replace(one, prompt="[chosen]")
     assert implicit.preference({"chosen": [asked, good], "rejected": [asked, bad]}) == wished
     several = implicit.preference({"chosen": [asked, good, asked, good], "rejected": [asked, bad]})
-    assert several == "`chosen` has 2 turns of the user, and one is needed"
+    assert several == "`chosen` has 2 turns of the user, but needs one"
     assert one.preference({"prompt": "Where?", "chosen": [good], "rejected": [good]}) == "both answers are the same"

@@ -179,7 +179,7 @@ def test_rows_tokenised_before_an_interruption_are_not_trained_on_once_the_data_
     data = StageFolder(plan, plan.stage("data"))
     data.mark("finished", outputs=data.outputs())
     said = begin(plan, name)
-    assert said[0] == f"{name}: runs again (data has left other results)"
+    assert said[0] == f"{name}: runs again (data produced other results)"
     assert not tokenised.exists()
 
 
@@ -192,8 +192,8 @@ def start(plan: Plan, chosen: Selection, said: list[str]) -> None:
     [
         (("sft.learning_rate=1e-5",), None, "dpo", "other inputs than now: learning_rate: 2e-05"),
         (("sft.learning_rate=1e-5",), None, "lora", "`sft` was made from other inputs than now"),
-        ((), f"sft/{WEIGHTS}", "dpo", f"`sft` has the file `{WEIGHTS}`"),
-        ((), "data/dpo/train.parquet", "dpo", "`data` has the file `dpo/train.parquet`"),
+        ((), f"sft/{WEIGHTS}", "dpo", f"`sft` has changed since it was made (`{WEIGHTS}`)"),
+        ((), "data/dpo/train.parquet", "dpo", "`data` has changed since it was made (`dpo/train.parquet`)"),
         (("lora.data.seed=7",), "data/lora/train.parquet", "dpo", "gate after `pretrain-2048` is closed"),
     ],
     ids=["settings", "settings further up", "weights", "rows", "what it does not read"],

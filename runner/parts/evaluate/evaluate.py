@@ -19,6 +19,7 @@ from runner.parts.evaluate.metrics import ACCURACY, GENERATED, PREFERRED, SCORE,
 from runner.tools import child_process
 from runner.tools.files import read_json, write_json
 from runner.tools.names import listed
+from runner.tools.problem import first_line
 from runner.tools.process import hush
 from runner.tools.run_files import HISTORY
 from runner.tools.text import yaml_text
@@ -47,8 +48,8 @@ class Measures:
             (self.before if before else self.metrics).update(measure())
         except Exception as error:
             # Loading and scoring can fail in many ways, and none of them may end in a number.
-            first = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
-            self.missing |= {f"before: {name}" if before else name: first for name in names}
+            why = first_line(error)[:300]
+            self.missing |= {f"before: {name}" if before else name: why for name in names}
 
     def found(self, names: Iterable[str]) -> Found:
         """All results. names: the metrics of the gates; each is there or has a reason."""

@@ -76,7 +76,8 @@ def _measured(folder: StageFolder) -> Iterator[tuple[str, str]]:
     for name, value in sorted(known.metrics.items()) if isinstance(known, gates.Measurement) else ():
         yield name, f"{gates.shown(value)}{old}"
     for verdict in gates.verdicts(folder) if folder.stage.gates else ():
-        said = "holds" if verdict.holds else f"MISSED: {verdict.got}, {verdict.why}"
+        got = "" if verdict.got == gates.NOTHING else f"{verdict.got}, "
+        said = "holds" if verdict.holds else f"MISSED: {got}{verdict.why}"
         yield f"gate {verdict.metric} {verdict.threshold}", said
     if override := gates.promotion(folder):
         yield "promotion", "\n".join(line.strip() for line in override.lines)
@@ -97,6 +98,7 @@ def shown(folder: StageFolder, measured: Measurement, form: str, judge: bool = T
     else:
         yield f"{folder.stage.name}: {measured.checkpoint}"
         yield from _table(measured)
+        yield "  Losses and forgetting are in nats a token: lower is better. Accuracies and improvements are shares, 0 to 1."
         yield from (f"  {name} not measured: {reason}" for name, reason in sorted(measured.missing.items()))
         yield from (f"  {line}" for line in (*_confused(measured), *_counted(measured)))
         yield from gates.described(folder)[1] if verdicts else ()

@@ -15,7 +15,7 @@ from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.scenarios.contract import Measurable
 from runner.tools.names import ALIKE, did_you_mean, listed, nearest, setting
-from runner.tools.problem import Problem, Stop
+from runner.tools.problem import Problem, Stop, worded
 
 # Metrics from training itself; `N` is a number.
 RISE = "loss_rise.N"
@@ -148,11 +148,7 @@ def gate_metrics(recipe: Recipe) -> Iterator[Problem]:
         try:
             gate = parse(text)
         except ValueError:
-            yield recipe.document.problem(
-                place,
-                f"`{text}` compares with an infinite number, so this gate says nothing.",
-                "Write a finite number.",
-            )
+            yield recipe.document.problem(place, *worded("evaluate.infinite-gate", text=text))
             continue
         if not is_producible(metric, known[section]):
             if (asked := _TASK.match(metric)) and asked[1] in misspelt_tasks(recipe).values():
@@ -166,7 +162,7 @@ def gate_metrics(recipe: Recipe) -> Iterator[Problem]:
         elif is_senseless(gate):
             yield recipe.document.problem(
                 place,
-                f"`{metric}` is {in_words(metric)}, so `{text}` says nothing about a model.",
+                f"`{metric}` is {in_words(metric)}, so `{text}` holds for every model or for none.",
                 "Write a value that some models reach and others miss. A share of 60 % is 0.6.",
             )
 
@@ -193,9 +189,7 @@ def sample_task(recipe: Recipe) -> Iterator[Problem]:
     section = recipe.settings.get("evaluation")
     named = section and section.get("sample_task")
     if named and not (recipe.folder / named).is_file():
-        message = f"The file `{recipe.folder / named}` does not exist."
-        hint = "Check the path; it is relative to the recipe's folder."
-        yield recipe.problem("evaluation.sample_task", message, hint)
+        yield recipe.problem("evaluation.sample_task", *worded("evaluate.no-task-file", file=recipe.folder / named))
 
 
 def tasks(recipe: Recipe) -> Iterator[Problem]:
@@ -205,13 +199,9 @@ def tasks(recipe: Recipe) -> Iterator[Problem]:
     for index, task in enumerate(named):
         place = ("evaluation", "tasks", index)
         if meant := misspelt.get(task):
-            message = f"`{task}` is measured, but the gates ask for `{meant}`, so they would never open."
-            yield recipe.problem(place, message, f"Write `{meant}`.")
+            yield recipe.problem(place, *worded("evaluate.task-spelt-otherwise", task=task, meant=meant))
         elif task not in LM_EVAL["tasks"] and (near := nearest(task, LM_EVAL["tasks"], ALIKE)):
-            message = f"`{task}` is not a usual task of lm-eval, but `{near}` is."
-            yield recipe.note(
-                place, message, f"Write `{near}`, if you mean that one. Otherwise there is nothing to do."
-            )
+            yield recipe.note(place, *worded("evaluate.unusual-task", task=task, near=near))
 
 
 def gate_directions(recipe: Recipe) -> Iterator[Problem]:

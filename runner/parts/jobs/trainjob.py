@@ -11,7 +11,7 @@ from runner.parts.jobs.kubernetes import Manifest
 from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.tools.files import Artifact
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 from runner.tools.text import yaml_text
 
 # The runtime's job and its container, and the runtime of OpenShift AI.
@@ -37,10 +37,7 @@ def job(plan: Plan, stage: Stage) -> list[Artifact]:
     if not stage.trains:
         return batch.prepare(plan, stage)
     if kubernetes.numbers(plan.site["version"]) < SINCE:
-        raise Stop(
-            f"OpenShift AI {plan.site['version']} has no TrainJob; 3.2 introduced it.",
-            "Render for `pytorchjob`, or correct `openshift.version`.",
-        )
+        raise Stop(*worded("jobs.no-trainjob", plan=plan))
     made = kubernetes.job("trainer.kubeflow.org/v1alpha1", "TrainJob", _trainjob_spec(plan, stage), plan, stage)
     # OpenShift AI's Trainer then reads the progress from this port of the first pod (opendatahub-io/trainer,
     # pkg/rhai/constants: exactly "true").
@@ -58,17 +55,17 @@ def _unsaid(plan: Plan, stage: Stage) -> str:
     settings = ["restart_policy", "clean_pod_policy", "backoff_limit"]
     if not kubernetes.patched(plan.site):
         settings.append("deadline_hours")
-    said = f"# A TrainJob has no place for {', '.join(settings)}; the runtime `{RUNTIME}` decides them.\n"
+    said = f"# A TrainJob cannot set {', '.join(settings)}; the runtime `{RUNTIME}` decides them.\n"
     if not kubernetes.patched(plan.site):
         said += (
-            f"# Nor for the {podspec.grace(stage)} s that a pod may take for its last checkpoint when the cluster wants its machine: it has\n"
-            "# the runtime's `terminationGracePeriodSeconds`, which is 30 where nothing is said. OpenShift AI 3.6 has a place for it.\n"
-            "# Nor for a root file system that its pods cannot write to; 3.6 has a place for that, too.\n"
+            f"# Nor can it set the {podspec.grace(stage)} s that a pod may take for its last checkpoint when the cluster reclaims its machine: it has\n"
+            "# the runtime's `terminationGracePeriodSeconds`, which is 30 by default. OpenShift AI 3.6 can set it.\n"
+            "# Nor can it set a read-only root file system; 3.6 can set that, too.\n"
         )
     if kubernetes.movable(plan):
         said += (
-            "# Nor for when the image is fetched: a machine that has an older build of this tag may go on with it. Write the\n"
-            "# image by its digest (NAME@sha256:…) under `openshift.image`, and no other one is taken.\n"
+            "# Nor can it set when the image is pulled: a machine that has an older build of this tag may use it. Write the\n"
+            "# image by its digest (NAME@sha256:…) under `openshift.image`, so that no other one is used.\n"
         )
     return said + "".join(f"# {line}\n" for line in wrap(stuck(plan.site), 120))
 
@@ -94,7 +91,7 @@ def _trainjob_spec(plan: Plan, stage: Stage) -> Manifest:
         "numProcPerNode": max(1, stage.machines.gpus_per_node),
         "resourcesPerNode": podspec.resources(plan, stage),
     }
-    spec: Manifest = {
+    spec: dict[str, object] = {
         "runtimeRef": {"apiGroup": "trainer.kubeflow.org", "kind": "ClusterTrainingRuntime", "name": RUNTIME},
         "trainer": trainer,
     }

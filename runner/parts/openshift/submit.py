@@ -1,6 +1,5 @@
 """Submit: the cluster checks everything first, and then gets the missing objects. Existing ones do not change."""
 
-import copy
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +22,7 @@ from runner.parts.openshift.watch import follow, line
 from runner.plan import Plan, Stage
 from runner.recipe import units
 from runner.tools.names import listed
-from runner.tools.problem import Stop
+from runner.tools.problem import Stop, worded
 
 Tell = Callable[[str], None]
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
@@ -98,12 +97,15 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
         tell(stuck)
     for next_one in following:
         sender.judge(next_one, sender.existing(next_one))
+
+    def at_work() -> Manifests:
+        """The jobs of later parts, made from another version of the recipe."""
+        before = [jobs.sent(plan, other.stage, how.target, other.of_gate) for other in outdated]
+        return [job for other in before for job in sender.existing(other)]
+
     if holds:
         if milestone.state == FAILED:
-            raise Stop(
-                f"{what.kind} `{what.name}`, made from this recipe as it is now, has failed. `recipe status RECIPE` shows why.",
-                "To run it again: `recipe stop RECIPE`, then `recipe submit RECIPE`.",
-            )
+            raise Stop(*worded("openshift.already-failed", what=what))
         tell(f"{what.kind} `{what.name}` already exists, made from this recipe as it is now. Nothing changes.")
         if not alone and milestone.job and (whose := Owner.of(milestone.job)) not in (Owner(), how.owner):
             tell(str(whose))
@@ -115,21 +117,22 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
     elif how.dry_run:
         for each in (what, *following):
             tell(f"The cluster would accept {each.kind} `{each.name}` and {len(each.support)} objects that it needs.")
+        for said, act, _ in filter(None, (question(job, how.owner, True) for job in (*at_work(), *there))):
+            tell(f"{said} Without `--dry-run` you must agree to {act}.")
     else:
-        before = [jobs.sent(plan, other.stage, how.target, other.of_gate) for other in outdated]
-        at_work = [job for other in before for job in sender.existing(other)]
+        old = at_work()
         # First the driver of the old recipe, which would send it again. A new driver follows.
         walking = [] if alone else pipeline.outdated_driver(cluster, plan, how.target, how.files_key)
         runs = [] if alone else pipeline.outdated_runs(cluster, plan)
         # All questions come first, so that nothing has changed after a no.
-        for job in (*walking, *runs, *at_work, *there):
+        for job in (*walking, *runs, *old, *there):
             ask(job, how.owner, how.confirm, replaces=job not in (*walking, *runs))
-        with replacing(what, [*walking, *at_work, *there]) as deleted:
+        with replacing(what, [*walking, *old, *there]) as deleted:
             sender.provide(what)
             for run in runs:
                 pipeline.end_run(cluster, plan, name := run["metadata"]["name"])
                 tell(f"The run `{name}` of Kubeflow Pipelines, of the old recipe: stopped")
-            for job in (*walking, *at_work, *there):
+            for job in (*walking, *old, *there):
                 make_room(cluster, job, tell, deleted)
             if files:
                 upload(cluster, what.plan, what.stage, files, tell)
@@ -186,11 +189,11 @@ class _Sender:
             require_seal_key(cluster, sent.namespace, dry_run=True)
         for manifest in self.made(sent):
             cluster.apply(manifest, dry_run=True)
-        job = copy.deepcopy(sent.job)
-        if there:
-            # Under another name, because the existing one can only be replaced.
-            job["metadata"]["name"] = f"{sent.name[:44].rstrip('-')}-dry-run"
-        cluster.create(job, dry_run=True)  # `post` reports one that somebody has sent in the meantime
+        # Under another name where one exists, because that can only be replaced.
+        name = f"{sent.name[:44].rstrip('-')}-dry-run" if there else sent.name
+        cluster.create(
+            {**sent.job, "metadata": {**sent.job["metadata"], "name": name}}, dry_run=True
+        )  # `post` reports one that somebody has sent in the meantime
         if keeps or alone:
             return
         helpers = [helper_pod.pod(sent.plan, sent.stage, "word", files.folder, writes=True)] if files else []
@@ -198,7 +201,7 @@ class _Sender:
         for manifest in helpers:
             # Under another name, because an earlier command may have left a pod behind.
             meta = manifest["metadata"]
-            cluster.create(manifest | {"metadata": meta | {"name": f"{meta['name']}-dry-run"}}, dry_run=True)
+            cluster.create({**manifest, "metadata": {**meta, "name": f"{meta['name']}-dry-run"}}, dry_run=True)
 
     def _queue_is_there(self, sent: Sent) -> None:
         queue = sent.plan.site.get("queue")
@@ -206,8 +209,7 @@ class _Sender:
             return
         known = [entry["metadata"]["name"] for entry in self.cluster.list("LocalQueue", sent.namespace)]
         if not known and not self.cluster.knows("LocalQueue", sent.namespace):
-            hint = "Delete `openshift.queue`; or ask the cluster's admin to install Kueue."
-            raise Stop(f"This cluster has no Kueue, and so no queue `{queue}`.", hint)
+            raise Stop(*worded("openshift.no-queue", queue=queue))
         hint = "`recipe site RECIPE` generates one for `oc apply -k`. Or delete `openshift.queue`."
         if known:
             hint = f"Its queues: {', '.join(known)}. Change `openshift.queue`."
@@ -219,9 +221,7 @@ class _Sender:
         count = kubernetes.most_machines([self.plan])
         for name, claim in self.claims.items():
             if claim and going(claim):
-                problem = f"The claim `{name}` in `{sent.namespace}` is being deleted, with everything on it."
-                hint = "It disappears when no pod uses it any more. Then submit again, and it is created again."
-                raise Stop(problem, hint)
+                raise Stop(*worded("openshift.claim-goes", name=name, sent=sent))
             modes = claim["spec"].get("accessModes") or ["no mode"] if claim else [SHARED]
             if count > 1 and SHARED not in modes:
                 raise Stop(
@@ -297,8 +297,7 @@ def post(cluster: Cluster, sent: Sent, owner: Owner, tell: Tell) -> None:
     else:
         job = cluster.get(sent.kind, sent.namespace, sent.name) or {}
         if not job or _made_from(job) != _made_from(sent.job):
-            hint = "`recipe status RECIPE` shows it; submit again to replace it."
-            raise Stop(f"Someone else sent another {named} a moment ago.", hint)
+            raise Stop(*worded("openshift.sent-meanwhile", named=named))
         tell(f"{named} already exists, made from this recipe as it is now. Nothing changes.")
     with suppress(Stop):
         for name in jobs.config_maps(cluster, sent.plan, sent.stage):
@@ -317,20 +316,26 @@ def seal(cluster: Cluster, sent: Sent, tell: Tell) -> None:
 
 
 def ask(job: Manifest, mine: Owner, confirm: Confirm, replaces: bool = False) -> None:
-    """Asks before a job is removed: one under way, unless it is the user's own and nothing `replaces` it, and every one
-    of another person. Raises Stop after a no."""
+    """Asks before a job is removed. Raises Stop after a no."""
+    asked = question(job, mine, replaces)
+    if asked and not confirm(*asked):
+        raise Stop(f"{jobs.named(job)} stays as it is.")
+
+
+def question(job: Manifest, mine: Owner, replaces: bool) -> tuple[str, str, str] | None:
+    """What is asked before a job is removed: one under way, unless it is the user's own and nothing `replaces` it, and
+    every one of another person. Returns the facts, what would be done, and that person; None if nothing is asked."""
     owner, end, name = Owner.of(job), ended(job), jobs.named(job)
     # Empty if either is unknown, or both are the same.
     person = owner.person if mine.person and owner.person != mine.person else ""
     if going(job) or (end and not person) or (owner == mine and not replaces):
-        return
+        return None
     said = f"{name} {(f'has {end}' if end else 'is running')}"
     said += f"{', made from another version of this recipe' if replaces else ''}.{f' {owner}' if owner != mine else ''}"
     if person and replaces and job["kind"] in jobs.POD_LABEL and (folder := jobs.annotation(job, kubernetes.RUN_DIR)):
         said += f" Its results are in `{folder}`, and yours would replace them, unless you change the `name` of your recipe."
     what = ("replace it" if end else "stop it and start again") if replaces else "stop it"
-    if not confirm(said, what, person):
-        raise Stop(f"{name} stays as it is.")
+    return said, what, person
 
 
 @contextmanager

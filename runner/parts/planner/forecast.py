@@ -24,7 +24,7 @@ from runner.parts.planner.workload import ASSUMED, MULTIPLE, Run, Workload, netw
 from runner.plan import RUNS, Plan, Stage
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
-from runner.tools.problem import Problem
+from runner.tools.problem import Problem, worded
 
 if TYPE_CHECKING:
     from runner.parts.planner.duration import Duration
@@ -252,11 +252,7 @@ def basis(forecasts: list[Forecast], nodes: Iterable[int] = ()) -> str:
 
 
 def unknown_architecture(recipe: Recipe, error: UnknownArchitecture) -> Problem:
-    return recipe.problem(
-        "model.base",
-        f"There are no formulas for models of type '{error}', so memory and time are unknown.",
-        f"`recipe plan --exact` measures a step of the real model. There are formulas for {', '.join(WITH_FORMULAS)}.",
-    )
+    return recipe.problem("model.base", *worded("planner.no-formulas", error=error, families=", ".join(WITH_FORMULAS)))
 
 
 # The hint for a problem that several lines of a recipe cause together.
@@ -309,7 +305,7 @@ def _patience(recipe: Recipe, forecast: Forecast, section: str) -> Iterator[Prob
         )
         yield recipe.note(
             (section, "early_stopping", "patience"),
-            f"Early stopping waits for {stopping.patience} evaluations without improvement, but stage `{forecast.stage.name}` has {evaluations}, so it never ends early.",
+            f"Early stopping waits for {stopping.patience} evaluations without improvement, but stage `{forecast.stage.name}` has only {evaluations}, so it never ends early.",
             f"Lower `patience`, or write {tenth}.",
         )
 
@@ -318,8 +314,9 @@ def _too_late(recipe: Recipe, forecast: Forecast, section: str, steps: int) -> I
     """Checkpoints, evaluations and a learning rate for more steps than the stage makes."""
     work, rising, stage = forecast.workload, forecast.warmup_steps, f"Stage `{forecast.stage.name}`"
     keep, tenth = recipe.settings[section].get("keep_checkpoints") or 0, max(1, steps // 10)
-    if keep > steps:
-        message = f"{stage} makes {steps:,} steps, but should keep {keep:,} checkpoints."
+    count = f"{steps:,} step{'s' if steps != 1 else ''}"
+    if keep > max(2, steps):
+        message = f"{stage} makes {count}, but should keep {keep:,} checkpoints."
         hint = "Write `keep_checkpoints: 2`, the best one and the latest."
         yield recipe.note((section, "keep_checkpoints"), message, hint)
     every = {"eval_steps": ("evaluation", work.evaluation_steps), "save_steps": ("checkpoint", work.save_steps)}
@@ -327,15 +324,15 @@ def _too_late(recipe: Recipe, forecast: Forecast, section: str, steps: int) -> I
         firsts = " and its first ".join(what for what, _ in unreached.values())
         yield recipe.note(
             (section, next(iter(unreached))),
-            f"{stage} ends after {steps:,} steps, before its first {firsts} at step {next(iter(unreached.values()))[1]:,}.",
-            f"Write {' and '.join(f'`{name}: {tenth}`' for name in unreached)}, a tenth of the steps, unless you want that.",
+            f"{stage} ends after {count}, before its first {firsts} at step {next(iter(unreached.values()))[1]:,}.",
+            f"Write {' and '.join(f'`{name}: {tenth}`' for name in unreached)}, a tenth of the steps, unless you need no checkpoint.",
         )
     if rising >= steps:
         rate = work.learning_rate
         yield recipe.note(
             (section, "warmup_steps"),
             f"The learning rate rises over {rising:,} steps, but stage `{forecast.stage.name}` has {steps:,}. It never reaches {rate:g}, and ends at {rate * steps / rising:.2g}.",
-            f"Write `warmup_steps: {tenth}`, a tenth of the steps, unless you want so gentle a run.",
+            f"Write `warmup_steps: {tenth}`, a tenth of the steps, unless you want such a slow start.",
         )
 
 

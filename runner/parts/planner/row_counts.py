@@ -16,7 +16,7 @@ from runner.data.lengths import BYTES_A_TOKEN, UNKNOWN, Lengths
 from runner.plan import Plan, Stage
 from runner.recipe import templates
 from runner.recipe.recipe import Recipe, sets_of
-from runner.tools.problem import Problem
+from runner.tools.problem import Problem, worded
 
 if TYPE_CHECKING:
     from runner.data.row_files import SampledRows
@@ -294,9 +294,7 @@ def rows_left_out(recipe: Recipe) -> Iterator[Problem]:
         for _, one in sets_of(home, section):
             lengths = of_catalog(catalogued(one) or {}, one)
             if lengths and (share := lengths.beyond(length)) > MOST_LEFT_OUT:
-                message = f"According to the catalog, about {share:.0%} of the rows of `{one['hub']}` are longer than {length:,} tokens, and are left out."
-                hint = "Raise `sequence_len`. `recipe prepare` counts the tokens, and stops if more than `max_lost_share` of the rows are lost."
-                yield recipe.note(where, message, hint)
+                yield recipe.note(where, *worded("planner.rows-left-out", share=share, one=one, length=length))
 
 
 def enough_rows(recipe: Recipe) -> Iterator[Problem]:

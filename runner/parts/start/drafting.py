@@ -37,7 +37,7 @@ from runner.scenarios import translate
 from runner.scenarios.targets import place
 from runner.tools import packaged
 from runner.tools.names import did_you_mean, listed
-from runner.tools.problem import Problem, Stop, errors_of
+from runner.tools.problem import Problem, Stop, errors_of, worded
 
 # The secret with the hub token for pods, with the name that the rule about gated models uses.
 SECRET = "hub-token"
@@ -114,8 +114,9 @@ def _preferred(home: str, name: str) -> dict[str, tuple[Any, str]]:
     known = {column.lower(): column for column in columns_of(name)}
     asks = next((column for column in (*ASKING, *known) if column in known and column not in (BETTER, WORSE)), "")
     if known and not (asks and {BETTER, WORSE} <= set(known)):
-        hint = f"Preferences have a column for the question, `{BETTER}` and `{WORSE}`."
-        raise Stop(f"The columns of `{name}` are {listed(known.values())}.", hint)
+        raise Stop(
+            *worded("start.no-preferences", name=name, values=listed(known.values()), better=BETTER, worse=WORSE)
+        )
     named = {"prompt": asks, BETTER: BETTER, WORSE: WORSE} if known else {}
     return {f"{home}.{setting}": (f"[{known[column]}]", "") for setting, column in named.items()}
 
@@ -133,9 +134,7 @@ def columns_of(name: str, texts: bool = False) -> list[str]:
         return []
     if not file.exists():
         hint = "Check the path; it is relative to this folder."
-        raise Stop(
-            f"The file `{file}` does not exist.", f"{hint} A data set on the hub is OWNER/NAME, or OWNER/NAME:SUBSET."
-        )
+        raise Stop(*worded("start.no-file", file=file, hint=hint))
     if file.suffix == ".txt" or (file.is_dir() and texts):
         return []
     try:
@@ -225,10 +224,7 @@ class Answers:
         known = {name.lower(): name for name in self.columns}
         if len(known) < 2:
             has = f"only the column {listed(self.columns)}" if known else "no column"
-            raise Stop(
-                f"`{self.data}` has {has}, but questions with answers need two.",
-                "Name another file, or choose plain text.",
-            )
+            raise Stop(*worded("start.one-column", data=self.data, has=has))
         if {BETTER, WORSE} <= set(known):
             raise Stop(
                 f"The rows of `{self.data}` are preferences: each question has an answer to prefer, `{known[BETTER]}`, and one to "
@@ -296,7 +292,16 @@ class Answers:
         drawn = {**songs, "count": max(2, min(there, facts.get("rows", there)))}
         if self.starts("data.songs"):
             return said | {f"data.songs.{name}": (value, "of your songs") for name, value in drawn.items()}
-        return said | gone | {"data.songs": (drawn, "some are drawn" if on_hub(self.data) else "all of them are drawn")}
+        return (
+            said
+            | gone
+            | {
+                "data.songs": (
+                    drawn,
+                    "some are drawn" if on_hub(self.data) else "the number of songs; here all of them",
+                )
+            }
+        )
 
     def _of_stages(self) -> dict[str, tuple[Any, str]]:
         """The files of a pipeline's later stages. Raises Stop if their columns are others."""
@@ -409,9 +414,10 @@ def _draft(origin: Path, name: str, wishes: list[Override]) -> Draft:
     wished = as_text(document, wishes)
     # Paths in the changes are relative to the copy.
     own = [*_with_own_data(replace(document, file=str(target)), wished), *_with_other_model(document, wished)]
+    own += _redescribed(document, wished)
     # Every file and folder that a recipe names, in any section. Models on the hub are neither.
     named = {tuple(map(str, path)): file for path, file in leaves(document.data, bool) if path[-1] in NAMES_A_FILE}
-    replaced = {change.path for change in own}
+    replaced = {tuple(map(str, change.path)) for change in own}
     files = {path: file for path, file in named.items() if isinstance(file, str) and path not in replaced}
     moved = [
         Override(".".join(path), None, called, copying.NEW)
@@ -438,10 +444,22 @@ def _with_other_model(document: Document, wished: list[Override]) -> list[Overri
     if before is None or base in (None, before):
         return []
     gone = [name for name in OF_A_MODEL if document.lookup(Override(name).path) not in (None, "main", False)]
-    called = f"A copy of {document.data['name']} with {base}"
-    changes = [Override("description", None, called, BY, "what `recipe list` shows")]
-    changes += [Override(name, None, None, BY, f"was about {before}") for name in gone]
+    changes = [Override(name, None, None, BY, f"was about {before}") for name in gone]
     return [change for change in changes if change.setting not in said]
+
+
+def _redescribed(document: Document, wished: list[Override]) -> list[Override]:
+    """The description of a copy with another model or other data, unless the person wrote one."""
+    new = [
+        str(change.after)
+        for change in wished
+        if (change.setting == "model.base" or (change.path[-1] in ("path", "hub") and "data" in change.path))
+        and change.after not in (None, document.lookup(change.path))
+    ]
+    if not new or "description" not in document.data or any(change.setting == "description" for change in wished):
+        return []
+    called = f"A copy of {document.data['name']} with {' and '.join(new)}"
+    return [Override("description", None, called, BY, "what `recipe list` shows")]
 
 
 def beside(name: str, folder: Path) -> str:
@@ -573,10 +591,7 @@ def _fitting(name: str, answers: Answers, more: list[Override]) -> list[Override
             None,
         )
         if found is None:
-            raise Stop(
-                f"`{answers.base}` does not fit {answers.gpu} with any settings.",
-                "Name a larger GPU or a smaller model; `recipe models` shows what fits where.",
-            )
+            raise Stop(*worded("start.nothing-fits", answers=answers))
         planned = again(*(replace(change, by=copying.NEW, why="so that it fits the GPU") for change in found.changes))
     if answers.of.keeps:
         return changes
@@ -631,7 +646,8 @@ def write(made: Draft, origin: Path) -> list[Path]:
     with ExitStack() as undo:
         copied = _copied(made.files.values(), origin.parent, undo) + _lock(made.origin, origin.parent, undo)
         if made.errors:
-            raise Stop(made.errors)
+            hint = "Give the settings above other values with `--set`, for example `--set 'data.question=[Question]'`."
+            raise Stop([*made.errors, Problem(str(made.target), 0, 0, "This file was not written.", hint)])
         undo.pop_all()
     made.target.write_text(made.text, encoding="utf-8")
     Path(schema.name).write_text(by_schema.schema_text(made.origin.data["scenario"]), encoding="utf-8")
@@ -646,10 +662,7 @@ def _copied(named: Iterable[str], folder: Path, undo: ExitStack) -> list[Path]:
         file = Path(beside(name, folder))
         there = sources.setdefault(file, file if file.exists() else folder / name)
         if not filecmp.cmp(there, folder / name, shallow=False):
-            raise Stop(
-                f"The copy needs `{folder / name}` as `{file}`, but `{there}` is another file.",
-                "Make the copy in another folder, or move that file.",
-            )
+            raise Stop(*worded("start.other-file", target=folder / name, file=file, there=there))
     copied = [file for file, source in sources.items() if source != file]
     for file in copied:
         for parent in reversed(file.parents):
@@ -680,8 +693,8 @@ def starter(source: str) -> Path:
         return Path(source)
     if source in starters:
         return starters[source]
-    hint = f"{did_you_mean(source, starters)}Starter recipes: {listed(starters)}."
-    raise Stop(f"`{source}` is neither a starter recipe nor a file.", hint)
+    meant = did_you_mean(source, starters) or did_you_mean(f"minimal/{source}", starters)
+    raise Stop(*worded("start.no-starter", source=source, meant=meant, starters=listed(starters)))
 
 
 def minimal_starter(source: str) -> Path:
@@ -724,7 +737,11 @@ def _with_own_data(document: Document, changes: list[Override]) -> list[Override
         others = [Override(f"{home}.{name}", None, None, change.by, why) for name in gone]
         if set(gone) & set(VALIDATES) and "validation_share" not in section:
             others.append(Override(f"{home}.validation_share", None, SHARE, change.by, "a share of the new data"))
-        others += _song_columns(section, change, columns)
+        templates = {f"{home}.question", f"{home}.answer"} & settings
+        if templates and "songs" in section:
+            others.append(Override(f"{home}.songs", None, None, change.by, "the questions name their columns"))
+        elif not templates:
+            others += _song_columns(section, change, columns)
         if home == "data":
             others += _stale_questions(document, change)
         whole += [other for other in others if not any(f"{other.setting}.".startswith(f"{one}.") for one in settings)]
@@ -761,6 +778,8 @@ def _song_columns(section: Mapping[str, Any], change: Override, found: list[str]
     if {"artist", "genre"} <= set(known) and "instruction" not in known:
         asked = {"songs": None, "question": SONG.format(**known), "answer": f"[{answer}]"}
         return [Override(f"{home}.{name}", None, text, change.by, "of the new columns") for name, text in asked.items()]
+    if asking.lower() not in ASKING:
+        return []  # a first column is seldom a request for a song
     pairs = {"songs.instruction": asking, "songs.lyrics": answer}
     why = "its name in the new file"
     return [Override(f"{home}.{name}", None, column, change.by, why) for name, column in pairs.items()]

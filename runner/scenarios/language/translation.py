@@ -161,7 +161,7 @@ def layers(recipe: Recipe) -> Iterator[Problem]:
                 continue
             message = f"`{recipe.model.base}` has no linear layer `{name}`."
             if why := facts.family.get("missed", {}).get(name):
-                message = f"An adapter beside `{name}` would change nothing: {why}."
+                message = f"`{name}` cannot have an adapter: {why}."
             hint = (
                 f"Its linear layers are {listed(facts.linear)}. Delete `lora_layers` to give each of them an adapter."
             )
