@@ -26,7 +26,8 @@ def experts(recipe: Recipe) -> Iterator[Problem]:
             whole, held = parameters.total(facts), parameters.of_experts(facts)
         except (UnknownArchitecture, re.error):
             continue
-        trained = sum(rank * sum(shape) for shape in shapes)
+        if not (trained := sum(rank * sum(shape) for shape in shapes)):
+            continue
         message = f"The adapter trains {100 * trained / whole:.2g}% of the weights; the experts, {held / whole:.0%} of the model, stay as they are."
         hint = "To train them too, write `lora_experts: true` and `lora_dropout: 0` under `train`."
         if train.get("adapter") == "qlora" and not train.get("quantize_experts"):
