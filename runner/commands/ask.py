@@ -31,6 +31,7 @@ def ask(
         say(f"{chat.model} at {server.url}")
         say()
         say(server.answers(chat, [question])[0])
+        end(f"The {'original' if base else 'trained'} model has answered.", "compare", path, "--url", url)
         return
     folder, formatted = asking.folder_of(recipe, run_dir, stage), "The question was formatted as in training."
     if classes := asking.of_pictures(folder):

@@ -22,9 +22,10 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from runner.data import RenderedExample, data_sets, rows, tokenizers
+from runner.data import RenderedExample, blocks, data_sets, rows, tokenizers
 from runner.data.blocks import in_groups
-from runner.data.report import MOST_NAMED, Report, examiners
+from runner.data.lengths import Lengths
+from runner.data.report import MOST_NAMED, Report, examiners, too_long
 from runner.data.row_files import FilePart
 from runner.data.tokenizers import TokenizerFor
 from runner.recipe.templates import NoText
@@ -34,7 +35,7 @@ from runner.tools.names import content_hash, listed
 from runner.tools.problem import Stop, worded
 
 if TYPE_CHECKING:
-    from runner.data.conversation_formats import Conversations, Preferences
+    from runner.data.conversation_formats import Conversations, Preferences, Prompts
 
 SIDES = ("train", "validation")
 # Rows are put on disk in batches of about this many characters.
@@ -45,7 +46,7 @@ PART_BYTES = 16 * 2**20
 GROUP_BYTES = 16 * 2**20
 
 
-Asked = TypeVar("Asked", bound="Conversations | Preferences")
+Asked = TypeVar("Asked", bound="Conversations | Preferences | Prompts")
 
 
 class ItemPreparer(ABC, Generic[Asked]):
@@ -89,6 +90,22 @@ class ItemPreparer(ABC, Generic[Asked]):
     @abstractmethod
     def table(self, batch: pa.RecordBatch) -> pa.Table:
         """What is written of a batch, in the same types for every batch."""
+
+    def within(self, limit: int, kept: np.ndarray, lengths: np.ndarray, tokenizer: Any) -> np.ndarray:
+        """The numbers of those `kept` that have at most `limit` tokens, with all that the report says of lengths."""
+        report = self.report
+        report.token_lengths, report.length_bins = blocks.figures(lengths), blocks.histogram(lengths)
+        if len(whole := lengths[lengths <= limit]):
+            report.lengths = Lengths(float(whole.mean()), float(whole.std()), float(np.percentile(whole, 99)))
+            report.longest_kept = int(whole.max())
+        lines = self.where(kept[lengths > limit])
+        for line in lines:
+            report.lose(line, f"longer than {limit} tokens")
+        report.findings += too_long(lengths, limit, lines, int(lengths[lengths > limit].sum()))
+        # A twin's tokenizer gives other lengths than the model's.
+        if hasattr(tokenizer, "said_as"):
+            report.lost -= len(lines)
+        return kept[lengths <= limit]
 
     def first(self) -> Iterator[RenderedExample]:
         """The items of all rows, one after the other, duplicates included."""

@@ -10,8 +10,10 @@ class Sections:
     description: str | None
     model: Model
     train: Train
+    speed: Speed
     data: Data
     resume_from: str | None
+    rewards: Rewards | None
     gates: tuple[str, ...] | None
     evaluation: Evaluation
     distribution: Literal["ddp", "zero1", "zero2", "zero3", "fsdp", "auto"]
@@ -26,10 +28,9 @@ class Sections:
     demo: Demo
     advanced: Advanced
     tokenizer: Tokenizer
-    speed: Speed
     pretrain: Pretrain
-    sft: Sft
-    dpo: Dpo
+    sft: Sft | None
+    dpo: Dpo | None
     lora: Lora | None
     report_to: Literal["tensorboard", "wandb", "mlflow", "none"]
     stages: tuple[Settings, ...]
@@ -59,6 +60,11 @@ class Model(Settings):
 
 class Train(Settings):
     objective: Literal["dpo", "ipo", "hinge", "orpo", "simpo"]
+    generations: int
+    answer_tokens: int
+    temperature: float
+    generator: Literal["transformers", "vllm"]
+    vllm_memory: float | None
     beta: float
     simpo_margin: float | None
     epochs: float
@@ -102,6 +108,15 @@ class TrainEarlyStopping(Settings):
     patience: int
     min_improvement: float
 
+class Speed(Settings):
+    compile: Literal["default", "max-autotune", "off", "auto"] | None
+    fp8: bool | None
+    tf32: bool | None
+    data_workers: int | None
+    persistent_workers: bool | None
+    fused_kernels: bool
+    fused_cross_entropy: bool
+
 class Data(Settings):
     hub: str | None
     revision: str | None
@@ -112,7 +127,7 @@ class Data(Settings):
     validation_path: str | None
     sample: str | None
     sets: tuple[DataSets, ...] | None
-    form: Literal["auto", "columns", "messages", "sharegpt", "alpaca", "prompt_completion", "text", "preferences"]
+    form: Literal["auto", "columns", "messages", "sharegpt", "alpaca", "prompt_completion", "text", "preferences", "prompts"]
     text: str
     question: str | None
     answer: str | None
@@ -176,6 +191,41 @@ class DataSongsTasks(Settings):
     write_verse: float
     recognise_style: float
     classify_genre: float
+
+class Rewards(Settings):
+    exact: RewardsExact | None
+    number: RewardsNumber | None
+    pattern: RewardsPattern | None
+    length: RewardsLength | None
+    overlap: RewardsOverlap | None
+    python: RewardsPython | None
+
+class RewardsExact(Settings):
+    weight: float
+    within: str | None
+
+class RewardsNumber(Settings):
+    weight: float
+    within: str | None
+    tolerance: float
+
+class RewardsPattern(Settings):
+    weight: float
+    matches: str
+
+class RewardsLength(Settings):
+    weight: float
+    words: int
+
+class RewardsOverlap(Settings):
+    weight: float
+    of: Literal["reference", "question"]
+
+class RewardsPython(Settings):
+    weight: float
+    path: str
+    function: str
+    sha256: str
 
 class Evaluation(Settings):
     tasks: tuple[str, ...] | None
@@ -336,14 +386,6 @@ class Tokenizer(Settings):
     revision: str
     vocabulary: int
     chat_template: Literal["chatml"]
-
-class Speed(Settings):
-    compile: Literal["auto", "default", "max-autotune", "off"]
-    fused_kernels: bool
-    fused_cross_entropy: bool
-    tf32: bool
-    data_workers: int
-    persistent_workers: bool
 
 class DataCleaning(Settings):
     executor: Literal["local", "pods", "slurm", "ray"]

@@ -285,6 +285,8 @@ def _details(summary: Summary) -> Iterator[str]:
     yield f"effective batch {summary.effective_batch_size}{packed}, learning rate {summary.learning_rate:g}"
     if first and best is not None:
         yield f"validation loss {first:.3f} → {best:.3f}, {1 - best / first:.1%} better"
+    if summary.first_reward is not None:
+        yield f"mean reward {summary.first_reward:.3f} → {summary.best_reward:.3f} of answers to held-out prompts"
     if summary.best_accuracy is not None:
         tested = f", {summary.test_accuracy:.1%} of the test images" if summary.test_accuracy is not None else ""
         epoch = f"in epoch {summary.best_epoch or 0:g}"

@@ -15,6 +15,7 @@ and, where it needs some,
                      dataclass, whose JSON form is the stage's config, and a function to tell what it does; FIRST has, by the name
                      of such a function, what shows the rows that it prepares
     architecture.py  Architecture: where the recipe describes its model and names none
+    form.py          in_stages(recipe): the same recipe as a list of stages, which `recipe show` prints
 
 Of a part's tables, a module of `preparers` is a Preparer; one of `engines` is run as `python -m MODULE CONFIG`, by
 torchrun if there are several processes; one of `formulas` has `of_stage(recipe, stage, rows, look)`, which gives the
@@ -22,6 +23,8 @@ planner's Formulas for a stage of that engine, or None; one of `measures` has `m
 has `load(weights)`, which gives a function from a file to the share of each answer; one of `targets` is a Target, that
 of `forecast` a Forecasting, that of `rules` Rules for every recipe. `hooks` names functions by their moment:
 
+    other_file(document)                   every Problem with a file of another tool; None if it is not that tool's
+    as_recipe(document)                    the recipe that such a file would become, and notes; None if it is not that tool's
     followers()                            derived settings: of each its causes, and a function that gives settings with their
                                            values from the recipe before and after a change
     examiner(report)                       an Examiner of rows that are prepared (`runner.data.report`)
@@ -31,7 +34,7 @@ of `forecast` a Forecasting, that of `rules` Rules for every recipe. `hooks` nam
     callbacks(settings, history)           what else hears of a training while it runs, as callbacks of transformers' Trainer
     after_stage(folder, tell)              a stage that others build on has ended; raises Stop if nothing may follow
     after_run(recipe, run)                 lines for the end of a run
-    on_record(plan)                        lines about what people have decided
+    on_record(plan)                        lines about what is on record: what people have decided, answers and their rewards
     after_plan(plan, run)                  the same, on plain machines, where there is no recipe
     measured(recipe, evaluation, section)  gates and Evaluation of a stage (see `common.measured`)
     in_rehearsal(recipe)                   Overrides of a rehearsal for sections of the part
@@ -41,6 +44,8 @@ of `forecast` a Forecasting, that of `rules` Rules for every recipe. `hooks` nam
     provenance(recipe)                     where a recipe comes from, as fields of the run's RunManifest
     at_the_end(run, tell)                  a context around a whole run
     prove(proofs, tell)                    judges prepared rows before a GPU is held
+    rewarded(recipe)                       the rewards of a model's own answers, in the engine's settings
+    tried(trainer, settings)               what rewards give to known answers, in words; and faults, by kind, with an example
     show_rows(recipe, place, count, say)   proves each stage's rows as the engine makes them; gives each proof's folder
     shown(folder, whole)                   what is on record of them, as lines of styled text
     models_at(url, recipe, stage)          the recipe's models behind a server
@@ -86,7 +91,7 @@ class Measurable:
     """What can be measured of a stage."""
 
     kind: Kind
-    # Kinds of questions whose answers are counted separately, each by words that are in it.
+    # Kinds of questions whose answers are counted separately, each by words that are in it; or rewards, by name.
     asked: Mapping[str, str] = field(default_factory=dict)
     # Whether there are held-out rows.
     validates: bool = True

@@ -8,7 +8,7 @@ import pytest
 
 from runner import catalog, scenarios
 from runner.check.validate import examine, load
-from runner.recipe.recipe import CONVERSATIONS, PREFERENCES, SONGS, TEXT
+from runner.recipe.recipe import CONVERSATIONS, PREFERENCES, PROMPTS, SONGS, TEXT
 from runner.render import emit
 from runner.scenarios.targets import place
 from runner.tools.text import yaml_text
@@ -27,6 +27,7 @@ ROWS = {
     CONVERSATIONS: {"path": "survival-sample.jsonl", "question": "[question]", "answer": "[answer]"},
     SONGS: {"path": "lyrics-sample.jsonl", "songs": {"count": 120, "instruction": "Instruction", "lyrics": "Label"}},
     PREFERENCES: {"path": "seven-b-preferences.jsonl", "form": "preferences", "prompt": "[question]"},
+    PROMPTS: {"path": "arithmetic.jsonl", "form": "prompts", "prompt": "[problem]"},
     TEXT: {"path": "gemma-sample.txt", "form": "text", "validation_share": 0.1},
 }
 PLACES = {
@@ -59,6 +60,7 @@ def written(folder: Path, technique: str, rows: str, where: str = "here") -> Pat
         "model": {"base": "HuggingFaceTB/SmolLM2-360M-Instruct"},
         **TECHNIQUES[technique],
         "data": data,
+        **({"rewards": {"number": {}}} if rows == PROMPTS else {}),
         "machines": {"gpu": "NVIDIA-L40S", "nodes": 2 if where == "machines" else 1},
         **PLACES[where],
     }
@@ -84,9 +86,9 @@ def test_every_cell_is_planned_and_accepted_by_axolotl(technique, rows, where, t
     assert unknown_keys(dict(stage.config)) == []
     assert checked.get("adapter") == {"lora": "lora", "qlora": "qlora"}.get(technique)
     assert bool(checked.get("unfrozen_parameters")) == (technique == "last-layers")
-    named = {TEXT: "", PREFERENCES: "chat_template.default"}
+    named = {TEXT: "", PROMPTS: "", PREFERENCES: "chat_template.default"}
     assert checked["datasets"][0]["type"] == named.get(rows, "chat_template")
-    assert checked.get("rl") == ("dpo" if rows == PREFERENCES else None)
+    assert checked.get("rl") == {PREFERENCES: "dpo", PROMPTS: "grpo"}.get(rows)
 
 
 @pytest.mark.parametrize(("technique", "rows"), TRAINED)
@@ -115,6 +117,7 @@ def test_the_rows_are_what_the_data_says(technique, tmp_path):
     assert rows(hub="me/rows", form="messages") == CONVERSATIONS
     assert rows(hub="me/rows", chosen="[better]") == PREFERENCES
     assert rows(hub="me/rows", form="preferences") == PREFERENCES
+    assert rows(hub="me/rows", form="prompts", answer="[result]") == PROMPTS
     assert rows(hub="me/rows", songs={"count": 5}) == SONGS
     assert rows(hub="me/rows") == (TEXT if technique == "causal-lm" else CONVERSATIONS)
 
@@ -128,6 +131,7 @@ def test_the_rows_are_what_the_data_says(technique, tmp_path):
         ("last-layers", {**ROWS[TEXT], "system_prompt": "You are kind."}),
         ("full", {**ROWS[SONGS], "form": "messages"}),
         ("lora", {**ROWS[PREFERENCES], "train_on": "all"}),
+        ("full", {**ROWS[PROMPTS], "chosen": "[answer]"}),
     ],
 )
 def test_a_line_for_other_rows_is_refused(technique, data, tmp_path, golden_message):

@@ -62,6 +62,7 @@ def _trained(summary: Summary) -> Iterator[tuple[str, str]]:
     for what, first, last in (
         ("validation loss", summary.first_validation_loss, summary.last_validation_loss),
         ("prefers the better answer", summary.first_preference_accuracy, summary.last_preference_accuracy),
+        ("mean reward", summary.first_reward, summary.last_reward),
     ):
         if first is not None and last is not None:
             yield what, f"{first:.4g} → {last:.4g}"

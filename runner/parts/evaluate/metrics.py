@@ -20,6 +20,8 @@ from runner.tools.problem import Problem, Stop, worded
 # Metrics from training itself; `N` is a number.
 RISE = "loss_rise.N"
 PREFERRED = ("preference_accuracy", "preference_margin")
+# The mean reward of answers to held-out prompts; after a dot, the mean score of one reward.
+REWARD = "reward"
 # On the held-out rows of the stage, before and after training.
 HELD_OUT = ("validation_loss", "perplexity", "improvement.perplexity")
 # On the same general text for every language model: its loss, and the rise of this loss in training.
@@ -97,9 +99,12 @@ def producible(what: Measurable, tasks: Iterable[str] = (), before: Collection[s
     before."""
     if what.kind == "images":
         return ["validation_loss", ACCURACY, f"{ACCURACY}.CLASS"]
-    own = ("validation_loss", *PREFERRED) if what.kind == "preferences" else HELD_OUT
+    own = {
+        "preferences": ("validation_loss", *PREFERRED, RISE),
+        "prompts": (REWARD, *(f"{REWARD}.{name}" for name in what.asked)),
+    }.get(what.kind, (*HELD_OUT, RISE))
     answers = [ACCURACY, *(f"{ACCURACY}.{name}" for name in what.asked)] if what.kind == "chat" else []
-    held_out = [*own, RISE, *answers] if what.validates else []
+    held_out = [*own, *answers] if what.validates else []
     shared = [*(BLOCKS if what.blocks else ()), *(f"lm_eval.{task}.METRIC" for task in tasks)]
     return [*held_out, GENERATED, *GENERAL, *shared, *(f"regression.{name}" for name in shared if name in before)]
 
@@ -117,7 +122,7 @@ SAMPLE_TASK = "sample"
 # Metrics for which less is better, and for which more is better.
 _LESS = re.compile(r"(\w+_)?(perplexity|loss)|loss_rise\.\d+|forgetting")
 _MORE = re.compile(
-    r"accuracy(\..+)?|generated_tokens|preference_\w+|improvement\..+|lm_eval\..+\.(acc|acc_norm|exact_match)(,.+)?"
+    r"accuracy(\..+)?|generated_tokens|preference_\w+|reward(\..+)?|improvement\..+|lm_eval\..+\.(acc|acc_norm|exact_match)(,.+)?"
 )
 # The usual tasks and scores of lm-eval.
 LM_EVAL: Mapping[str, Any] = catalog.table("lm-eval")
@@ -138,6 +143,9 @@ def gate_metrics(recipe: Recipe) -> Iterator[Problem]:
     """Every gate names a metric that its stage can produce, and a number that the metric can be."""
     tasks, known = (recipe.settings.get("evaluation") or {}).get("tasks") or (), dict[str, list[str]]()
     before: list[str] = []
+    for one in recipe.earlier:
+        for what in scenarios.measurable(one).values() if any(written_gates(one)) else ():
+            before = producible(what, tasks)
     for section, what in scenarios.measurable(recipe).items():
         before = known[section] = producible(what, tasks, before)
     for place, text in written_gates(recipe):

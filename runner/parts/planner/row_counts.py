@@ -57,8 +57,10 @@ def of(recipe: Recipe, plan: Plan, stage: Stage, run_dir: Path | None, given: in
     if source is None:
         return known(data, run_dir and run_dir / "data", given, samples)
     own = known(data, run_dir and run_dir / "data" / stage.name, given, samples)
-    if (share := data.get("domain_share")) and own.training and not given:
-        return _mixed(own, own.training, known(source["sft"], run_dir and run_dir / "data" / "sft"), share)
+    if (drawn := source.get("earlier_rows", {}).get(stage.name)) and own.training and not given:
+        name = drawn["of"]
+        others = known(source[name], run_dir and run_dir / "data" / name)
+        return _mixed(own, own.training, others, drawn["share"], name)
     return own
 
 
@@ -70,15 +72,15 @@ def source_of(plan: Plan, stage: Stage) -> tuple[Mapping[str, Any] | None, Mappi
     return None, stage.data
 
 
-def _mixed(domain: Rows, training: int, general: Rows, share: float) -> Rows:
-    """A domain's `training` rows, with general ones from SFT's until the domain's part is `share`."""
-    lacking = round(training * (1 - share) / share)
-    added = min(lacking, general.training or lacking)
-    lengths = domain.lengths
-    if lengths and general.lengths:
-        lengths = Lengths.mixed([(training, lengths), (added, general.lengths)])
-    whole = f"{domain.source}, {added:,} of them SFT's"
-    return Rows(training + added, domain.validation, lengths, whole, *_longest([domain, general]))
+def _mixed(own: Rows, training: int, earlier: Rows, share: float, name: str) -> Rows:
+    """A stage's own `training` rows, with rows of an earlier stage until these are a `share` of all. name: of that stage."""
+    lacking = round(training * share / (1 - share))
+    added = min(lacking, earlier.training or lacking)
+    lengths = own.lengths
+    if lengths and earlier.lengths:
+        lengths = Lengths.mixed([(training, lengths), (added, earlier.lengths)])
+    whole = f"{own.source}, {added:,} of them from `{name}`"
+    return Rows(training + added, own.validation, lengths, whole, *_longest([own, earlier]))
 
 
 def _longest(parts: Sequence[Rows]) -> tuple[int, str]:
@@ -252,7 +254,9 @@ def _read(row: Any, one: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator
             yield _tokens(words) + 2 * MARKS_A_TURN
         return
     asked = one.get("question") or one.get("prompt")
-    answers = [one[name] for name in ("answer", "chosen", "rejected") if one.get(name)]
+    # Of prompts, the reference answer is for rewards alone.
+    taken = ("chosen", "rejected") if one.get("prompt") else ("answer",)
+    answers = [one[name] for name in taken if one.get(name)]
     if asked or answers:
         try:
             for answer in answers or [""]:

@@ -29,15 +29,15 @@ Styled = tuple[str, str]  # what it is, and its text
 def prove(proofs: Mapping[str, Any], tell: Tell) -> None:
     """Runs the engine up to the first step of each stage: tokenises rows, and judges them before a GPU is used.
 
-    proofs: `model` and `tokenizer`, as for `prove_config`; `stages`: for each name, the engine's `config` and the
-    folder `out` for the proof.
+    proofs: for each stage by name, the engine's `config`, the folder `out` for the proof and, if its base model does not
+    exist yet, `model` and `tokenizer`, as for `prove_config`.
     """
-    model = of_facts(proofs["model"]) if proofs["model"] else None
-    for name, stage in proofs["stages"].items():
+    for name, stage in proofs.items():
         tell(f"Tokenising, and proving what `{name}` will train")
         config = yaml.safe_load(Path(stage["config"]).read_text(encoding="utf-8"))
+        model = of_facts(stage["model"]) if stage.get("model") else None
         try:
-            proven = prove_config(config, Path(stage["out"]), model, proofs["tokenizer"])
+            proven = prove_config(config, Path(stage["out"]), model, stage.get("tokenizer"))
         except Stop as stop:
             raise Stop(f"`{name}` cannot be trained like this. {stop.text}") from None
         for line in plain(proven):
@@ -103,6 +103,7 @@ def lines(proof: Proof, whole: bool = False) -> Iterator[list[Styled]]:
         yield from ([("", f"  {what}")] for what in _held(proof))
     for question in proof.asked:
         yield [("", f"  note: the question «{question}» of the demo or a gate is also in the training rows")]
+    yield from ([("", f"  {tried}")] for tried in proof.rewards)
     for note in proof.notes:
         yield [("", f"  note: {note}")]
 
@@ -121,6 +122,11 @@ def _held(proof: Proof) -> Iterator[str]:
     of = f"{proof.judged:,} of {proof.rows:,} rows" if proof.judged < proof.rows else f"{proof.rows:,} rows"
     if proof.kind == "text":
         yield f"{of} are trained completely"
+    elif proof.kind == "prompts":
+        yield f"in {of} the prompt is the text that the model gets when it is asked"
+        yield "each reward sees a prompt, its answer and its reference answer"
+        yield "no validation row is a training row"
+        return
     else:
         yield f"in {of} every answer starts where the model will start to answer, and is trained to its end"
     yield (
@@ -183,6 +189,7 @@ def _here(config: Mapping[str, Any], scratch: str, folder: Path, tokenizer: str 
         **kept,
         **dict.fromkeys((*kernels, "bf16", "fp16", "gradient_checkpointing", "auto_resume_from_checkpoints"), False),
         **({"adapter": "lora"} if config.get("adapter") else {}),
+        **({"trl": {**config["trl"], "use_vllm": False}} if "trl" in config else {}),
         "base_model": str(Path(scratch, "twin")),
         "tokenizer_config": tokenizer or config.get("tokenizer_config") or config["base_model"],
         "optimizer": "adamw_torch",

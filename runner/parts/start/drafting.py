@@ -74,7 +74,7 @@ SHARED = "/shared/models"
 # Usual names of columns, the likeliest first; those of preferences; the default question for a song.
 ASKING = ("question", "prompt", "instruction", "input", "query", "ask", "q", "title", "source")
 ANSWERING = ("answer", "response", "output", "completion", "reply", "a", "target", "lyrics", "label", "text")
-BETTER, WORSE = "chosen", "rejected"
+PAIR = ("prompt", BETTER := "chosen", WORSE := "rejected")
 SONG = "Generate a song verse in the style of [{artist}] in the genre of [{genre}]."
 # From this size on, files are not prepared only to find questions; this many of their rows are read instead.
 LARGE, AMONG = 100_000_000, 50
@@ -109,16 +109,21 @@ def source(home: str, name: str) -> dict[str, tuple[Any, str]]:
     return named | ({f"{home}.subset": (subset, "its part")} if subset else {})
 
 
-def _preferred(home: str, name: str) -> dict[str, tuple[Any, str]]:
-    """The settings in a section of preferences for its columns. Raises Stop if the data has other columns."""
+def _preferred(home: str, name: str, own: tuple[str, ...] = ()) -> dict[str, tuple[Any, str]]:
+    """The settings in a section of preferences for its columns. own: templates of the question and both answers; empty
+    if a person has not named them yet. Raises Stop if the data has other columns, without `own`."""
     known = {column.lower(): column for column in columns_of(name)}
     asks = next((column for column in (*ASKING, *known) if column in known and column not in (BETTER, WORSE)), "")
-    if known and not (asks and {BETTER, WORSE} <= set(known)):
-        raise Stop(
-            *worded("start.no-preferences", name=name, values=listed(known.values()), better=BETTER, worse=WORSE)
-        )
-    named = {"prompt": asks, BETTER: BETTER, WORSE: WORSE} if known else {}
-    return {f"{home}.{setting}": (f"[{known[column]}]", "") for setting, column in named.items()}
+    columns = [known.get(column, "") for column in (asks, BETTER, WORSE)]
+    if known and not all(columns):
+        if not own or len(known) < 3:
+            raise Stop(
+                *worded("start.no-preferences", name=name, values=listed(known.values()), better=BETTER, worse=WORSE)
+            )
+        columns = [column for column in known.values() if f"[{column}]" not in own]
+    rest = (f"[{column}]" for column in columns if column)
+    named = [template or next(rest, "") for template in own or ("", "", "")]
+    return {f"{home}.{setting}": (text, "") for setting, text in zip(PAIR, named, strict=True) if text}
 
 
 def columns_of(name: str, texts: bool = False) -> list[str]:
@@ -147,13 +152,16 @@ def columns_of(name: str, texts: bool = False) -> list[str]:
 class Answers:
     """Missing answers are empty. question, answer: templates of columns; column: of documents. questions, preferences:
     for a pipeline. gpus: in each machine. numbers: of the GPUs in plain machines; addresses: of these machines, the
-    main one first; results: a folder that they share."""
+    main one first; results: a folder that they share. prompt, chosen, rejected: of preferences."""
 
     kind: str = "questions"
     technique: str = ""
     data: str = ""
     question: str = ""
     answer: str = ""
+    prompt: str = ""
+    chosen: str = ""
+    rejected: str = ""
     instruction_form: str = ""
     column: str = ""
     questions: str = ""
@@ -237,6 +245,11 @@ class Answers:
         return f"[{question}]", f"[{answer}]"
 
     @property
+    def names_answers(self) -> bool:
+        """Whether the columns say which answer is better, or are unknown."""
+        return not self.columns or {BETTER, WORSE} <= {name.lower() for name in self.columns}
+
+    @property
     def holding_text(self) -> str:
         """The column of documents, by its name, else the first one; the usual name for an unknown data set."""
         usual = "text" if on_hub(self.data) else ""
@@ -273,7 +286,10 @@ class Answers:
         gone = dict.fromkeys(("data.question", "data.answer"), (None, ""))
         if self.of.rows == "preferences":
             form = {"data.form": ("preferences", "a better and a worse answer")}
-            return said | gone | form | _preferred("data", self.data)
+            return said | gone | form | _preferred("data", self.data, (self.prompt, self.chosen, self.rejected))
+        if self.of.rows == "prompts":
+            named = {"prompt": self.question or self.guessed[0], "answer": self.answer or self.guessed[1]}
+            return said | {f"data.{setting}": (text, "") for setting, text in named.items() if text}
         if self.of.rows == "text" and self.starts("data.question"):
             return said | gone | {"data.form": ("text", "plain text")}
         if self.of.rows not in ("questions", "conversations", "songs"):

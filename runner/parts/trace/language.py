@@ -117,6 +117,9 @@ def forward(
             answer = of(input_ids=tokens, use_cache=False, **more)
         return convert_to_fp32(answer) if mixed else answer
 
+    if workload.generated:
+        logits = output(model, logits_to_keep=workload.generated + 1).logits
+        return stand_ins.own_answers(logits, tokens[:, -workload.generated :])
     if workload.objective == "dpo":
         return stand_ins.loss(model, reference, output, tokens)
     if workload.objective != "sft":

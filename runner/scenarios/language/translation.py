@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, cast
 
 from runner import catalog
 from runner.catalog import Model
-from runner.data.conversation_formats import CLASSES, ChatData, Lyrics, Preferences, Songs
+from runner.data.conversation_formats import CLASSES, ChatData, Lyrics, Preferences, Prompts, Songs
 from runner.data.data_sets import DataSets
 from runner.plan import EngineConfig, Evaluation, Place, Plan, Stage
 from runner.recipe.overrides import Override
-from runner.recipe.recipe import PREFERENCES, SONGS, TEXT, Recipe
+from runner.recipe.recipe import PREFERENCES, PROMPTS, SONGS, TEXT, Recipe
 from runner.scenarios.contract import Measurable
 from runner.scenarios.language import text
 from runner.scenarios.shared import axolotl, common, rehearsal, sharding
@@ -55,15 +55,21 @@ def training(recipe: Recipe, place: Place) -> Stage:
 
 def config(recipe: Recipe, place: Place) -> EngineConfig:
     """The recipe's settings for Axolotl, without those that follow from its machines."""
-    validates, is_text, how = text.validates(recipe), recipe.rows == TEXT, {}
+    validates, is_text = text.validates(recipe), recipe.rows == TEXT
+    how: EngineConfig = {}
     if recipe.rows == PREFERENCES:
-        how = axolotl.OBJECTIVES[recipe.train.objective]
+        how = dict(axolotl.OBJECTIVES[recipe.train.objective])
+    elif recipe.rows == PROMPTS:
+        how = dict(axolotl.own_answers(recipe))
     elif not is_text:
         how = axolotl.packing(recipe, place, recipe.train)
+    fast = axolotl.faster(recipe)
+    own = {**how.pop("recipe_runner", {}), **fast.pop("recipe_runner", {})}
     config = {
         **axolotl.model(recipe, place),
         **trained(recipe, place),
         **axolotl.fused(recipe, place),
+        **fast,
         **({} if is_text else axolotl.template(recipe)),
         **axolotl.datasets(place.data_dir, recipe.rows, recipe.data.get("train_on"), validates),
         "dataset_prepared_path": place.tokenised_dir,
@@ -72,7 +78,9 @@ def config(recipe: Recipe, place: Place) -> EngineConfig:
     }
     if how.get("rl") == "simpo" and "warmup_ratio" in config:
         # Axolotl 0.19.0 refuses it here, although its trainer has it.
-        config["recipe_runner"] = {"warmup_ratio": config.pop("warmup_ratio")}
+        own["warmup_ratio"] = config.pop("warmup_ratio")
+    if own:
+        config["recipe_runner"] = own
     return config
 
 
@@ -83,7 +91,9 @@ def rows(recipe: Recipe, place: Place) -> DataSets:
         return text.plain_text(recipe, place, **own)
     if recipe.rows == SONGS:
         own["songs"] = Songs(**cast("DataSongs", recipe.data.songs).plain())
-    kind = {SONGS: Lyrics, PREFERENCES: Preferences}.get(recipe.rows, ChatData)
+    if recipe.rows == PROMPTS:
+        own["answer_tokens"] = recipe.train.answer_tokens
+    kind = {SONGS: Lyrics, PREFERENCES: Preferences, PROMPTS: Prompts}.get(recipe.rows, ChatData)
     return common.rows(kind, recipe, place, recipe.data, special_tokens=axolotl.counted_tokens(recipe), **own)
 
 
@@ -91,7 +101,9 @@ def measurable(recipe: Recipe) -> dict[str, Measurable]:
     tasks = recipe.data.songs.tasks if recipe.rows == SONGS and recipe.data.songs else {}
     # Questions about songs with a class or a name for an answer, each kind with the words that it begins with.
     asked = {name: words for name, (task, words) in CLASSES.items() if tasks.get(task)}
-    return {"": Measurable(common.MEASURED_AS[recipe.rows], asked, text.validates(recipe))}
+    # Of a model's own answers, what each reward gives.
+    asked |= dict.fromkeys(recipe.settings.get("rewards") or (), "")
+    return {"": Measurable(common.MEASURED_AS[recipe.rows], asked, text.validates(recipe), recipe.pretrained)}
 
 
 def trained(recipe: Recipe, place: Place) -> EngineConfig:
@@ -212,7 +224,43 @@ def decay(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("train.weight_decay", message, "Delete one of the two lines.")
 
 
-RULES = (layers, trained_layers, experts, decay, margin, text.one_validation, common.cadence_rule(text.validates))
+def products(recipe: Recipe) -> Iterator[Problem]:
+    """Products in 8 bits need a GPU that has them, and weights in bf16."""
+    gpu = catalog.gpu(recipe.machines.gpu)
+    if not (recipe.settings.get("speed") or {}).get("fp8"):
+        return
+    if recipe.model.precision != "bf16":
+        message = f"Products in 8 bits need `precision: bf16`, and `precision` is {recipe.model.precision}."
+        yield recipe.problem("speed.fp8", message, "Delete one of the two lines.")
+    elif gpu and not gpu.fp8:
+        message = f"{gpu.title} does not support `fp8`. It needs compute capability 9.0, and this GPU has {gpu.compute_capability}."
+        yield recipe.problem("speed.fp8", message, "Delete the line, or name an H100 or newer.")
+
+
+def answers(recipe: Recipe) -> Iterator[Problem]:
+    """What a model that learns from its own answers needs: rewards, whole groups of answers in a step, and room."""
+    if recipe.rows != PROMPTS:
+        return
+    train, rows = recipe.train, common.effective_batch_size(recipe)
+    if "rewards" not in recipe.settings:
+        message = "`form: prompts` trains on the model's own answers, and nothing says what an answer is worth."
+        hint = "Add a section `rewards`, for example `rewards: {exact: {}}`."
+        yield recipe.problem("data.form", message, hint)
+    if rows % train.generations:
+        message = (
+            f"A step has {rows:,} answers, which is no multiple of the {train.generations:,} answers to each prompt."
+        )
+        hint = "A step has `micro_batch_size` × `gradient_accumulation_steps` × GPUs answers. Change one of them, or `generations`."
+        yield recipe.problem("train.generations", message, hint)
+    if train.answer_tokens >= recipe.model.sequence_len:
+        message = f"Answers of {train.answer_tokens:,} tokens leave no room for a prompt in {recipe.model.sequence_len:,} tokens."
+        yield recipe.problem("train.answer_tokens", message, "Lower it, or raise `model.sequence_len`.")
+
+
+RULES = (
+    *(answers, layers, products, trained_layers, experts, decay, margin, text.one_validation),
+    common.cadence_rule(text.validates),
+)
 
 
 def before_data(recipe: Recipe, file: str | None) -> list[Override]:

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from runner import catalog
+from runner import catalog, parts
 from runner.catalog import ChatTemplate
 from runner.data import conversation_formats, tokenizers
 from runner.data.conversation_formats import OWN, TRAINING, TrainOn
 from runner.data.tokenizers import jinja
 from runner.plan import EngineConfig, Place, Stage
-from runner.recipe.recipe import PREFERENCES, TEXT, Recipe, Settings
+from runner.recipe.recipe import PREFERENCES, PROMPTS, TEXT, Recipe, Settings
 from runner.scenarios.shared import common, sharding
 from runner.tools.names import listed
 from runner.tools.problem import Problem, Stop
@@ -82,19 +82,39 @@ def fused(recipe: Recipe, place: Place) -> EngineConfig:
     return config
 
 
-def joins_rows(recipe: Recipe, section: Settings, accelerator: bool, compiled: bool = False) -> bool:
+def compiles(recipe: Recipe) -> bool:
+    speed = recipe.settings.get("speed")
+    return speed is not None and speed.get("compile", "off") != "off"
+
+
+def faster(recipe: Recipe) -> EngineConfig:
+    """The section `speed` of a recipe of one stage."""
+    if not (speed := recipe.settings.get("speed")):
+        return {}
+    config: EngineConfig = dict(speed.for_axolotl)
+    if speed.get("fp8") and sharding.by_fsdp(recipe):
+        # Shards travel as 8-bit numbers, half the bytes of bf16.
+        config["fp8_enable_fsdp_float8_all_gather"] = True
+    if compiles(recipe):
+        config |= {"torch_compile": True, "torch_compile_mode": speed["compile"]}
+    if speed.get("persistent_workers") and speed.get("data_workers"):
+        config["recipe_runner"] = {"persistent_workers": True}
+    return config
+
+
+def joins_rows(recipe: Recipe, section: Settings, accelerator: bool) -> bool:
     """Whether the rows of a micro batch become one, without padding: FlashAttention separates them by their lengths;
-    on a processor a mask does. compiled: whether the stage is compiled for the shapes that it meets; every joined
-    batch has another."""
+    on a processor a mask does. Not if the stage is compiled for the shapes that it meets; every joined batch has
+    another."""
     if section["packing"] != "auto":
         return bool(section["packing"] == "flatten")
     able = recipe.model.attention == FLASH or not accelerator
-    return able and not compiled and section["micro_batch_size"] > 1
+    return able and not compiles(recipe) and section["micro_batch_size"] > 1
 
 
-def packing(recipe: Recipe, place: Place, section: Settings, compiled: bool = False) -> EngineConfig:
-    """How short rows are handled. section, compiled: as in `joins_rows`."""
-    joined = joins_rows(recipe, section, place.accelerator, compiled)
+def packing(recipe: Recipe, place: Place, section: Settings) -> EngineConfig:
+    """How short rows are handled. section: with `packing`."""
+    joined = joins_rows(recipe, section, place.accelerator)
     if section["packing"] == "pack":
         # A small validation side would lose most of its only packed row; and Axolotl 0.19.0, packing one side alone,
         # would leave out the last rows of the other, which may be all of them.
@@ -109,6 +129,7 @@ def training(recipe: Recipe, place: Place, validates: bool = True) -> EngineConf
     """Optimisation, evaluation and checkpoints; without held-out rows the last model is kept, else the best."""
     train, resumed = recipe.train, {}
     kept = {**common.unevaluated(train), "load_best_model_at_end": False}
+    best = common.KEEPS_THE_HIGHEST if recipe.rows == PROMPTS else common.KEEPS_THE_BEST
     if named := recipe.settings.get("resume_from"):
         checkpoint = named if named.startswith("/") else f"{place.checkpoints_dir}/{named}"
         resumed = {"resume_from_checkpoint": checkpoint, "auto_resume_from_checkpoints": False}
@@ -117,7 +138,7 @@ def training(recipe: Recipe, place: Place, validates: bool = True) -> EngineConf
         **({"eval_batch_size": train.get("eval_batch_size") or train.micro_batch_size} if validates else {}),
         "learning_rate": common.learning_rate(recipe),
         "optimizer": sharding.optimizer(recipe, train.optimizer),
-        **({**common.evaluated(train), **common.KEEPS_THE_BEST} if validates else kept),
+        **({**common.evaluated(train), **best} if validates else kept),
         "auto_resume_from_checkpoints": True,
         "output_dir": place.checkpoints_dir,
         **reporting(train.report_to, recipe.name),
@@ -140,10 +161,10 @@ def special_tokens(recipe: Recipe) -> ChatTemplate | None:
 
 
 def datasets(folder: str, rows: str, train_on: TrainOn = "assistant", validates: bool = True) -> EngineConfig:
-    """The prepared rows in a folder. Text is used unchanged. Of conversations some turns are trained, with their
+    """The prepared rows in a folder. Text and prompts are used unchanged. Of conversations some turns are trained, with their
     end-of-turn tokens: the assistant's, the last of them, which prepared rows mark, or all."""
     reads: EngineConfig = {"type": "chat_template", "field_messages": "messages"}
-    if rows == TEXT:
+    if rows in (TEXT, PROMPTS):
         reads = {"type": ""}
     elif rows == PREFERENCES:
         reads |= {"type": "chat_template.default", "field_chosen": "chosen", "field_rejected": "rejected"}
@@ -170,6 +191,25 @@ OBJECTIVES: Mapping[str, EngineConfig] = {
 }
 
 
+def own_answers(recipe: Recipe) -> EngineConfig:
+    """How a model learns from its own answers: the settings of TRL's GRPO, and the rewards of the part that has them."""
+    train, rows = recipe.train, common.effective_batch_size(recipe)
+    rewarded: EngineConfig = parts.hook("rewarded")(recipe)
+    trl = {
+        "num_generations": train.generations,
+        # Of all processes together; Axolotl 0.19.0 would compare the rows of one of them.
+        "generation_batch_size": rows,
+        "max_completion_length": train.answer_tokens,
+        "temperature": train.temperature,
+        **rewarded["trl"],
+    }
+    fast: EngineConfig = {}
+    if train.generator == "vllm":
+        trl |= {"use_vllm": True, "vllm_mode": "colocate", "vllm_enable_sleep_mode": True}
+        fast = {"vllm": {"gpu_memory_utilization": train.vllm_memory, "tensor_parallel_size": 1}}
+    return {"rl": "grpo", "trl": trl, **fast, "recipe_runner": rewarded["recipe_runner"]}
+
+
 def template(recipe: Recipe) -> EngineConfig:
     """The chat template of conversations and preferences, and its tokens."""
     facts, known = recipe.facts, special_tokens(recipe)
@@ -181,6 +221,9 @@ def template(recipe: Recipe) -> EngineConfig:
         tokens["eot_tokens"] = [known.end]
     if facts.pad_token:
         tokens["special_tokens"] = {"pad_token": facts.pad_token}
+    if recipe.rows == PROMPTS and known and known.end != facts.eos_token:
+        # TRL 1.9 ends an answer at this token alone, and would write on behind the end of the turn.
+        tokens["special_tokens"] = {**tokens.get("special_tokens", {}), "eos_token": known.end}
     return tokens
 
 
@@ -207,7 +250,7 @@ def plugin(recipe: Recipe, place: Place, config: EngineConfig) -> EngineConfig:
     }
     # DeepSpeed stores fp32 weights itself, and fp32 needs no change.
     raises = recipe.model.precision != "fp32" and not sharding.by_zero(recipe) and "adapter" not in recipe.train
-    fp32 = raises and master_weights(recipe, recipe.model.precision, adapter=False) == "fp32"
+    fp32 = raises and master_weights(recipe, recipe.model.precision) == "fp32"
     return {
         "plugins": [*config.get("plugins", ()), PLUGIN],
         "recipe_runner": {
@@ -233,10 +276,10 @@ def stage(recipe: Recipe, place: Place, config: EngineConfig, **own: Any) -> Sta
     )
 
 
-def master_weights(recipe: Recipe, precision: str, adapter: bool) -> Literal["fp32", "bf16"]:
-    """The format of the stored weights: of a whole model, or of the frozen ones beside an adapter. precision: of the
-    computation; torch unscales fp16's gradients only in fp32."""
-    return "bf16" if precision in ("bf16", "fp8") and (adapter or recipe.model.master_weights == "bf16") else "fp32"
+def master_weights(recipe: Recipe, precision: str) -> Literal["fp32", "bf16"]:
+    """The format of a whole model's stored weights. precision: of the computation; torch unscales fp16's gradients only in
+    fp32."""
+    return "bf16" if precision in ("bf16", "fp8") and recipe.model.master_weights == "bf16" else "fp32"
 
 
 def environment(recipe: Recipe, place: Place) -> dict[str, str]:
@@ -265,6 +308,12 @@ def with_advanced(
         # The others come in addition to the recipe's own.
         extra["plugins"] = list(dict.fromkeys([*config["plugins"], *extra["plugins"]]))
         config = {**config, "plugins": extra["plugins"]}
+    for key, value in extra.items():
+        made = config.get(key)
+        if isinstance(value, dict) and isinstance(made, dict):
+            # Tokens beside the one for padding, say: lines that the recipe does not make go with those that it does.
+            extra[key] = {**made, **value}
+            config = {**config, key: {**made, **{name: one for name, one in value.items() if name not in made}}}
     for plugin, settings in catalog.axolotl_settings()["plugins"].items():
         loaded = any(one.startswith(plugin.rpartition(".")[0]) for one in config["plugins"])
         for key in () if loaded else [name for name in extra if name in settings]:

@@ -12,7 +12,7 @@ from runner.plan import Plan
 from runner.recipe import overrides
 from runner.recipe.document import Path_
 from runner.recipe.overrides import Override
-from runner.recipe.recipe import DEMO_QUESTIONS, PREFERENCES, Recipe, Settings, sets_of
+from runner.recipe.recipe import DEMO_QUESTIONS, PREFERENCES, PROMPTS, Recipe, Settings, sets_of
 from runner.scenarios.shared import axolotl, common, twin
 from runner.tools.names import setting
 from runner.tools.problem import Stop, worded
@@ -22,11 +22,14 @@ BY = "rehearsal"
 TWIN = "base_model"
 MAX_ROWS = 240
 MIN_GAIN = 0.10
+MIN_RISE = 0.05
 MIN_STEPS = 30
 # The reason for small batches: with fewer steps, a twin learns too few of the rows' words to use them.
 ENOUGH_STEPS = 50
 MAX_PROCESSES = 2
 MAX_RANK = 16
+# The answers to each prompt, of a model that learns from them.
+ANSWERS = 4
 MIN_VALIDATION_SHARE = 0.1
 # The model of the catalog that `--model small` trains; how long a real model trains, and the planned time.
 REAL = "--model"
@@ -80,6 +83,11 @@ def real(recipe: Recipe, model: Path) -> list[Override]:
 
 
 def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Override]:
+    return substituted(recipe, rows, folder / TWIN)
+
+
+def substituted(recipe: Recipe, rows: PreparedRows, twin_dir: Path) -> list[Override]:
+    """The substitutions that depend on the rows. twin_dir: the folder of the twin."""
     joined = "packing" in recipe.train and axolotl.joins_rows(recipe, recipe.train, accelerator=True)
     mask = "; a mask separates joined rows instead" if joined else ""
     model = (
@@ -89,9 +97,11 @@ def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Overrid
         ("model.precision", "fp32", "runs on any CPU"),
         ("model.attention", recipe.facts.family.get("attention", "sdpa"), f"FlashAttention needs a GPU{mask}"),
         ("distribution", "ddp", "one process shares nothing, and DeepSpeed and FSDP need GPUs"),
+        *((setting, value, why) for setting, _, value, why in NEEDS_GPU if setting.startswith("speed.")),
+        ("speed.data_workers", 0, "few rows"),
         ("demo.max_new_tokens", min(40, recipe.demo.max_new_tokens), "a tiny model writes little"),
     )
-    base = substitute("model.base", str(folder / TWIN), _made(recipe))
+    base = substitute("model.base", str(twin_dir), _made(recipe))
     train = recipe.train
     adapter = narrow("train.lora_", train.lora_rank, train.lora_alpha) if "lora_rank" in train else []
     return [*substitutes(recipe, model), *training(recipe, rows), *adapter, base]
@@ -99,9 +109,12 @@ def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Overrid
 
 def stands_in(recipe: Recipe, folder: Path) -> Mapping[str, object]:
     """More of the data stage's config: a seeded draw of the rows, and the twin. folder: of the run."""
+    return {"twin": twin_of(recipe, folder / TWIN), "sample_rows": MAX_ROWS}
+
+
+def twin_of(recipe: Recipe, folder: Path) -> Mapping[str, object]:
     tokens = axolotl.special_tokens(recipe) or catalog.chat_template("chatml")
-    facts = twin.wanted(recipe.facts, tokens, layers(recipe), recipe.train.seed, folder / TWIN)
-    return {"twin": facts, "sample_rows": MAX_ROWS}
+    return twin.wanted(recipe.facts, tokens, layers(recipe), recipe.train.seed, folder)
 
 
 def judge(plan: Plan, summaries: list[Summary]) -> None:
@@ -109,6 +122,9 @@ def judge(plan: Plan, summaries: list[Summary]) -> None:
     must only improve."""
     tiny = not plan.stages[0].config.get("real_model")
     for summary in summaries:
+        if summary.first_reward is not None:
+            rewarded(summary, tiny)
+            continue
         first, best, steps = summary.first_validation_loss, summary.best_validation_loss, summary.steps
         if tiny and steps < MIN_STEPS and not summary.early_stop:
             raise Stop(*worded("scenarios.too-few-steps", steps=steps, min_steps=MIN_STEPS))
@@ -127,6 +143,16 @@ def preferred(summary: Summary) -> None:
     first, last = summary.first_preference_accuracy, summary.last_preference_accuracy
     if first is None or last is None or not last > first:
         raise Stop(f"The rehearsal of DPO did not learn: its accuracy went from {first} to {last}.")
+
+
+def rewarded(summary: Summary, tiny: bool) -> None:
+    """Raises Stop unless the rewards of answers to held-out prompts rose; a twin's must rise by MIN_RISE."""
+    first, best = summary.first_reward or 0.0, summary.best_reward or 0.0
+    if best - first < (MIN_RISE if tiny else 0) or best <= first:
+        raise Stop(
+            f"The rehearsal of `{summary.name}` did not learn: the mean reward went from {first:.3f} to {best:.3f}.",
+            "Check the samples with their rewards, and the log.",
+        )
 
 
 def data(recipe: Recipe, file: str | None) -> list[Override]:
@@ -191,11 +217,11 @@ def gates(recipe: Recipe) -> Iterator[Override]:
         yield from in_rehearsal(recipe)
 
 
-def packing(recipe: Recipe, home: str, section: Settings, compiled: bool = False) -> Override:
-    """Joins rows only if a GPU would. home: of the section with `packing`; compiled: whether the stage is, on a GPU."""
+def packing(recipe: Recipe, home: str, section: Settings) -> Override:
+    """Joins rows only if a GPU would. home: of the section with `packing`."""
     if section["packing"] == "pack":
         return substitute(f"{home}.packing", "pack", "as on a GPU")
-    if axolotl.joins_rows(recipe, section, accelerator=True, compiled=compiled):
+    if axolotl.joins_rows(recipe, section, accelerator=True):
         return substitute(f"{home}.packing", "auto", "a mask separates joined rows; FlashAttention needs a GPU")
     return substitute(f"{home}.packing", "none", "rows are padded, as on the GPU")
 
@@ -225,6 +251,7 @@ NEEDS_GPU: tuple[tuple[str, tuple[str, ...], Any, str], ...] = (
     ("speed.fused_kernels", (), False, "compiled for a GPU"),
     ("speed.fused_cross_entropy", (), False, "compiled for a GPU"),
     ("speed.tf32", (), False, "numbers of a GPU"),
+    ("speed.fp8", (), None, "numbers of a GPU"),
     ("distribution", (), "ddp", "one process shares nothing"),
     ("sharding", (), None, "there is no GPU to save memory on"),
     ("*.precision", (), None, "CPUs compute in fp32"),
@@ -264,14 +291,18 @@ def training(recipe: Recipe, rows: PreparedRows, share: float | None = None) -> 
     micro, epochs = min(chosen.micro_batch_size, most_rows), chosen.epochs
     accumulation = min(chosen.gradient_accumulation_steps, most_batches)
 
-    def steps() -> int:
-        return int(count // (micro * accumulation) * epochs)
+    answers = 1
+    if recipe.rows == PROMPTS:
+        answers, micro, accumulation = ANSWERS, 4 * ANSWERS, 1
 
-    while steps() < ENOUGH_STEPS and micro > 2:
+    def steps() -> int:
+        return int(count * answers // (micro * accumulation) * epochs)
+
+    while steps() < ENOUGH_STEPS and micro > 2 * answers:
         micro //= 2
     while steps() < ENOUGH_STEPS and accumulation > 1:
         accumulation -= 1
-    while steps() < ENOUGH_STEPS and micro > 1:
+    while steps() < ENOUGH_STEPS and micro > answers:
         micro //= 2
     while steps() < ENOUGH_STEPS:
         epochs += 1
@@ -279,6 +310,7 @@ def training(recipe: Recipe, rows: PreparedRows, share: float | None = None) -> 
     rate, larger = (0.005, "a tiny twin needs larger steps") if share is None else (0.0005, "few steps")
     if recipe.rows == PREFERENCES:
         rate /= 10
+    of_answers = toy_task(recipe) if recipe.rows == PROMPTS and share is None else []
     limit = overrides.without_time_limit(BY)
     if share is not None:
         limit = substitute("limits.time", LONGEST, "a rehearsal takes minutes")
@@ -310,8 +342,22 @@ def training(recipe: Recipe, rows: PreparedRows, share: float | None = None) -> 
         *([packing(recipe, "train", chosen)] if "packing" in chosen else []),
         *substitutes(recipe, of_some),
         *any_improvement("train", chosen),
+        *of_answers,
         limit,
     ]
+
+
+def toy_task(recipe: Recipe) -> Iterator[Override]:
+    """What a tiny model learns from its own answers: it solves no task, but can learn to use the prompt's words."""
+    few = "a processor writes slowly"
+    yield substitute("train.generations", ANSWERS, few)
+    yield substitute("train.answer_tokens", min(16, recipe.train.answer_tokens), few)
+    yield substitute("train.generator", "transformers", "vLLM needs a GPU")
+    yield substitute("train.vllm_memory", None, "vLLM needs a GPU")
+    others = recipe.settings["rewards"].plain()
+    weight = sum(abs(float(rule["weight"])) for name, rule in others.items() if name != "overlap")
+    toy = {"of": "question", "weight": max(1.0, weight)}
+    yield substitute("rewards.overlap", toy, "a twin solves no task, so it learns a toy one: to use the prompt's words")
 
 
 def any_improvement(home: str, section: Settings) -> Iterator[Override]:
