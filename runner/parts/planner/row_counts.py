@@ -152,7 +152,7 @@ def _of_set(one: Mapping[str, Any], data: Mapping[str, Any], folder: Path | None
     rows = Rows()
     if path := one.get("path"):
         rows = _local(Path(path), one, data) if folder else rows
-    elif facts := catalogued(one):
+    elif facts := catalog.dataset_of(one):
         lengths, source = of_catalog(facts, data), "the catalog of data sets"
         longest = (math.ceil(lengths.high), f"the 99th percentile in {source}") if lengths else (0, "")
         rows = Rows(facts["rows"], None, lengths, source, *longest)
@@ -166,17 +166,12 @@ def _held_out(one: Mapping[str, Any], data: Mapping[str, Any], folder: Path | No
     """The rows of a data set, or of a split of it, that only measure the validation loss; None if unknown."""
     if one.get("path"):
         return _of_set(one, data, folder).training
-    return (catalogued(one) or {}).get(f"{one.get('split')}_rows")
+    return catalog.dataset_of(one).get(f"{one.get('split')}_rows")
 
 
 def _split(known: Rows, rows: int, share: float, source: str) -> Rows:
     validation = round(rows * share)
     return replace(known, training=rows - validation, validation=validation, source=source)
-
-
-def catalogued(data: Mapping[str, Any]) -> dict[str, Any] | None:
-    hub, subset = data.get("hub") or "", data.get("subset")
-    return catalog.dataset(f"{hub}:{subset}" if subset else hub)
 
 
 def of_catalog(facts: Mapping[str, Any], data: Mapping[str, Any]) -> Lengths:
@@ -296,7 +291,7 @@ def rows_left_out(recipe: Recipe) -> Iterator[Problem]:
         if not length or not section.knows("system_prompt") or len(prompt.split()) >= length:
             continue
         for _, one in sets_of(home, section):
-            lengths = of_catalog(catalogued(one) or {}, one)
+            lengths = of_catalog(catalog.dataset_of(one), one)
             if lengths and (share := lengths.beyond(length)) > MOST_LEFT_OUT:
                 yield recipe.note(where, *worded("planner.rows-left-out", share=share, one=one, length=length))
 

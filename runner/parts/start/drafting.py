@@ -132,7 +132,7 @@ def columns_of(name: str, texts: bool = False) -> list[str]:
     file = Path(name).expanduser()
     if on_hub(name):
         hub, _, subset = name.partition(":")
-        known: list[str] = (catalog.dataset(name) or {}).get("columns", [])
+        known: list[str] = catalog.dataset(name).get("columns", [])
         asked = data_sets.DataSource(hub=hub, revision="main", subset=subset or None, split="train", path=None)
         with suppress(data_sets.Unreachable):
             return known if known or not find_spec("datasets") or why_no_hub() else data_sets.hub_columns(asked)
@@ -301,7 +301,7 @@ class Answers:
         if self.of.rows == "questions" or replace(self, question=question).asked_in_words:
             asked = {"data.question": (question, ""), "data.answer": (answer, "")} if question and answer else {}
             return said | asked | ({"data.songs": (None, "")} if self.starts("data.songs") else {})
-        facts = catalog.dataset(self.data) or {}
+        facts = catalog.dataset(self.data)
         there = DRAWN if on_hub(self.data) else rows.sample(Path(self.data).expanduser()).count
         songs = {name: column.strip("[]") for name, column in (("instruction", question), ("lyrics", answer)) if column}
         songs |= {"instruction_form": self.instruction_form} if self.instruction_form else {}
@@ -775,7 +775,7 @@ def _stale_questions(document: Document, change: Override) -> list[Override]:
 def _columns(document: Document, section: Mapping[str, Any], change: Override) -> list[str]:
     """The columns of the new data; none if unknown."""
     if change.path[-1] == "hub":
-        return list((catalog.dataset(change.after) or {}).get("columns", ()))
+        return list(catalog.dataset(change.after).get("columns", ()))
     try:
         return rows.columns(Path(document.file).parent / change.after, section.get("split"))
     except (row_files.Unreadable, OSError, ValueError):
