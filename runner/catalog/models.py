@@ -77,7 +77,7 @@ class Model:
 
     @property
     def family(self) -> Facts:
-        """The facts about its architecture; empty if nobody has looked at it."""
+        """The facts about its architecture; empty if it is unknown."""
         return table("families").get(self.model_type, {})
 
     @property

@@ -66,7 +66,7 @@ def _need(model: catalog.Model, way: str, precision: str) -> Need:
 
 
 def counted(model: catalog.Model) -> int | None:
-    """A model's number of parameters; None if nobody has looked at its architecture."""
+    """A model's number of parameters; None if its architecture is unknown."""
     try:
         return model.parameters or parameters.total(model)
     except UnknownArchitecture:
