@@ -58,9 +58,11 @@ class Model(Settings):
     seed: int
 
 class Train(Settings):
-    objective: Literal["dpo", "ipo", "hinge", "orpo", "simpo"]
+    objective: Literal["dpo", "ipo", "hinge", "orpo", "simpo", "kto"]
     beta: float
     simpo_margin: float | None
+    kto_desirable_weight: float
+    kto_undesirable_weight: float
     epochs: float
     micro_batch_size: int
     eval_batch_size: int | None
@@ -117,6 +119,8 @@ class Data(Settings):
     prompt: str
     chosen: str
     rejected: str
+    completion: str
+    label: str
     songs: DataSongs | None
     system_prompt: str | None
     train_on: Literal["assistant", "last", "all"]
@@ -156,6 +160,8 @@ class DataSets(Settings):
     prompt: str | None
     chosen: str | None
     rejected: str | None
+    completion: str | None
+    label: str | None
     text: str | None
     column: str | None
     limit: int | None

@@ -58,6 +58,10 @@ class Measures:
         return Found(self.metrics, self.before, missing, self.counts, self.confusion)
 
 
+# Kinds of rows that training itself evaluates.
+JUDGED = ("preferences", "labels")
+
+
 def main(file: str) -> int:
     child_process.watch_parent()
     hush()
@@ -75,7 +79,7 @@ def main(file: str) -> int:
 
 def read(task: Task, measures: Measures) -> None:
     """Everything that is measured of a language model."""
-    if task.kind == "preferences":
+    if task.kind in JUDGED:
         measures.take(("validation_loss", *PREFERRED), lambda: by_training(task))
     for name in task.metrics:
         if window := rise_window(name):
@@ -109,7 +113,7 @@ def of_one_model(task: Task, measures: Measures, folder: str, before: bool) -> N
     if not loaded:
         return
     model, tokenizer = loaded
-    if task.kind != "preferences":
+    if task.kind not in JUDGED:
         rows = records.read_held_out(Path(task.rows))
         measures.take(names[:2], lambda: on_rows(model, rows, measures), before)
         if task.kind == "chat":

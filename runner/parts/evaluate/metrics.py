@@ -97,7 +97,9 @@ def producible(what: Measurable, tasks: Iterable[str] = (), before: Collection[s
     before."""
     if what.kind == "images":
         return ["validation_loss", ACCURACY, f"{ACCURACY}.CLASS"]
-    own = ("validation_loss", *PREFERRED) if what.kind == "preferences" else HELD_OUT
+    # TRL 1.9 counts no pairs of answers with labels.
+    judged = {"preferences": ("validation_loss", *PREFERRED), "labels": ("validation_loss", PREFERRED[1])}
+    own = judged.get(what.kind, HELD_OUT)
     answers = [ACCURACY, *(f"{ACCURACY}.{name}" for name in what.asked)] if what.kind == "chat" else []
     held_out = [*own, RISE, *answers] if what.validates else []
     shared = [*(BLOCKS if what.blocks else ()), *(f"lm_eval.{task}.METRIC" for task in tasks)]

@@ -317,11 +317,11 @@ def updating(workload: Workload, gpu: Gpu) -> float:
 
 
 def computing(workload: Workload, gpu: Gpu) -> float:
-    """Seconds of a step's micro batches; in preference training also of the reference model."""
+    """Seconds of a step's micro batches; in preference training also of what it compares with."""
     at_once = workload.micro_batch_size * workload.answers
     micro = pass_seconds(workload, gpu, at_once)
-    if workload.objective == "dpo":
-        micro += pass_seconds(workload, gpu, at_once, training=False)
+    if workload.compared:
+        micro += workload.compared * pass_seconds(workload, gpu, at_once, training=False)
     return micro * workload.accumulation
 
 
@@ -416,5 +416,5 @@ def evaluating(workload: Workload, gpu: Gpu, steps: int) -> tuple[int, float]:
     share = (packed(alone, workload.evaluation_rows) or 0) / workload.machines.world_size
     batches = math.ceil(share / rows)
     batch_seconds = pass_seconds(alone, gpu, rows * workload.answers, training=False)
-    models = 2 if workload.objective == "dpo" else 1  # the reference model reads the same
-    return times_in(workload.evaluation_steps, workload, steps) + 1, models * batches * batch_seconds
+    passes = 1 + workload.compared
+    return times_in(workload.evaluation_steps, workload, steps) + 1, passes * batches * batch_seconds

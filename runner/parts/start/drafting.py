@@ -75,6 +75,7 @@ SHARED = "/shared/models"
 ASKING = ("question", "prompt", "instruction", "input", "query", "ask", "q", "title", "source")
 ANSWERING = ("answer", "response", "output", "completion", "reply", "a", "target", "lyrics", "label", "text")
 BETTER, WORSE = "chosen", "rejected"
+LABELLED = ("completion", "label")
 SONG = "Generate a song verse in the style of [{artist}] in the genre of [{genre}]."
 # From this size on, files are not prepared only to find questions; this many of their rows are read instead.
 LARGE, AMONG = 100_000_000, 50
@@ -112,9 +113,13 @@ def source(home: str, name: str) -> dict[str, tuple[Any, str]]:
 def _preferred(home: str, name: str) -> dict[str, tuple[Any, str]]:
     """The settings in a section of preferences for its columns. Raises Stop if the data has other columns."""
     known = {column.lower(): column for column in columns_of(name)}
+    if home == "data" and set(LABELLED) <= set(known):
+        columns = {f"{home}.{setting}": (f"[{known[setting]}]", "") for setting in LABELLED}
+        return {**columns, "train.objective": ("kto", "each answer has a label whether it is good")}
     asks = next((column for column in (*ASKING, *known) if column in known and column not in (BETTER, WORSE)), "")
     if known and not (asks and {BETTER, WORSE} <= set(known)):
-        hint = f"Preferences have a column for the question, `{BETTER}` and `{WORSE}`."
+        hint = f"Preferences have a column for the question, `{BETTER}` and `{WORSE}`"
+        hint += f", or {listed(LABELLED)}." if home == "data" else "."
         raise Stop(f"The columns of `{name}` are {listed(known.values())}.", hint)
     named = {"prompt": asks, BETTER: BETTER, WORSE: WORSE} if known else {}
     return {f"{home}.{setting}": (f"[{known[column]}]", "") for setting, column in named.items()}
@@ -235,6 +240,11 @@ class Answers:
                 f"avoid, `{known[WORSE]}`. As questions and answers, both would be learned.",
                 "A model learns from them which answers people prefer (DPO). Choose `preferences` as the kind of your data (`--what`).",
             )
+        if set(LABELLED) <= set(known):
+            raise Stop(
+                f"The answers of `{self.data}` have a label whether they are good. As questions and answers, bad ones would be learned.",
+                "A model learns from both (KTO). Choose `preferences` as the kind of your data (`--what`).",
+            )
         if self.of.rows == "songs" and {"artist", "genre"} <= set(known):
             return SONG.format(**known), f"[{guess(self.columns)[1]}]"
         question, answer = guess(self.columns)
@@ -276,7 +286,7 @@ class Answers:
             said[setting] = (column, "the column with the text")
         gone = dict.fromkeys(("data.question", "data.answer"), (None, ""))
         if self.of.rows == "preferences":
-            form = {"data.form": ("preferences", "a better and a worse answer")}
+            form = {"data.form": ("preferences", "what people think of answers")}
             return said | gone | form | _preferred("data", self.data)
         if self.of.rows == "text" and self.starts("data.question"):
             return said | gone | {"data.form": ("text", "plain text")}
@@ -611,6 +621,7 @@ def _batch(planned: Planned, least: int) -> list[Override]:
     work = stage.workload
     usual = work.micro_batch_size * work.accumulation
     steps = stage.steps or STEPS
+    least = max(least, 2) if getattr(work, "objective", "") == "kto" else least  # it compares the rows of a micro batch
     wanted = max(least, _power(usual * min(1, steps / STEPS)))
     micro = min(wanted, _power(stage.largest_micro_batch or work.micro_batch_size))
     sizes = {

@@ -40,7 +40,7 @@ def measured(
         counts = _counts(model)
         buckets = spread(run, model, mesh)
         in_buckets = sum(map(_size, buckets))
-        if isinstance(run, Workload) and run.objective == "dpo" and not run.adapter:
+        if isinstance(run, Workload) and run.compared and not run.adapter:
             # The frozen model that preference training compares with is split like the trained one.
             reference = build().requires_grad_(False)
             spread(run, reference, mesh)
@@ -117,8 +117,9 @@ def forward(
             answer = of(input_ids=tokens, use_cache=False, **more)
         return convert_to_fp32(answer) if mixed else answer
 
-    if workload.objective == "dpo":
-        return stand_ins.loss(model, reference, output, tokens)
+    if workload.compared:
+        compared = stand_ins.loss if workload.objective == "dpo" else stand_ins.unpaired
+        return compared(model, reference, output, tokens)
     if workload.objective != "sft":
         return stand_ins.alone(workload.objective, output(model).logits, tokens)
     return output(model, labels=tokens)["loss"]

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, cast
 
 from runner import catalog
 from runner.catalog import Model
-from runner.data.conversation_formats import CLASSES, ChatData, Lyrics, Preferences, Songs
+from runner.data.conversation_formats import CLASSES, ChatData, Labels, Lyrics, Preferences, Songs
 from runner.data.data_sets import DataSets
 from runner.plan import EngineConfig, Evaluation, Place, Plan, Stage
 from runner.recipe.overrides import Override
-from runner.recipe.recipe import PREFERENCES, SONGS, TEXT, Recipe
+from runner.recipe.recipe import LABELS, PREFERENCES, SONGS, TEXT, Recipe
 from runner.scenarios.contract import Measurable
 from runner.scenarios.language import text
 from runner.scenarios.shared import axolotl, common, rehearsal, sharding
@@ -56,7 +56,7 @@ def training(recipe: Recipe, place: Place) -> Stage:
 def config(recipe: Recipe, place: Place) -> EngineConfig:
     """The recipe's settings for Axolotl, without those that follow from its machines."""
     validates, is_text, how = text.validates(recipe), recipe.rows == TEXT, {}
-    if recipe.rows == PREFERENCES:
+    if "objective" in recipe.train:
         how = axolotl.OBJECTIVES[recipe.train.objective]
     elif not is_text:
         how = axolotl.packing(recipe, place, recipe.train)
@@ -83,7 +83,7 @@ def rows(recipe: Recipe, place: Place) -> DataSets:
         return text.plain_text(recipe, place, **own)
     if recipe.rows == SONGS:
         own["songs"] = Songs(**cast("DataSongs", recipe.data.songs).plain())
-    kind = {SONGS: Lyrics, PREFERENCES: Preferences}.get(recipe.rows, ChatData)
+    kind = {SONGS: Lyrics, PREFERENCES: Preferences, LABELS: Labels}.get(recipe.rows, ChatData)
     return common.rows(kind, recipe, place, recipe.data, special_tokens=axolotl.counted_tokens(recipe), **own)
 
 
@@ -179,10 +179,17 @@ def trained_layers(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("train.last_layers", message, hint)
 
 
-def margin(recipe: Recipe) -> Iterator[Problem]:
-    if recipe.train.get("simpo_margin") is not None and recipe.train.objective != "simpo":
-        message = f"With `objective: {recipe.train.objective}` this line has no effect; only SimPO has a margin."
+def preferring(recipe: Recipe) -> Iterator[Problem]:
+    train, objective = recipe.train, recipe.train.get("objective")
+    if train.get("simpo_margin") is not None and objective != "simpo":
+        message = f"With `objective: {objective}` this line has no effect; only SimPO has a margin."
         yield recipe.problem("train.simpo_margin", message, "Write `objective: simpo`, or delete the line.")
+    if objective == "kto" and train.micro_batch_size == 1:
+        message = "KTO compares an answer with the others of its micro batch, and here it is alone (TRL 1.9)."
+        yield recipe.problem("train.micro_batch_size", message, "Write 2 or more.")
+    if objective not in (None, "simpo") and train.get("adapter") == "qlora" and sharding.by_fsdp(recipe):
+        message = f"Axolotl 0.19.0 refuses a base model in 4 bits that FSDP splits for `objective: {objective}`."
+        yield recipe.problem("train.adapter", message, "Write `distribution: zero2` or `ddp`, or `adapter: lora`.")
 
 
 def decay(recipe: Recipe) -> Iterator[Problem]:
@@ -191,7 +198,7 @@ def decay(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("train.weight_decay", message, "Delete one of the two lines.")
 
 
-RULES = (layers, trained_layers, decay, margin, text.one_validation, common.cadence_rule(text.validates))
+RULES = (layers, trained_layers, decay, preferring, text.one_validation, common.cadence_rule(text.validates))
 
 
 def before_data(recipe: Recipe, file: str | None) -> list[Override]:

@@ -12,7 +12,7 @@ from runner.plan import Plan
 from runner.recipe import overrides
 from runner.recipe.document import Path_
 from runner.recipe.overrides import Override
-from runner.recipe.recipe import DEMO_QUESTIONS, PREFERENCES, Recipe, Settings, sets_of
+from runner.recipe.recipe import DEMO_QUESTIONS, LABELS, PREFERENCES, Recipe, Settings, sets_of
 from runner.scenarios.shared import axolotl, common, twin
 from runner.tools.names import setting
 from runner.tools.problem import Stop
@@ -273,6 +273,7 @@ def training(recipe: Recipe, rows: PreparedRows, share: float | None = None) -> 
         # Several make one; a fifth is reserved for incomplete last blocks.
         count = max(1, int(0.8 * count * rows.lengths.mean / recipe.model.sequence_len) or count // 4)
     most_rows, most_batches = (8, 2) if share is None else (2, 1)
+    least = 2 if recipe.rows == LABELS else 1  # KTO compares the rows of a micro batch
     micro, epochs = min(chosen.micro_batch_size, most_rows), chosen.epochs
     accumulation = min(chosen.gradient_accumulation_steps, most_batches)
 
@@ -283,13 +284,13 @@ def training(recipe: Recipe, rows: PreparedRows, share: float | None = None) -> 
         micro //= 2
     while steps() < ENOUGH_STEPS and accumulation > 1:
         accumulation -= 1
-    while steps() < ENOUGH_STEPS and micro > 1:
+    while steps() < ENOUGH_STEPS and micro > least:
         micro //= 2
     while steps() < ENOUGH_STEPS:
         epochs += 1
     few = f"at least {ENOUGH_STEPS} steps from {rows.train_rows} rows"
     rate, larger = (0.005, "a tiny twin needs larger steps") if share is None else (0.0005, "few steps")
-    if recipe.rows == PREFERENCES:
+    if recipe.rows in (PREFERENCES, LABELS):
         rate /= 10
     limit = overrides.without_time_limit(BY)
     if share is not None:
