@@ -42,8 +42,8 @@ def prepare(
     sample_rows: int | None = None,
 ) -> Report:
     """Writes `train.parquet`, `validation.parquet` (columns `full-question`, `messages`, and `answer`, `chosen` and
-    `rejected`, or `completion` and `label`) and `report.json`. sample_rows: keep at most this many rows, drawn by the seed. Raises Stop if
-    too few rows remain."""
+    `rejected`, or `completion` and `label`) and `report.json`. sample_rows: keep at most this many rows, drawn by the
+    seed. Raises Stop if too few rows remain."""
     return _preparer(asked).prepare(out, tokenizer_for, sample_rows)
 
 

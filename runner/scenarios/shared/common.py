@@ -331,21 +331,8 @@ def rows_and_training(recipe: Recipe, place: Place, training: Stage) -> Iterator
 # Beginnings of the names of an engine's settings that change neither rows nor batches, so that a proof still holds.
 _OF_STEPS = (
     *("learning_rate", "lr_scheduler", "cosine_", "warmup_", "weight_decay", "max_grad_norm", "optimizer", "adam_"),
-    *(
-        "num_epochs",
-        "eval_st",
-        "save_st",
-        "rl_beta",
-        "simpo_",
-        "kto_",
-        "dpo_loss_type",
-        "lora",
-        "bf16",
-        "fp16",
-        "tf32",
-        "fp8",
-    ),
-    *("peft_use_", "deepspeed", "fsdp", "gradient_checkpointing", "torch_compile"),
+    *("num_epochs", "eval_st", "save_st", "rl_beta", "simpo_", "kto_", "dpo_loss_type", "lora", "bf16", "fp16", "tf32"),
+    *("fp8", "peft_use_", "deepspeed", "fsdp", "gradient_checkpointing", "torch_compile"),
     *(f"recipe_runner.{name}" for name in ("learning_rate", "base_learning_rate", "master_weights", "warmup_")),
     *(f"recipe_runner.{name}" for name in ("world_size", "effective_batch_", "save_steps", "early_stopping.")),
 )
