@@ -39,7 +39,7 @@ def emit(recipe: Recipe, names: tuple[str, ...] = ()) -> list[Artifact]:
         sections = [section for section in ("openshift", "nodes") if recipe.settings.knows(section)]
         raise Stop(
             f"The recipe `{recipe.name}` is for this machine: it has no section {listed(sections, 'or')} to render for.",
-            "`recipe run` needs none. For a cluster add `openshift` with a `namespace`"
+            "`recipe run` needs no rendered files. For a cluster, add `openshift` with a `namespace`"
             + (", for plain machines `nodes`." if "nodes" in sections else "."),
         )
     jobs = tuple(name for name in names if hasattr(target(name), "job"))

@@ -48,7 +48,7 @@ def _rows(prefix: str, schema: dict[str, Any]):
         default = f"`{json.dumps(part['default'])}`" if "default" in part else ""
         if other := part.get("x-default-twice"):
             default = f"twice `{other}`"
-        rows = f" Only for {' and '.join(part['x-rows'])}." if "x-rows" in part else ""
+        rows = f" Only for {' and '.join(', '.join(part['x-rows']).rsplit(', ', 1))}." if "x-rows" in part else ""
         yield f"| `{path}`{needed} | {part['description']}{rows} | {_values(part)} | {default} |"
         yield from _rows(f"{path}.", part)
         if part.get("items", {}).get("properties"):

@@ -35,7 +35,7 @@ def known(recipe: Recipe) -> Iterator[Problem]:
         yield unknown(recipe)
     elif recipe.base_folder and not isdir(recipe.base_folder) and not recipe.on_claim(base):
         message = f"The folder `{base}` is not on this machine. Its description comes from `{lock.LOCK}`."
-        hint = "Nothing to do, if the folder is beside the recipe on the machine that runs or submits it."
+        hint = "Keep the folder beside the recipe on the machine that runs or submits it."
         yield recipe.note("model.base", message, hint)
 
 
@@ -209,7 +209,7 @@ def master_weights_fit(recipe: Recipe) -> Iterator[Problem]:
     hint = "Write `master_weights: fp32`. To save memory, use a suggestion of `recipe plan` instead."
     if precision in ("fp16", "fp32"):
         say = recipe.problem
-        message = f"With `precision: {precision}` trained weights are stored in fp32, and `master_weights` is bf16."
+        message = f"With `precision: {precision}` trained weights are stored in fp32, but `master_weights` is bf16."
         hint = "Delete the line, or write `precision: bf16`."
     yield say("model.master_weights", message, hint)
 

@@ -43,7 +43,7 @@ def find(paths: Iterable[str], strict: bool = False) -> RecipeFiles:
             continue
         below = list(_yaml_below(Path(path)))
         if not below:
-            raise Stop(f"There is no YAML file below `{path}`.", "Name a recipe, or a folder that holds some.", code=2)
+            raise Stop(f"There is no YAML file below `{path}`.", "Name a recipe, or a folder with recipes.", code=2)
         meant = [file for file in below if strict or is_meant(file)]
         if not meant:
             number = "The one YAML file" if len(below) == 1 else f"None of the {len(below)} YAML files"

@@ -99,11 +99,12 @@ def sentence(scenario: str, path: Path_) -> str:
 
 
 def as_text(document: Document, changes: Iterable[Override]) -> list[Override]:
-    """The changes, with typed text for text settings: shells drop quotes, and the version `3.10` is not a number."""
+    """The changes, with typed text for text settings: shells drop quotes, the version `3.10` is not a number, and the
+    column `[Question]` is not a list."""
 
     def one(change: Override) -> Override:
-        number = isinstance(change.after, bool | int | float) and change.written is not None
-        text = number and _part(document.data.get("scenario"), change.path).get("type") == "string"
+        other = change.written is not None and isinstance(change.after, bool | int | float | list)
+        text = other and _part(document.data.get("scenario"), change.path).get("type") == "string"
         return replace(change, after=change.written) if text else change
 
     return [one(change) for change in changes]

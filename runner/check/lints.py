@@ -62,7 +62,7 @@ def adapters(recipe: Recipe) -> Iterator[Problem]:
             if stable:
                 hint = "Delete the line; with `use_rslora` an alpha of 16 is usual at any rank."
             if alpha > by:
-                message = f"The adapter is multiplied by alpha / {root}rank = {alpha / by:.3g}. Far more than 2 breaks training."
+                message = f"The adapter is multiplied by alpha / {root}rank = {alpha / by:.3g}. Values far above 2 break training."
             yield recipe.note((name, f"{of}alpha"), message, hint)
 
 

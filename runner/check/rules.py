@@ -315,7 +315,7 @@ def offloaded_optimizer(recipe: Recipe) -> Iterator[Problem]:
     for name, part in recipe.sections.items():
         if part.get("optimizer") == "adamw_bnb_8bit":
             message = "This optimizer keeps its state in 8 bits on a GPU, but `sharding.offload_optimizer` moves it off the GPU."
-            hint = "Write `optimizer: adamw_torch_fused`, which also runs on processors."
+            hint = "Write `optimizer: adamw_torch_fused`, which also runs on CPUs."
             yield recipe.problem((name, "optimizer"), message, hint)
 
 

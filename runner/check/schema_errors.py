@@ -161,9 +161,11 @@ def explain(document: Document, path: Path_, error: ValidationError) -> tuple[st
     if rule == "pattern":
         return not_of_the_form(value, part, name)
     if rule in BOUNDS:
-        return f"{name} must be {BOUNDS[rule].format(f'{allowed:,}')}, but it is {value:,}.", means
+        bound = BOUNDS[rule].format(f"{allowed:,}")
+        return f"{name} must be {bound}, but it is {value:,}.", f"Write {bound}. {means}"
     if rule in ("minLength", "minItems"):
-        return f"{name} has {len(value)} entries, and needs {allowed}." if value else f"{name} is empty.", means
+        said = f"has {len(value)} entries, but needs {allowed}" if value else "is empty"
+        return f"{name} {said}.", f"{f'Write {allowed}' if value else 'Fill it in'}. {means}"
     if rule in ("maxLength", "maxItems"):
         unit = "characters" if rule == "maxLength" else "entries"
         return f"{name} has {len(value):,} {unit}. At most {allowed:,} are allowed.", "Shorten it."

@@ -27,7 +27,7 @@ def one_source(recipe: Recipe) -> Iterator[Problem]:
     for home, data in recipe.data_sections:
         beside = [setting for setting in OF_ONE if data.get(setting)] if data.get("sets") else []
         for setting in beside:
-            message = f"`{name_of(home)}` has `sets`, so `{setting}`, a line for one data set, cannot be beside it."
+            message = f"`{setting}` describes one data set, but `{name_of(home)}` lists several under `sets`."
             hint = f"Move it into its data set, or delete {('it' if len(beside) == 1 else 'these lines')}."
             yield recipe.problem((*home, setting), message, hint)
     for home, data in recipe.data_sets():
@@ -61,7 +61,7 @@ def shares_of_rows(recipe: Recipe) -> Iterator[Problem]:
         if len(shares) > 1 and abs(sum(shares) - 1) < 0.005:
             sets = f"`{name_of(home)}.sets`"
             message = f"The shares of {sets} add up to 1, but each is a share of its own data set's rows."
-            hint = "Nothing to do, if you want to leave out so many rows. `recipe prepare` shows the share of each data set in the result."
+            hint = "If that leaves out rows that you need, write `share: 1`. `recipe prepare` shows the share of each data set in the result."
             yield recipe.note((*home, "sets", 0, "share"), message, hint)
 
 
@@ -116,7 +116,7 @@ def _form(
         yield recipe.problem((*home, setting), message, hint)
     elif stated is None:
         message = f"The rows of `{source}` are read in the form {form}, because of their columns."
-        yield recipe.note((*home, setting), message, "Nothing to do. If that is wrong, set `form`.")
+        yield recipe.note((*home, setting), message, "If that is wrong, set `form`.")
 
 
 def data_files(recipe: Recipe) -> Iterator[Problem]:
@@ -157,7 +157,7 @@ def _data_files(recipe: Recipe, home: Path_, data: Settings, files: tuple[str, .
             continue
         if not os.path.exists(file) and recipe.on_claim(name):
             message = f"`{name}` is on a claim, so its columns cannot be checked here."
-            yield recipe.note(place, message, "Nothing to do, if the file is on the claim before the job starts.")
+            yield recipe.note(place, message, "Put the file on the claim before the job starts.")
         elif not os.path.exists(file):
             hint = "Check the path; it is relative to the recipe's folder."
             yield recipe.problem(place, f"The file `{file}` does not exist.", hint)
@@ -287,7 +287,7 @@ def left_over(recipe: Recipe) -> Iterator[Problem]:
             yield recipe.note((*home, names[0]), message, f"Delete {lines}, which {have} no effect.")
 
 
-LATER = "The job that prepares the data asks again, before a GPU is held."
+LATER = "The job that prepares the data asks again, before a GPU is reserved."
 
 
 def datasets(recipe: Recipe) -> Iterator[Problem]:

@@ -37,7 +37,7 @@ def load(
     document, made = override(document, [*requested, *changes])
     recipe, notes = valid(document, look)
     for name in idle:
-        message = f"The environment sets {name}, but this recipe has no such setting. It changes nothing."
+        message = f"The environment sets {name}, but this recipe has no such setting. It has no effect."
         notes.append(Problem(document.file, 0, 0, message, severity="note"))
     return recipe, made, notes
 
@@ -56,10 +56,10 @@ def override(document: Document, changes: Iterable[Override]) -> tuple[Document,
     return changing.apply(document, with_followers(document, requested)) if requested else (document, [])
 
 
-def changed(recipe: Recipe, changes: Iterable[Override]) -> tuple[Recipe, list[Override]]:
+def changed(recipe: Recipe, changes: Iterable[Override], look: bool = True) -> tuple[Recipe, list[Override]]:
     """The recipe with changes, and the effective ones. Raises Stop if it is then not valid."""
     document, made = override(recipe.document, changes)
-    return valid(document)[0], made
+    return valid(document, look)[0], made
 
 
 def judge(document: Document, look: bool = True) -> tuple[Recipe | None, list[Problem]]:

@@ -24,7 +24,7 @@ def ask(
     PICTURE."""
     from runner.run import inference as asking
 
-    recipe, _ = open_recipe(path, sets)
+    recipe, _ = open_recipe(path, sets, look=False)
     if url:
         server = parts.hook("models_at")(url, recipe, stage)
         chat = server.chat(base)
@@ -39,12 +39,16 @@ def ask(
                 "There is no original model to ask: this model started from random weights.", "Leave out `--base`."
             )
         said, formatted = asking.shares(classes(Path(question).expanduser())), "It read the picture as in training."
-        say(f"the model that `{folder.stage.name}` trained, of the {folder.run.kind} in {folder.run.path}")
+        say(f"The model that `{folder.stage.name}` trained, of the {folder.run.kind} in {folder.run.shown}")
     else:
         before, after = asking.models(recipe, folder)
         chat = before if base else after
-        who = f"the model that `{folder.stage.name}` {('started from' if base else 'trained')}"
-        say(f"{who}, {chat.model}, of the {folder.run.kind} in {folder.run.path}")
+        who = (
+            f"The model that `{folder.stage.name}` {('started from' if base else 'trained')} in this {folder.run.kind}"
+        )
+        say(f"{who}: {chat.model}")
+        if folder.run.kind == "rehearsal" and not folder.plan.stages[0].config.get("real_model"):
+            formatted = "It is a rehearsal's tiny twin, so it writes fragments."
         said = asking.answers_of(chat, [question])[0]
     say()
     say(said)

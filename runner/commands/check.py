@@ -8,7 +8,7 @@ import click
 
 from runner.check.batch import CheckReport, find, formats, judged
 from runner.check.validate import load
-from runner.commands.options import allow_option, complete_recipe, end, say, set_option, table
+from runner.commands.options import allow_option, complete_recipe, end, say, set_option, table, training_verb
 from runner.recipe import overrides as changing
 from runner.recipe.recipe import Recipe
 from runner.tools.run_files import RUN
@@ -86,6 +86,7 @@ STANDING = {
     "rehearse": "The recipe has no mistakes, but its current version has not been rehearsed.",
     "run": "The rehearsal has passed, but the current version of the recipe has not been trained.",
     "submit": "The rehearsal has passed, but the model has not been trained on this machine.",
+    "render": "The rehearsal has passed, but the model has not been trained on this machine.",
     "why": "A command is working on the recipe now.",
     "compare": "The model is trained.",
 }
@@ -100,7 +101,7 @@ def standing(path: str) -> int:
     following = ["check"] if verdict.errors else []
     if not verdict.errors:
         recipe, _, _ = load(path, [], {})
-        train = "submit" if "openshift" in recipe.settings else "run"
+        train = training_verb(recipe)
         for kind, command, done in (("rehearsal", "rehearse", "rehearsed"), ("run", train, "trained")):
             text, next_command = _progress(folder(recipe.name, kind), recipe, command)
             rows.append((done, text))

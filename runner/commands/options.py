@@ -160,7 +160,7 @@ def table(rows: Sequence[Sequence[str]], below: Collection[str] = ()) -> None:
         padded = [[cell.ljust(widths[at]) for cell, at in zip(cells, firsts, strict=True)] for cells in several]
         rest = "".join(row[at] for at in under)
         if len(under) > 1:
-            rest = " · ".join(f"{titles[at]} {row[at]}" for at in under) if row is not titles else ""
+            rest = " · ".join(f"{titles[at]}: {row[at]}" for at in under) if row is not titles else ""
         elif len(padded) == 1 and len(rest) <= room:
             padded[0].append(rest)
             rest = ""
@@ -194,6 +194,13 @@ def open_recipe(
     for change in made:
         say(f"{change}", err=aside)
     return recipe, made
+
+
+def training_verb(recipe: Recipe) -> str:
+    """The command that comes before the real training, on the machines that the recipe names."""
+    return next(
+        (verb for part, verb in (("openshift", "submit"), ("nodes", "render")) if part in recipe.settings), "run"
+    )
 
 
 def print_notes(problems: Iterable[Problem]) -> None:

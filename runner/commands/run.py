@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from runner import parts
-from runner.commands.options import end, open_recipe, recipe_path, say, set_option
+from runner.commands.options import end, open_recipe, recipe_path, say, set_option, training_verb
 from runner.recipe import overrides as changing
 from runner.tools.child_process import TRAINING, Event, event_line
 from runner.tools.problem import Stop
@@ -166,7 +166,7 @@ def confirm(yes: bool, takes: str) -> bool:
     "runs/NAME", click.option("--yes", is_flag=True, help="Do not ask before a run of over an hour without a GPU.")
 )
 def run(path: str, sets: tuple[str, ...], yes: bool, out: str | None, fresh: bool, **stages: str | None) -> None:
-    """Train on this machine's GPUs, or on its processor if it has none, and prepare the data first. An interrupted run
+    """Train on this machine's GPUs, or on its CPU if it has none, and prepare the data first. An interrupted run
     continues where it stopped."""
     from runner.run import run as running
     from runner.run.pipeline import Selection
@@ -205,7 +205,7 @@ def rehearse(
     with _at_work("rehearsal", path, sets, out, fresh, "rehearsal") as (recipe, made, home), forking():
         rehearsing.rehearse(recipe, home, data, Selection(**stages), say, watch, made, real_model(model))
     done = f"Rehearsal passed: {'these stages work' if any(stages.values()) else 'the whole recipe works'} here, with a {'real' if model else 'tiny'} model."
-    end(done, "submit" if "openshift" in recipe.settings else "run", path)
+    end(done, training_verb(recipe), path)
 
 
 def real_model(named: str | None) -> Path | None:

@@ -152,7 +152,7 @@ def list_recipes(style: str) -> None:
         if rows:
             say(f"\n{title}:")
             _table(rows)
-    end(f"{len(starters)} starter recipes are available.", "new", "my-demo", "--from", "survival")
+    end(f"{len(starters) + len(minimal)} starter recipes are available.", "new", "my-demo", "--from", "survival")
 
 
 def _table(rows: list[dict[str, str]]) -> None:

@@ -210,10 +210,10 @@ def _of_set(
 
 def _wrong(row: DataRow, column: str) -> str:
     if column not in row:
-        return f"no column `{column}`; there are {listed(list(row)[:10])}"
+        return f"no column `{column}`; the row has {listed(list(row)[:10])}"
     text = row[column]
     if not isinstance(text, str | None):
-        return f"column `{column}` holds something else than text"
+        return f"column `{column}` is not text"
     return "" if text and text.strip() else "the text is empty"
 
 
@@ -228,7 +228,7 @@ def _key(plain_text: PlainText, tokenizer: Any, sample_rows: int | None) -> str:
 def _notes(plain_text: PlainText, report: TextReport) -> Iterator[str]:
     batch, epochs, every = plain_text.effective_batch_size, plain_text.epochs, plain_text.eval_steps
     steps = int(-(-report.train["blocks"] // batch) * epochs)
-    yield f"steps                {steps:>11,}   of {batch} blocks each, in {epochs:g} epochs"
+    yield f"steps                {steps:>11,}   of {batch} blocks each, in {epochs:g} epoch{'' if epochs == 1 else 's'}"
     if steps <= plain_text.warmup_steps:
         yield f"  note: the learning rate still rises at the end, because `train.warmup_steps` is {plain_text.warmup_steps:,}"
     if every and steps < every:

@@ -251,7 +251,7 @@ class PreferenceRows(ItemPreparer["Preferences | Labels"]):
         report.token_lengths = blocks.figures(longer)
         lost = int((lengths - limit).clip(min=0).sum())
         lines = self.where(kept[longer > limit])
-        report.findings += too_long(longer, limit, lines, lost, " are cut in training")
+        report.findings += too_long(longer, limit, lines, lost, "cut in training")
         return kept
 
     def table(self, batch: pa.RecordBatch) -> pa.Table:

@@ -296,7 +296,7 @@ def _turn(message: Any, number: int) -> Turn:
 def _part(part: Any, number: int) -> str:
     """A part of a turn that is cut into parts, `{type: text, text: …}`."""
     if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
-        raise NoConversation(f"turn {number} contains other things than text")
+        raise NoConversation(f"turn {number} contains something other than text")
     return str(part["text"])
 
 

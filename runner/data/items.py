@@ -337,9 +337,12 @@ def _of_rows(
             try:
                 item = item_of(row)
             except KeyError as column:
-                reason, why = "a column is missing", f"no column `{column.args[0]}`; there are {listed(list(row)[:10])}"
+                reason, why = (
+                    "a column is missing",
+                    f"no column `{column.args[0]}`; the row has {listed(list(row)[:10])}",
+                )
             except NoText as error:
-                reason, why = "no conversation", str(error)
+                reason, why = "not a conversation", str(error)
             else:
                 if not isinstance(item, str):
                     yield item, number, index

@@ -48,7 +48,7 @@ def require_few(lost: int, of: int, share: float, lines: Iterable[str]) -> None:
         return
     said = "\n".join(lines)
     raise Stop(
-        f"{lost:,} of {of:,} rows are lost ({lost / of:.1%}), but at most {100 * share:.3g}% may be lost.\n{said}",
+        f"{lost:,} of {of:,} rows cannot be used ({lost / of:.1%}), but at most {100 * share:.3g}% may be lost.\n{said}",
         f"Fix the rows above. Or allow more in this data's section: `max_lost_share: {math.ceil(lost / of * 100) / 100:g}`.",
     )
 
@@ -89,9 +89,11 @@ class DataFinding:
             yield f"{'':<33}{self.remedy}"
 
 
-def too_long(lengths: np.ndarray, limit: int, lines: list[Where], lost: int, what: str = "") -> Iterator[DataFinding]:
+def too_long(
+    lengths: np.ndarray, limit: int, lines: list[Where], lost: int, what: str = "left out"
+) -> Iterator[DataFinding]:
     """What rows of more than `limit` tokens lose: `lost` of them in all. lengths: tokens of each row; lines: of those
-    that are too long; what: happens to them, where they are not left out."""
+    that are too long; what: happens to them."""
     import numpy as np
 
     if lines:
@@ -102,8 +104,8 @@ def too_long(lengths: np.ndarray, limit: int, lines: list[Where], lost: int, wha
         yield DataFinding.of(
             "too long",
             len(lines),
-            f"rows{what}, and with them {lost:,} tokens, {lost / int(lengths.sum()):.1%} of all",
-            f"A `sequence_len` of {needed:,} would leave out {int((lengths > needed).sum()):,}. Or shorten them.",
+            f"{what}, which loses {lost:,} tokens, {lost / int(lengths.sum()):.1%} of all",
+            f"With `sequence_len: {needed}`, {int((lengths > needed).sum()) or 'none'} would be too long. Or shorten them.",
             lines,
         )
 
@@ -353,7 +355,7 @@ def require_room(data_dir: Path) -> None:
         prepared = (PreparedRows.read(data_dir / folder) for folder in folders)
         longest = max((rows.longest for rows in prepared if rows), default=0)
         if longest > tokens:
-            raise Stop(f"The longest row has {longest:,} tokens, and there is room for {tokens:,}. {why}", remedy)
+            raise Stop(f"The longest row has {longest:,} tokens, but the GPUs have room for {tokens:,}. {why}", remedy)
 
 
 def asked(data: Mapping[str, Any]) -> str:

@@ -428,7 +428,7 @@ class Table(RowFile):
                     header = fields
                     continue
                 if not reason and len(fields) not in (0, len(header)):
-                    reason = f"{len(fields)} columns, and the first line names {len(header)}"
+                    reason = f"{len(fields)} columns, but the first line names {len(header)}"
                 behind, broken = len(lines.taken) - 1, reason.startswith("not CSV")
                 if reason and behind and (broken or _are_rows(lines.taken[1:], separator, header)):
                     lines.give_back(behind)

@@ -316,6 +316,8 @@ def _reckoned_from(change: Path_, path: Path_) -> bool:
     for apart in ("data", "machines"):
         if apart in path:
             return apart in change
+    if change[0] == path[0] == "stages" and change[1:2] != path[1:2]:
+        return False
     return change[0] not in OUTSIDE_RESULT and ("data" not in change or path[0] in OUTSIDE_RESULT)
 
 

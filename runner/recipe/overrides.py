@@ -56,7 +56,7 @@ def _shown(value: Any) -> str:
     elif isinstance(value, bool | list | dict):
         text = json.dumps(value, ensure_ascii=False)
     else:
-        text = "nothing" if value is None else str(value)
+        text = "unset" if value is None else str(value)
     return shortened(text, 60)
 
 
@@ -124,6 +124,8 @@ def _value(option: str, text: str) -> Any:
         try:
             return parse_yaml(f"--set {option}", f"value: {text}").data["value"]
         except Stop:
+            if text.count("[") == text.count("]") and not text.startswith(("{", '"', "'")):
+                return text  # columns and words
             message = f"The value of `--set {option}` is not YAML."
             raise Stop(message, "Close its brackets and quotes.", code=2) from None
     return scalar(text.strip())

@@ -20,8 +20,13 @@ from runner.trainer.generation import CannotLoad, Chat, answers, chats
 
 
 def plan_of(recipe: Recipe, run: RunFolder) -> Plan:
-    """The recipe's plan in that folder, with the changes of a rehearsal or of this machine."""
-    return translate(changed(recipe, run.overrides)[0], run.place())
+    """The recipe's plan in that folder, with the changes of a rehearsal or of this machine. Its data may be gone."""
+    try:
+        return translate(changed(recipe, run.overrides, look=False)[0], run.place())
+    except Stop:
+        if (other := run.state.recipe) == recipe.name:
+            raise
+        raise Stop(f"`{run.path}` is a {run.kind} of the recipe `{other}`.", "Name that recipe.") from None
 
 
 def newest(plan: Plan) -> StageFolder:

@@ -186,7 +186,7 @@ def _carry_out(folder: StageFolder, tell: Tell, watch: Watch) -> None:
         raise _not_as_it_was(stage, before[0].name, f"was made from other inputs than now: {'; '.join(before[1][:4])}")
     for name, beginnings in stage.reads.items():
         if wrong := folder.other(name).changed_outputs(beginnings):
-            raise _not_as_it_was(stage, name, f"has the file `{wrong[0]}`, which has changed since it was made")
+            raise _not_as_it_was(stage, name, f"has changed since it was made (`{wrong[0]}`)")
     guard(folder, tell)
     decision = decision_on(folder)
     if decision.action == "keep":

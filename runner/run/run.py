@@ -101,7 +101,7 @@ def _require_patience(
         if each.usable and (each.memory_least or 0) > each.usable:
             need, have = units.gib(each.memory or 0), units.gib(each.usable)
             raise Stop(
-                f"This machine has no GPU, and `{name}` needs about {need} of main memory on its processor, of {have}.",
+                f"This machine has no GPU, and `{name}` needs about {need} of main memory, but it has {have}.",
                 f"A lower `micro_batch_size` needs less, if the model itself fits. {instead}.",
             )
         if each.seconds is not None:
@@ -109,8 +109,12 @@ def _require_patience(
             tell(f"`{name}` takes about {units.duration(each.seconds)} ({likely}) on the {each.gpu}.")
         if decision.action not in ("keep", "go on"):
             total += math.inf if each.seconds is None else each.seconds
-    takes = f"takes about {units.duration(total)} here" if total < math.inf else "takes an unknown time here"
-    if total > UNASKED and not confirm(f"This machine has no GPU, and training {takes}."):
+    takes = (
+        f"training takes about {units.duration(total)} here"
+        if total < math.inf
+        else "how long training takes is unknown"
+    )
+    if total > UNASKED and not confirm(f"This machine has no GPU, and {takes}."):
         raise Stop("Nothing was started.", f"{instead}.")
 
 
@@ -147,7 +151,7 @@ def _on_these(recipe: Recipe, gpus: list[str], tell: Tell) -> list[Override]:
     why = f"{len(gpus)} GPUs are here"
     changes = overrides.on_one_machine(recipe, count, BY, why, numbers if len(numbers) == count else None)
     if not gpus:
-        tell("This machine has no GPU, so training uses its processor. Settings that need a GPU are replaced:")
+        tell("This machine has no GPU, so training uses its CPU. Settings that need a GPU are replaced:")
         changes = list(rehearsal.without_gpu(recipe, BY))
     if count != planned:
         batch = Override("train.effective_batch_size", None, None, BY, "follows the GPUs")

@@ -178,7 +178,8 @@ def _elsewhere(key: str, kind: str, part: Schema) -> str:
         return f"It is for the scenario {listed(part['x-scenario'])}."
     ways = {"songs": "delete `songs`", "labels": "write another `objective`"}
     other = "write `objective: kto`" if part["x-rows"] == ["labels"] else ways.get(kind, "write another `form`")
-    return f"It is for {', '.join(part['x-rows'])}. These rows are {kind}. Delete the line, or {other}."
+    rows = " and ".join(", ".join(part["x-rows"]).rsplit(", ", 1))
+    return f"It is for {rows}. These rows are {kind}. Delete the line, or {other}."
 
 
 def inlined(node: Any) -> Any:

@@ -142,7 +142,7 @@ def test_a_hub_that_does_not_answer_is_a_note(online):
     done = online({"recipe.yaml": changed(("[question]", "[query]"))}, endpoint="http://127.0.0.1:9")
     assert done.returncode == 0, done.stdout
     assert "could not be asked about the columns of `someone/rows`, `someone/chats` and `someone/parts`" in done.stdout
-    assert "before a GPU is held" in done.stdout
+    assert "before a GPU is reserved" in done.stdout
 
 
 def prepared(tmp_path, hub, *changes: tuple[str, str], text: str = ""):

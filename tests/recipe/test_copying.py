@@ -91,6 +91,14 @@ def test_the_words_beside_a_choice_are_those_of_the_choice():
     )
 
 
+def test_what_is_said_of_one_stage_stays_when_another_changes():
+    before = (ROOT / "recipes/sft-dpo.yaml").read_text("utf-8").splitlines()
+    text = edited(ROOT / "recipes/sft-dpo.yaml", *from_options(["stages.1.train.micro_batch_size=2"]))
+    changed = [new for old, new in zip(before, text.splitlines(), strict=True) if old != new]
+    assert changed[0] == "      micro_batch_size: 2             # pairs at once on one GPU; two answers each"
+    assert "4 × 4 = 16 rows" in text and "7 billion weights take 5 GB" in text
+
+
 def test_where_a_recipe_lives_changes_no_figure():
     before = SURVIVAL.read_text("utf-8").splitlines()
     after = edited(SURVIVAL, *from_options(["openshift.namespace=mine", "name=mine"])).splitlines()

@@ -51,7 +51,7 @@ def test_a_folder_with_a_model_is_trained_instead_of_a_twin(recipe, recipe_comma
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert re.search("model.base: microsoft/Phi-4-mini-instruct → .*real model", done.stdout)
-    for replaced in ("qlora → lora", "adamw_bnb_8bit → adamw_torch", "limits.time: nothing → 5 min"):
+    for replaced in ("qlora → lora", "adamw_bnb_8bit → adamw_torch", "limits.time: unset → 5 min"):
         assert replaced in done.stdout
     assert "twin" not in done.stdout and "tiny" not in done.stdout + done.stderr
     assert "`train` takes about " in done.stdout, "the plan of this processor chooses how much is trained"
@@ -64,7 +64,7 @@ def test_a_folder_with_a_model_is_trained_instead_of_a_twin(recipe, recipe_comma
     page = (run / "report.html").read_text()
     assert "twin" not in page and "small-model" in page
     asked = recipe_command("ask", recipe.name, "How do I boil water?", "--base", cwd=recipe.parent)
-    assert f"the model that `train` started from, {model}, of the rehearsal" in asked.stdout
+    assert f"The model that `train` started from in this rehearsal: {model}" in asked.stdout
 
 
 def test_how_much_is_trained_follows_the_pace_of_the_processor(recipe):

@@ -137,6 +137,15 @@ def test_a_stage_that_is_not_there_is_said_with_the_ones_that_are(recipe, recipe
     assert "no stage `dada`" in done.stderr and "`data`" in done.stderr
 
 
+@pytest.mark.parametrize("verb", [("ask", "Why?", "--stage", "dada"), ("gate", "dada"), ("evaluate", "dada")])
+def test_a_run_can_be_looked_at_when_its_data_file_is_gone(verb, recipe_command, tmp_path):
+    """Else a person whose rows have moved could not ask the model that they trained."""
+    run_of(tmp_path / "run", "survival")
+    gone = ("--set", "data.path=gone.csv", "--set", "data.hub=", "--set", "data.split=", "--set", "data.revision=")
+    done = recipe_command(verb[0], ROOT / "recipes/survival.yaml", *verb[1:], *gone, "--run", tmp_path / "run")
+    assert "no stage `dada`" in done.stderr and "gone.csv` does not exist" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("file", "facts"),
     [
@@ -188,6 +197,14 @@ def cells(rows: list[evaluation_report.Row], stage: str) -> dict[str, tuple[str,
     return {row.what: row.texts for row in rows if row.stage == stage}
 
 
+def test_a_run_of_another_recipe_is_named(tmp_path):
+    """Its changes may not fit this recipe."""
+    run = run_of(tmp_path / "run", "gemma") and RunFolder(tmp_path / "run")
+    run.mark("running", substitutions=[{"setting": "nodes", "after": {}, "by": "a test"}])
+    with pytest.raises(Stop, match=r"/run` is a run of the recipe `gemma`\.\nName that recipe\."):
+        inference.plan_of(load(SURVIVAL)[0], run)
+
+
 def test_two_runs_of_one_training_are_compared(tmp_path, recipe_command):
     runs = [tmp_path / "one", tmp_path / "two"]
     for folder, losses in zip(runs, ((3.0, 1.0), (3.0, 2.0)), strict=True):
@@ -223,7 +240,7 @@ def test_metrics_gates_and_overrides_of_several_runs_stand_side_by_side(tmp_path
     assert sft["perplexity"] == ("20", "20")
     assert all(text.startswith("MISSED: 20") for text in sft["gate perplexity < 15"])
     assert sft["promotion"][0] == "" and "Ada Lovelace" in sft["promotion"][1]
-    assert cells(rows, "lora")["gate generated_tokens >= 1"][0].startswith("MISSED: nothing")
+    assert cells(rows, "lora")["gate generated_tokens >= 1"][0].startswith("MISSED: no evaluation was recorded")
 
 
 def test_a_run_is_asked_with_what_this_machine_has_put_in_its_place(tmp_path):

@@ -328,13 +328,12 @@ def test_ask_and_compare_say_which_model_answers(rehearsed, recipe_command):
     done = recipe_command("ask", SURVIVAL, question, cwd=run.parent.parent)
     assert done.returncode == 0, done.stderr
     assert (
-        done.stdout
-        == f"the model that `train` trained, {run}/best_model, of the rehearsal in {run}\n\n{answers[0]['after']}\n"
+        done.stdout == f"The model that `train` trained in this rehearsal: {run}/best_model\n\n{answers[0]['after']}\n"
     )
     done = recipe_command("ask", SURVIVAL, question, "--base", "--run", run, cwd="/")
     assert (
         done.stdout
-        == f"the model that `train` started from, {run}/base_model, of the rehearsal in {run}\n\n{answers[0]['before']}\n"
+        == f"The model that `train` started from in this rehearsal: {run}/base_model\n\n{answers[0]['before']}\n"
     )
     done = recipe_command("compare", SURVIVAL, "--run", run)
     assert done.returncode == 0

@@ -192,8 +192,8 @@ def start(plan: Plan, chosen: Selection, said: list[str]) -> None:
     [
         (("sft.learning_rate=1e-5",), None, "dpo", "other inputs than now: learning_rate: 2e-05"),
         (("sft.learning_rate=1e-5",), None, "lora", "`sft` was made from other inputs than now"),
-        ((), f"sft/{WEIGHTS}", "dpo", f"`sft` has the file `{WEIGHTS}`"),
-        ((), "data/dpo/train.parquet", "dpo", "`data` has the file `dpo/train.parquet`"),
+        ((), f"sft/{WEIGHTS}", "dpo", f"`sft` has changed since it was made (`{WEIGHTS}`)"),
+        ((), "data/dpo/train.parquet", "dpo", "`data` has changed since it was made (`dpo/train.parquet`)"),
         (("lora.data.seed=7",), "data/lora/train.parquet", "dpo", "gate after `pretrain-2048` is closed"),
     ],
     ids=["settings", "settings further up", "weights", "rows", "what it does not read"],

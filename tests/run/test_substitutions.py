@@ -70,7 +70,7 @@ def test_nothing_that_needs_a_gpu_is_left_where_the_recipe_does_not_say(name):
     recipe, made = rehearsed(recipe_of(name, *unsaid))
     assert (recipe.model.precision, recipe.model.attention) == ("fp32", "sdpa")
     (precision,) = [change for change in made if change.setting == "model.precision"]
-    assert (precision.before, precision.after) == (None, "fp32") and ": nothing → fp32 " in str(precision)
+    assert (precision.before, precision.after) == (None, "fp32") and ": unset → fp32 " in str(precision)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3])
@@ -119,7 +119,7 @@ def test_of_a_large_file_a_rehearsal_takes_a_share_and_says_so(own, monkeypatch)
     recipe = load(own)[0]
     assert rows_of(recipe) == [("bread.jsonl", share)]
     said = [str(change) for change in changed(recipe, rehearsal(recipe.scenario).before_data(recipe, None))[1]]
-    assert f'data.sets: nothing → [{{"path": "bread.jsonl", "share": {share}}}]  (a seeded draw of 0 MB)' in said
+    assert f'data.sets: unset → [{{"path": "bread.jsonl", "share": {share}}}]  (a seeded draw of 0 MB)' in said
     sets = [{"path": "bread.jsonl", "share": 0.5}, {"path": "data/survival-sample.jsonl"}]
     several = load(
         own,

@@ -99,3 +99,9 @@ def test_what_is_hardly_meant_is_noted_where_it_stands(case, golden_message):
     (note,) = [one for one in noted if not one.message.startswith("This commit is a placeholder")]
     assert note.severity == "note" and setting_of(note) == setting
     golden_message(note)
+
+
+def test_a_run_of_one_step_may_keep_the_best_checkpoint_and_the_latest():
+    options = from_options(["train.epochs=0.05", "train.keep_checkpoints=2"])
+    noted = " ".join(map(str, examine(ROOT / "recipes/gemma.yaml", options)))
+    assert "ends after 1 step, before its first" in noted and "should keep" not in noted

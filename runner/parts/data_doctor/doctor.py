@@ -86,7 +86,7 @@ def _named(kind: str, lines: Sequence[Where], said: str, remedy: str) -> Iterato
 
 def quick(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
     few = f"of fewer than {SHORT} characters"
-    write_out = "Write longer answers, or delete them, unless you want a label or a number."
+    write_out = "Write longer ones, or delete them, unless you want a label or a number."
     answers = [row.line for row in rows if row.wanted is not None and len(row.wanted) < SHORT]
     yield from _named("short answers", answers, few, write_out)
     texts = [row.line for row in rows if row.answer is None and len(row.text.strip()) < SHORT]
@@ -147,8 +147,8 @@ def labels(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
 
 def personal(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
     """Personal data, counted and listed by line; the data itself is never printed."""
-    said = "rows probably contain some, which the model may repeat"
-    remedy = "Remove them, or replace them with invented ones, unless everybody may know them."
+    said = "probable; the model may repeat them"
+    remedy = "Remove them, or replace them with invented ones, unless they are public."
     for kind in PERSONAL:
         yield from _named(kind.name, [row.line for row in rows if kind.found_in(row.text)], said, remedy)
 
@@ -170,7 +170,7 @@ class PersonalData:
 _STREET = r"(?:Street|St\.|Avenue|Ave\.?|Road|Rd\.?|Lane|Ln\.?|Drive|Boulevard|Blvd\.?|Court|Square|Terrace)"
 PERSONAL = (
     PersonalData(
-        "mail addresses", re.compile(r"[\w.+-]+@(?!example\.)[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,}\b"), "@"
+        "email addresses", re.compile(r"[\w.+-]+@(?!example\.)[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,}\b"), "@"
     ),
     PersonalData(
         "telephone numbers",
@@ -213,8 +213,8 @@ def languages(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
     yield DataFinding.of(
         "languages",
         len(counts),
-        f"{shares} of the {len(told):,} rows whose language is clear" + (", the others in" if others else ""),
-        "Check rows in other languages than you want, and delete those that are there by mistake." if others else "",
+        f"{shares} of the {len(told):,} rows whose language is clear" + ("; others in" if others else ""),
+        "Check the rows in other languages, and delete those that are there by mistake." if others else "",
         others,
     )
 

@@ -65,7 +65,11 @@ def _shown(file: Path, read: list[tuple[int, Conversation | str]]) -> Iterator[t
     ]
     # A pattern in a few rows means nothing, but personal data in one row does.
     for finding in doctor.quick(good) if len(read) >= doctor.FEW else doctor.personal(good):
-        yield f"{among}, {finding.count:,} have {finding.kind}: {finding.told_of()}.", finding.remedy
+        told = finding.told_of().replace(finding.said, f"({finding.said})", 1)
+        yield (
+            f"{among}, {finding.count:,} {'has' if finding.count == 1 else 'have'} {finding.kind} {told}.",
+            finding.remedy,
+        )
 
 
 def _too_long(recipe: Recipe, home: Path_, file: Path, conversations: list[Conversation]) -> Iterator[Problem]:

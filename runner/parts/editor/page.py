@@ -209,7 +209,9 @@ class RehearsalPane:
         )
         self.said.classes("recipe-said")
         self.curve = ui.echart(_curve(rehearsal)).classes("recipe-curve")
-        self.log = ui.log(max_lines=MOST).classes("recipe-log")
+        # The style sheet fills it from the bottom, so the browser follows the last line unless a person scrolls up.
+        with ui.element("div").classes("recipe-log"):
+            self.log = ui.element("div")
 
     def look(self) -> None:
         """Shows what is new since the last look."""
@@ -220,9 +222,11 @@ class RehearsalPane:
         if now.number != self.number:
             self.number, self.lines = now.number, 0
             self.log.clear()
-        for line in now.lines[self.lines :][-MOST:]:
-            # An empty line would have no height.
-            self.log.push(line or " ")
+        with self.log:
+            for line in now.lines[self.lines :][-MOST:]:
+                ui.label(line)
+        while len(self.log.default_slot.children) > MOST:
+            self.log.remove(0)
         self.lines = len(now.lines)
         self.curve.options.clear()
         self.curve.options.update(_curve(now))

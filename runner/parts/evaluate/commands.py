@@ -42,7 +42,7 @@ def evaluate(
     STAGE is a stage of a pipeline. Default: the last stage that has a model. With `--url`, the model of a server is measured
     on the same rows. That result is printed, but not recorded.
     """
-    recipe, _ = open_recipe(path, sets, aside=form != "text")
+    recipe, _ = open_recipe(path, sets, look=False, aside=form != "text")
     if url and checkpoint:
         raise Stop(
             "`--url` measures a server's model, but `--checkpoint` names one on this machine.", "Leave one out.", code=2
@@ -68,7 +68,7 @@ def evaluate(
         done = f"The model of stage `{folder.stage.name}` was evaluated:"
         if holds:
             gated = "a checkpoint opens no gate" if checkpoint else "all gates passed"
-            end(f"{done} {gated if folder.stage.gates else 'the recipe has no gates'}.", "compare", path)
+            end(f"{done} {gated if folder.stage.gates else 'the stage has no gates'}.", "compare", path)
         else:
             end(f"{done} a gate is closed.", "gate", path, folder.stage.name)
     return 0 if holds else 1
@@ -85,16 +85,20 @@ def gate(path: str, stage: str | None, sets: tuple[str, ...], run_dir: str | Non
 
     STAGE is a stage of a pipeline. Default: the last stage that has a model.
     """
-    recipe, _ = open_recipe(path, sets)
+    recipe, _ = open_recipe(path, sets, look=False)
     folder = inference.folder_of(recipe, run_dir, stage)
+    if not folder.stage.gates:
+        if gated := [one.name for one in folder.plan.stages if one.gates]:
+            say(f"Stages with a gate: {listed(gated)}.")
+        said = f"Stage `{folder.stage.name}` has no gate. Write requirements under `gates`, such as `perplexity < 15`."
+        end(said, "explain", "gates")
+        return 1
     is_open, lines = gates.described(folder, look=True)
     for line in lines:
         say(line)
     if is_open:
         end(f"The gate after `{folder.stage.name}` is open.", "compare", path)
-    elif not folder.stage.gates:
-        end("The recipe has no gates. To require results, write them under `gates`.", "explain", "gates")
-    elif any(" nothing " in line for line in lines):
+    elif any(verdict.got == gates.NOTHING for verdict in gates.verdicts(folder)):
         said = f"The gate after `{folder.stage.name}` is closed: a value is missing. Measure it, or overrule the gate."
         end(said, "evaluate", path, folder.stage.name)
     else:
@@ -127,7 +131,7 @@ def promote(
         parts.hook("promote_on_cluster")(path, sets, stage, by.strip(), reason.strip(), say)
         end(f"The gate after `{stage}` is overruled, and this is recorded.", "status", path)
         return
-    recipe, _ = open_recipe(path, sets)
+    recipe, _ = open_recipe(path, sets, look=False)
     run = find(recipe.name, run_dir)
     plan = inference.plan_of(recipe, run)
     with run.lock():
@@ -160,7 +164,7 @@ def compare(
 
     A table before them shows losses, metrics, gates and promotions of each stage, also beside those of other runs.
     """
-    recipe, _ = open_recipe(path, sets)
+    recipe, _ = open_recipe(path, sets, look=False)
     if url:
         asked = questions or [question for _, question in recipe.demo_questions]
         if not asked:
@@ -173,11 +177,14 @@ def compare(
     for name, run in zip(names, runs, strict=True):
         say(f"{name}: {run.path}")
     # Several runs have each stage's answers side by side; a single run has them before and after.
-    _show(names, evaluation_report.compare(recipe, runs, questions if others else ()))
+    rows = evaluation_report.compare(recipe, runs, questions if others else ())
+    _show(names, rows)
     if not others:
         _answers(recipe, runs[0], questions)
+    losses = [row.texts for row in rows if row.what == "validation loss"]
+    lower = f" Validation loss: {' · '.join(losses[-1])} (lower is better)." if losses else ""
     end(
-        f"The models of {listed(str(run.shown) for run in runs)} before and after training were compared.",
+        f"The models of {listed(str(run.shown) for run in runs)} before and after training were compared.{lower}",
         "report",
         *(run.shown for run in runs),
     )

@@ -76,7 +76,8 @@ def _measured(folder: StageFolder) -> Iterator[tuple[str, str]]:
     for name, value in sorted(known.metrics.items()) if isinstance(known, gates.Measurement) else ():
         yield name, f"{gates.shown(value)}{old}"
     for verdict in gates.verdicts(folder) if folder.stage.gates else ():
-        said = "holds" if verdict.holds else f"MISSED: {verdict.got}, {verdict.why}"
+        got = "" if verdict.got == gates.NOTHING else f"{verdict.got}, "
+        said = "holds" if verdict.holds else f"MISSED: {got}{verdict.why}"
         yield f"gate {verdict.metric} {verdict.threshold}", said
     if override := gates.promotion(folder):
         yield "promotion", "\n".join(line.strip() for line in override.lines)

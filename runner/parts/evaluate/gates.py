@@ -143,6 +143,8 @@ class Promotion(Record):
         return known if whole else replace(known, missed=())
 
 
+# What a verdict shows instead of a value that was not measured.
+NOTHING = "nothing"
 # The part of a subject that an override names.
 _OVERRIDDEN = ("run", "stage", "inputs", "model")
 _STALE = {
@@ -161,7 +163,7 @@ def judge(gates: Iterable[Gate], record: Measurement | str, subject: Subject | N
     evaluation, or why there is none; subject: of the run folder now, None for nothing."""
     usable = _about(subject, record)
     if isinstance(usable, str):
-        found = [GateVerdict(gate.metric, _threshold(gate), "nothing", False, usable) for gate in gates]
+        found = [GateVerdict(gate.metric, _threshold(gate), NOTHING, False, usable) for gate in gates]
     else:
         found = [_verdict(gate, usable.metrics, usable.missing) for gate in gates]
     none = GateVerdict("(no gate)", "at least one gate", "none", False, "a stage without a gate proves nothing")
@@ -190,7 +192,7 @@ def _verdict(gate: Gate, metrics: Mapping[str, Any], missing: Mapping[str, str])
     got, why = shown(value), ""
     lowest, highest = bounds(gate.metric)
     if value is None:
-        got, why = "nothing", str(missing.get(gate.metric, "it was not measured"))
+        got, why = NOTHING, str(missing.get(gate.metric, "it was not measured"))
     elif isinstance(value, bool) or not isinstance(value, int | float):
         why = "it is not a number"
     elif not _finite(value):
@@ -277,7 +279,7 @@ def record(folder: StageFolder) -> Measurement | str:
     """The recorded evaluation of any subject, or why there is none."""
     facts = read_json(folder.path / EVALUATION)
     if facts is None:
-        return "nothing was measured, or the record is unreadable"
+        return "no evaluation was recorded, or the record is unreadable"
     if not isinstance(facts, dict) or not isinstance(facts.get("metrics"), dict):
         return "the record is not that of an evaluation"
     return seal.broken(facts) or Measurement.of(facts)
@@ -409,9 +411,10 @@ def described(folder: StageFolder, look: bool = False) -> tuple[bool, list[str]]
 def closed(folder: StageFolder, consequence: str, where: str = "") -> str:
     """The message of a closed gate. where: the option of `recipe promote` that names the run's place."""
     missed = "\n".join(
-        f"  {verdict.metric}: required {verdict.threshold}, measured {verdict.got} ({verdict.why})"
-        for verdict in verdicts(folder)
-        if not verdict.holds
+        f"  {one.metric}: required {one.threshold}, "
+        + (f"but {one.why}" if one.got == NOTHING else f"measured {one.got} ({one.why})")
+        for one in verdicts(folder)
+        if not one.holds
     )
     name = folder.stage.name
     return f"The gate after `{name}` is closed, so {consequence}. Requirements that are not met:\n{missed}\nLook at the stage's log and curves. To overrule the gate: recipe promote RECIPE {name}{where} --by NAME --reason TEXT"

@@ -152,7 +152,7 @@ def gate_metrics(recipe: Recipe) -> Iterator[Problem]:
         except ValueError:
             yield recipe.document.problem(
                 place,
-                f"`{text}` compares with an infinite number, so this gate says nothing.",
+                f"`{text}` compares with an infinite number, so this gate has no meaning.",
                 "Write a finite number.",
             )
             continue
@@ -168,7 +168,7 @@ def gate_metrics(recipe: Recipe) -> Iterator[Problem]:
         elif is_senseless(gate):
             yield recipe.document.problem(
                 place,
-                f"`{metric}` is {in_words(metric)}, so `{text}` says nothing about a model.",
+                f"`{metric}` is {in_words(metric)}, so `{text}` holds for every model or for none.",
                 "Write a value that some models reach and others miss. A share of 60 % is 0.6.",
             )
 

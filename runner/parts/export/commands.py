@@ -71,9 +71,11 @@ def export(run: str, form: str, quantize: str | None, stage: str | None, out: st
         made = exporting.export(source, form, kind, Path(os.path.abspath(out)) if out else None, say)
     say(f"{os.path.relpath(made)}/")
     more = (*(("--format", form) if form != "safetensors" else ()), *(("--quantize", kind) if kind else ()))
-    end(
-        f"The export in {os.path.relpath(made)} is verified: it is the trained model.", "push", run, "OWNER/NAME", *more
-    )
+    said = f"The export in {os.path.relpath(made)} is verified: it is the trained model"
+    if source.folder.run.kind == "run":
+        end(f"{said}.", "push", run, "OWNER/NAME", *more)
+    else:
+        end(f"{said} of a rehearsal. Train the real one before you share it.", "run", "RECIPE")
 
 
 @click.command()
@@ -151,7 +153,7 @@ def merge(path: str, sets: tuple[str, ...], run_dir: str | None, out: str | None
             "Name a recipe, or `lora_adapter` in the folder of a run.",
         )
     else:
-        recipe, _ = open_recipe(path, sets)
+        recipe, _ = open_recipe(path, sets, look=False)
         written = merge_run(recipe, run_dir, Path(out) if out else None)
     follows = ("ask", path, "QUESTION") if Path(path).is_file() else ("models", "add", written)
     end(f"The merged model is in {written}. It needs no adapter.", *follows)
@@ -194,7 +196,7 @@ def merge_adapter(
     loaded."""
     out = out or adapter.with_name(f"{adapter.name}-merged")
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / "config.json").is_file())):
-        raise Stop(f"`{out}` holds other things than a model.", "Name an empty or a new folder with `--out`.")
+        raise Stop(f"`{out}` contains something other than a model.", "Name an empty or a new folder with `--out`.")
     try:
         base = merging.base_of(adapter, base)
         for kind, kept in (("adapter itself", adapter), ("adapter's base model", Path(base[0]))):

@@ -91,7 +91,7 @@ def _require_room(folder: Path, about: Export) -> None:
     known = Export.read(folder)
     same = known and (known.run, known.stage, known.format) == (about.run, about.stage, about.format)
     if folder.exists() and (folder.is_symlink() or not same):
-        what = f"the {known.format} of another model" if known else "other things than an export of this model"
+        what = f"the {known.format} of another model" if known else "something other than an export of this model"
         raise Stop(f"`{folder}` holds {what}.", "Name an empty or a new folder with `--out`.")
 
 

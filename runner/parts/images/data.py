@@ -291,7 +291,7 @@ def class_files(path: Path, known: list[str]) -> Iterator[tuple[str, Path, int |
     for home in dict.fromkeys([path, *(home for _, home in homes)]):
         for file in entries(home):
             if file.suffix.lower() in ENDINGS:
-                yield "train", file, Bad("not in the folder of a class")
+                yield "train", file, Bad("not in the folder of any class")
     for name, home in homes:
         for folder in folders(home):
             number = known.index(folder.name) if folder.name in known else Bad("its class has no folder in `train`")
@@ -427,7 +427,7 @@ def _require_few_shared(report: ImageReport, of: int, out: Path) -> None:
     report.write(out)
     named = "\n".join(report.named_in_both())
     raise Stop(
-        f"{count:,} of {of:,} test images are also training images ({count / of:.1%}), and at most {MOST_SHARED:.0%} may be. The test accuracy would be that of memorised images.\n{named}",
+        f"{count:,} of {of:,} test images are also training images ({count / of:.1%}), but at most {MOST_SHARED:.0%} may be. The test accuracy would count memorised images.\n{named}",
         "Delete them from one of the two, or name another test split.",
     )
 

@@ -187,7 +187,7 @@ def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Overrid
     narrow = min(recipe.model.width, WIDTH)
     return [
         rehearsal.substitute("model.width", narrow, "a narrow twin, the same layers; it runs on two cores"),
-        rehearsal.substitute("model.precision", "fp32", "runs on any processor"),
+        rehearsal.substitute("model.precision", "fp32", "runs on any CPU"),
         rehearsal.substitute("data.mean", None, "measured on these images"),
         rehearsal.substitute("data.std", None, "measured on these images"),
         *rehearsal.on_processors(recipe, rehearsal.processes_for(recipe, rows)),
@@ -196,7 +196,7 @@ def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Overrid
         rehearsal.substitute("train.epochs", epochs, enough),
         rehearsal.substitute("train.effective_batch_size", None, "computed from the lines above"),
         rehearsal.substitute("train.learning_rate", 0.003, "a narrow network takes larger steps"),
-        rehearsal.substitute("train.optimizer", "adamw_torch", "runs on any processor"),
+        rehearsal.substitute("train.optimizer", "adamw_torch", "runs on any CPU"),
         rehearsal.substitute("train.logging_steps", 5, "few steps"),
         rehearsal.substitute("train.report_to", "tensorboard", "needs no account"),
         overrides.without_time_limit(rehearsal.BY),
@@ -213,6 +213,6 @@ def judge(plan: Plan, summaries: list[Summary]) -> None:
         accuracy = summary.best_accuracy or 0.0
         if accuracy < MIN_ACCURACY:
             raise Stop(
-                f"The rehearsal of `{plan.name}` did not learn: it classifies {accuracy:.1%} of the validation images correctly, and needs {MIN_ACCURACY:.0%}.",
+                f"The rehearsal of `{plan.name}` did not learn: it classifies {accuracy:.1%} of the validation images correctly, but needs {MIN_ACCURACY:.0%}.",
                 "Check the images and their classes, and how `data` changes them.",
             )

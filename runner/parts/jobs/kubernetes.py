@@ -343,7 +343,7 @@ def files(plan: Plan, stage: Stage, name: str, text: str, comment: str = "", pol
     resources = [file.path for file in made if file.path != CLAIMS_FILE]
     comment = f"# oc apply -k . sends everything that `{plan.name}` needs to the cluster.\n{comment}"
     if len(resources) < len(made):
-        comment += f"# Before that, once: oc create -f {CLAIMS_FILE} makes the claims that are not there yet.\n"
+        comment += f"# Before that, once: oc create -f {CLAIMS_FILE} creates the claims that are missing.\n"
     listing = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": resources}
     return [*made, Artifact("kustomization.yaml", comment + yaml_text(listing))]
 
@@ -358,7 +358,7 @@ def computed(recipe: Recipe) -> Iterator[tuple[Path_, Computed]]:
     values: dict[Path_, Computed] = {
         ("job_name",): Computed(recipe.name, "the recipe's name"),
         ("image",): Computed(image(plan), "the namespace's own"),
-        ("data_dir",): Computed(plan.place.data_dir, "where prepared data lies"),
+        ("data_dir",): Computed(plan.place.data_dir, "where prepared data is"),
         ("output_dir",): Computed(plan.place.run_dir, "on the first claim"),
         ("requests", "memory"): Computed(f"{pods.requested_memory_gib:g} GiB", left),
         ("requests", "cpus"): Computed(pods.requested_cpus, left),

@@ -58,17 +58,17 @@ def _unsaid(plan: Plan, stage: Stage) -> str:
     settings = ["restart_policy", "clean_pod_policy", "backoff_limit"]
     if not kubernetes.patched(plan.site):
         settings.append("deadline_hours")
-    said = f"# A TrainJob has no place for {', '.join(settings)}; the runtime `{RUNTIME}` decides them.\n"
+    said = f"# A TrainJob cannot set {', '.join(settings)}; the runtime `{RUNTIME}` decides them.\n"
     if not kubernetes.patched(plan.site):
         said += (
-            f"# Nor for the {podspec.grace(stage)} s that a pod may take for its last checkpoint when the cluster wants its machine: it has\n"
-            "# the runtime's `terminationGracePeriodSeconds`, which is 30 where nothing is said. OpenShift AI 3.6 has a place for it.\n"
-            "# Nor for a root file system that its pods cannot write to; 3.6 has a place for that, too.\n"
+            f"# Nor can it set the {podspec.grace(stage)} s that a pod may take for its last checkpoint when the cluster reclaims its machine: it has\n"
+            "# the runtime's `terminationGracePeriodSeconds`, which is 30 by default. OpenShift AI 3.6 can set it.\n"
+            "# Nor can it set a read-only root file system; 3.6 can set that, too.\n"
         )
     if kubernetes.movable(plan):
         said += (
-            "# Nor for when the image is fetched: a machine that has an older build of this tag may go on with it. Write the\n"
-            "# image by its digest (NAME@sha256:…) under `openshift.image`, and no other one is taken.\n"
+            "# Nor can it set when the image is pulled: a machine that has an older build of this tag may use it. Write the\n"
+            "# image by its digest (NAME@sha256:…) under `openshift.image`, so that no other one is used.\n"
         )
     return said + "".join(f"# {line}\n" for line in wrap(stuck(plan.site), 120))
 

@@ -117,7 +117,7 @@ class Main:
             names, now = ", ".join(f"run_node{rank}.sh" for rank in missing), time.monotonic()
             if now - begin >= self.patience_s:
                 problem = f"Some machines are missing: {names} did not start in time."
-                raise Stop(problem, "Start them, and this one again.")
+                raise Stop(problem, "Start them, then start this one again.")
             if now - told >= TELL_EVERY_S:
                 self.tell(f"Waiting for {names}")
                 told = now

@@ -116,11 +116,11 @@ def _data_files(stage: Stage) -> list[str]:
 
 # Comments for the environment of a training process.
 _MEANINGS = {
-    "AXOLOTL_DATASET_NUM_PROC": "How many processes tokenise the rows.",
-    "AXOLOTL_DO_NOT_TRACK": "Do not send usage figures to Axolotl's makers.",
-    "NCCL_DEBUG": "How much NVIDIA's communication library logs.",
-    "TENSORBOARD_LOGGING_DIR": "Where the curves go.",
-    "TOKENIZERS_PARALLELISM": "Keep the tokenizer from starting threads of its own in every process.",
+    "AXOLOTL_DATASET_NUM_PROC": "The number of processes that tokenise the rows.",
+    "AXOLOTL_DO_NOT_TRACK": "Do not send usage statistics to Axolotl's developers.",
+    "NCCL_DEBUG": "How much NVIDIA's communication library writes to the log.",
+    "TENSORBOARD_LOGGING_DIR": "The folder of the curves.",
+    "TOKENIZERS_PARALLELISM": "Stop the tokenizer from starting its own threads in every process.",
     "TQDM_DISABLE": "No progress bars in the log.",
 }
 
@@ -141,7 +141,7 @@ def counts_agree(recipe: Recipe, plain: Nodes) -> Iterator[Problem]:
             place = ("nodes", "machines", index, "gpus")
             yield recipe.problem(place, "A GPU is listed twice.", "List each GPU of a machine once.")
     if "openshift" in recipe.settings and len(set(counts)) > 1:
-        shown = ", ".join(map(str, counts))
+        shown = " and ".join(map(str, counts))
         message = f"The plain machines use {shown} GPUs, but a job on the cluster has the same number on each machine."
         hint = "Use the same number on each, or make two recipes: one for the cluster and one for the plain machines."
         yield recipe.problem("nodes.machines", message, hint, key=True)

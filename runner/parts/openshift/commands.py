@@ -61,7 +61,9 @@ def open_both(path: str, sets: tuple[str, ...], look: bool = True) -> tuple[Reci
     recipe, _ = open_recipe(path, sets, look=look)
     if not recipe.settings.get("openshift"):
         problem = f"`{path}` has no section `openshift`, so it names no cluster."
-        raise Stop(problem, "Add a section `openshift:` with a `namespace`.")
+        raise Stop(
+            problem, "Add a section `openshift:` with a `namespace`. `recipe list` shows the runs on this machine."
+        )
     return recipe, planned(recipe, "pytorchjob")
 
 
@@ -187,7 +189,7 @@ def submit(
                 watch.follow(cluster, what, lambda state, reasons: show(_progress(state, reasons)))
         else:
             say(f"Watch it: recipe status {path}, recipe logs {path} -f")
-        end(f"The job of `{plan.name}` {'has finished' if follow else 'was sent to the cluster'}.", "status", path)
+        end(f"The job of `{plan.name}` {'has finished' if follow else 'is on the cluster'}.", "status", path)
 
 
 def confirm(yes: bool, taken: tuple[str, ...]) -> Confirm:

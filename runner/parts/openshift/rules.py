@@ -76,14 +76,14 @@ def _pod_fits(
     """has: the machine's memory or CPUs; gives: for all pods; left: for one pod beside the cluster's own."""
 
     def shown(amount: float) -> str:
-        return f"{round(amount, 1):g} {unit}"
+        return f"{round(amount, 1):g} {unit if amount != 1 else unit.removesuffix('s')}"
 
     keep = "the kubelet, the system and the cluster's own pods use the rest"
     larger = f"If the machine has more, correct `machines.{name}`."
     place = ("openshift", "limits", name)
     if left < 1:
         message = f"A machine with {shown(has)} has nothing left for a pod: {keep}."
-        yield recipe.problem(("machines", name), message, "Take larger machines.")
+        yield recipe.problem(("machines", name), message, "Use larger machines.")
     elif asked and asked > left:
         message = f"start: it requests {shown(asked)}, and a machine with {shown(has)} has about {shown(left)} for it; {keep}."
         hint = f"Write at most {shown(left)}, or delete the line. {larger}"
@@ -198,7 +198,7 @@ def folders(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
         yield recipe.problem("openshift.data_dir", message, hint)
     elif site.data_dir and site.claims and not recipe.on_claim(site.data_dir) and site.data_from == "image":
         message = f"`{site.data_dir}` is on none of the claims, so pods look for prepared rows in their image."
-        hint = "Begin it with a claim's mount, or delete the line. Nothing to do if your image has the rows."
+        hint = "Begin it with a claim's mount, or delete the line, unless your image has the rows."
         yield recipe.note("openshift.data_dir", message, hint)
 
 
@@ -227,7 +227,7 @@ def stated_twice(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
             yield recipe.problem(("openshift", section, name), message, hint, key=True)
         elif section == "environment" and _SECRET.fullmatch(name):
             message = f"`{name}` looks like a secret, and everybody who can read this recipe or its job can read it."
-            hint = "Nothing to do, if it is none. `openshift.hub_token_secret` and `openshift.tracking_secret` name Secrets."
+            hint = "If it is one, put it into a Secret, and name that under `openshift.hub_token_secret` or `openshift.tracking_secret`."
             yield recipe.note(("openshift", section, name), message, hint, key=True)
 
 
@@ -243,7 +243,7 @@ def secrets_beside_code(recipe: Recipe, site: Openshift) -> Iterator[Problem]:
         whom.append((("image", "code_from_git", "url"), f"Pods run the code of `{code.url}`, and that code"))
     for path, who in whom if secrets else ():
         message = f"{who} can read the Secret{'s' if len(secrets) > 1 else ''} {listed(secrets)}."
-        hint = "Nothing to do, if you trust it. Otherwise look at it before you submit the recipe."
+        hint = "If you do not trust it, read it before you submit the recipe."
         yield recipe.note(path, message, hint)
 
 
@@ -275,7 +275,7 @@ def mlflow_is_there(recipe: Recipe) -> Iterator[Problem]:
             yield recipe.note(path, message, "Run `pip install mlflow` on every machine that trains.")
         elif site.image:
             message = f"No extra installs the package `mlflow`, so training stops if `{site.image}` does not have it."
-            hint = "Nothing to do if that image has it. Otherwise write `report_to: tensorboard` or `wandb`."
+            hint = "If that image lacks it, write `report_to: tensorboard` or `wandb`."
             yield recipe.note(path, message, hint)
         else:
             message = "The project's own image has no package `mlflow`, so training would stop at its start."

@@ -98,6 +98,12 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
         tell(stuck)
     for next_one in following:
         sender.judge(next_one, sender.existing(next_one))
+
+    def at_work() -> Manifests:
+        """The jobs of later parts, made from another version of the recipe."""
+        before = [jobs.sent(plan, other.stage, how.target, other.of_gate) for other in outdated]
+        return [job for other in before for job in sender.existing(other)]
+
     if holds:
         if milestone.state == FAILED:
             raise Stop(
@@ -115,21 +121,22 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
     elif how.dry_run:
         for each in (what, *following):
             tell(f"The cluster would accept {each.kind} `{each.name}` and {len(each.support)} objects that it needs.")
+        for said, act, _ in filter(None, (question(job, how.owner, True) for job in (*at_work(), *there))):
+            tell(f"{said} Without `--dry-run` you must agree to {act}.")
     else:
-        before = [jobs.sent(plan, other.stage, how.target, other.of_gate) for other in outdated]
-        at_work = [job for other in before for job in sender.existing(other)]
+        old = at_work()
         # First the driver of the old recipe, which would send it again. A new driver follows.
         walking = [] if alone else pipeline.outdated_driver(cluster, plan, how.target, how.files_key)
         runs = [] if alone else pipeline.outdated_runs(cluster, plan)
         # All questions come first, so that nothing has changed after a no.
-        for job in (*walking, *runs, *at_work, *there):
+        for job in (*walking, *runs, *old, *there):
             ask(job, how.owner, how.confirm, replaces=job not in (*walking, *runs))
-        with replacing(what, [*walking, *at_work, *there]) as deleted:
+        with replacing(what, [*walking, *old, *there]) as deleted:
             sender.provide(what)
             for run in runs:
                 pipeline.end_run(cluster, plan, name := run["metadata"]["name"])
                 tell(f"The run `{name}` of Kubeflow Pipelines, of the old recipe: stopped")
-            for job in (*walking, *at_work, *there):
+            for job in (*walking, *old, *there):
                 make_room(cluster, job, tell, deleted)
             if files:
                 upload(cluster, what.plan, what.stage, files, tell)
@@ -317,20 +324,26 @@ def seal(cluster: Cluster, sent: Sent, tell: Tell) -> None:
 
 
 def ask(job: Manifest, mine: Owner, confirm: Confirm, replaces: bool = False) -> None:
-    """Asks before a job is removed: one under way, unless it is the user's own and nothing `replaces` it, and every one
-    of another person. Raises Stop after a no."""
+    """Asks before a job is removed. Raises Stop after a no."""
+    asked = question(job, mine, replaces)
+    if asked and not confirm(*asked):
+        raise Stop(f"{jobs.named(job)} stays as it is.")
+
+
+def question(job: Manifest, mine: Owner, replaces: bool) -> tuple[str, str, str] | None:
+    """What is asked before a job is removed: one under way, unless it is the user's own and nothing `replaces` it, and
+    every one of another person. Returns the facts, what would be done, and that person; None if nothing is asked."""
     owner, end, name = Owner.of(job), ended(job), jobs.named(job)
     # Empty if either is unknown, or both are the same.
     person = owner.person if mine.person and owner.person != mine.person else ""
     if going(job) or (end and not person) or (owner == mine and not replaces):
-        return
+        return None
     said = f"{name} {(f'has {end}' if end else 'is running')}"
     said += f"{', made from another version of this recipe' if replaces else ''}.{f' {owner}' if owner != mine else ''}"
     if person and replaces and job["kind"] in jobs.POD_LABEL and (folder := jobs.annotation(job, kubernetes.RUN_DIR)):
         said += f" Its results are in `{folder}`, and yours would replace them, unless you change the `name` of your recipe."
     what = ("replace it" if end else "stop it and start again") if replaces else "stop it"
-    if not confirm(said, what, person):
-        raise Stop(f"{name} stays as it is.")
+    return said, what, person
 
 
 @contextmanager

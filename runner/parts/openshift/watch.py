@@ -233,7 +233,7 @@ def pod_of(cluster: Cluster, job: Manifest, node: int) -> Manifest:
     missing."""
     planned, name = jobs.machines(job), jobs.named(job)
     if node >= planned:
-        hint = f"It has 0 to {planned - 1}." if planned > 1 else "It has only machine 0."
+        hint = f"Its machines are 0 to {planned - 1}." if planned > 1 else "It has only machine 0."
         raise Stop(f"{name} has no machine {node}.", hint)
     pods = jobs.pods_of(cluster, job)
     for pod in pods:

@@ -141,12 +141,12 @@ def offered(offers: list[Offer]) -> None:
 def _fits(planned: Planned) -> str:
     most, name = max(planned.forecasts, key=lambda each: each.memory.total), planned.plan.name
     stage = most.stage.name if len(planned.forecasts) > 1 else "it"
-    need, full = units.gib(most.memory.total), most.full.memory.total
+    need, full = f"{most.memory.total / 2**30:.1f}", most.full.memory.total
     if most.usable is None:
-        return f"{name} needs {need} on each GPU; `{most.stage.machines.gpu}` is not in the catalog."
+        return f"{name} needs {need} GiB on each GPU; `{most.stage.machines.gpu}` is not in the catalog."
     verdict = "fits" if most.fits else "does not fit"
-    longer = f", at most {full / 2**30:.1f}" if most.fits and full > most.memory.total else ""
-    return f"{name} {verdict}: {stage} needs {need} of each GPU's {most.usable / 2**30:.1f}{longer}."
+    longer = f" (at most {full / 2**30:.1f})" if most.fits and full > most.memory.total else ""
+    return f"{name} {verdict}: {stage} needs {need}{longer} of each GPU's {units.gib(most.usable)}."
 
 
 def _time(planned: Planned) -> str:
@@ -168,7 +168,7 @@ def _cost(planned: Planned, price: str) -> str:
     hours = f"{rounded(whole.gpu_hours)} GPU hours"
     if whole.cost is None:
         return f"It uses {hours}. Add {price} to see the cost."
-    return f"It costs {rounded(whole.cost)}: {hours} at {planned.forecasts[0].price:g}."
+    return f"It costs {rounded(whole.cost)}: {hours} at {planned.forecasts[0].price:g} each."
 
 
 def _change(planned: Planned, offers: list[Offer]) -> str:
@@ -248,7 +248,7 @@ def details(planned: Planned, nodes: list[int], traced: Mapping[str, Traced]) ->
         if (each := prepared.get(stage.name)) and each.total_seconds:
             say(f"Stage `{stage.name}` trains nothing and takes {_between(each)}: {each.source}.")
         elif not stage.trains:
-            why = each.source if each else "that depends on processors and network"
+            why = each.source if each else "that depends on CPU and network"
             say(f"Stage `{stage.name}` trains nothing. Its time is unknown: {why}.")
     for entry in storage.before_training(plan):
         say(f"Before training: {entry.what}, {entry.size / 1e9:,.0f} GB in {entry.folder}")

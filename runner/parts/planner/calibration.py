@@ -43,11 +43,11 @@ class Beside:
         sentences, seen, summary = [], self.foreseen, self.summary
         if (taken := summary.step_seconds) and self.planned:
             pace, more = units.speed(self.planned), _than(taken / self.planned)
-            sentences.append(f"a step took {units.speed(taken)} s, and {pace} were planned ({more})")
+            sentences.append(f"a step took {units.speed(taken)} s instead of the planned {pace} s ({more})")
         if (taken := summary.gpu_memory_gib) and seen.tensors:
             planned = seen.tensors / constants.GIB
             more = _than(taken / planned)
-            sentences.append(f"tensors took {taken:.1f} GiB of a GPU, and {planned:.1f} were planned ({more})")
+            sentences.append(f"tensors took {taken:.1f} GiB of a GPU instead of the planned {planned:.1f} GiB ({more})")
         return f"{seen.stage}: {'; '.join(sentences)}"
 
     def observed(self) -> Observed:

@@ -309,7 +309,7 @@ def _patience(recipe: Recipe, forecast: Forecast, section: str) -> Iterator[Prob
         )
         yield recipe.note(
             (section, "early_stopping", "patience"),
-            f"Early stopping waits for {stopping.patience} evaluations without improvement, but stage `{forecast.stage.name}` has {evaluations}, so it never ends early.",
+            f"Early stopping waits for {stopping.patience} evaluations without improvement, but stage `{forecast.stage.name}` has only {evaluations}, so it never ends early.",
             f"Lower `patience`, or write {tenth}.",
         )
 
@@ -318,8 +318,9 @@ def _too_late(recipe: Recipe, forecast: Forecast, section: str, steps: int) -> I
     """Checkpoints, evaluations and a learning rate for more steps than the stage makes."""
     work, rising, stage = forecast.workload, forecast.warmup_steps, f"Stage `{forecast.stage.name}`"
     keep, tenth = recipe.settings[section].get("keep_checkpoints") or 0, max(1, steps // 10)
-    if keep > steps:
-        message = f"{stage} makes {steps:,} steps, but should keep {keep:,} checkpoints."
+    count = f"{steps:,} step{'s' if steps != 1 else ''}"
+    if keep > max(2, steps):
+        message = f"{stage} makes {count}, but should keep {keep:,} checkpoints."
         hint = "Write `keep_checkpoints: 2`, the best one and the latest."
         yield recipe.note((section, "keep_checkpoints"), message, hint)
     every = {"eval_steps": ("evaluation", work.evaluation_steps), "save_steps": ("checkpoint", work.save_steps)}
@@ -327,8 +328,8 @@ def _too_late(recipe: Recipe, forecast: Forecast, section: str, steps: int) -> I
         firsts = " and its first ".join(what for what, _ in unreached.values())
         yield recipe.note(
             (section, next(iter(unreached))),
-            f"{stage} ends after {steps:,} steps, before its first {firsts} at step {next(iter(unreached.values()))[1]:,}.",
-            f"Write {' and '.join(f'`{name}: {tenth}`' for name in unreached)}, a tenth of the steps, unless you want that.",
+            f"{stage} ends after {count}, before its first {firsts} at step {next(iter(unreached.values()))[1]:,}.",
+            f"Write {' and '.join(f'`{name}: {tenth}`' for name in unreached)}, a tenth of the steps, unless you need no checkpoint.",
         )
     if rising >= steps:
         rate = work.learning_rate

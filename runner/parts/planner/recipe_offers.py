@@ -240,7 +240,7 @@ def _losses(before: Planned, after: Planned) -> Iterator[tuple[Loss, str]]:
     for old, new in stages:
         yield from _losses_of(old, new)
     rarer = [new.time.checkpoints.between for old, new in stages if new.time and _every(old) != _every(new)]
-    if rarer:
+    if max(rarer, default=0) > 0:
         yield Loss.NOTHING, f"an interruption loses up to {units.duration(max(rarer))}"
 
 

@@ -59,10 +59,10 @@ def _small(recipe: Recipe) -> Iterator[Override]:
     yield substitute("model.vocabulary", VOCABULARY + 64, "more rows than words, as in the recipe")
     yield substitute("tokenizer.base", None, "a tokenizer trained on the sample")
     yield substitute("tokenizer.vocabulary", VOCABULARY, "a tokenizer trained on the sample")
-    yield substitute("model.precision", "fp32", "runs on any processor")
+    yield substitute("model.precision", "fp32", "runs on any CPU")
     for stage in TRAINED:
         if (recipe.settings.get(stage) or {}).get("precision"):
-            yield substitute(f"{stage}.precision", None, "runs on any processor")
+            yield substitute(f"{stage}.precision", None, "runs on any CPU")
     yield substitute("model.attention", "sdpa", "FlashAttention needs a GPU")
     yield substitute("speed.compile", "off", gpu)
     for setting in ("fused_kernels", "fused_cross_entropy", "tf32"):
@@ -78,7 +78,7 @@ SHORT = {"sft": (5, 0.005, 512), "dpo": (1, 0.0005, 256), "lora": (5, 0.01, 256)
 
 
 def _few_steps(recipe: Recipe) -> Iterator[Override]:
-    large, any_processor, train = "random weights need larger steps", "runs on any processor", recipe.pretrain
+    large, any_processor, train = "random weights need larger steps", "runs on any CPU", recipe.pretrain
     for setting, value, why in (
         ("steps", STEPS, ROWS),
         ("warmup_ratio", None, ROWS),

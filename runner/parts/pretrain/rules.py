@@ -174,9 +174,9 @@ def _no_blocks(file: Path, length: int) -> str:
     except (OSError, ValueError, SyntaxError, KeyError, TypeError, IndexError):
         return "is not a NumPy array."
     if not isinstance(kind, str) or kind[1:2] not in ("i", "u"):
-        return f"contains `{kind}`, but token numbers are whole numbers."
+        return f"contains numbers of the type `{kind}`, but tokens are whole numbers."
     if len(shape) != 2 or shape[1] != length or not shape[0]:
-        return f"is an array {shape}, but must be (blocks, {length})."
+        return f"has the shape {shape}, but must have (blocks, {length})."
     return ""
 
 

@@ -207,7 +207,7 @@ def take_packed(source: Path, lengths: Iterable[int], tokenizer: Any, out: Path)
                 raise Stop(f"`{file}` is not a NumPy array.", "Write it with numpy.save, a block a row.") from None
             if array.ndim != 2 or array.shape[1] != length or not len(array) or array.dtype.kind not in "iu":
                 raise Stop(
-                    f"`{file}` is an array {array.shape} of {array.dtype}, but must contain whole numbers (blocks, {length}).",
+                    f"`{file}` has the shape {array.shape} of {array.dtype}, but must contain whole numbers in the shape (blocks, {length}).",
                     "Write one block a row.",
                 )
             highest = max(int(array[start : start + 65536].max()) for start in range(0, len(array), 65536))

@@ -43,9 +43,10 @@ def report(runs: tuple[str, ...], out: str | None) -> None:
     if file.is_dir():
         file = file / PAGE
     write_text(file, page.render([facts.of(folder) for folder in folders]))
+    recipe = runs[0] if len(runs) == 1 and Path(runs[0]).is_file() else "RECIPE"
     shown = os.path.relpath(file) if file.resolve().is_relative_to(Path.cwd()) else str(file)
     say(shown)
-    end(f"The page is {shown}. Open it in a browser, or send it.", "chat", "RECIPE", "--page")
+    end(f"The page is {shown}. Open it in a browser, or send it.", "chat", recipe, "--page")
 
 
 @click.command()

@@ -326,7 +326,7 @@ def _pod(server: ServerState, pod: Manifest) -> Iterator[str]:
 def _container(server: ServerState, pod: Manifest, entry: Manifest, where: str) -> Iterator[str]:
     serves = entry["name"] == kserve.CONTAINER
     remedy = (
-        "It is the serving runtime's: correct `serve.image`, or ask the cluster's admin for the platform's."
+        "This image belongs to the serving runtime: correct `serve.image`, or ask the cluster's admin."
         if serves
         else "If the model is there, correct `serve.model`; otherwise ask the cluster's admin."
     )

@@ -306,7 +306,16 @@ class Answers:
         drawn = {**songs, "count": max(2, min(there, facts.get("rows", there)))}
         if self.starts("data.songs"):
             return said | {f"data.songs.{name}": (value, "of your songs") for name, value in drawn.items()}
-        return said | gone | {"data.songs": (drawn, "some are drawn" if on_hub(self.data) else "all of them are drawn")}
+        return (
+            said
+            | gone
+            | {
+                "data.songs": (
+                    drawn,
+                    "some are drawn" if on_hub(self.data) else "the number of songs; here all of them",
+                )
+            }
+        )
 
     def _of_stages(self) -> dict[str, tuple[Any, str]]:
         """The files of a pipeline's later stages. Raises Stop if their columns are others."""
@@ -419,9 +428,10 @@ def _draft(origin: Path, name: str, wishes: list[Override]) -> Draft:
     wished = as_text(document, wishes)
     # Paths in the changes are relative to the copy.
     own = [*_with_own_data(replace(document, file=str(target)), wished), *_with_other_model(document, wished)]
+    own += _redescribed(document, wished)
     # Every file and folder that a recipe names, in any section. Models on the hub are neither.
     named = {tuple(map(str, path)): file for path, file in leaves(document.data, bool) if path[-1] in NAMES_A_FILE}
-    replaced = {change.path for change in own}
+    replaced = {tuple(map(str, change.path)) for change in own}
     files = {path: file for path, file in named.items() if isinstance(file, str) and path not in replaced}
     moved = [
         Override(".".join(path), None, called, copying.NEW)
@@ -448,10 +458,22 @@ def _with_other_model(document: Document, wished: list[Override]) -> list[Overri
     if before is None or base in (None, before):
         return []
     gone = [name for name in OF_A_MODEL if document.lookup(Override(name).path) not in (None, "main", False)]
-    called = f"A copy of {document.data['name']} with {base}"
-    changes = [Override("description", None, called, BY, "what `recipe list` shows")]
-    changes += [Override(name, None, None, BY, f"was about {before}") for name in gone]
+    changes = [Override(name, None, None, BY, f"was about {before}") for name in gone]
     return [change for change in changes if change.setting not in said]
+
+
+def _redescribed(document: Document, wished: list[Override]) -> list[Override]:
+    """The description of a copy with another model or other data, unless the person wrote one."""
+    new = [
+        str(change.after)
+        for change in wished
+        if (change.setting == "model.base" or (change.path[-1] in ("path", "hub") and "data" in change.path))
+        and change.after not in (None, document.lookup(change.path))
+    ]
+    if not new or "description" not in document.data or any(change.setting == "description" for change in wished):
+        return []
+    called = f"A copy of {document.data['name']} with {' and '.join(new)}"
+    return [Override("description", None, called, BY, "what `recipe list` shows")]
 
 
 def beside(name: str, folder: Path) -> str:
@@ -642,7 +664,8 @@ def write(made: Draft, origin: Path) -> list[Path]:
     with ExitStack() as undo:
         copied = _copied(made.files.values(), origin.parent, undo) + _lock(made.origin, origin.parent, undo)
         if made.errors:
-            raise Stop(made.errors)
+            hint = "Give the settings above other values with `--set`, for example `--set 'data.question=[Question]'`."
+            raise Stop([*made.errors, Problem(str(made.target), 0, 0, "This file was not written.", hint)])
         undo.pop_all()
     made.target.write_text(made.text, encoding="utf-8")
     Path(schema.name).write_text(by_schema.schema_text(made.origin.data["scenario"]), encoding="utf-8")
@@ -691,7 +714,8 @@ def starter(source: str) -> Path:
         return Path(source)
     if source in starters:
         return starters[source]
-    hint = f"{did_you_mean(source, starters)}Starter recipes: {listed(starters)}."
+    meant = did_you_mean(source, starters) or did_you_mean(f"minimal/{source}", starters)
+    hint = f"{meant}Starter recipes: {listed(starters)}."
     raise Stop(f"`{source}` is neither a starter recipe nor a file.", hint)
 
 
@@ -735,7 +759,11 @@ def _with_own_data(document: Document, changes: list[Override]) -> list[Override
         others = [Override(f"{home}.{name}", None, None, change.by, why) for name in gone]
         if set(gone) & set(VALIDATES) and "validation_share" not in section:
             others.append(Override(f"{home}.validation_share", None, SHARE, change.by, "a share of the new data"))
-        others += _song_columns(section, change, columns)
+        templates = {f"{home}.question", f"{home}.answer"} & settings
+        if templates and "songs" in section:
+            others.append(Override(f"{home}.songs", None, None, change.by, "the questions name their columns"))
+        elif not templates:
+            others += _song_columns(section, change, columns)
         if home == "data":
             others += _stale_questions(document, change)
         whole += [other for other in others if not any(f"{other.setting}.".startswith(f"{one}.") for one in settings)]
@@ -772,6 +800,8 @@ def _song_columns(section: Mapping[str, Any], change: Override, found: list[str]
     if {"artist", "genre"} <= set(known) and "instruction" not in known:
         asked = {"songs": None, "question": SONG.format(**known), "answer": f"[{answer}]"}
         return [Override(f"{home}.{name}", None, text, change.by, "of the new columns") for name, text in asked.items()]
+    if asking.lower() not in ASKING:
+        return []  # a first column is seldom a request for a song
     pairs = {"songs.instruction": asking, "songs.lyrics": answer}
     why = "its name in the new file"
     return [Override(f"{home}.{name}", None, column, change.by, why) for name, column in pairs.items()]

@@ -76,7 +76,7 @@ def real(recipe: Recipe, model: Path) -> list[Override]:
         )
     table = (
         ("model.revision", None, "the model is local"),
-        ("demo.max_new_tokens", min(80, recipe.demo.max_new_tokens), "a processor writes slowly"),
+        ("demo.max_new_tokens", min(80, recipe.demo.max_new_tokens), "a CPU writes slowly"),
     )
     base = Override("model.base", None, str(model), REAL, "a real model, small enough for this machine")
     return [base, *substitutes(recipe, table), *without_gpu(recipe, BY)]
@@ -89,7 +89,7 @@ def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Overrid
         ("resume_from", None, "a rehearsal starts from the beginning"),
         ("model.revision", None, "the twin is local"),
         ("model.trust_remote_code", None, "the twin brings no code"),
-        ("model.precision", "fp32", "runs on any processor"),
+        ("model.precision", "fp32", "runs on any CPU"),
         ("model.attention", "sdpa", f"FlashAttention needs a GPU{mask}"),
         ("distribution", "ddp", "one process shares nothing, and DeepSpeed and FSDP need GPUs"),
         ("demo.max_new_tokens", min(40, recipe.demo.max_new_tokens), "a tiny model writes little"),
@@ -231,7 +231,7 @@ def on_processors(recipe: Recipe, processes: int) -> list[Override]:
 # Settings that need a GPU, with `*` for each section that trains: the values that need it, empty for all; the
 # equivalent on a processor; and the reason.
 NEEDS_GPU: tuple[tuple[str, tuple[str, ...], Any, str], ...] = (
-    ("model.precision", (), "fp32", "processors compute in it"),
+    ("model.precision", (), "fp32", "CPUs compute in it"),
     ("model.attention", (axolotl.FLASH,), "sdpa", "FlashAttention needs a GPU"),
     ("speed.compile", (), "off", "compiled for a GPU"),
     ("speed.fused_kernels", (), False, "compiled for a GPU"),
@@ -239,7 +239,7 @@ NEEDS_GPU: tuple[tuple[str, tuple[str, ...], Any, str], ...] = (
     ("speed.tf32", (), False, "numbers of a GPU"),
     ("distribution", (), "ddp", "one process shares nothing"),
     ("sharding", (), None, "there is no GPU to save memory on"),
-    ("*.precision", (), None, "processors compute in fp32"),
+    ("*.precision", (), None, "CPUs compute in fp32"),
     ("*.optimizer", ("adamw_torch_fused", "adamw_bnb_8bit"), "adamw_torch", "the same steps without a GPU"),
     ("*.adapter", ("qlora",), "lora", "4-bit weights need a GPU"),
     ("*.kernels", (), "none", "compiled for a GPU"),
@@ -254,8 +254,8 @@ def without_gpu(recipe: Recipe, by: str) -> Iterator[Override]:
 
 
 def _without_gpu(recipe: Recipe, by: str) -> Iterator[Override]:
-    yield from overrides.on_one_machine(recipe, 1, by, "one process, with all processors")
-    yield Override("machines.gpu", None, PROCESSOR, by, "no GPU is here")
+    yield from overrides.on_one_machine(recipe, 1, by, "one process on all CPU cores")
+    yield Override("machines.gpu", None, PROCESSOR, by, "this machine has no GPU")
     for name, values, value, why in NEEDS_GPU:
         for home in common.TRAINING_SECTIONS if name.startswith("*") else [""]:
             change = Override(name.replace("*", home), None, value, by, why)
@@ -296,7 +296,7 @@ def training(recipe: Recipe, rows: PreparedRows, share: float | None = None) -> 
     if share is not None:
         limit = substitute("limits.time", LONGEST, "a rehearsal takes minutes")
     if share is not None and share < 1:
-        epochs, few = round(epochs * share, 3), f"as many steps as this processor makes in {LONGEST}"
+        epochs, few = round(epochs * share, 3), f"as many steps as this CPU makes in {LONGEST}"
     third = max(1, steps() // 3)
     table = (
         ("train.micro_batch_size", micro, few),
@@ -305,7 +305,7 @@ def training(recipe: Recipe, rows: PreparedRows, share: float | None = None) -> 
         ("train.eval_batch_size", None, "the micro batch size"),
         ("train.effective_batch_size", None, "computed from the lines above"),
         ("train.learning_rate", rate, larger),
-        ("train.optimizer", "adamw_torch", "runs on any processor"),
+        ("train.optimizer", "adamw_torch", "runs on any CPU"),
         ("train.logging_steps", 1, "few steps"),
         ("train.report_to", "tensorboard", "needs no account"),
     )

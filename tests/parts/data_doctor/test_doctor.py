@@ -60,7 +60,7 @@ def test_answers_that_begin_alike_in_more_than_a_fifth_are_one_sided(alike, one_
 
 
 PERSONAL = {
-    "mail addresses": ["write to jane.doe@mail.company.org today", "JOE_9@web.de"],
+    "email addresses": ["write to jane.doe@mail.company.org today", "JOE_9@web.de"],
     "telephone numbers": [
         "call +49 170 1234567",
         "call (555) 123-4567.",

@@ -17,6 +17,9 @@ SECONDS = 400
 # The points of both lines of the curve.
 POINTS = "getElement(document.querySelector('.recipe-curve')).chart.getOption().series.map((line) => line.data.length)"
 
+# Whether the last line of the log is in view.
+LAST_LINE = "((log, end) => end && end.bottom <= log.bottom + 1)(...['', ' > div > div:last-child'].map((inner) => document.querySelector('.recipe-log' + inner)?.getBoundingClientRect()))"
+
 
 def processes(folder: Path) -> list[str]:
     """The command lines of processes that work on something in a folder, the page's own left out."""
@@ -63,6 +66,10 @@ def test_a_rehearsal_is_stopped_goes_on_and_ends_with_a_curve_and_a_report(copy,
         training, validation = tab.value(POINTS)
         assert training > 10 and validation > 1
         assert "validation loss" in tab.says(".recipe-log")
+        # The log shows its last line, also after a look at another tab.
+        for name in ("Form", "Rehearsal"):
+            tab.push(".q-tab", name)
+        tab.until(LAST_LINE)
         tab.picture(tmp_path / "rehearsed.png")
         tab.value("window.open = (address) => { window.asked = address; }, 0")
         tab.click(".recipe-report")

@@ -47,7 +47,7 @@ def test_a_metric_that_holds_promotes():
 @pytest.mark.parametrize(
     ("asked", "options", "said"),
     [
-        ([], (), "the recipe has no gates"),
+        ([], (), "the stage has no gates"),
         ([BELOW_15], (), "all gates passed"),
         ([BELOW_15], ("--checkpoint", "."), "a checkpoint opens no gate"),
     ],
@@ -153,7 +153,7 @@ def test_no_gate_at_all_never_promotes():
     assert not passed([])
 
 
-NOTHING, ODD = "nothing was measured, or the record is unreadable", "the record is not that of an evaluation"
+NOTHING, ODD = "no evaluation was recorded, or the record is unreadable", "the record is not that of an evaluation"
 UNSEALED = "the record is not sealed, so its author is unknown"
 CHANGED = "the record was edited, or sealed with another key than yours"
 

@@ -263,4 +263,4 @@ def test_images_that_cannot_be_learned_end_the_rehearsal_with_exit_1(recipe_comm
     done = recipe_command("rehearse", RECIPE, "--data", tmp_path / "mixed.parquet", "--out", tmp_path / "run")
     assert done.returncode == 1, done.stdout[-2000:]
     assert "The rehearsal of `resnet` did not learn" in done.stderr
-    assert "and needs 60%." in done.stderr
+    assert "but needs 60%." in done.stderr

@@ -126,7 +126,7 @@ def test_a_stage_starts_behind_a_verdict_that_holds(claim):
 @pytest.mark.parametrize(
     ("record", "words"),
     [
-        (None, "nothing was measured"),
+        (None, "no evaluation was recorded"),
         ({"metrics": PASSING | {"perplexity": 99.0}}, "it misses the threshold"),
         ({"metrics": PASSING | {"perplexity": math.nan}}, "it is not a finite number"),
         ({"metrics": PASSING | {"perplexity": -5.0}}, "this value is impossible; the metric is at least 1"),

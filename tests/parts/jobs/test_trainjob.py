@@ -217,7 +217,7 @@ def test_3_6_has_a_deadline_and_the_security_context_and_3_5_says_what_it_lacks(
     assert pod["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
     assert pod["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     files = {file.path: file.text for file in render(plan_of(SURVIVAL, form("3.5")), ("trainjob",))}
-    (line,) = [line for line in files["trainjob.yaml"].splitlines() if line.startswith("#") and "no place for" in line]
+    (line,) = [line for line in files["trainjob.yaml"].splitlines() if line.startswith("#") and "cannot set" in line]
     assert "deadline_hours" in line and "`torch-distributed`" in line
     golden_message(line)
 

@@ -108,6 +108,14 @@ def test_submit_asks_before_it_replaces_the_job_of_another_person(colleagues, ca
 
 
 @in_process
+def test_a_dry_run_says_whose_job_would_be_replaced(colleagues, capsys, golden_message):
+    site, uid = colleagues, colleagues.job()["metadata"]["uid"]
+    assert site.recipe("submit", *CHANGED, "--dry-run") == 0
+    golden_message(capsys.readouterr().out)
+    assert site.job()["metadata"]["uid"] == uid
+
+
+@in_process
 def test_on_a_terminal_yes_is_not_enough_either(colleagues, monkeypatch):
     site, asked = colleagues, []
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)

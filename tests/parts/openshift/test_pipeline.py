@@ -200,7 +200,7 @@ def test_a_data_stage_of_several_pods_is_one_stage_and_the_one_that_fails_is_nam
     assert recipe(site, "logs", "--node", "2", *pods) == 0
     assert "the words of index 2" in capsys.readouterr().out
     assert recipe(site, "logs", "--node", "4", *pods) == 1
-    assert "It has 0 to 3." in capsys.readouterr().err
+    assert "Its machines are 0 to 3." in capsys.readouterr().err
     site.set_status("Pod", name, {"phase": "Failed", "containerStatuses": ends(1)})
     assert recipe(site, "status", *pods) == 0
     said = capsys.readouterr().out

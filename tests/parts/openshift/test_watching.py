@@ -610,7 +610,7 @@ def test_following_a_log_ends_where_waiting_would_not_help(site, capsys, monkeyp
     capsys.readouterr()
     assert site.recipe("logs", "-f", "--node", "7") == 1
     said = capsys.readouterr().err
-    assert "PyTorchJob `survival` has no machine 7." in said and "It has 0 to 3." in said
+    assert "PyTorchJob `survival` has no machine 7." in said and "Its machines are 0 to 3." in said
     allowed = [rule for rule in api.ROLES["recipe-user"] if "pods/log" not in rule["resources"]]
     monkeypatch.setitem(api.ROLES, "recipe-user", allowed)
     assert site.recipe("logs", "-f") == 1

@@ -94,7 +94,7 @@ def test_what_was_said_before_the_run_is_what_it_is_compared_with(recipe, ran):
     said = replace(before, step_seconds=10 * before.step_seconds)
     replace(RunManifest.read(run.path), foreseen=(said,)).write(run.path)
     (told,) = calibration.after(recipe, run)
-    assert f"{units.speed(said.step_seconds)} were planned (−85 %)" in told
+    assert f"instead of the planned {units.speed(said.step_seconds)} s (−85 %)" in told
     assert list(calibration.after_plan(plan, run)) == [told]
 
 

@@ -130,7 +130,9 @@ def test_a_gate_is_read_with_exit_0_or_1(rehearsed, recipe_command):
     bad = recipe_command("gate", SEVEN_B, "sft", "--run", out, "--set", "sft.gates.1=generated_tokens < 1")
     assert bad.returncode == 1 and "MISSED" in bad.stdout and "is closed" in bad.stdout
     ungated = recipe_command("gate", SEVEN_B, "pretrain-512", "--run", out)
-    assert ungated.returncode == 1 and "(no gate)" in ungated.stdout
+    assert ungated.returncode == 1 and "MISSED" not in ungated.stdout
+    assert "Stages with a gate: `pretrain-2048`, `sft`, `dpo` and `lora`." in ungated.stdout
+    assert "Stage `pretrain-512` has no gate. Write requirements under `gates`" in ungated.stderr
 
 
 def test_a_person_may_overrule_a_gate_and_is_on_record(rehearsed, recipe_command, tmp_path):
@@ -166,7 +168,7 @@ def test_ask_says_which_stage_answers(rehearsed, recipe_command):
     done = recipe_command("ask", SEVEN_B, "How do I tie a bowline?", "--run", rehearsed[0])
     assert done.returncode == 0, done.stdout + done.stderr
     first, empty, said = done.stdout.split("\n", 2)
-    assert first.startswith("the model that `lora` trained, ") and not empty and said.strip()
+    assert first.startswith("The model that `lora` trained in this rehearsal: ") and not empty and said.strip()
 
 
 def test_runs_are_compared_stage_by_stage(rehearsed, recipe_command, tmp_path):
@@ -188,7 +190,7 @@ def test_runs_are_compared_stage_by_stage(rehearsed, recipe_command, tmp_path):
         and cells["validation loss"][1] == cells["validation loss"][0]
     )
     assert cells["promotion"][0] == "" and cells["promotion"][1].startswith("PROMOTED against its")
-    assert cells["gate generated_tokens >= 1"][1].startswith("MISSED: nothing")
+    assert cells["gate generated_tokens >= 1"][1].startswith("MISSED: no evaluation was recorded")
 
 
 @pytest.mark.long

@@ -43,6 +43,7 @@ def told(capsys, monkeypatch):
         ("lr", SURVIVAL),
         ("openshift.queue",),
         ("data.sets[].share", SURVIVAL),
+        ("stages.1.train.beta", "recipes/sft-dpo.yaml"),
     ],
     ids=" ".join,
 )

@@ -23,6 +23,7 @@ from runner.parts.planner.planned import Planned
 from runner.parts.start.commands import new
 from runner.parts.start.drafting import Answers
 from runner.recipe.overrides import Override
+from runner.recipe.overrides import from_options as changes
 from runner.recipe.reading import read
 from runner.tools import packaged
 from runner.tools.problem import Stop
@@ -501,3 +502,37 @@ def test_a_copy_for_songs_in_columns_of_their_own_asks_by_them(here, capsys):
     assert data["question"] == "Generate a song verse in the style of [Artist] in the genre of [Genre]."
     assert data["answer"] == "[Lyrics]" and "songs" not in data
     assert _code(["check", "mine.yaml"]) == 0
+
+
+def test_a_copy_whose_questions_name_the_columns_has_no_songs(here):
+    """Brackets on the command line are columns, as in the recipe, and no list."""
+    Path("lieder.csv").write_text(
+        "Interpret,Stil,Text\n" + "".join(f"A{n},Rock,Eiche und Mond {n}\n" for n in range(9))
+    )
+    assert _code(["new", "mine", "--from", "lyrics", "--set", "data.path=lieder.csv"]) == 1
+    question = "Schreibe ein Lied wie [Interpret], Stil [Stil]"
+    sets = ("data.path=lieder.csv", f"data.question={question}", "data.answer=[Text]")
+    assert _code(["new", "mine", "--from", "lyrics", *(word for one in sets for word in ("--set", one))]) == 0
+    copy = yaml.safe_load(Path("mine.yaml").read_text("utf-8"))
+    assert copy["data"]["question"] == question and copy["data"]["answer"] == "[Text]" and "songs" not in copy["data"]
+    assert copy["description"] == "A copy of lyrics with lieder.csv"
+    question = "[Interpret]: ein Lied?"
+    assert _code(["check", "mine.yaml", "--set", f"data.question={question}"]) == 0
+    assert load(Path("mine.yaml"), changes(["data.answer=[Stil]"]))[0].settings.data.answer == "[Stil]"
+
+
+def test_a_copy_that_cannot_be_written_says_so(here, capsys, golden_message):
+    """Its errors name lines of a file that is not there."""
+    Path("fragen.csv").write_text("Frage,Antwort\n" + "".join(f"Was ist {n}?,Es ist {n}\n" for n in range(9)))
+    assert _code(["new", "mine", "--from", "minimal/lora", "--set", "data.path=fragen.csv"]) == 1
+    assert not Path("mine.yaml").exists()
+    golden_message(capsys.readouterr().err)
+
+
+def test_a_copy_with_other_stages_data_takes_no_sample_that_it_does_not_name(here):
+    Path("pairs.jsonl").write_text(
+        "".join(json.dumps({"question": f"q{n}", "chosen": "a", "rejected": "b"}) + "\n" for n in range(9))
+    )
+    assert _code(["new", "mine", "--from", "sft-dpo", "--set", "stages.1.data.path=pairs.jsonl"]) == 0
+    assert [file.name for file in Path("data").iterdir()] == ["seven-b-questions.jsonl"]
+    assert yaml.safe_load(Path("mine.yaml").read_text("utf-8"))["description"] == "A copy of sft-dpo with pairs.jsonl"

@@ -35,16 +35,16 @@ README, POD = "FILES.md", "files.yaml"
 PART, OPEN_SECONDS = "files", 4 * 3600
 # The files of a site's kustomization, in this order, and their comments.
 FILES = {
-    "namespace.yaml": "the project; delete this line where someone else has made it for you",
-    "queue.yaml": "the line in which jobs wait for GPUs; without Kueue delete this line, and `queue` in the recipes",
-    "access.yaml": "who pods are, and what people may do",
+    "namespace.yaml": "the project; delete this line if someone else has created it",
+    "queue.yaml": "the queue for GPUs; without Kueue, delete this line, and `queue` in the recipes",
+    "access.yaml": "the accounts of pods, and the permissions of people",
     "build.yaml": "the image, built in the cluster",
-    "pull.yaml": "the right to fetch the image that another namespace has built; somebody with rights there applies it",
-    "tensorboard.yaml": "curves of all runs, and who may reach them",
-    "monitoring.yaml": "what the cluster's Prometheus reads of training, and its way there",
+    "pull.yaml": "permission to pull another namespace's image; somebody with permissions there applies it",
+    "tensorboard.yaml": "the curves of all runs, reachable only by port-forward",
+    "monitoring.yaml": "the metrics of training, for the cluster's Prometheus",
 }
 # For a TensorBoard that would keep its claim from a job on another machine.
-STOPPED = "0 # the claim is for one machine at a time: write 1 only while no job runs"
+STOPPED = "0 # the claim is for one machine at a time, so write 1 only while no job runs"
 # Blanks of templates that are comments or whole lines, and not YAML values.
 FREE = (
     *("claims", "command", "driver", "managed", "ports", "recipes", "replicas", "resources"),
@@ -65,7 +65,7 @@ def render(plans: Sequence[Plan]) -> list[Artifact]:
     files = [
         Artifact(f"{space}/{file.path}", file.text) for space in spaces for file in _site(plans, space, spaces[space])
     ]
-    header = ["# The sites of several namespaces, written by `recipe site`; each folder says more.", "#"]
+    header = ["# The sites of several namespaces, written by `recipe site`; each folder explains more.", "#"]
     header += [f"#   {step}" for step in steps(plans, ".")]
     takes = _resources({space: f"for {listed(plan.name for plan in own)}" for space, own in spaces.items()})
     top = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n"
@@ -293,7 +293,7 @@ def beside_jobs(recipe: Recipe, plan: Plan) -> list[Artifact]:
         return [_instructions(comes, typed, words | {"added": shlex.join([f"recipes/{name}", *below.values()])})]
     last = "\n".join(f"    {step}" for step in steps([plan], "site") if "claims" not in step)
     if above := [file for file in files if file.startswith("..")]:
-        last += f"\n\nAn image holds what is below `recipes/` alone: move {listed(above)} below the folder of the recipe first."
+        last += f"\n\nAn image contains only what is below `recipes/`: move {listed(above)} below the folder of the recipe first."
     return [_instructions(comes, typed, words | {"recipe": shlex.quote(name), "steps": last})]
 
 

@@ -65,7 +65,7 @@ def gpus(path: str | None, sets: tuple[str, ...], style: str) -> None:
     if style == "json":
         say(json.dumps([asdict(card) for card in every], indent=2, ensure_ascii=False))
         return
-    titles = ("GPU", "MEMORY", "BF16", "TFLOPS", "BANDWIDTH", "BETWEEN GPUS", "CALLED")
+    titles = ("GPU", "MEMORY", "BF16", "TFLOPS", "BANDWIDTH", "BETWEEN GPUS", "FULL NAME")
     table([titles, *map(_facts, every)], below=titles[-2:])
     say("\nMEMORY is the part that PyTorch can use.")
     say("TFLOPS is the dense rate in bf16, or in fp16 without bf16.")

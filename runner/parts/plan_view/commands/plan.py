@@ -81,7 +81,7 @@ def plan(
     if price is not None and not math.isfinite(price):
         raise Stop(f"`--price {price}` is not a price.", "For example: --price 2.50", code=2)
     if taken and (sets or style == "json"):
-        other, hint = "--format json", "It shows a difference. Leave out `--apply`."
+        other, hint = "--format json", "`--apply` prints a difference, not JSON. Leave out one of the two."
         if sets:
             other, hint = "--set", "Write the changes into the recipe first, or leave out `--set`."
         raise Stop(f"`--apply` writes into the recipe as it is, so it excludes `{other}`.", hint, code=2)

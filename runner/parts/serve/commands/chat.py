@@ -31,7 +31,7 @@ def chat(path: str, sets: tuple[str, ...], run_dir: str | None, stage: str | Non
     from runner.parts.serve import chat as chatting
     from runner.run import inference
 
-    recipe, _ = options.open_recipe(path, sets)
+    recipe, _ = options.open_recipe(path, sets, look=False)
     folder = inference.folder_of(recipe, run_dir, stage)
     say(f"`{folder.stage.name}` of the {folder.run.kind} in {folder.run.shown}; loading …")
     sides = chatting.sides(recipe, folder)

@@ -67,7 +67,7 @@ def serve(
     from runner.parts.serve import openai_api
     from runner.run import inference
 
-    recipe, _ = options.open_recipe(path, sets)
+    recipe, _ = options.open_recipe(path, sets, look=False)
     folder = inference.folder_of(recipe, run_dir, stage)
     before, after = inference.models(recipe, folder)
     chosen = engine or openai_api.engine_for(after)

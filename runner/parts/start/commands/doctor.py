@@ -291,12 +291,12 @@ def gpus(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator
         return
     if not machine.cards:
         if (need := _on_processor(recipe)) > machine.memory_gib:
-            text = f"this machine has no GPU, and training on its processor needs {need:.0f} GiB of main memory"
+            text = f"this machine has no GPU, and training on its CPU needs {need:.0f} GiB of main memory"
             yield Finding(
                 PROBLEM, "GPU", text, "use another machine; `recipe rehearse` and `recipe render` need no GPU"
             )
         else:
-            text = "this machine has no GPU for training; its processor can train small models"
+            text = "this machine has no GPU for training; its CPU can train small models"
             mend = "`recipe run` shows how long that takes, and asks if it is over an hour; `recipe rehearse` takes minutes"
             yield Finding(WARNING, "GPU", text, mend)
         return
@@ -357,7 +357,7 @@ def _against_recipe(machine: Machine, recipe: Recipe, plan: Plan | None) -> Iter
         mend = "lower micro_batch_size, and raise gradient_accumulation_steps by the same factor"
         yield Finding(PROBLEM, "GPU memory", text, mend)
     if count != planned.gpus_per_node:
-        text = f"{count} here, but the recipe plans {planned.gpus_per_node} a machine"
+        text = f"{count} here, but the recipe plans {planned.gpus_per_node} on each machine"
         yield Finding(WARNING, "GPU", text, f"machines.gpus_per_node={count}")
     for kind, precision in (plan.facts.get("precision", {}) if plan else {}).items():
         if precision == "fp8" and not here.fp8:
@@ -380,7 +380,7 @@ def memory(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterat
 def disk(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
     needed, text = needed_gib(recipe, plan), f"{machine.disk_gib:.0f} GiB free at {machine.folder}"
     if needed:
-        text = f"{text}; models and checkpoints need about {needed:.0f}"
+        text = f"{text}; models and checkpoints need about {needed:.0f} GiB"
     if machine.disk_gib >= (needed or 20):
         yield Finding(OK, "disk", text)
     elif needed:

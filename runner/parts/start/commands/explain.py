@@ -224,6 +224,10 @@ def explain(setting: str, path: str | None, sets: tuple[str, ...], style: str) -
     scenarios = (recipe.scenario,) if recipe else names()
     first, *others = named(setting, scenarios)
     told = facts(first, scenarios)
+    typed = path_of(setting.replace("[]", "[0]"))
+    if name_of(0 if isinstance(part, int) else part for part in typed) == first:
+        # Perhaps of another entry of a list than the first.
+        told = [replace(one, setting=name_of(typed)) for one in told]
     on, called = (recipe, path) if recipe and path else _starter(told, sets)
     told = [tried(one, on) if on.scenario in one.scenarios and not one.within else one for one in told]
     if style == "json":
@@ -234,7 +238,7 @@ def explain(setting: str, path: str | None, sets: tuple[str, ...], style: str) -
         _show(one, called)
     if others:
         say(f"Other settings with that name: {', '.join(_name(other) for other in others)}.")
-    name = _name(first)
+    name = told[0].setting
     end(f"A plan shows what another value of `{name}` costs.", "plan", path or "RECIPE", "--set", f"{name}=VALUE")
 
 
@@ -283,7 +287,7 @@ def _show(one: Explained, called: str) -> None:
         table([("VALUE", "MEMORY", "TIME", ""), *cells])
         say()
     else:
-        say("It affects neither memory nor time.\n")
+        say("Other values that were tried change neither memory nor time.\n")
         for each in one.beside:
             if each.refused:
                 say(f"  With {each.shown}: {each.refused}\n")
