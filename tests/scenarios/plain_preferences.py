@@ -42,11 +42,12 @@ def main(run: Path) -> None:
     rows = rows.map(texts, remove_columns=rows.column_names).shuffle(seed=told["seed"])
     batch = told["micro_batch_size"] * told["gradient_accumulation_steps"]
     steps = len(rows) * told["num_epochs"] // batch
+    warmup = int(0.03 * steps)
     numbers = {
         "per_device_train_batch_size": told["micro_batch_size"],
         "gradient_accumulation_steps": told["gradient_accumulation_steps"],
         "num_train_epochs": told["num_epochs"],
-        "warmup_steps": int(0.03 * steps),
+        "warmup_steps": 2 if warmup == 1 else warmup,  # Axolotl makes two of one
         "lr_scheduler_type": told["lr_scheduler"],
         "optim": told["optimizer"],
         "max_length": told["sequence_len"],

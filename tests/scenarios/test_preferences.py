@@ -76,7 +76,6 @@ def test_labels_are_planned_and_weighed(tmp_path):
         (PREFERENCES, ("train.objective=orpo", "train.kto_desirable_weight=2")),
         (PREFERENCES, ("train.adapter=qlora", "machines.gpus_per_node=2", "distribution=fsdp")),
         (LABELS, ("train.adapter=qlora", "machines.gpus_per_node=2", "distribution=fsdp")),
-        (LABELS, ("train.packing=pack",)),
     ],
     ids=lambda part: ", ".join(part) if isinstance(part, tuple) else part,
 )

@@ -222,7 +222,7 @@ def test_labels_are_judged(tmp_path, golden_message):
     bad = [{"prompt": f"Why {number}?", "completion": "No idea.", "label": False} for number in range(20)]
     golden_message(report([*rows, *bad, {**rows[3], "label": "false"}, {**rows[4], "completion": ""}]))
     swapped = [{**row, "label": not row["label"]} for row in [*rows, *bad]]
-    golden_message(next(line for line in report(swapped).split("\n") if "kto_" in line))
+    golden_message(next(line for line in report(swapped).split("\n") if "kto_" in line), "swapped")
     with pytest.raises(Stop) as stopped:
         report(rows)
-    golden_message(str(stopped.value))
+    golden_message(str(stopped.value), "one label")
